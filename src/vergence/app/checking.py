@@ -1,0 +1,43 @@
+"""`vergence data check`: a data set's own checks, printed."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from vergence.app.config import data_root, find
+from vergence.core.site import Dataset
+from vergence.data.checks import Check
+from vergence.errors import DataError
+
+
+def check(name: str, root: str | None, console: Console) -> int:
+    """Print what was found against what should be there; return how many checks failed."""
+    kind = find("data", name, Dataset)
+    module = importlib.import_module(kind.__module__)
+    folder = data_root(root)
+    if hasattr(module, "check"):
+        checks: list[Check] = module.check(folder and Path(folder))
+    else:
+        checks = _load(kind, folder)
+    table = Table("", "what", "found", "expected", "what to do")
+    for c in checks:
+        table.add_row("[green]ok" if c.ok else "[red]no", c.what, c.found, c.expected, c.hint)
+    console.print(table)
+    return sum(not c.ok for c in checks)
+
+
+def _load(kind: type[Dataset], folder: str | None) -> list[Check]:
+    """Check a data set that has no counts of its own: does it load, and what is in it?"""
+    try:
+        federation = kind().load(folder)
+    except DataError as error:
+        return [Check("loads", "no", "yes", False, str(error))]
+    sizes = [len(s.train) + len(s.val) + len(s.test) for s in federation.people.values()]
+    return [
+        Check("people", str(len(sizes)), "at least 1", bool(sizes)),
+        Check("samples per person", f"{min(sizes)} to {max(sizes)}", "at least 1", min(sizes) > 0),
+    ]

@@ -1,0 +1,237 @@
+"""The `vergence` command."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
+from rich.table import Table
+
+from vergence.errors import ConfigError, PartialRun, VergenceError
+
+app = App(
+    name="vergence",
+    help="Train personalised gaze models across people without collecting their data.",
+    version_flags=["--version"],
+)
+data = App(name="data", help="Data sets: what there is, and whether yours is whole.")
+app.command(data)
+out = Console(width=None if sys.stdout.isatty() else 160)
+
+
+@app.command
+def run(
+    config: Path,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")],
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Run an experiment file into a new directory, then print the table and write the report.
+
+    Args:
+        config: the experiment (TOML).
+        out_: a new directory; `methods = [...]` makes one run directory each below it.
+        set_: `a.b=c` overrides a value of the file; may be given several times.
+    """
+    from vergence.app.config import load
+    from vergence.app.run import start
+
+    start(load(config, set_), out_)
+    _present(out_)
+
+
+@app.command
+def resume(folder: Path) -> None:
+    """Go on with an interrupted run, to the same bits as if it had never stopped."""
+    from vergence.app.config import load
+    from vergence.app.run import resume as go_on
+    from vergence.errors import StateError
+
+    if not (folder / "config.toml").is_file():
+        raise StateError(f"{folder} holds no run (no config.toml): start one with `vergence run`")
+    go_on(load(folder / "config.toml"), folder)
+    _present(folder)
+
+
+@app.command
+def compare(
+    *folders: Path,
+    metric: str | None = None,
+    style: Annotated[Literal["table", "csv", "markdown"], Parameter(name="--format")] = "table",
+) -> None:
+    """Print methods and priors side by side, with 95 % intervals over people.
+
+    Args:
+        folders: what `vergence run --out` wrote, or single run directories below.
+        metric: the metric to test differences of; default the task's headline.
+        style: how to print.
+    """
+    from vergence.app import compare as tables
+
+    study = tables.gather(folders)
+    if style == "table":
+        tables.show(study, out, metric)
+    else:
+        write = tables.to_csv if style == "csv" else tables.to_markdown
+        sys.stdout.write(write(tables.rows(study)))
+
+
+@app.command
+def report(
+    folder: Path,
+    *,
+    figure: str | None = None,
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+) -> None:
+    """Write one self-contained HTML file, or one figure alone.
+
+    Args:
+        folder: what `vergence run --out` wrote, or a run directory below.
+        figure: persons, slope, convergence, masks, layers, overlap, bytes, strip, tokens, overview.
+        out_: where a figure goes (.png, .svg, .pdf); default FIGURE.png in the folder.
+    """
+    from vergence.app import report as pages
+
+    if figure is None:
+        out.print(f"report: {pages.report(folder)}", soft_wrap=True)
+    else:
+        path = pages.figure(folder, figure, out_ or folder / f"{figure}.png")
+        out.print(f"figure: {path}", soft_wrap=True)
+
+
+@app.command
+def predict(
+    model: Path,
+    video: Path,
+    *,
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    person: str | None = None,
+) -> None:
+    """Write a video with heat map, predicted point and, where known, true gaze; and a CSV.
+
+    Args:
+        model: run directory of one method.
+        video: any video; true gaze is read from a gaze_2d.csv beside it.
+        out_: the overlay; default VIDEO_overlay.mp4 in the working directory.
+        person: predict as this participant; default as a newcomer.
+    """
+    from vergence.app.predict import predict as draw
+
+    written = draw(model, video, out_ or Path(f"{video.stem}_overlay.mp4"), person)
+    slowed = f", slowed {written.slow_down:.0f}x" if written.slow_down > 1 else ""
+    out.print(f"overlay: {written.video} ({written.frames} frames{slowed})", soft_wrap=True)
+    out.print(f"table:   {written.table}", soft_wrap=True)
+
+
+@app.command
+def methods() -> None:
+    """List the methods, what each lets the server learn, and its source."""
+    from vergence.app.config import find, names
+    from vergence.core.method import Method
+
+    table = Table("name", "what it does", "server learns")
+    for name in names("methods", Method):
+        kind = find("methods", name, Method)
+        seen = [
+            f"{verb}: {'each reply' if e.reveal == 'each' else 'a sum'}"
+            f"{' and the masks' if e.weight == 'mask' else ''}"
+            if e.trees
+            else f"{verb}: metrics"
+            for verb, e in kind.exposure.items()
+        ]
+        table.add_row(name, (kind.__doc__ or "").partition("\n")[0],
+                      "everything" if kind.pooled else "; ".join(seen))  # fmt: skip
+    out.print(table)
+
+
+@app.command
+def explain(
+    config: Path,
+    *,
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Print who learns what in a round of an experiment, and draw the flow of data."""
+    from vergence.app.config import load
+    from vergence.app.explain import explain as tell
+
+    tell(load(config, set_), out)
+
+
+@app.command
+def verify(folder: Path) -> None:
+    """Recompute every fingerprint of a finished run; fails on one flipped byte.
+
+    Args:
+        folder: a run directory, or what `vergence run --out` wrote.
+    """
+    from vergence.app.runs import read
+    from vergence.app.saved import verify as recompute
+
+    for found in read(folder).runs:
+        for seed, sha in recompute(found.folder):
+            out.print(f"{found.label} seed {seed}: {sha} ok", soft_wrap=True, highlight=False)
+
+
+@data.command(name="list")
+def list_data() -> None:
+    """List the data sets vergence reads."""
+    from vergence.app.config import find, names
+    from vergence.core.site import Dataset
+
+    table = Table("name", "what it is")
+    for name in names("data", Dataset):
+        table.add_row(name, (find("data", name, Dataset).__doc__ or "").partition("\n")[0])
+    out.print(table)
+
+
+@data.command
+def check(name: str, *, root: str | None = None) -> None:
+    """Count, verify, and say what is missing and where a licence holder gets it.
+
+    Args:
+        name: a data set (see `vergence data list`).
+        root: its folder; relative to the working directory, else to VERGENCE_DATA.
+    """
+    from vergence.app.checking import check as look
+
+    failed = look(name, root, out)
+    if failed:
+        from vergence.errors import DataError
+
+        raise DataError(f"{name}: {failed} check{'s' if failed > 1 else ''} failed, see above")
+
+
+def _present(folder: Path) -> None:
+    from vergence.app import compare as tables
+    from vergence.app import report as pages
+
+    tables.show(tables.gather([folder]), out, None)
+    out.print(f"report: {pages.report(folder)}", soft_wrap=True)
+
+
+def main() -> None:
+    """Run the command line: errors are one line on stderr, exit codes as documented.
+
+    0 ok, 2 usage or config, 3 data, 5 partial run.
+    """
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    try:
+        app(exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        _fail(str(error).splitlines()[0] if str(error) else "unusable arguments", 2)
+    except VergenceError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", PartialRun.exit_code)
+
+
+def _fail(text: str, code: int) -> None:
+    Console(stderr=True).print(f"vergence: {text}", soft_wrap=True, highlight=False, markup=False)
+    sys.exit(code)
+
+
+__all__ = ["ConfigError", "app", "main"]

@@ -1,0 +1,270 @@
+"""Experiments as TOML: tables bind to dataclasses, names are module names.
+
+Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `method` or
+`methods`, `local`, `presence`, `run`. `--set a.b=c` wins over all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import pkgutil
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from vergence.core.fitting import Local
+from vergence.core.method import Method
+from vergence.core.site import Dataset
+from vergence.core.task import Model, Task
+from vergence.engines.conduct import Plan
+from vergence.engines.presence import Presence
+from vergence.errors import ConfigError, nearest
+
+T = TypeVar("T")
+KEYS = (
+    "extends",
+    "task",
+    "model",
+    "federation",
+    "method",
+    "methods",
+    "local",
+    "presence",
+    "run",
+)
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked experiment: every name found, every value in range."""
+
+    table: Table
+    dataset: Dataset
+    root: str | None
+    model: Model
+    methods: Mapping[str, Method]
+    plan: Plan
+
+    def task(self, seed: int) -> Task:
+        """Return the task for one seed."""
+        table = dict(self.table["task"])
+        kind = find("tasks", table.pop("name"), Task)
+        return bind(kind, table, "task", network=self.model, seed=seed)
+
+    @property
+    def several(self) -> bool:
+        """Whether the file lists `methods` (one run directory each) or one `method`."""
+        return "methods" in self.table
+
+    def one(self, label: str) -> Table:
+        """Return the resolved table of a single method's run."""
+        table = {k: v for k, v in self.table.items() if k != "methods"}
+        named = dict(zip(self.methods, method_tables(self.table), strict=True))
+        return {**table, "method": named[label]}
+
+
+def load(path: Path, sets: Sequence[str] = ()) -> Experiment:
+    """Read, merge and check an experiment file.
+
+    Raises:
+        ConfigError: names the key or value, what is allowed, and the file.
+    """
+    table = read(path)
+    for item in sets:
+        override(table, item)
+    try:
+        return check(table)
+    except ConfigError as error:
+        raise ConfigError(f"{error} ({path})") from None
+
+
+def read(path: Path) -> Table:
+    """Return a TOML file merged over those it extends."""
+    if not path.is_file():
+        raise ConfigError(f"no experiment file at {path}")
+    try:
+        table = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    merged: Table = {}
+    for other in table.pop("extends", []):
+        merged = merge(merged, read(path.parent / other))
+    if "methods" in table:
+        merged.pop("method", None)
+    if "method" in table:
+        merged.pop("methods", None)
+    return merge(merged, table)
+
+
+def merge(below: Table, above: Table) -> Table:
+    """Merge two tables deeply; `above` wins."""
+    out = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = merge(out[key], value) if both else value
+    return out
+
+
+def override(table: Table, item: str) -> None:
+    """Apply one `--set a.b=c`; the value is read as TOML, else taken as a string."""
+    path, equals, text = item.partition("=")
+    if not equals:
+        raise ConfigError(f"--set takes key=value, got '{item}'")
+    try:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *parents, last = path.split(".")
+    for key in parents:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {item}: '{key}' is not a table")
+    table[last] = value
+
+
+def check(table: Table) -> Experiment:
+    """Bind every table of a merged experiment."""
+    for key in table:
+        if key not in KEYS:
+            raise ConfigError(f"unknown key '{key}'{nearest(key, KEYS)}")
+    for key in ("task", "model", "federation"):
+        if not isinstance(table.get(key), dict) or "name" not in table[key]:
+            raise ConfigError(f"the experiment needs {key} = {{ name = ... }}")
+    if ("method" in table) == ("methods" in table):
+        raise ConfigError("the experiment needs either method = {...} or methods = [...]")
+    presence = bind(Presence, table.get("presence", {}), "presence")
+    plan = bind(Plan, table.get("run", {}), "run", presence=presence)
+    federation = dict(table["federation"])
+    name, root = federation.pop("name"), federation.pop("root", None)
+    dataset = bind(find("data", name, Dataset), federation, f"federation ({name})")
+    network = dict(table["model"])
+    name = network.pop("name")
+    model = bind(find("models", name, Model), network, f"model ({name})")
+    methods = {}
+    for entry in method_tables(table):
+        label, method = build_method(entry, table.get("local", {}))
+        if label in methods:
+            raise ConfigError(f"two methods are labelled '{label}': give one a `label` of its own")
+        methods[label] = method
+    experiment = Experiment(table, dataset, root, model, methods, plan)
+    experiment.task(plan.seeds[0])
+    return experiment
+
+
+def method_tables(table: Table) -> list[Table]:
+    """Return the method entries, each as a table with a name."""
+    entries = table["methods"] if "methods" in table else [table["method"]]
+    if not isinstance(entries, list) or not entries:
+        raise ConfigError("methods must be a list with at least one method")
+    tables = [{"name": e} if isinstance(e, str) else dict(e) for e in entries]
+    if any("name" not in t for t in tables):
+        raise ConfigError("every method needs a name")
+    return tables
+
+
+def build_method(entry: Table, local: Table) -> tuple[str, Method]:
+    """Return the label and the method of one entry; its own `local` wins over the common one."""
+    entry = dict(entry)
+    name = entry.pop("name")
+    label = entry.pop("label", Path(name).stem)
+    if not label.replace("_", "").replace("-", "").isalnum():
+        raise ConfigError(f"method label '{label}' must be letters, digits, _ and -")
+    merged = merge(local, entry.pop("local", {}))
+    return label, bind(find("methods", name, Method), entry, f"method ({name})",
+                       local=bind(Local, merged, "local"))  # fmt: skip
+
+
+def find(kind: str, name: str, base: type[T]) -> type[T]:
+    """Return the only `base` subclass of the module with this name, or of a .py file."""
+    if name.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+        if spec is None or spec.loader is None or not Path(name).is_file():
+            raise ConfigError(f"no file at {name}")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        known = names(kind, base)
+        if name not in known:
+            raise ConfigError(f"no {kind} named '{name}'{nearest(name, known)}")
+        module = importlib.import_module(f"vergence.{kind}.{name}")
+    return only(module, base)
+
+
+def only(module: types.ModuleType, base: type[T]) -> type[T]:
+    """Return the one subclass of `base` that a module defines."""
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, base)
+        and value.__module__ == module.__name__ and not value.__name__.startswith("_")
+    ]  # fmt: skip
+    if len(found) != 1:
+        raise ConfigError(f"{module.__name__} must define exactly one {base.__name__}")
+    return found[0]
+
+
+def names(kind: str, base: type) -> list[str]:
+    """Return the names of one kind: the modules that define a `base` subclass."""
+    package = importlib.import_module(f"vergence.{kind}")
+    found = []
+    for info in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"vergence.{kind}.{info.name}")
+        own = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, base)
+               and v.__module__ == module.__name__]  # fmt: skip
+        if own:
+            found.append(info.name)
+    return found
+
+
+def bind(record: type[T], table: Any, where: str, **given: Any) -> T:
+    """Build a dataclass from a table; unknown keys and unfit values are errors."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} must be a table, got {table!r}")
+    assert is_dataclass(record)
+    hints = typing.get_type_hints(record)
+    known = [f.name for f in fields(record) if f.name not in given]
+    values = dict(given)
+    for key, value in table.items():
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, known)}")
+        if isinstance(hints[key], type) and is_dataclass(hints[key]):
+            values[key] = bind(hints[key], value, f"{where}.{key}")
+            continue
+        try:
+            values[key] = TypeAdapter(hints[key]).validate_python(value)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise ConfigError(f"{where}: {key}: {reason}; got {value!r}") from None
+    needed = [f for f in fields(record) if f.default is MISSING and f.default_factory is MISSING]
+    missing = [f.name for f in needed if f.name not in values]
+    if missing:
+        raise ConfigError(f"{where}: '{missing[0]}' must be given")
+    return record(**values)
+
+
+def data_root(root: str | None) -> str | None:
+    """Return where a data set lies: as given, or below VERGENCE_DATA (default ../shared/data)."""
+    if root is None or Path(root).expanduser().is_absolute():
+        return root and str(Path(root).expanduser())
+    home = Path(os.environ.get("VERGENCE_DATA", "../shared/data"))
+    return str(Path(root) if Path(root).is_dir() else home / root)
+
+
+def code_digest() -> str:
+    """Return the SHA-256 over the source files of this package."""
+    package = Path(__file__).parent.parent
+    whole = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        whole.update(f"{path.relative_to(package)}\0".encode())
+        whole.update(path.read_bytes())
+    return whole.hexdigest()

@@ -1,0 +1,100 @@
+"""Who learns what: read off a method's committed exposure table and its states."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from vergence.app.config import Experiment
+from vergence.core.mask import Mask
+from vergence.core.method import Exposed, Method
+from vergence.core.params import Params
+from vergence.core.state import array_bytes, pack
+from vergence.core.task import Task
+
+WEIGHTS = {
+    "number": "one number per person (how many samples)",
+    "mask": "which entries each person shares (0 or 1 per entry; plain aggregation shows it)",
+    "per entry": "one number per entry and person",
+}
+
+
+def explain(experiment: Experiment, console: Console) -> None:
+    """Print, for every method of an experiment, the flow of data and who learns what."""
+    task = experiment.task(experiment.plan.seeds[0])
+    for label, method in experiment.methods.items():
+        console.rule(f"[bold]{label}")
+        console.print((type(method).__doc__ or "").partition("\n")[0])
+        console.print(flow(method, task), highlight=False)
+        console.print(learns(method, task))
+
+
+def flow(method: Method, task: Task) -> str:
+    """Draw what goes down, what goes up and what stays, with sizes."""
+    server, client = method.server(task), method.client(task)
+    down = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.offer(server, "").items())
+    lines = []
+    if method.pooled:
+        lines.append("  everybody's raw data ------> one data centre   (once, before training)")
+    for verb, exposed in method.exposure.items():
+        lines += [
+            f"  server --- {down or 'nothing'} ---> client        [{verb}]",
+            f"  server <-- {upwards(exposed, server, method)} --- client",
+        ]
+    lines.append(f"  stays with the client: raw data; {', '.join(kept(client)) or 'no state'}")
+    return "\n".join(lines)
+
+
+def upwards(exposed: Exposed, server: Any, method: Method) -> str:
+    """Name what a reply holds."""
+    if not exposed.trees:
+        return "metrics (training loss)"
+    offered = method.offer(server, "")
+    sizes = [f"{t} update ({megabytes(offered[t])})" if t in offered else t for t in exposed.trees]
+    if exposed.weight == "mask":
+        return f"shared entries of {', '.join(sizes)} at most, mask when it changed, metrics"
+    return f"{', '.join(sizes)}, weight, metrics"
+
+
+def kept(client: Any) -> list[str]:
+    """List the parts of a client's state with their packed size in bytes."""
+    sizes: dict[str, int] = {}
+    for path, size in array_bytes(pack(client)).items():
+        part = path.split(".")[1]
+        sizes[part] = sizes.get(part, 0) + size
+    return [f"{f.name} ({sizes[f.name]:,} B)" for f in fields(client) if f.name in sizes]
+
+
+def megabytes(params: Params) -> str:
+    """Return the size of a tree as it travels, uncompressed."""
+    return f"{params.flat.numel() * params.flat.element_size() / 1e6:.2f} MB"
+
+
+def learns(method: Method, task: Task) -> Table:
+    """Return the table of parties and what each sees in a round."""
+    table = Table("who", "learns")
+    if method.pooled:
+        table.add_row("data centre", "everything: raw recordings and labels of everybody")
+        return table
+    for verb, exposed in method.exposure.items():
+        every = (
+            "every person's reply" if exposed.reveal == "each" else "the weighted sum over people"
+        )
+        trees = f"of {', '.join(exposed.trees)} updates" if exposed.trees else "of metrics only"
+        table.add_row(f"server ({verb})", f"{every} {trees}; {WEIGHTS[exposed.weight]}")
+    offered = ", ".join(method.offer(method.server(task), ""))
+    table.add_row("another client", f"the server's {offered}" if offered else "nothing")
+    plain = any(e.trees for e in method.exposure.values())
+    seen = "every single update: aggregation here is plain, not secure" if plain else "metrics"
+    table.add_row("who runs or taps the server", f"{seen}; sizes and times of messages")
+    table.add_row("nobody else", "raw frames, eye images, gaze, validation scores"
+                  + (", personal entries" if personal(method.client(task)) else ""))  # fmt: skip
+    return table
+
+
+def personal(client: Any) -> bool:
+    """Tell whether a client's state holds masks or parameters of its own."""
+    return any(isinstance(getattr(client, f.name), Params | Mask) for f in fields(client))

@@ -1,0 +1,122 @@
+"""Personal masks of a finished run: which entries each person kept, and how far people agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from vergence.errors import DataError
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Personal masks of one run, packed: (seed, person) -> uint8 `[ceil(n / 8)]`.
+
+    `names` and `shapes` describe the flat vector of n entries, in order.
+    """
+
+    n: int
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    packed: Mapping[tuple[int, str], NDArray[np.uint8]]
+
+    @property
+    def people(self) -> list[str]:
+        """People with a mask, in client order."""
+        return list(dict.fromkeys(person for _, person in self.packed))
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds with masks, ascending."""
+        return sorted({seed for seed, _ in self.packed})
+
+    def bits(self, seed: int, person: str) -> NDArray[np.bool_]:
+        """Return one mask, `[n]`, true = personal."""
+        return np.unpackbits(self.packed[seed, person])[: self.n].astype(bool)
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the number of entries of each named tensor."""
+        return np.array([int(np.prod(s)) for s in self.shapes], dtype=np.int64)
+
+    def layers(self, most: int = 28) -> dict[str, list[int]]:
+        """Group tensors into at most `most` layers by shortening their dotted names."""
+        depth = max(len(name.split(".")) for name in self.names)
+        groups: dict[str, list[int]] = {}
+        for keep in range(max(depth - 1, 1), 0, -1):
+            groups = {}
+            for i, name in enumerate(self.names):
+                parts = name.split(".")
+                groups.setdefault(".".join(parts[: max(1, min(keep, len(parts) - 1))]), []).append(
+                    i
+                )
+            if len(groups) <= most:
+                break
+        return groups
+
+    def shares(self, groups: Mapping[str, Sequence[int]]) -> NDArray[np.float64]:
+        """Return the personal share `[layers, people]`, mean over seeds."""
+        sizes = self.sizes()
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        table = np.zeros((len(groups), len(self.people)))
+        for j, person in enumerate(self.people):
+            seeds = [s for s in self.seeds if (s, person) in self.packed]
+            for seed in seeds:
+                counts = np.add.reduceat(self.bits(seed, person).astype(np.int64), starts)
+                for i, members in enumerate(groups.values()):
+                    share = counts[list(members)].sum() / sizes[list(members)].sum()
+                    table[i, j] += share / len(seeds)
+        return table
+
+    def totals(self) -> dict[str, float]:
+        """Return each person's personal share of all entries, mean over seeds."""
+        shares: dict[str, list[float]] = {person: [] for person in self.people}
+        for (_, person), packed in self.packed.items():
+            shares[person].append(int(np.bitwise_count(packed).sum()) / self.n)
+        return {person: float(np.mean(values)) for person, values in shares.items()}
+
+    def overlap(self) -> NDArray[np.float64]:
+        """Return the Jaccard index `[people, people]` of two masks, mean over seeds."""
+        people = self.people
+        total, count = np.zeros((2, len(people), len(people)))
+        for seed in self.seeds:
+            for i, a in enumerate(people):
+                for j, b in enumerate(people[: i + 1]):
+                    if (seed, a) not in self.packed or (seed, b) not in self.packed:
+                        continue
+                    one, other = self.packed[seed, a], self.packed[seed, b]
+                    union = int(np.bitwise_count(one | other).sum())
+                    both = int(np.bitwise_count(one & other).sum())
+                    value = both / union if union else 1.0
+                    for row, column in {(i, j), (j, i)}:
+                        total[row, column] += value
+                        count[row, column] += 1
+        return total / np.maximum(count, 1)
+
+    @classmethod
+    def load(cls, path: Path, people: Sequence[str]) -> Masks:
+        """Read masks.safetensors, one packed tensor per "seed/person", in the order of `people`.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        try:
+            with safe_open(path, framework="numpy") as file:
+                about = file.metadata() or {}
+                packed = {}
+                for key in file.keys():  # noqa: SIM118 - not a mapping
+                    seed, person = key.split("/", 1)
+                    packed[int(seed), person] = file.get_tensor(key)
+            shapes = tuple(tuple(shape) for shape in json.loads(about["shapes"]))
+            order = {person: i for i, person in enumerate(people)}
+            packed = dict(
+                sorted(packed.items(), key=lambda item: (item[0][0], order.get(item[0][1], 0)))
+            )
+            return cls(int(about["n"]), tuple(json.loads(about["names"])), shapes, packed)
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise DataError(f"{path} is damaged ({error}); run again") from error

@@ -1,0 +1,335 @@
+"""Gaze drawn on video: heat map, predicted point, true gaze; an mp4, a CSV and a contact sheet."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import chain, islice, repeat, zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import av
+import matplotlib as mpl
+import numpy as np
+from av.error import FFmpegError
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from vergence.app.saving import replacing
+from vergence.errors import ConfigError
+
+Point = Sequence[float]
+"""x and y in [0, 1], origin top left; NaN = not known."""
+
+COLUMNS = ("frame", "t_s", "x", "y", "confidence", "true_x", "true_y", "error_share")
+TRUE_RGB, PREDICTED_RGB, EDGE_RGB = (70, 225, 255), (255, 255, 255), (15, 17, 20)
+CLOCK = Fraction(1, 90_000)
+WATCHABLE_S = 3.0
+NEAR = 0.1
+
+_HEAT = mpl.colormaps["inferno"](np.linspace(0.25, 1.0, 256))[:, :3] * 255
+
+
+class Scene(NamedTuple):
+    """What one frame of an overlay shows."""
+
+    time_s: float
+    frame: NDArray[np.uint8]
+    heat: NDArray[np.floating]
+    point: Point
+    true: Point | None
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `write_overlay` left: files, frames, seconds of video, and how much it was slowed."""
+
+    video: Path
+    table: Path
+    frames: int
+    seconds: float
+    slow_down: float
+
+
+def write_overlay(
+    path: Path | str,
+    frames: Iterable[UInt8[np.ndarray, "height width 3"]],
+    times_s: Sequence[float],
+    heats: Iterable[Float[np.ndarray, "rows columns"]],
+    points: Iterable[Point],
+    truth: Iterable[Point | None] | None = None,
+    *,
+    slow: bool = False,
+) -> Written:
+    """Write H.264 video of the frames with heat map, predicted cross and true ring, and its CSV.
+
+    Timestamps are kept, equal spacing or not; `slow` stretches a clip below 3 s to 3 s of video
+    (the CSV keeps true times). An odd last row or column is repeated, H.264 needs even sizes.
+    CSV: `confidence` = share of the heat within a tenth of the frame width around the predicted
+    point; `error_share` = distance to the true gaze as a share of the frame diagonal.
+
+    Args:
+        path: the video; the table gets the same name with `.csv`.
+        frames: RGB, in order; read one at a time.
+        times_s: when each frame was shown, increasing.
+        heats: one map per frame, any size, non-negative.
+        points: predicted gaze per frame.
+        truth: true gaze per frame, None or NaN where unknown.
+        slow: make a short clip watchable.
+
+    Raises:
+        ConfigError: lengths differ, times do not increase, or a frame changes its size.
+        DataError: nothing could be written (disk full, say); no half file stays.
+    """
+    path = Path(path)
+    times = _checked(times_s)
+    step = float(np.median(np.diff(times))) if len(times) > 1 else 1 / 30
+    span = float(times[-1] - times[0]) + step
+    factor = max(1.0, WATCHABLE_S / span) if slow else 1.0
+    scenes = _aligned(times, frames, heats, points, truth)
+    with (
+        replacing(path.with_suffix(".csv")) as table,
+        replacing(path) as video,
+        table.open("w", newline="", encoding="utf-8") as file,
+    ):
+        try:
+            count = _encode(video, file, scenes, step, factor)
+        except FFmpegError as error:
+            raise OSError(error.errno, error.strerror or str(error)) from error
+    return Written(path, path.with_suffix(".csv"), count, span * factor, factor)
+
+
+def contact_sheet(
+    path: Path | str,
+    frames: Iterable[UInt8[np.ndarray, "height width 3"]],
+    heats: Iterable[Float[np.ndarray, "rows columns"]],
+    points: Iterable[Point],
+    truth: Iterable[Point | None] | None = None,
+    *,
+    columns: int = 3,
+    width: int = 1200,
+) -> Path:
+    """Write a picture of up to six overlaid frames, `columns` beside each other.
+
+    Raises:
+        ConfigError: there is no frame.
+        DataError: the file cannot be written.
+    """
+    chosen = list(islice(zip(frames, heats, points, truth or repeat(None), strict=False), 6))
+    if not chosen:
+        raise ConfigError(f"{path}: a contact sheet needs at least one frame, got none")
+    columns = min(columns, len(chosen))
+    gap = max(2, width // 200)
+    tile = (width - gap * (columns - 1)) // columns
+    height = round(tile * chosen[0][0].shape[0] / chosen[0][0].shape[1])
+    rows = math.ceil(len(chosen) / columns)
+    sheet = Image.new("RGB", (width, rows * height + gap * (rows - 1)), PREDICTED_RGB)
+    for i, (frame, heat, point, true) in enumerate(chosen):
+        small = np.asarray(Image.fromarray(frame).resize((tile, height), Image.Resampling.LANCZOS))
+        picture = draw(small, heat, point, true, legend=i == 0)
+        sheet.paste(
+            Image.fromarray(picture), ((i % columns) * (tile + gap), i // columns * (height + gap))
+        )
+    with replacing(Path(path)) as scratch:
+        sheet.save(scratch, "PNG")
+    return Path(path)
+
+
+def draw(
+    frame: UInt8[np.ndarray, "height width 3"],
+    heat: Float[np.ndarray, "rows columns"] | None,
+    point: Point | None = None,
+    true: Point | None = None,
+    *,
+    legend: bool = True,
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return the frame with the heat map blended in, a cross at `point` and a ring at `true`."""
+    picture = Image.fromarray(frame if heat is None else blend(frame, heat))
+    size = _size(frame.shape[0], frame.shape[1])
+    for mark, where in ((_cross(size), point), (_ring(size), true)):
+        if where is not None and _known(where):
+            x, y = where[0] * frame.shape[1], where[1] * frame.shape[0]
+            picture.paste(mark, (round(x - mark.width / 2), round(y - mark.height / 2)), mark)
+    if legend:
+        box = _legend(size, heat is not None, _known(point), _known(true))
+        picture.paste(box, (size // 2, picture.height - box.height - size // 2), box)
+    return np.asarray(picture)
+
+
+def blend(
+    frame: UInt8[np.ndarray, "height width 3"],
+    heat: Float[np.ndarray, "rows columns"],
+    opacity: float = 0.72,
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return the frame under its heat map; the map is scaled to its peak, low heat is clear."""
+    height, width = frame.shape[:2]
+    picture = Image.fromarray(np.ascontiguousarray(heat, dtype=np.float32))
+    large = np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC)).clip(0)
+    level = large / max(float(large.max()), 1e-12)
+    rise = ((level - 0.12) / 0.5).clip(0, 1)
+    alpha = (opacity * rise * rise * (3 - 2 * rise))[..., None]
+    colour = _HEAT[(level * 255).round().astype(np.intp).clip(0, 255)]
+    return (frame * (1 - alpha) + colour * alpha).round().astype(np.uint8)
+
+
+def _aligned(
+    times: NDArray[np.float64],
+    frames: Iterable[NDArray[np.uint8]],
+    heats: Iterable[NDArray[np.floating]],
+    points: Iterable[Point],
+    truth: Iterable[Point | None] | None,
+) -> Iterator[Scene]:
+    """Yield one scene per time; refuse columns of different length by name."""
+    named: dict[str, Iterable[Any]] = {
+        "times": times,
+        "frames": frames,
+        "heat maps": heats,
+        "points": points,
+    }
+    if truth is not None:
+        named["true points"] = truth
+    end: Any = object()
+    for i, row in enumerate(zip_longest(*named.values(), fillvalue=end)):
+        short = [name for name, value in zip(named, row, strict=True) if value is end]
+        if short:
+            raise ConfigError(
+                f"an overlay needs one of each per frame, but there are {i} {' and '.join(short)} "
+                f"and more of {', '.join(n for n in named if n not in short)}"
+            )
+        yield Scene(float(row[0]), row[1], row[2], row[3], row[4] if len(row) > 4 else None)
+
+
+def _checked(times_s: Sequence[float]) -> NDArray[np.float64]:
+    times = np.asarray(times_s, dtype=np.float64)
+    if not times.size:
+        raise ConfigError("an overlay needs at least one frame, got none")
+    bad = np.flatnonzero(~(np.diff(times) > 0))
+    if bad.size:
+        i = int(bad[0]) + 1
+        raise ConfigError(
+            f"frame times must increase: frame {i} is at {times[i]} s after {times[i - 1]} s"
+        )
+    return times
+
+
+def _known(point: Point | None) -> bool:
+    return point is not None and math.isfinite(point[0]) and math.isfinite(point[1])
+
+
+def _encode(video: Path, file: TextIO, scenes: Iterator[Scene], step: float, factor: float) -> int:
+    """Write the frames and their table rows; return how many."""
+    table = csv.writer(file)
+    table.writerow(COLUMNS)
+    first = next(scenes)
+    height, width = first.frame.shape[:2]
+    rate = Fraction(1 / (step * factor)).limit_denominator(1001)
+    count = 0
+    with av.open(str(video), "w", format="mp4", options={"movflags": "+faststart"}) as container:
+        stream = container.add_stream("libx264", rate=rate, options={"crf": "18"})
+        stream.pix_fmt = "yuv420p"
+        stream.height, stream.width = height + height % 2, width + width % 2
+        stream.time_base = stream.codec_context.time_base = CLOCK
+        for count, scene in enumerate(chain([first], scenes), start=1):
+            if scene.frame.shape != first.frame.shape:
+                raise ConfigError(
+                    f"frame {count - 1} is {scene.frame.shape}, the first is {first.frame.shape}"
+                )
+            drawn = draw(scene.frame, scene.heat, scene.point, scene.true)
+            even = np.pad(drawn, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+            picture = av.VideoFrame.from_ndarray(even, format="rgb24")
+            picture.time_base = CLOCK
+            picture.pts = round((scene.time_s - first.time_s) * factor / CLOCK)
+            picture.duration = round(step * factor / CLOCK)
+            container.mux(stream.encode(picture))
+            table.writerow(_row(count - 1, scene))
+        container.mux(stream.encode(None))
+    return count
+
+
+def _row(index: int, scene: Scene) -> list[str]:
+    heat, point, true = scene.heat, scene.point, scene.true
+    height, width = scene.frame.shape[:2]
+    rows, columns = np.indices(heat.shape) + 0.5
+    across = (columns / heat.shape[1] - point[0]) * width
+    down = (rows / heat.shape[0] - point[1]) * height
+    near = np.hypot(across, down) <= NEAR * width
+    confidence = float(heat[near].sum() / max(float(heat.sum()), 1e-12))
+    row = [str(index), f"{scene.time_s:.6f}", f"{point[0]:.5f}", f"{point[1]:.5f}"]
+    row.append(f"{confidence:.4f}")
+    if true is None or not _known(true):
+        return [*row, "", "", ""]
+    away = math.hypot((point[0] - true[0]) * width, (point[1] - true[1]) * height)
+    share = away / math.hypot(height, width)
+    return [*row, f"{true[0]:.5f}", f"{true[1]:.5f}", f"{share:.5f}"]
+
+
+def _size(height: int, width: int) -> int:
+    """Return the side of the marks in pixels: a thirtieth of the short side, at least 12."""
+    return max(12, round(min(height, width) / 22))
+
+
+def _mark(
+    size: int, strokes: Sequence[tuple[int, tuple[int, int, int]]], ring: bool
+) -> Image.Image:
+    """Draw at four times the size and shrink: Pillow's own lines have stair-step edges."""
+    side = size * 4
+    large = Image.new("RGBA", (side, side), (0, 0, 0, 0))
+    pen = ImageDraw.Draw(large)
+    margin = side // 8
+    for width, rgb in strokes:
+        grow = width // 2
+        if ring:
+            box = (margin - grow, margin - grow, side - margin + grow, side - margin + grow)
+            pen.ellipse(box, outline=rgb, width=width)
+        else:
+            middle = side // 2
+            low, high = margin - grow // 2, side - margin + grow // 2
+            pen.line((low, middle, high, middle), fill=rgb, width=width)
+            pen.line((middle, low, middle, high), fill=rgb, width=width)
+    return large.resize((size, size), Image.Resampling.LANCZOS)
+
+
+@lru_cache(maxsize=8)
+def _cross(size: int) -> Image.Image:
+    return _mark(size, ((size * 4 // 5, EDGE_RGB), (size * 4 // 11, PREDICTED_RGB)), ring=False)
+
+
+@lru_cache(maxsize=8)
+def _ring(size: int) -> Image.Image:
+    return _mark(
+        round(size * 1.4), ((size * 4 // 4, EDGE_RGB), (size * 4 // 7, TRUE_RGB)), ring=True
+    )
+
+
+@lru_cache(maxsize=32)
+def _legend(size: int, heat: bool, point: bool, true: bool) -> Image.Image:
+    """Return a rounded label that names what is drawn, and nothing that is not."""
+    font = ImageFont.load_default(max(11, size * 0.55))
+    entries: list[tuple[Image.Image, str]] = []
+    icon = round(size * 0.75)
+    if heat:
+        ramp = np.tile(_HEAT[np.linspace(40, 255, icon * 2).astype(int)], (icon // 2, 1, 1))
+        entries.append((Image.fromarray(ramp.astype(np.uint8)).convert("RGBA"), "heat map"))
+    if point:
+        entries.append((_cross(size).resize((icon, icon)), "predicted"))
+    if true:
+        entries.append((_ring(size).resize((icon, icon)), "true gaze"))
+    gap = size // 3
+    widths = [mark.width + gap // 2 + round(font.getlength(text)) for mark, text in entries]
+    box = Image.new(
+        "RGBA", (sum(widths) + gap * 2 * len(entries), round(size * 1.15)), (0, 0, 0, 0)
+    )
+    pen = ImageDraw.Draw(box)
+    pen.rounded_rectangle((0, 0, box.width - 1, box.height - 1), box.height // 3, (15, 17, 20, 190))
+    x = gap
+    for (mark, text), width in zip(entries, widths, strict=True):
+        box.paste(mark, (x, (box.height - mark.height) // 2), mark)
+        where = (x + mark.width + gap // 2, box.height // 2)
+        pen.text(where, text, font=font, fill=(245, 246, 248), anchor="lm")
+        x += width + gap * 2
+    return box

@@ -1,0 +1,179 @@
+"""Writing what a run leaves behind: results, provenance, masks and maps beside its tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+import platform
+import resource
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from safetensors.torch import load as load_arrays
+from safetensors.torch import save
+
+from vergence.core.method import Method
+from vergence.core.site import Federation
+from vergence.core.task import Task
+from vergence.engines.store import saving, write_whole
+from vergence.metrics.intervals import interval
+
+HARM = 0.01
+"""A person is harmed when the headline is worse than alone by more than this share."""
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON whole or not at all."""
+    with saving(path.parent):
+        write_whole(path, json.dumps(value, indent=1).encode() + b"\n")
+
+
+def write_toml(path: Path, table: Mapping[str, Any]) -> None:
+    """Write TOML whole or not at all."""
+    with saving(path.parent):
+        write_whole(path, tomli_w.dumps(dict(table)).encode())
+
+
+def person_means(folder: Path, evaluation: str = "P0") -> dict[str, dict[str, float]]:
+    """Return metric -> person -> mean over seeds, from people.csv."""
+    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with (folder / "people.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["evaluation"] == evaluation:
+                values[row["metric"]][row["person"]].append(float(row["value"]))
+    return {m: {p: float(np.mean(v)) for p, v in people.items()} for m, people in values.items()}
+
+
+def summary(people: Mapping[str, float], lower_is_better: bool) -> dict[str, Any]:
+    """Return mean, std, worst and the 95 % interval over people."""
+    values = list(people.values())
+    worst = max(values) if lower_is_better else min(values)
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return {"mean": float(np.mean(values)), "std": std, "worst": worst,
+            "ci95": list(interval(values))}  # fmt: skip
+
+
+def traffic(folder: Path) -> dict[str, float]:
+    """Return mean bytes up and down per client and round, from turns.csv."""
+    up = down = 0
+    turns = set()
+    with (folder / "turns.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            up, down = up + int(row["bytes_up"]), down + int(row["bytes_down"])
+            turns.add((row["seed"], row["round"], row["client"]))
+    return {"up": up / max(len(turns), 1), "down": down / max(len(turns), 1)}
+
+
+def seconds(folder: Path) -> float:
+    """Return the seconds spent in rounds, from rounds.csv (each round counted once)."""
+    spent: dict[tuple[str, str, str], float] = {}
+    with (folder / "rounds.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            spent[row["seed"], row["round"], row["seconds"]] = float(row["seconds"])
+    return sum(spent.values())
+
+
+def write_results(
+    folder: Path,
+    label: str,
+    name: str,
+    task: Task,
+    federation: Federation,
+    fingerprints: Mapping[int, str],
+    personal: float | None,
+    rounds: int,
+) -> None:
+    """Write results.json from the run's own tables."""
+    means = person_means(folder)
+    peak = sum(resource.getrusage(who).ru_maxrss
+               for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))  # fmt: skip
+    write_json(folder / "results.json", {
+        "method": name,
+        "label": label,
+        "task": type(task).__module__.rpartition(".")[2],
+        "federation": federation.name,
+        "people": list(federation.clients),
+        "seeds": list(fingerprints),
+        "rounds": rounds,
+        "headline": task.headline,
+        "lower_is_better": sorted(task.lower_is_better),
+        "metrics": {m: summary(p, m in task.lower_is_better) for m, p in means.items()},
+        "bytes": traffic(folder),
+        "seconds": seconds(folder),
+        "peak_mb": peak / 1024,
+        "harmed_vs_local": None,
+        "personal_fraction": personal,
+        "input": input_shape(federation),
+        "fingerprint": {str(seed): sha for seed, sha in fingerprints.items()},
+    })  # fmt: skip
+
+
+def input_shape(federation: Federation) -> dict[str, int] | None:
+    """Return frames per window and their size, where the data is video or images."""
+    test = next(iter(federation.people.values())).test
+    if "frames" not in test.banks:
+        return None
+    bank = test.banks["frames"]
+    height, width = bank.rows.shape[1:3]
+    return {"frames": test.columns[bank.by].shape[1], "height": height, "width": width}
+
+
+def write_harm(folder: Path, local: Path) -> None:
+    """Add the share of people worse off than alone to a run's results.json."""
+    results = json.loads((folder / "results.json").read_text())
+    metric, sign = (
+        results["headline"],
+        -1 if results["headline"] in results["lower_is_better"] else 1,
+    )
+    mine, alone = person_means(folder)[metric], person_means(local)[metric]
+    harmed = [sign * mine[p] < sign * alone[p] - HARM * abs(alone[p]) for p in mine]
+    results["harmed_vs_local"] = float(np.mean(harmed))
+    write_json(folder / "results.json", results)
+
+
+def write_masks(folder: Path, method: Method, seed: int, clients: Mapping[str, Any]) -> None:
+    """Write masks.safetensors: the packed mask of every seed and person."""
+    masks = {c: method.personal(state) for c, state in clients.items()}
+    found = {c: m for c, m in masks.items() if m is not None}
+    if not found:
+        return
+    path = folder / "masks.safetensors"
+    layout = next(iter(found.values())).layout
+    kept = load_arrays(path.read_bytes()) if path.exists() else {}
+    kept |= {f"{seed}/{c}": m.packed() for c, m in found.items()}
+    about = {"n": str(layout.n), "names": json.dumps(layout.names),
+             "shapes": json.dumps(layout.shapes)}  # fmt: skip
+    with saving(folder):
+        write_whole(path, save(kept, about))
+
+
+def provenance(federation: Federation, data_sha: str, code_sha: str) -> dict[str, Any]:
+    """Return everything needed to say what a run ran on."""
+    libraries = ("torch", "numpy", "scipy", "safetensors", "av")
+    return {
+        "code": {"version": version("vergence"), "sha256": code_sha},
+        "data": {"name": federation.name, "sha256": data_sha, **federation.about},
+        "environment": {
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "processor": platform.machine(),
+            **{name: version(name) for name in libraries},
+        },
+        "command": ["vergence", *sys.argv[1:]],
+    }
+
+
+def write_priors(path: Path, task: Task, federation: Federation) -> None:
+    """Write priors.csv: the predictors that need no learning, per person."""
+    lines = ["prior,person,metric,value"]
+    for prior, people in task.priors(federation).items():
+        for person, metrics in people.items():
+            lines += [f"{prior},{person},{m},{float(v)!r}" for m, v in metrics.items()]
+    with saving(path.parent):
+        write_whole(path, ("\n".join(lines) + "\n").encode())

@@ -1,0 +1,214 @@
+"""Running an experiment: data once, then every method and seed, then tables and the report."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from vergence.app import results
+from vergence.app.config import Experiment, code_digest, data_root
+from vergence.app.showcase import write_maps
+from vergence.core.method import Method
+from vergence.core.site import Federation
+from vergence.core.stream import Stream
+from vergence.core.task import Task
+from vergence.engines.conduct import Outcome, conduct
+from vergence.engines.store import Folder, saving
+from vergence.engines.turn import Worker
+from vergence.errors import PartialRun, StateError
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An experiment's data: as recorded (`raw`), as its network wants it (`ready`), its digest."""
+
+    raw: Federation
+    ready: Federation
+    sha: str
+
+
+def load_data(experiment: Experiment) -> Loaded:
+    """Read the data set and prepare it for the network."""
+    raw = experiment.dataset.load(data_root(experiment.root))
+    return Loaded(raw, experiment.model.prepare(raw), digest(raw))
+
+
+def digest(federation: Federation) -> str:
+    """Return the SHA-256 over everybody's columns and banks."""
+    whole, seen = hashlib.sha256(), set()
+    for person, splits in federation.people.items():
+        for part in (splits.train, splits.val, splits.test):
+            tensors = {**part.columns, **{n: b.rows for n, b in part.banks.items()}}
+            for name, tensor in sorted(tensors.items()):
+                whole.update(f"{person}\0{name}{tuple(tensor.shape)}".encode())
+                if tensor.data_ptr() not in seen:
+                    whole.update(tensor.contiguous().numpy().data)
+                if name in part.banks:
+                    seen.add(tensor.data_ptr())
+    return whole.hexdigest()
+
+
+def start(experiment: Experiment, out: Path) -> None:
+    """Run an experiment into a new directory.
+
+    Raises:
+        StateError: the directory holds a run already.
+        PartialRun: interrupted, or the disk is full; what is done is kept.
+    """
+    if (out / "config.toml").exists():
+        raise StateError(
+            f"{out} holds a run already: `vergence resume {out}`, or choose another --out"
+        )
+    with locked(out):
+        loaded = load_data(experiment)
+        results.write_toml(out / "config.toml", experiment.table)
+        _all_methods(experiment, loaded, out)
+
+
+def resume(experiment: Experiment, out: Path) -> None:
+    """Go on with an interrupted experiment; finished methods are left as they are."""
+    with locked(out):
+        _all_methods(experiment, load_data(experiment), out)
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Keep everybody else out of a directory while a run writes there."""
+    with saving(out):
+        out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateError(f"another run is writing to {out}; choose another --out") from None
+        yield
+
+
+def _all_methods(experiment: Experiment, loaded: Loaded, out: Path) -> None:
+    task = experiment.task(experiment.plan.seeds[0])
+    if not (out / "priors.csv").exists():
+        results.write_priors(out / "priors.csv", task, loaded.ready)
+    total = experiment.plan.rounds * len(experiment.plan.seeds)
+    with progress_bar() as bar:
+        for label, method in experiment.methods.items():
+            folder = out / label if experiment.several else out
+            if (folder / "results.json").exists():
+                continue
+            line = bar.add_task(label, total=total, score="")
+            try:
+                _one_method(experiment, loaded, label, method, folder, (bar, line))
+            except KeyboardInterrupt:
+                raise PartialRun(
+                    f"interrupted; the rounds done are kept: `vergence resume {out}`"
+                ) from None
+            if experiment.several:
+                _write_index(experiment, task, out)
+    _judge(experiment, out)
+
+
+def progress_bar() -> Progress:
+    """Return a bar with the time left, drawn only on a terminal."""
+    return Progress(
+        TextColumn("{task.description:>22}"), BarColumn(), MofNCompleteColumn(),
+        TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[score]}"),
+        console=Console(stderr=True), disable=not sys.stderr.isatty(),
+    )  # fmt: skip
+
+
+def _one_method(
+    experiment: Experiment,
+    loaded: Loaded,
+    label: str,
+    method: Method,
+    path: Path,
+    bar: tuple[Progress, Any],
+) -> None:
+    table, code = experiment.one(label), code_digest()
+    stamp = {"config": config_digest(table), "code": code, "data": loaded.sha}
+    folder = Folder(path, stamp)
+    folder.open()
+    results.write_toml(path / "config.toml", table)
+    results.write_json(path / "provenance.json", results.provenance(loaded.raw, loaded.sha, code))
+    headline = experiment.task(0).headline
+
+    def tick(seed: int, done: int, metrics: Mapping[str, float]) -> None:
+        shown = f"{headline} {metrics[headline]:.3f}" if headline in metrics else ""
+        order = experiment.plan.seeds.index(seed) * experiment.plan.rounds
+        bar[0].update(bar[1], completed=order + done, **({"score": shown} if shown else {}))
+
+    shares = []
+    for seed in experiment.plan.seeds:
+        if str(seed) in folder.manifest["done"]:
+            continue
+        task = experiment.task(seed)
+        outcome = conduct(method, task, loaded.ready, experiment.plan, folder, tick)
+        results.write_masks(path, method, seed, outcome.clients)
+        shares.append(_share(method, outcome))
+        if seed == experiment.plan.seeds[0]:
+            worker = Worker(method, task, loaded.ready, loaded.ready, Stream("run", seed))
+            write_maps(path / "maps.npz", worker, outcome, loaded.raw)
+    prints = {s: folder.manifest["done"][str(s)]["fingerprint"] for s in experiment.plan.seeds}
+    known = [s for s in shares if s is not None]
+    results.write_results(
+        path, label, type(method).__module__.rpartition(".")[2], experiment.task(0),
+        loaded.raw, prints, float(np.mean(known)) if known else None, experiment.plan.rounds,
+    )  # fmt: skip
+
+
+def _share(method: Method, outcome: Outcome) -> float | None:
+    masks = [method.personal(state) for state in outcome.clients.values()]
+    shares = [m.fraction for m in masks if m is not None]
+    return float(np.mean(shares)) if shares else None
+
+
+def config_digest(table: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a resolved config, less what does not change the bits."""
+    kept = {k: v for k, v in table.items() if k != "run"}
+    kept["run"] = {k: v for k, v in table.get("run", {}).items() if k not in ("workers", "engine")}
+    return hashlib.sha256(tomli_w.dumps(kept).encode()).hexdigest()
+
+
+def _write_index(experiment: Experiment, task: Task, out: Path) -> None:
+    done = [label for label in experiment.methods if (out / label / "results.json").exists()]
+    runs = [
+        {"label": label, "method": type(experiment.methods[label]).__module__.rpartition(".")[2],
+         "dir": label}
+        for label in done
+    ]  # fmt: skip
+    results.write_json(out / "index.json", {
+        "runs": runs,
+        "task": experiment.table["task"]["name"],
+        "priors": "priors.csv",
+        "headline": task.headline,
+        "lower_is_better": sorted(task.lower_is_better),
+    })  # fmt: skip
+
+
+def _judge(experiment: Experiment, out: Path) -> None:
+    """Say of every method how many people it harms, where local-only ran beside it."""
+    if not experiment.several:
+        return
+    names = {
+        label: type(m).__module__.rpartition(".")[2] for label, m in experiment.methods.items()
+    }
+    alone = [label for label, name in names.items() if name == "local_only"]
+    for label in names if alone else ():
+        results.write_harm(out / label, out / alone[0])

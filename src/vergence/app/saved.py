@@ -1,0 +1,99 @@
+"""Runs read back: their states, checked by digest, for predict, verify and explain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vergence.app.config import Experiment, load
+from vergence.app.runs import read
+from vergence.core.method import Method
+from vergence.core.site import POOLED
+from vergence.core.task import Task
+from vergence.engines.conduct import fingerprint
+from vergence.engines.store import Progress, load_progress, read_manifest
+from vergence.errors import ConfigError, StateError, nearest
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One seed of a finished run: the experiment, method, task and final states."""
+
+    folder: Path
+    experiment: Experiment
+    method: Method
+    task: Task
+    server: Any
+    clients: Mapping[str, Any]
+    fingerprint: str
+
+    def state_of(self, person: str) -> Any:
+        """Return a client's final state.
+
+        Raises:
+            ConfigError: nobody of this name took part.
+        """
+        if person not in self.clients:
+            raise ConfigError(f"{self.folder}: no person '{person}'{nearest(person, self.clients)}")
+        return self.clients[person]
+
+
+def one_run(folder: Path) -> Experiment:
+    """Return the experiment of a run directory of one method.
+
+    Raises:
+        StateError: the folder is none, or holds several methods.
+    """
+    config = folder / "config.toml"
+    if not config.is_file():
+        raise StateError(f"{folder} is no run directory (no config.toml)")
+    experiment = load(config)
+    if experiment.several:
+        labels = ", ".join(f"{folder}/{label}" for label in experiment.methods)
+        raise StateError(f"{folder} holds several methods; name one of {labels}")
+    return experiment
+
+
+def read_saved(folder: Path, seed: int | None = None) -> Saved:
+    """Read the final states of one seed (default: the first)."""
+    experiment = one_run(folder)
+    (method,) = experiment.methods.values()
+    manifest = read_manifest(folder)
+    seed = experiment.plan.seeds[0] if seed is None else seed
+    if str(seed) not in manifest["done"]:
+        done = ", ".join(manifest["done"]) or "none"
+        raise StateError(f"{folder}: seed {seed} is not finished (finished: {done})")
+    task = experiment.task(seed)
+    about = manifest["done"][str(seed)]
+    records = [*method.state_records(task), Progress]
+    final = load_progress(folder, about["files"], experiment.plan.rounds, records)
+    return Saved(folder, experiment, method, task, final.server, final.clients,
+                 about["fingerprint"])  # fmt: skip
+
+
+def verify(folder: Path) -> list[tuple[int, str]]:
+    """Recompute every fingerprint of a finished run from its state files.
+
+    Returns:
+        Seed and fingerprint of each, equal to those in results.json.
+
+    Raises:
+        StateError: a byte differs somewhere; names the file or the seed.
+    """
+    experiment = one_run(folder)
+    results = read(folder).runs[0].results
+    found = []
+    for seed in experiment.plan.seeds:
+        saved = read_saved(folder, seed)
+        order = (POOLED,) if saved.method.pooled else results["people"]
+        sha = fingerprint(saved.server, saved.clients, order)
+        recorded = results["fingerprint"][str(seed)]
+        if sha != recorded:
+            raise StateError(
+                f"{folder}: the states of seed {seed} give fingerprint {sha[:12]}..., "
+                f"results.json says {recorded[:12]}..."
+            )
+        found.append((seed, sha))
+    return found

@@ -1,0 +1,50 @@
+"""A few fixed test samples with everybody's heat maps, for pictures in reports."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vergence.core.site import Federation
+from vergence.core.wire import Message
+from vergence.engines.conduct import Outcome
+from vergence.engines.store import saving, write_whole
+from vergence.engines.turn import Order, Worker
+from vergence.metrics.labels import label_maps
+from vergence.tasks.gaze_map import GazeMap
+
+SHOWN = 6
+"""Samples per run; the same ones for every method."""
+
+
+def write_maps(path: Path, worker: Worker, outcome: Outcome, raw: Federation) -> None:
+    """Write maps.npz for a gaze-map task: frames, true maps, predicted maps and gaze points."""
+    if not isinstance(worker.task, GazeMap):
+        return
+    people = raw.clients
+    chosen = [people[i * len(people) // SHOWN] for i in range(min(SHOWN, len(people)))]
+    parts: dict[str, list[np.ndarray]] = {"frames": [], "truth": [], "pred": [], "points": []}
+    for number, person in enumerate(chosen):
+        row = number % len(raw.people[person].test)
+        test = raw.people[person].test.subset(torch.tensor([row]))
+        batch = test.take(torch.tensor([0]))
+        message = Message("evaluate", worker.method.offer(outcome.server, person))
+        order = Order("evaluate", person, message, outcome.clients.get(person), show=(row,))
+        logits = worker.do(order).outputs
+        assert logits is not None
+        frame = logits.shape[1] // 2
+        points = batch["points"][0, frame]
+        truth = label_maps(batch["points"], *logits.shape[2:])
+        parts["frames"].append(batch["frames"][0, frame].numpy())
+        parts["truth"].append(truth[0, frame].numpy())
+        heat = (logits[0, frame] / worker.task.temperature).flatten().softmax(0)
+        parts["pred"].append(heat.view(logits.shape[2:]).numpy())
+        parts["points"].append(points.numpy())
+    stacked = {name: np.stack(values) for name, values in parts.items()}
+    body = io.BytesIO()
+    np.savez_compressed(body, person=np.array(chosen), **stacked)
+    with saving(path.parent):
+        write_whole(path, body.getvalue())

@@ -1,0 +1,1 @@
+"""The ideas everything else is written in: parameters, masks, conversations, state."""

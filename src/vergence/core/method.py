@@ -1,0 +1,98 @@
+"""A federated method: frozen options, a server half and a client half, joined by conversations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Literal, TypeVar
+
+from vergence.core.conversation import ClientId, Conversation
+from vergence.core.fitting import Local
+from vergence.core.mask import Mask
+from vergence.core.params import Params
+from vergence.core.ranges import check_ranges
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message
+
+S = TypeVar("S")
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Global:
+    """Server state of the methods that keep one model."""
+
+    model: Params
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """State of a side that keeps nothing."""
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """What one verb lets out: who sees the replies, the trees in them, and their weights."""
+
+    reveal: Literal["aggregate", "each"] = "aggregate"
+    trees: tuple[str, ...] = ("model",)
+    weight: Literal["number", "mask", "per entry"] = "number"
+
+
+@dataclass(frozen=True)
+class Method(ABC, Generic[S, C]):
+    """Base of every method. Subclasses add hyper-parameters as fields, nothing else.
+
+    A method does no I/O, owns no loop over rounds, and touches no optimiser, process or socket:
+    it yields what it wants asked (`aggregate`, `collect`) or trained (`fit`).
+    """
+
+    local: Local = Local()
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed()}
+    """Per verb, what leaves a client. The conformance tests search the transcript for more."""
+    pooled: ClassVar[bool] = False
+    """True: one site owns everybody's data (the data centre the others are compared with)."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, type(self).__module__.rpartition(".")[2])
+
+    @abstractmethod
+    def server(self, task: Task) -> S:
+        """Return the server's state before the first round."""
+
+    @abstractmethod
+    def client(self, task: Task) -> C:
+        """Return the state of a client that never took part."""
+
+    def offer(self, s: S, client: ClientId) -> Mapping[str, Params]:
+        """Return the trees a client downloads: for rounds, evaluation and prediction alike."""
+        return {"model": s.model}  # type: ignore[attr-defined]
+
+    @abstractmethod
+    def round(self, s: S, cohort: Sequence[ClientId]) -> Conversation[S]:
+        """Hold one round with a cohort and return the new server state."""
+
+    def setup(self, s: S, clients: Sequence[ClientId]) -> Conversation[S]:
+        """Talk to the clients once, before the first round; default: do nothing."""
+        return s
+        yield
+
+    def finish(self, s: S, clients: Sequence[ClientId]) -> Conversation[S]:
+        """Talk to the clients once, after the last round; default: do nothing."""
+        return s
+        yield
+
+    def model_on(self, c: C, msg: Message, site: Site) -> Params | Conversation[Params]:
+        """Return what this client predicts with; default: the model it was sent."""
+        return msg["model"]
+
+    def personal(self, c: C) -> Mask | None:
+        """Return the mask of a client's personal entries, for reports; default: none kept."""
+        return getattr(c, "mask", None)
+
+    def state_records(self, task: Task) -> tuple[type, ...]:
+        """Return the dataclasses that this method's states are made of."""
+        return type(self.server(task)), type(self.client(task))

@@ -1,0 +1,1 @@
+"""People's recordings, imported into one gaze record and split per person."""

@@ -1,0 +1,72 @@
+"""Keep what a generator made, so that the same options need not be generated twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+Arrays = dict[str, NDArray]
+
+
+def cache_folder() -> Path:
+    """Where generated data is kept: `VERGENCE_CACHE`, else `~/.cache/vergence`."""
+    return Path(os.environ.get("VERGENCE_CACHE") or Path.home() / ".cache" / "vergence")
+
+
+def cached(dataset: str, key: Mapping[str, object], make: Callable[[], Arrays]) -> Arrays:
+    """Return the arrays of `make()`, from the cache where an intact copy lies there.
+
+    `key` holds everything the arrays depend on, the generator's version included. A damaged file
+    is made anew; a folder that cannot be written only costs the time of generating again.
+    """
+    text = json.dumps(key, sort_keys=True)
+    path = (
+        cache_folder() / f"{dataset}-{hashlib.sha256(text.encode()).hexdigest()[:24]}.safetensors"
+    )
+    found = _read(path, text)
+    if found is None:
+        found = make()
+        _write(path, text, found)
+    return found
+
+
+def _digest(arrays: Arrays) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(arrays):
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()
+
+
+def _read(path: Path, text: str) -> Arrays | None:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            about = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return None
+    intact = about.get("key") == text and about.get("digest") == _digest(arrays)
+    return arrays if intact else None
+
+
+def _write(path: Path, text: str, arrays: Arrays) -> None:
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    payload = save(whole, metadata={"key": text, "digest": _digest(whole)})
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=path.stem, suffix=".part", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(payload)
+        Path(temporary).replace(path)
+    except OSError:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)

@@ -1,0 +1,88 @@
+"""Temporal splits inside one person: train, then validation, then test, with gaps between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vergence.errors import ConfigError, DataError
+
+TRAIN, VAL, TEST, DROPPED = 0, 1, 2, -1
+MIN_GAP_S = 5.0
+
+
+def one_clock(
+    sessions: Sequence[str], start_s: ArrayLike, end_s: ArrayLike, gap_s: float = MIN_GAP_S
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Put sessions behind one another (by name), `gap_s` apart; return starts and ends there."""
+    start, end = np.array(start_s, np.float64), np.array(end_s, np.float64)
+    names = np.array(sessions)
+    offset = 0.0
+    for name in sorted(set(sessions)):
+        rows = names == name
+        shift = offset - start[rows].min()
+        start[rows] += shift
+        end[rows] += shift
+        offset = float(end[rows].max()) + gap_s
+    return start, end
+
+
+def temporal_split(
+    person: str,
+    start_s: ArrayLike,
+    end_s: ArrayLike,
+    gap_s: float = MIN_GAP_S,
+    shares: tuple[float, float, float] = (0.70, 0.15, 0.15),
+) -> NDArray[np.int8]:
+    """Give each window (start and end, seconds, any order) a part: TRAIN, VAL, TEST or DROPPED.
+
+    Every window of a later part starts at least `gap_s` after the last window of the part before
+    it has ended; windows in between are dropped. Cuts are chosen so that the windows that are kept
+    divide as `shares` says, as nearly as the gaps allow.
+
+    Raises:
+        ConfigError: `gap_s` is below 5 s.
+        DataError: a part would stay empty.
+    """
+    if gap_s < MIN_GAP_S:
+        raise ConfigError(
+            f"gap_s = {gap_s:g} is too short: allowed are {MIN_GAP_S:g} s and more, because "
+            "neighbouring windows show nearly the same frames"
+        )
+    start, end = np.asarray(start_s, np.float64), np.asarray(end_s, np.float64)
+    n = len(start)
+    order = np.argsort(start, kind="stable")
+    begins, ends = start[order], np.maximum.accumulate(end[order])
+    # after[k]: the first window that starts gap_s after the first k windows have ended.
+    after = np.concatenate([[0], np.searchsorted(begins, ends + gap_s, "left")])
+    first = after[1:]
+    # For every length of train at once: end validation where it and test balance.
+    ratio = shares[1] / shares[2]
+    balance = np.searchsorted(np.arange(n + 1) + ratio * after, first + ratio * n)
+    train = np.tile(np.arange(1, n + 1), 2)
+    first = np.tile(first, 2)
+    last = np.clip(np.concatenate([balance - 1, balance]), np.minimum(first + 1, n), n)
+    test = after[last]
+    counts = np.stack([train, last - first, n - test], 1)
+    whole = (counts > 0).all(1)
+    if not whole.any():
+        seconds = float(ends[-1] - begins[0]) if n else 0.0
+        raise DataError(too_few(person, n, seconds, gap_s))
+    error = np.abs(counts / counts.sum(1, keepdims=True) - shares).sum(1)
+    best = int(np.argmin(np.where(whole, error, np.inf)))
+    parts = np.full(n, DROPPED, np.int8)
+    parts[order[: train[best]]] = TRAIN
+    parts[order[first[best] : last[best]]] = VAL
+    parts[order[test[best] :]] = TEST
+    return parts
+
+
+def too_few(person: str, windows: int, seconds: float, gap_s: float) -> str:
+    """Return the message for a person whose windows do not fill three parts."""
+    return (
+        f"person '{person}' has too few clips for the split: {windows} windows over "
+        f"{seconds:.1f} s do not fill train, validation and test with gaps of {gap_s:g} s; add "
+        "recordings, shorten stride_s, or leave the person out with the option people"
+    )

@@ -1,0 +1,53 @@
+"""Made-up people who weigh the same inputs differently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge
+
+from vergence.core.ranges import check_ranges
+from vergence.core.site import Dataset, Federation, Samples, Splits
+from vergence.core.stream import Stream
+
+
+@dataclass(frozen=True)
+class Toy(Dataset):
+    """Linear data; each person's coefficients are the common ones plus `strength` * their own.
+
+    Args:
+        people: how many.
+        samples: of each person, unequal: person i has `samples * (1 + i % 3)`.
+        inputs: number of input columns.
+        strength: how much people differ; 0 makes them all alike.
+        seed: of the data.
+    """
+
+    people: Annotated[int, Ge(1)] = 3
+    samples: Annotated[int, Ge(4)] = 20
+    inputs: Annotated[int, Ge(1)] = 4
+    strength: Annotated[float, Ge(0)] = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "toy")
+
+    def load(self, root: str | None = None) -> Federation:
+        """Draw the data."""
+        common = torch.randn(self.inputs, generator=Stream("toy", self.seed).torch())
+        people = {f"p{i:02d}": self._person(i, common) for i in range(self.people)}
+        about = {"licence": "made up", "split": "60/20/20 at random", "citation": "none"}
+        return Federation("toy", people, about)
+
+    def _person(self, number: int, common: torch.Tensor) -> Splits:
+        generator = Stream("toy", self.seed, number).torch()
+        own = common + self.strength * torch.randn(self.inputs, generator=generator)
+        n = self.samples * (1 + number % 3)
+        x = torch.randn(n, self.inputs, generator=generator)
+        y = x @ own + 0.1 * torch.randn(n, generator=generator)
+        whole = Samples({"x": x, "y": y})
+        a, b = n * 6 // 10, n * 8 // 10
+        rows = torch.arange(n)
+        return Splits(whole.subset(rows[:a]), whole.subset(rows[a:b]), whole.subset(rows[b:]))

@@ -1,0 +1,1 @@
+"""Who answers a method's requests: the simulator, its workers, its stores."""

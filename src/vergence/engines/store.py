@@ -1,0 +1,197 @@
+"""A run's folder on disk: tables that grow, and a checkpoint that is replaced in one step.
+
+After every checkpointed round the folder holds a state from which the run goes on with the same
+bits: new state files are written under new names, then the one manifest `checkpoint.json` is
+replaced, then old files go. Tables are cut back to the manifest's length on resume.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vergence.core.state import digest, pack, unpack
+from vergence.errors import PartialRun, StateError
+
+TABLES = {
+    "rounds.csv": ("seed", "round", "evaluation", "metric", "value", "bytes_up", "bytes_down",
+                   "seconds", "personal_fraction"),
+    "people.csv": ("seed", "person", "evaluation", "metric", "value"),
+    "turns.csv": ("seed", "round", "client", "verb", "tree", "bytes_up", "bytes_down", "examples",
+                  "weight", "steps", "personal_fraction", "status"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a seed stands: rounds done, states, and what the server knows of clients' masks."""
+
+    round: int
+    server: Any
+    clients: Mapping[str, Any]
+    known: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass
+class Folder:
+    """One run directory. `stamp` identifies code and config; another stamp cannot resume here."""
+
+    path: Path
+    stamp: Mapping[str, str]
+    manifest: dict[str, Any] = field(default_factory=dict)
+    _written: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def state(self) -> Path:
+        """The folder of state files."""
+        return self.path / "state"
+
+    def open(self) -> None:
+        """Create the tables of a new run, or cut those of an interrupted one to its checkpoint.
+
+        Raises:
+            StateError: the checkpoint is damaged, or of another config or code version.
+        """
+        with saving(self.path):
+            self.state.mkdir(parents=True, exist_ok=True)
+            if (self.state / "checkpoint.json").exists():
+                self._reopen()
+                return
+            for name, columns in TABLES.items():
+                (self.path / name).write_text(",".join(columns) + "\n")
+            self.manifest = {"stamp": dict(self.stamp), "done": {}, "seed": None}
+
+    def _reopen(self) -> None:
+        self.manifest = read_manifest(self.path)
+        for what, mine in self.stamp.items():
+            theirs = self.manifest["stamp"].get(what)
+            if theirs != mine:
+                raise StateError(
+                    f"{self.path}: the checkpoint was made by another {what} ({str(theirs)[:12]}, "
+                    f"now {mine[:12]}); run with that {what} again, or start a new run elsewhere"
+                )
+        for name, length in self.manifest["tables"].items():
+            with (self.path / name).open("r+b") as file:
+                file.truncate(length)
+
+    def append(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Add rows to a table."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        with saving(self.path), (self.path / table).open("a") as file:
+            file.write(text.getvalue())
+
+    def save(self, seed: int, progress: Progress, fingerprint: str | None = None) -> None:
+        """Replace the checkpoint; kill -9 at any moment leaves the old one or the new one.
+
+        A fingerprint says that the seed is done.
+        """
+        with saving(self.path):
+            parts = {"server": progress.server, "known": progress.known}
+            parts |= {f"client.{name}": state for name, state in progress.clients.items()}
+            before = self.manifest.get("files", {}) if self.manifest["seed"] == seed else {}
+            files = {}
+            for name, state in parts.items():
+                if name in before and self._written.get(name) is state:
+                    files[name] = before[name]
+                    continue
+                data = pack(state)
+                file = f"seed{seed}.{name}.{progress.round}.safetensors"
+                write_whole(self.state / file, data)
+                files[name] = [file, digest(data)]
+            self._written = parts
+            self.manifest |= {"seed": seed, "round": progress.round, "files": files}
+            if fingerprint is not None:
+                done = {"fingerprint": fingerprint, "files": files}
+                self.manifest["done"][str(seed)] = done
+            self._replace_manifest()
+
+    def _replace_manifest(self) -> None:
+        tables = {name: (self.path / name).stat().st_size for name in TABLES}
+        self.manifest["tables"] = tables
+        write_whole(self.state / "checkpoint.json", json.dumps(self.manifest, indent=1).encode())
+        keep = {file for file, _ in self.manifest.get("files", {}).values()}
+        for done in self.manifest["done"].values():
+            keep |= {file for file, _ in done["files"].values()}
+        for path in self.state.glob("*.safetensors"):
+            if path.name not in keep:
+                path.unlink()
+
+    def load(self, seed: int, records: Sequence[type]) -> Progress | None:
+        """Return where a seed stands, or None if it has not begun."""
+        if self.manifest.get("seed") != seed:
+            return None
+        return load_progress(self.path, self.manifest["files"], self.manifest["round"], records)
+
+
+def load_progress(
+    path: Path, files: Mapping[str, Sequence[str]], round: int, records: Sequence[type]
+) -> Progress:
+    """Read the states a manifest lists, checking every digest."""
+    parts = {name: read_state(path, file, sha, records) for name, (file, sha) in files.items()}
+    clients = {n.partition(".")[2]: s for n, s in parts.items() if n.startswith("client.")}
+    return Progress(round, parts["server"], clients, parts["known"])
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return a run directory's checkpoint manifest.
+
+    Raises:
+        StateError: there is none, or it is damaged.
+    """
+    file = path / "state" / "checkpoint.json"
+    if not file.exists():
+        raise StateError(f"{path} holds no run (no state/checkpoint.json): give a run directory")
+    try:
+        return json.loads(file.read_text())
+    except ValueError as error:
+        raise StateError(f"{file} is damaged ({error}); the run cannot go on from it") from None
+
+
+def read_state(path: Path, file: str, sha: str, records: Sequence[type]) -> Any:
+    """Read one state file and check its digest.
+
+    Raises:
+        StateError: the file is missing or its bytes are not those that were written.
+    """
+    try:
+        data = (path / "state" / file).read_bytes()
+    except OSError as error:
+        raise StateError(f"{path}/state/{file} cannot be read ({error.strerror})") from None
+    if digest(data) != sha:
+        raise StateError(
+            f"{path}/state/{file} is damaged: its SHA-256 is {digest(data)[:12]}..., "
+            f"the checkpoint says {sha[:12]}..."
+        )
+    return unpack(data, *records)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        file.write(data)
+    part.replace(path)
+
+
+class saving:  # noqa: N801  (reads as a word: `with saving(path)`)
+    """Turn a failed write (disk full, no permission) into one clear line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Translate operating-system errors."""
+        if isinstance(error, OSError):
+            raise PartialRun(
+                f"cannot save to {self.path}: {error.strerror}; everything up to the last "
+                "checkpoint is kept: make room (or mend the permission), then `vergence resume`"
+            ) from None

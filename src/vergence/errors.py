@@ -1,0 +1,44 @@
+"""The errors vergence raises on purpose, and the exit code of each.
+
+VergenceError (2)
+├── ConfigError (2)      a setting, name or argument that cannot be used
+├── StateError (2)       a run directory or checkpoint that does not fit this call
+├── DataError (3)        a data file that is missing, truncated, of another version, or unusable
+└── PartialRun (5)       some of the work was done and kept, the rest was not
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class VergenceError(Exception):
+    """Something the user can mend; printed as one line, without a traceback."""
+
+    exit_code = 2
+
+
+class ConfigError(VergenceError):
+    """A setting, name or argument that cannot be used."""
+
+
+class StateError(VergenceError):
+    """A run directory or checkpoint that does not fit this call."""
+
+
+class DataError(VergenceError):
+    """A data file that is missing, truncated, of another version, or unusable."""
+
+    exit_code = 3
+
+
+class PartialRun(VergenceError):
+    """Some of the work was done and kept, the rest was not."""
+
+    exit_code = 5
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` or, with nothing near, the list of what is known."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean '{close[0]}'?)" if close else f"; known: {', '.join(known)}"

@@ -1,0 +1,43 @@
+"""FedAvg: one model for everybody."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, fit
+from vergence.core.method import Global, Method, Nothing
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+
+@dataclass(frozen=True)
+class FedAvg(Method[Global, Nothing]):
+    """Average the clients' updates, weighted by their examples.
+
+    model <- model + sum_i (n_i / sum_j n_j) (local_i - model), over the cohort.
+
+    Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized
+    data", AISTATS 2017, Algorithm 1.
+    """
+
+    weights: Literal["samples", "equal"] = "samples"
+
+    def server(self, task: Task) -> Global:
+        """Start from the task's initial model."""
+        return Global(task.init())
+
+    def client(self, task: Task) -> Nothing:
+        """Keep nothing between rounds."""
+        return Nothing()
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("model"))
+
+    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+        """Train from the received model."""
+        fitted = yield from fit(msg["model"], site.train, self.local)
+        weight = fitted.examples if self.weights == "samples" else 1.0
+        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)

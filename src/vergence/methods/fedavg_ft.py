@@ -1,0 +1,68 @@
+"""FedAvg and a last bit of training at home: the baseline most papers omit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, fit
+from vergence.core.method import Exposed, Global, Method
+from vergence.core.params import Params
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A client's fine-tuned model; none before the end."""
+
+    params: Params | None
+
+
+@dataclass(frozen=True)
+class FedAvgFT(Method[Global, Tuned]):
+    """Average as FedAvg; after the last round everybody fine-tunes the model on their own data.
+
+    Source: McMahan et al. 2017, Algorithm 1; fine-tuning as in methods specification section 2.
+    """
+
+    tune_epochs: Annotated[int, Ge(1)] = 10
+    weights: Literal["samples", "equal"] = "samples"
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed(), "tune": Exposed(trees=())}
+
+    def server(self, task: Task) -> Global:
+        """Start from the task's initial model."""
+        return Global(task.init())
+
+    def client(self, task: Task) -> Tuned:
+        """Keep nothing until the end."""
+        return Tuned(None)
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("model"))
+
+    def on_train(self, c: Tuned, msg: Message, site: Site) -> Conversation[tuple[Tuned, Reply]]:
+        """Train from the received model."""
+        fitted = yield from fit(msg["model"], site.train, self.local)
+        weight = fitted.examples if self.weights == "samples" else 1.0
+        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)
+
+    def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
+        """Let everybody fine-tune."""
+        yield from aggregate("tune", to=clients)
+        return s
+
+    def on_tune(self, c: Tuned, msg: Message, site: Site) -> Conversation[tuple[Tuned, Reply]]:
+        """Fine-tune the received model and keep it; nothing goes back but metrics."""
+        local = replace(self.local, epochs=self.tune_epochs, steps=None)
+        fitted = yield from fit(msg["model"], site.train, local)
+        return Tuned(fitted.params), reply(metrics=fitted.metrics)
+
+    def model_on(self, c: Tuned, msg: Message, site: Site) -> Params:
+        """Predict with the fine-tuned model, before the end with the received one."""
+        return msg["model"] if c.params is None else c.params

@@ -1,0 +1,144 @@
+"""FedSelect: keep personal the parameters that changed most in one step of the mask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, fit
+from vergence.core.mask import Mask
+from vergence.core.method import Exposed, Global, Method
+from vergence.core.params import Params
+from vergence.core.ranges import Share
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+EVERY = 3
+"""Rounds between two steps of the mask in the authors' code."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A client's parameters after its last turn, and the masks of the last and the coming round.
+
+    `reference` holds the parameters at the last step of the mask; only rule `code` keeps them.
+    """
+
+    params: Params
+    kept: Mask
+    mask: Mask
+    reference: Params | None
+
+
+@dataclass(frozen=True)
+class FedSelect(Method[Global, Selected]):
+    """Keep personal the parameters that changed most since the mask last grew.
+
+    Rule `paper`: every round, the `rate` * n entries with the largest |theta+ - theta| of that
+    round, up to exactly `limit` * n: the form FedCPF is compared with. Rule `code`: what the
+    authors' programme does: alternating epochs on personal and on shared entries; every third
+    round, per tensor named "weight", all entries at or above the (1 - rate) quantile of the change
+    since the last step, so the limit can be overshot and biases always stay shared.
+
+    Args:
+        rule: `paper` or `code`.
+        rate: p; default 0.05 of all entries (`paper`) or 0.25 of the remainder (`code`).
+        limit: largest personal share; default 0.5 (`paper`) or 0.8 (`code`).
+        epochs: passes over personal entries, each followed by one over shared ones (`code`).
+
+    Source: Tamirisa et al., "FedSelect: Personalized federated learning with customized selection
+    of parameters for fine-tuning", CVPR 2024; repository lapisrocks/fedselect.
+    Differs: the last round is aggregated too, and p = 0 selects nothing.
+    """
+
+    rule: Literal["paper", "code"] = "paper"
+    rate: Share | None = None
+    limit: Share | None = None
+    epochs: Annotated[int, Ge(1)] = 1
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed(weight="mask")}
+
+    @property
+    def share(self) -> float:
+        """The rate in force."""
+        return self.rate if self.rate is not None else {"paper": 0.05, "code": 0.25}[self.rule]
+
+    @property
+    def cap(self) -> float:
+        """The limit in force."""
+        return self.limit if self.limit is not None else {"paper": 0.5, "code": 0.8}[self.rule]
+
+    def server(self, task: Task) -> Global:
+        """Start from the task's initial model."""
+        return Global(task.init())
+
+    def client(self, task: Task) -> Selected:
+        """Start with nothing personal."""
+        start = task.init()
+        none = Mask.none(start.layout)
+        return Selected(start, none, none, start if self.rule == "code" else None)
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add, entry by entry, the mean of those who share it."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("model"))
+
+    def on_train(
+        self, c: Selected, msg: Message, site: Site
+    ) -> Conversation[tuple[Selected, Reply]]:
+        """Train, send the shared entries, and let the mask grow."""
+        start = self.model_on(c, msg, site)
+        if self.rule == "paper":
+            fitted = yield from fit(start, site.train, self.local)
+            end, metrics = fitted.params, fitted.metrics
+            mask, reference = c.mask | self.largest(abs(end - start), c.mask), None
+        else:
+            end, metrics = yield from self.alternate(start, c.mask, site)
+            mask, reference = c.mask, c.reference
+            if reference is not None and site.round > 0 and site.round % EVERY == 0:
+                mask, reference = c.mask | self.above(abs(end - reference), c.mask), end
+        mine = replace(c, params=end, kept=c.mask, mask=mask, reference=reference)
+        return mine, reply(model=end - msg["model"], weight=~c.mask, metrics=metrics)
+
+    def alternate(
+        self, params: Params, mask: Mask, site: Site
+    ) -> Conversation[tuple[Params, Mapping[str, float]]]:
+        """Train personal entries, then shared ones, `epochs` times over."""
+        metrics: Mapping[str, float] = {}
+        local = replace(self.local, epochs=1)
+        for _ in range(self.epochs):
+            for part in (mask, ~mask):
+                if part.count:
+                    fitted = yield from fit(params, site.train, local, trainable=part)
+                    params, metrics = fitted.params, fitted.metrics
+        return params, metrics
+
+    def largest(self, change: Params, mask: Mask) -> Mask:
+        """Rule `paper`: the largest changes among shared entries, never above the limit."""
+        n = mask.layout.n
+        room = math.floor(self.cap * n + 1e-9) - mask.count
+        return Mask.top(change, min(math.floor(self.share * n + 1e-9), room), among=~mask)
+
+    def above(self, change: Params, mask: Mask) -> Mask:
+        """Rule `code`: per weight tensor, every entry at or above the quantile of the shared."""
+        grown = torch.zeros_like(mask.bits)
+        for name, part in mask.layout.slices.items():
+            personal, here = mask.bits[part], change.flat[part]
+            shared = here[~personal]
+            position = round((1 - self.share) * len(shared))
+            full = float(personal.float().mean()) > self.cap
+            if "weight" not in name or full or position >= len(shared):
+                continue
+            threshold = shared.sort().values[position]
+            grown[part] = (here >= threshold) & ~personal
+        return Mask(grown, mask.layout)
+
+    def model_on(self, c: Selected, msg: Message, site: Site) -> Params:
+        """Predict with one's own entries where they stayed home, the server's elsewhere."""
+        return c.kept.merge(c.params, msg["model"])

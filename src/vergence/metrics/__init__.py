@@ -1,0 +1,1 @@
+"""Scores of gaze maps and gaze angles."""

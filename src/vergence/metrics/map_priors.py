@@ -1,0 +1,97 @@
+"""Gaze maps that need no learning: what any trained map must beat, and what it may hope for."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vergence.core.site import Federation, Samples
+from vergence.metrics.labels import centre_map, fixation_counts, smoothed
+
+Map = Float[Tensor, "height width"]
+
+SHARED_SIGMA = 0.03
+"""Blur of maps made of many people's gaze, in widths."""
+PERSONAL_SIGMA = 0.047
+"""Blur of a map made of one person's gaze, in widths: wider, having fewer points."""
+FLOOR = 0.01
+"""Share of a uniform map mixed in: moves KLD and SIM only, and keeps KLD finite."""
+
+
+class Seen(NamedTuple):
+    """Samples that other people saw too, and the map of those others' gaze on each frame."""
+
+    samples: Samples
+    maps: Float[Tensor, "samples frames height width"]
+
+
+def static_priors(
+    federation: Federation, height: int, width: int
+) -> dict[str, Callable[[str], Map]]:
+    """Return prior name -> (person -> one map for all frames), from everybody's training gaze."""
+    counts = {
+        person: fixation_counts(_points(splits.train), height, width).sum((0, 1))
+        for person, splits in federation.people.items()
+    }
+    everybody = _distribution(smoothed(torch.stack(list(counts.values())).sum(0), SHARED_SIGMA))
+    own = {p: _distribution(smoothed(c, PERSONAL_SIGMA)) for p, c in counts.items()}
+    uniform = torch.full((height, width), 1 / (height * width), dtype=torch.float64)
+    centre = _distribution(centre_map(height, width))
+    return {
+        "uniform": lambda _: uniform,
+        "centre": lambda _: centre,
+        "global prior": lambda _: everybody,
+        "personal prior": lambda person: own[person],
+    }
+
+
+def seen_by_others(
+    people: Mapping[str, Samples], height: int, width: int
+) -> Iterator[tuple[str, Seen]]:
+    """Yield, for each person whose scenes others saw too, the others' blurred gaze on them.
+
+    Same scene, same frame number. Frames on which nobody else has gaze lose their own points, and
+    samples without any such frame are left out, so that only comparable frames are scored.
+    """
+    scenes = torch.cat([s.columns["scene"] for s in people.values()]).unique()
+    scenes = scenes[scenes >= 0]
+    if not len(scenes):
+        return
+    own = {p: _scene_counts(s, scenes, height, width) for p, s in people.items()}
+    total = torch.stack(list(own.values())).sum(0)
+    for person, samples in people.items():
+        rows = (samples.columns["scene"] >= 0).nonzero()[:, 0]
+        place = torch.searchsorted(scenes, samples.columns["scene"][rows])
+        others = (total - own[person])[place].double()
+        shown = others.sum((-1, -2)) > 0
+        kept = shown.any(1)
+        if kept.any():
+            chosen = samples.subset(rows[kept])
+            points = chosen.columns["points"].clone()
+            points[~shown[kept]] = torch.nan
+            chosen = replace(chosen, columns={**chosen.columns, "points": points})
+            yield person, Seen(chosen, _distribution(smoothed(others[kept], SHARED_SIGMA)))
+
+
+def _scene_counts(samples: Samples, scenes: Tensor, height: int, width: int) -> Tensor:
+    """Counts [scenes, frames, height, width] of one person's gaze; whole numbers, so exact."""
+    rows = (samples.columns["scene"] >= 0).nonzero()[:, 0]
+    counts = fixation_counts(samples.columns["points"][rows].float(), height, width)
+    place = torch.searchsorted(scenes, samples.columns["scene"][rows])
+    empty = counts.new_zeros((len(scenes), *samples.columns["points"].shape[1:2], height, width))
+    return empty.index_add(0, place, counts)
+
+
+def _points(samples: Samples) -> Tensor:
+    return samples.columns["points"].double()
+
+
+def _distribution(heat: Float[Tensor, "*batch height width"]) -> Float[Tensor, "*batch h w"]:
+    """Scale to sum 1 and mix in the floor; without any gaze the floor alone remains."""
+    total = heat.sum((-1, -2), keepdim=True)
+    pixels = heat.shape[-1] * heat.shape[-2]
+    even = torch.where(total > 0, FLOOR, 1.0)
+    return (1 - even) * heat / total.clamp(min=torch.finfo(heat.dtype).tiny) + even / pixels

@@ -1,0 +1,138 @@
+"""Scores of gaze maps, one value per frame: NSS, AUC-Judd, shuffled AUC, CC, SIM, KLD, angles.
+
+`maps` are predicted probabilities (each frame sums to 1), `labels` the label maps of
+`vergence.metrics.labels`, `points` the gaze [frames, fixations, 2] with NaN for none; every frame
+has at least one point. A map without any structure (all pixels equal) has defined scores: NSS and
+CC 0, both AUCs 0.5.
+
+Source: Bylinskii et al. 2019, "What do different evaluation metrics tell us about saliency
+models?", unless a function says otherwise.
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vergence.metrics.angles import between_rad
+from vergence.metrics.labels import fixation_counts, pixels
+
+Maps = Float[Tensor, "frames height width"]
+Points = Float[Tensor, "frames fixations 2"]
+PerFrame = Float[Tensor, " frames"]
+
+
+def nss(maps: Maps, points: Points) -> PerFrame:
+    """Return the z-scored map's mean over the fixations (normalised scanpath saliency)."""
+    index, valid = pixels(points, *maps.shape[-2:])
+    flat = maps.flatten(1)
+    z = (flat - flat.mean(1, keepdim=True)) / flat.std(1, correction=0, keepdim=True).clamp(
+        min=torch.finfo(flat.dtype).tiny
+    )
+    return _over_fixations(z.masked_fill(_structureless(flat), 0.0).gather(1, index), valid)
+
+
+def auc_judd(maps: Maps, points: Points) -> PerFrame:
+    """Return the area under the ROC of fixations against all pixels that hold none.
+
+    Differs: Judd's code puts thresholds at the fixations' values only and joins them by straight
+    lines, so a single fixation scores 1 - FP/2 and chance is 0.75; here every value is a
+    threshold, ties count one half, and chance is 0.5.
+    """
+    counts = fixation_counts(points.to(maps.dtype), *maps.shape[-2:])
+    return _auc(maps, points, (counts == 0).to(maps.dtype))
+
+
+def auc_shuffled(maps: Maps, points: Points) -> PerFrame:
+    """Return the area under the ROC of a frame's fixations against all other frames' fixations.
+
+    Those are the same person's, so a map of where the person always looks scores 0.5. With one
+    frame only there are no negatives and the score is 0.5.
+
+    Source: Zhang et al. 2008 (SUN).
+    """
+    counts = fixation_counts(points.to(maps.dtype), *maps.shape[-2:])
+    return _auc(maps, points, counts.sum(0) - counts)
+
+
+def cc(maps: Maps, labels: Maps) -> PerFrame:
+    """Return Pearson's correlation between map and label map."""
+    one, other = (m.flatten(1) - m.flatten(1).mean(1, keepdim=True) for m in (maps, labels))
+    tiny = torch.finfo(maps.dtype).tiny
+    scale = (torch.linalg.vector_norm(one, dim=1) * torch.linalg.vector_norm(other, dim=1)).clamp(
+        min=tiny
+    )
+    return ((one * other).sum(1) / scale).masked_fill(_structureless(maps.flatten(1))[:, 0], 0.0)
+
+
+def sim(maps: Maps, labels: Maps) -> PerFrame:
+    """Return the overlap of map and label map: the sum of the smaller value, in [0, 1]."""
+    return torch.minimum(maps, labels).sum((-1, -2))
+
+
+def kld(maps: Maps, labels: Maps) -> PerFrame:
+    """Return KL(label || map) in nats; smaller is better."""
+    safe = maps.clamp(min=torch.finfo(maps.dtype).tiny)
+    return (torch.xlogy(labels, labels) - torch.xlogy(labels, safe)).sum((-1, -2))
+
+
+def centre_of_mass(maps: Maps) -> Float[Tensor, "frames 2"]:
+    """Return x, y in [0, 1] of each map's centre of mass (soft argmax)."""
+    height, width = maps.shape[-2:]
+    y, x = ((torch.arange(n, dtype=maps.dtype) + 0.5) / n for n in (height, width))
+    mass = maps / maps.sum((-1, -2), keepdim=True)
+    return torch.stack([mass.sum(-2) @ x, mass.sum(-1) @ y], -1)
+
+
+def peak(maps: Maps) -> Float[Tensor, "frames 2"]:
+    """Return x, y in [0, 1] of each map's greatest value; of several, their mean place."""
+    return centre_of_mass((maps == maps.amax((-1, -2), keepdim=True)).to(maps.dtype))
+
+
+def angle_error_deg(
+    found: Float[Tensor, "frames 2"], points: Points, field_of_view_deg: float, aspect: float
+) -> PerFrame:
+    """Return the angle between a place and the gaze through a pinhole, mean over fixations.
+
+    `field_of_view_deg` is the horizontal one and `aspect` the frame's height over its width.
+
+    Source: the AAE of the official GLC code, which has 60 degrees and square frames built in.
+    """
+    half = math.tan(math.radians(field_of_view_deg) / 2)
+    scale = found.new_tensor([2 * half, 2 * half * aspect])
+
+    def ray(place: Tensor) -> Tensor:
+        return torch.nn.functional.pad((place - 0.5) * scale, (0, 1), value=1.0)
+
+    valid = ~points.isnan().any(-1)
+    error = between_rad(
+        ray(found)[:, None].expand(*points.shape[:2], 3), ray(points.nan_to_num(0.0).to(found))
+    )
+    return torch.rad2deg(_over_fixations(error, valid))
+
+
+def _auc(maps: Maps, points: Points, negatives: Maps) -> PerFrame:
+    """Share of negative weight below each fixation's value, ties one half; 0.5 without any."""
+    index, valid = pixels(points, *maps.shape[-2:])
+    flat = maps.flatten(1)
+    ranked, order = flat.sort(1)
+    weight = negatives.flatten(1).gather(1, order).cumsum(1)
+    weight = torch.nn.functional.pad(weight, (1, 0))
+    value = flat.gather(1, index)
+    below = weight.gather(1, torch.searchsorted(ranked, value))
+    upto = weight.gather(1, torch.searchsorted(ranked, value, right=True))
+    total = weight[:, -1:]
+    share = torch.where(total > 0, (below + upto) / 2 / total.clamp(min=1.0), 0.5)
+    return _over_fixations(share, valid)
+
+
+def _over_fixations(
+    values: Float[Tensor, "frames fixations"], valid: Bool[Tensor, "frames fixations"]
+) -> PerFrame:
+    return (values * valid).sum(1) / valid.sum(1)
+
+
+def _structureless(flat: Float[Tensor, "frames pixels"]) -> Bool[Tensor, "frames 1"]:
+    low, high = flat.aminmax(dim=1, keepdim=True)
+    return high - low <= 1e-12 * high

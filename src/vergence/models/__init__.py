@@ -1,0 +1,1 @@
+"""Networks; a model's name is its module's name."""

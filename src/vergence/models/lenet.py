@@ -1,0 +1,77 @@
+"""LeNet for 36 x 60 eye patches, head pose at the last linear layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.core.task import Model
+from vergence.errors import ConfigError
+
+HEIGHT, WIDTH = 36, 60
+KERNEL = 5
+HIDDEN = 500
+
+
+@dataclass(frozen=True)
+class LeNet(Model):
+    """The LeNet of Zhang et al. 2015 as in hysts/pytorch_mpiigaze: 1,827,076 parameters.
+
+    `channels` are the filters of its two convolutions; (20, 80) is the thesis's second model.
+    Source: eyeimages.md section 1.1.
+    """
+
+    channels: tuple[int, int] = (20, 50)
+
+    def build(self) -> LeNetNet:
+        """Return the network, initialised from torch's global generator.
+
+        Raises:
+            ConfigError: channels are not two positive numbers.
+        """
+        if len(self.channels) != 2 or min(self.channels) < 1:
+            raise ConfigError(
+                f"lenet: channels must be two positive numbers, as (20, 50), got {self.channels}"
+            )
+        return LeNetNet(*self.channels)
+
+
+class LeNetNet(nn.Module):
+    """Gray patches `[B, 1, 36, 60]` in [0, 1] and pose `[B, 2]` to (pitch, yaw) in radians."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, first, KERNEL)
+        self.conv2 = nn.Conv2d(first, second, KERNEL)
+        rows, columns = (((n - 4) // 2 - 4) // 2 for n in (HEIGHT, WIDTH))
+        self.fc1 = nn.Linear(second * rows * columns, HIDDEN)
+        self.fc2 = nn.Linear(HIDDEN + 2, 2)
+        nn.init.normal_(self.conv1.weight, std=0.1)
+        nn.init.normal_(self.conv2.weight, std=0.01)
+        for layer in (self.fc1, self.fc2):
+            nn.init.xavier_uniform_(layer.weight)
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(
+        self, image: Float[Tensor, "batch 1 36 60"], pose: Float[Tensor, "batch 2"]
+    ) -> Float[Tensor, "batch 2"]:
+        """Return the gaze; there is no activation after the convolutions, as in the original.
+
+        Raises:
+            ConfigError: patches of another size.
+        """
+        if tuple(image.shape[1:]) != (1, HEIGHT, WIDTH):
+            raise ConfigError(
+                f"lenet takes eye patches [B, 1, {HEIGHT}, {WIDTH}], got {list(image.shape)}; "
+                "use model small_eye for 9 x 15 crops"
+            )
+        x = functional.max_pool2d(self.conv1(image), 2)
+        x = functional.max_pool2d(self.conv2(x), 2)
+        x = functional.relu(self.fc1(x.flatten(1)))
+        return self.fc2(torch.cat([x, pose], 1))

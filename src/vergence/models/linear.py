@@ -1,0 +1,24 @@
+"""A line: the smallest network, for learning the library and for hand-checked tests."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge
+from torch import nn
+
+from vergence.core.task import Model
+
+
+@dataclass(frozen=True)
+class Linear(Model):
+    """y = x . weight + bias, all zeros at the start."""
+
+    inputs: Annotated[int, Ge(1)] = 4
+
+    def build(self) -> nn.Module:
+        """Return the network."""
+        layer = nn.Linear(self.inputs, 1)
+        torch.nn.init.zeros_(layer.weight)
+        torch.nn.init.zeros_(layer.bias)
+        return layer

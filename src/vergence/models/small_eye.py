@@ -1,0 +1,73 @@
+"""A small convolutional network for 9 x 15 eye crops, head pose at the last linear layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.core.task import Model
+from vergence.errors import ConfigError
+
+HEIGHT, WIDTH = 9, 15
+
+
+@dataclass(frozen=True)
+class SmallEye(Model):
+    """Three 3 x 3 convolutions and two linear layers; 22,774 parameters by default.
+
+    `channels` are the filters of the first convolution and of the two after it, `hidden` the
+    width of the layer that the pose joins. Trained on one person's 2400 crops it gets below 6
+    degrees within ten epochs of AdamW (1e-3, weight decay 1e-2, batch 32).
+    """
+
+    channels: tuple[int, int] = (16, 24)
+    hidden: int = 32
+
+    def build(self) -> SmallEyeNet:
+        """Return the network, initialised from torch's global generator.
+
+        Raises:
+            ConfigError: channels or hidden are not positive.
+        """
+        if len(self.channels) != 2 or min(*self.channels, self.hidden) < 1:
+            raise ConfigError(
+                "small_eye: channels must be two positive numbers and hidden a positive one, "
+                f"as (16, 24) and 32; got {self.channels} and {self.hidden}"
+            )
+        return SmallEyeNet(*self.channels, self.hidden)
+
+
+class SmallEyeNet(nn.Module):
+    """Crops `[B, 1, 9, 15]` (mean 0, scale 1) and pose `[B, 2]` to (pitch, yaw) in radians."""
+
+    def __init__(self, first: int, second: int, hidden: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, first, 3, padding=1)
+        self.conv2 = nn.Conv2d(first, second, 3, stride=2, padding=1)
+        self.conv3 = nn.Conv2d(second, second, 3)
+        rows, columns = ((n + 1) // 2 - 2 for n in (HEIGHT, WIDTH))
+        self.fc1 = nn.Linear(second * rows * columns, hidden)
+        self.fc2 = nn.Linear(hidden + 2, 2)
+
+    def forward(
+        self, image: Float[Tensor, "batch 1 9 15"], pose: Float[Tensor, "batch 2"]
+    ) -> Float[Tensor, "batch 2"]:
+        """Return the gaze.
+
+        Raises:
+            ConfigError: crops of another size.
+        """
+        if tuple(image.shape[1:]) != (1, HEIGHT, WIDTH):
+            raise ConfigError(
+                f"small_eye takes eye crops [B, 1, {HEIGHT}, {WIDTH}], got {list(image.shape)}; "
+                "use model lenet for 36 x 60 patches"
+            )
+        x = image
+        for conv in (self.conv1, self.conv2, self.conv3):
+            x = functional.relu(conv(x))
+        x = functional.relu(self.fc1(x.flatten(1)))
+        return self.fc2(torch.cat([x, pose], 1))

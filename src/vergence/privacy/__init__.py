@@ -1,0 +1,1 @@
+"""Checks on what leaves a client, and statements of who learns what."""

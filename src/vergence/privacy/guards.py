@@ -1,0 +1,50 @@
+"""Checks on every reply before it is counted; a bad one is quarantined with a named reason."""
+
+from collections.abc import Mapping
+
+import torch
+
+from vergence.core.mask import Mask
+from vergence.core.method import Exposed
+from vergence.core.params import Params
+from vergence.core.state import is_finite
+from vergence.core.wire import Sealed
+
+HEAVIEST = 1e9
+"""The largest weight a reply may claim: a billion examples."""
+
+
+def fault(
+    sealed: Sealed, round: int, offered: Mapping[str, Params], exposed: Exposed
+) -> str | None:
+    """Return why a reply must not be counted, or None if it may.
+
+    Checked: the round it answers, the names of its trees, layout and dtype against what the client
+    was sent, finite values and metrics, and weights in [0, 1e9].
+    """
+    if sealed.round != round:
+        return f"round: answers round {sealed.round}, now is {round}"
+    if set(sealed.trees) != set(exposed.trees):
+        return f"names: sent {sorted(sealed.trees)}, expected {sorted(exposed.trees)}"
+    for name, tree in sealed.trees.items():
+        total, weight = tree.total, tree.weight
+        if name in offered:
+            wanted = offered[name]
+            if total.layout.names != wanted.layout.names:
+                return f"names: the tensors of '{name}' are not those that were sent"
+            if total.layout != wanted.layout:
+                return f"shape: the tensors of '{name}' have other shapes than those sent"
+            if total.flat.dtype != wanted.flat.dtype:
+                return f"dtype: '{name}' is {total.flat.dtype}, sent {wanted.flat.dtype}"
+        if not is_finite(total):
+            return f"finite: '{name}' holds NaN or infinity"
+        if isinstance(weight, Params):
+            values = weight.flat
+        else:
+            values = torch.tensor(1.0 if isinstance(weight, Mask) else weight)
+        if not bool(((values >= 0) & (values <= HEAVIEST)).all()):
+            return f"weight: '{name}' claims a weight outside [0, {HEAVIEST:g}]"
+    for name, value in sealed.metrics.items():
+        if not -float("inf") < value < float("inf"):
+            return f"finite: metric '{name}' is {value}"
+    return None

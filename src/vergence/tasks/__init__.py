@@ -1,0 +1,1 @@
+"""What is learned: inputs, losses, metrics and one score per task."""

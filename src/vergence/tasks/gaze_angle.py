@@ -1,0 +1,112 @@
+"""Gaze angles: the direction in which an eye looks, from its image and the head's pose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Interval
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vergence.core.ranges import check_ranges
+from vergence.core.site import Batch, Federation, Samples
+from vergence.core.task import Task
+from vergence.errors import ConfigError
+from vergence.metrics.angles import angular_error_deg, mean_direction
+
+MEAN, DEVIATION = 0.5, 0.25
+"""Of pixel values in [0, 1]."""
+
+Angles = Float[Tensor, "samples 2"]
+
+
+@dataclass(frozen=True)
+class GazeAngle(Task):
+    """Predict (pitch, yaw) in radians from a grey eye image and the head pose.
+
+    Attributes:
+        criterion: the loss. `l1` and `mse` are means over both angles, in radians; `angular` is
+            the mean angle between the two directions, in radians.
+        hit_deg: a prediction within so many degrees counts as right in the score.
+
+    Source: Zhang et al. 2015 (MPIIGaze), whose public code uses `mse`.
+    """
+
+    criterion: Literal["l1", "mse", "angular"] = "l1"
+    hit_deg: Annotated[float, Interval(gt=0, le=180)] = 5.0
+
+    headline: ClassVar[str] = "angle_error_deg"
+    lower_is_better: ClassVar[frozenset[str]] = frozenset(
+        {"angle_error_deg", "pitch_error_deg", "yaw_error_deg"}
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "gaze_angle")
+
+    def forward(self, module: nn.Module, batch: Batch) -> Angles:
+        """Return (pitch, yaw) in radians; `image` is uint8 [B, 1, H, W], `pose` [B, 2] radians.
+
+        Raises:
+            ConfigError: images of another type, or a network that returns another shape.
+        """
+        image = batch["image"]
+        if image.dtype != torch.uint8:
+            raise ConfigError(f"gaze_angle: images are {image.dtype}; give uint8, 0 to 255")
+        output = module((image.float() - 255 * MEAN) / (255 * DEVIATION), batch["pose"].float())
+        if tuple(output.shape) != (len(image), 2):
+            raise ConfigError(
+                f"gaze_angle: {type(module).__name__} returned {list(output.shape)} for "
+                f"{len(image)} images; (pitch, yaw) per image, [{len(image)}, 2], is needed"
+            )
+        return output
+
+    def loss(self, output: Angles, batch: Batch) -> Float[Tensor, ""]:
+        """Return the mean loss over the batch."""
+        gaze = batch["gaze"].to(output.dtype)
+        if self.criterion == "l1":
+            return (output - gaze).abs().mean()
+        if self.criterion == "mse":
+            return ((output - gaze) ** 2).mean()
+        return torch.deg2rad(angular_error_deg(output, gaze)).mean()
+
+    def metrics(self, outputs: Angles, samples: Samples) -> dict[str, float]:
+        """Return mean errors in degrees and the share of samples within `hit_deg`, the score.
+
+        The share is named after its limit (`hit5`). The error is the angle between the two
+        directions, never a difference of angles; those are given apart for pitch and yaw.
+        """
+        found, gaze = outputs.double(), samples.columns["gaze"].double()
+        error = angular_error_deg(found, gaze)
+        pitch, yaw = torch.rad2deg((found - gaze).abs()).mean(0).tolist()
+        hit = float((error <= self.hit_deg).double().mean())
+        return {
+            "angle_error_deg": float(error.mean()),
+            f"hit{self.hit_deg:g}": hit,
+            "pitch_error_deg": pitch,
+            "yaw_error_deg": yaw,
+            "score": hit,
+        }
+
+    def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
+        """Score two constants on everybody's test samples.
+
+        `mean gaze` is the mean direction of everybody's training samples, `personal mean` that of
+        one's own.
+        """
+        people = federation.people
+        train = {p: s.train.columns["gaze"].double() for p, s in people.items()}
+        everybody = mean_direction(torch.cat(list(train.values())))
+        constants = {
+            "mean gaze": dict.fromkeys(people, everybody),
+            "personal mean": {p: mean_direction(gaze) for p, gaze in train.items()},
+        }
+        return {
+            name: {
+                p: self.metrics(constant[p].expand(len(s.test), 2), s.test)
+                for p, s in people.items()
+            }
+            for name, constant in constants.items()
+        }

@@ -1,0 +1,260 @@
+"""Gaze maps: where in each frame of a clip, or in an image, a person looks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import torch
+from annotated_types import Gt, Interval
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vergence.core.ranges import check_ranges
+from vergence.core.site import Batch, Federation, Samples
+from vergence.core.task import Task
+from vergence.errors import ConfigError, DataError
+from vergence.metrics import saliency
+from vergence.metrics.labels import label_maps
+from vergence.metrics.map_priors import seen_by_others, static_priors
+from vergence.metrics.saliency_f1 import FULL_GRID, Hits, harmonic, hits, over_clips, pixel_f1
+
+EPS = 1e-10
+"""Inside the logarithms of the reverse KL, as in the official GLC code."""
+MEAN, DEVIATION = 0.45, 0.225
+"""Of pixel values in [0, 1], all channels, as in GLC."""
+
+Logits = Float[Tensor, "samples frames height width"]
+
+
+class Scored(NamedTuple):
+    """The frames that count, one after the other, and the number of the sample each is from."""
+
+    maps: Float[Tensor, "scored height width"]
+    points: Float[Tensor, "scored fixations 2"]
+    sample: Int[Tensor, " scored"]
+
+
+@dataclass(frozen=True)
+class GazeMap(Task):
+    """Predict one probability map per frame from frames (video, images) or frozen features.
+
+    Attributes:
+        criterion: the loss. `kl_reverse` is KL(map || label), the loss of GLC; `kl` is
+            KL(label || map) and `ce` the cross-entropy of FedCPF, which differ by a constant. All
+            are divided by ln(pixels), so that a learning rate holds across resolutions, and
+            averaged over the frames with gaze.
+        temperature: logits are divided by it before the softmax (2 in GLC).
+        sigma: standard deviation of a training label's Gaussian, in widths. Scores always compare
+            with labels of 0.05, so that this choice cannot move them.
+        field_of_view_deg: horizontal, assumed for angles.
+        hit_average: `clips` averages hit@0.7 inside clips first; `frames` pools a person's frames.
+            Images (one frame per sample) are pooled in any case.
+        score_from: the metric that is the score. On images with many fixations hit@0.7 ranks a
+            good map no higher than a static one, whose peak is broad; `f1_best` tells them apart.
+
+    Source: Lai et al. 2022 (GLC); FedCPF, section 4.
+    Differs: frames without gaze are left out of the loss, where GLC gives them a uniform label.
+    """
+
+    criterion: Literal["kl_reverse", "kl", "ce"] = "kl"
+    temperature: Annotated[float, Gt(0)] = 1.0
+    sigma: Annotated[float, Interval(gt=0, le=0.5)] = 0.05
+    field_of_view_deg: Annotated[float, Interval(gt=0, lt=180)] = 60.0
+    hit_average: Literal["clips", "frames"] = "clips"
+    score_from: Literal["f1_hit", "f1_glc", "f1_best"] = "f1_hit"
+
+    headline: ClassVar[str] = "nss"
+    lower_is_better: ClassVar[frozenset[str]] = frozenset(
+        {"kld", "angle_error_deg", "angle_error_peak_deg"}
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "gaze_map")
+
+    def forward(self, module: nn.Module, batch: Batch) -> Logits:
+        """Return logits of every frame's map.
+
+        `batch["frames"]` is uint8 [B, T, H, W, 3], scaled here to [B, T, 3, H, W], or features
+        [B, T, C, h, w] of a floating type, which go to the network as they are.
+
+        Raises:
+            ConfigError: frames of another type or shape, or a network that returns other frames.
+        """
+        frames = batch["frames"]
+        if frames.dtype == torch.uint8 and frames.ndim == 5 and frames.shape[-1] == 3:
+            pixels = frames.permute(0, 1, 4, 2, 3).float()
+            frames = (pixels - 255 * MEAN) / (255 * DEVIATION)
+        elif not frames.is_floating_point():
+            raise ConfigError(
+                f"gaze_map: frames are {frames.dtype} {list(frames.shape)}; give uint8 "
+                "[B, T, H, W, 3] pictures or floating-point features"
+            )
+        output = module(frames)
+        expected = tuple(batch.get("points", frames).shape[:2])
+        if output.ndim != 4 or tuple(output.shape[:2]) != expected:
+            raise ConfigError(
+                f"gaze_map: {type(module).__name__} returned {list(output.shape)} for samples x "
+                f"frames {list(expected)}; one map per labelled frame is needed, so match the "
+                "window of the data to the network"
+            )
+        return output
+
+    def loss(self, output: Logits, batch: Batch) -> Float[Tensor, ""]:
+        """Return the mean over all frames of the batch that have gaze; 0 if none has."""
+        points = batch["points"].to(output.dtype)
+        label = label_maps(points, *output.shape[-2:], sigma=self.sigma).flatten(-2)
+        log_map = (output / self.temperature).flatten(-2).log_softmax(-1)
+        if self.criterion == "kl_reverse":
+            heat = log_map.exp()
+            frame = (heat * ((heat + EPS).log() - (label + EPS).log())).sum(-1)
+        else:
+            frame = -(label * log_map).sum(-1)
+            if self.criterion == "kl":
+                frame = frame + torch.xlogy(label, label).sum(-1)
+        weight = (label.sum(-1) > 0).to(output.dtype)
+        return (frame * weight).sum() / weight.sum().clamp(min=1) / math.log(label.shape[-1])
+
+    def metrics(
+        self, outputs: Logits, samples: Samples, threshold: float | None = None
+    ) -> dict[str, float]:
+        """Score one person's maps: per frame, then the mean over the frames that count.
+
+        Frames count that have gaze; where samples may hold several fixations (images), those with
+        two or more. `f1_glc` takes the best threshold of GLC's grid 0..0.02; `f1_best` is the F1
+        at `threshold` or, without one, at the best of the grid 0..1 on these very samples.
+        `angle_error_deg` is that of the map's centre of mass, `angle_error_peak_deg` of its
+        maximum.
+
+        Raises:
+            DataError: no frame counts.
+        """
+        scored = self._scored(outputs, samples)
+        maps, points = scored.maps, scored.points
+        labels = label_maps(points, *maps.shape[-2:])
+        glc = pixel_f1(maps, labels)
+        best = pixel_f1(maps, labels, FULL_GRID if threshold is None else (threshold,))
+        view = (self.field_of_view_deg, maps.shape[-2] / maps.shape[-1])
+        per_frame = {
+            "nss": saliency.nss(maps, points),
+            "auc_judd": saliency.auc_judd(maps, points),
+            "auc_shuffled": saliency.auc_shuffled(maps, points),
+            "cc": saliency.cc(maps, labels),
+            "sim": saliency.sim(maps, labels),
+            "kld": saliency.kld(maps, labels),
+            "angle_error_deg": saliency.angle_error_deg(
+                saliency.centre_of_mass(maps), points, *view
+            ),
+            "angle_error_peak_deg": saliency.angle_error_deg(saliency.peak(maps), points, *view),
+        }
+        hit = self._hit_scores(hits(maps, labels, points), scored, outputs.shape[1])
+        found = {
+            **{name: float(values.mean()) for name, values in per_frame.items()},
+            "f1_glc": glc.f1,
+            "recall_glc": glc.recall,
+            "precision_glc": glc.precision,
+            "f1_best": best.f1,
+            "threshold_best": best.threshold,
+            **hit,
+        }
+        return {**found, "score": found[self.score_from]}
+
+    def evaluate(
+        self,
+        outputs: Logits,
+        samples: Samples,
+        val_outputs: Logits | None = None,
+        val_samples: Samples | None = None,
+    ) -> dict[str, float]:
+        """Return `metrics`, with the threshold of `f1_best` chosen on validation data if given."""
+        if val_outputs is None or val_samples is None:
+            return self.metrics(outputs, samples)
+        maps, points, _ = self._scored(val_outputs, val_samples)
+        labels = label_maps(points, *maps.shape[-2:])
+        return self.metrics(outputs, samples, pixel_f1(maps, labels, FULL_GRID).threshold)
+
+    def score(self, outputs: Logits, samples: Samples) -> float:
+        """Return `metrics()["score"]` and compute nothing else: methods ask in every round."""
+        scored = self._scored(outputs, samples)
+        labels = label_maps(scored.points, *scored.maps.shape[-2:])
+        if self.score_from == "f1_glc":
+            return pixel_f1(scored.maps, labels).f1
+        if self.score_from == "f1_best":
+            return pixel_f1(scored.maps, labels, FULL_GRID).f1
+        hit = hits(scored.maps, labels, scored.points, components=False)
+        return self._hit_scores(hit, scored, outputs.shape[1])["f1_hit"]
+
+    def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
+        """Score maps that need no learning on everybody's test samples, at the network's grid.
+
+        `uniform`, `centre`, `global prior` (everybody's training gaze), `personal prior` (one's
+        own) and, for samples that others saw too, `other people`: the others' gaze on that frame.
+        The federation must be as `network.prepare` returned it.
+        """
+        height, width = self.grid(next(iter(federation.people.values())).test)
+        table: dict[str, dict[str, dict[str, float]]] = {}
+        for name, chosen in static_priors(federation, height, width).items():
+            table[name] = {
+                person: self.evaluate(
+                    self._everywhere(chosen(person), splits.test),
+                    splits.test,
+                    self._everywhere(chosen(person), splits.val),
+                    splits.val,
+                )
+                for person, splits in federation.people.items()
+            }
+        seen, seen_val = (
+            dict(seen_by_others(part, height, width))
+            for part in (
+                {p: s.test for p, s in federation.people.items()},
+                {p: s.val for p, s in federation.people.items()},
+            )
+        )
+        rows = {}
+        for person, (samples, maps) in seen.items():
+            val = seen_val.get(person)
+            rows[person] = self.evaluate(
+                self._logits(maps),
+                samples,
+                None if val is None else self._logits(val.maps),
+                None if val is None else val.samples,
+            )
+        return {**table, "other people": rows} if rows else table
+
+    def grid(self, samples: Samples) -> tuple[int, int]:
+        """Return rows and columns of the network's maps, by running it on the first sample."""
+        with torch.no_grad():
+            output = self.forward(self.module().eval(), samples.take(torch.tensor([0])))
+        return output.shape[-2], output.shape[-1]
+
+    def _scored(self, outputs: Logits, samples: Samples) -> Scored:
+        points = samples.columns["points"]
+        counted = (~points.isnan().any(-1)).sum(-1) >= min(2, points.shape[2])
+        if not counted.any():
+            raise DataError(
+                f"gaze_map: none of {len(samples)} samples has a frame to score (with gaze, or "
+                "with two fixations where several are possible); leave this person or split out"
+            )
+        heat = (outputs[counted].double() / self.temperature).flatten(1).softmax(1)
+        maps = heat.unflatten(1, tuple(outputs.shape[-2:]))
+        return Scored(maps, points[counted].double(), counted.nonzero()[:, 0])
+
+    def _hit_scores(self, hit: Hits, scored: Scored, frames: int) -> dict[str, float]:
+        pooled = self.hit_average == "frames" or frames == 1
+        clip = torch.zeros_like(scored.sample) if pooled else scored.sample
+        recall, area = over_clips(hit.share, hit.area, clip)
+        scores = {"f1_hit": harmonic(recall, area), "recall_hit": recall, "precision_hit": area}
+        if hit.component is not None:
+            _, component = over_clips(hit.share, hit.component, clip)
+            scores["f1_hit_component"] = harmonic(recall, component)
+            scores["precision_hit_component"] = component
+        return scores
+
+    def _everywhere(self, heat: Float[Tensor, "height width"], samples: Samples) -> Logits:
+        frames = samples.columns["points"].shape[1]
+        return self._logits(heat).expand(len(samples), frames, *heat.shape)
+
+    def _logits(self, heat: Float[Tensor, "*batch height width"]) -> Tensor:
+        return self.temperature * heat.log()

@@ -1,0 +1,42 @@
+"""A regression that trains in a blink: the whole library on six numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vergence.core.site import Batch, Federation, Samples
+from vergence.core.task import Task
+
+
+@dataclass(frozen=True)
+class Toy(Task):
+    """Predict y from x; batches hold `x` `[n, inputs]` and `y` `[n]`."""
+
+    headline: ClassVar[str] = "error"
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"error"})
+
+    def forward(self, module: nn.Module, batch: Batch) -> Tensor:
+        """Return the predictions `[n]`."""
+        return module(batch["x"]).squeeze(1)
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor:
+        """Return half the mean squared error."""
+        return 0.5 * (output - batch["y"]).square().mean()
+
+    def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
+        """Return the root mean squared error and, as score, 1 / (1 + error)."""
+        error = float((outputs - samples.columns["y"]).square().mean().sqrt())
+        return {"error": error, "score": 1 / (1 + error)}
+
+    def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
+        """Score the mean of everybody's training targets."""
+        people = federation.people
+        mean = torch.cat([s.train.columns["y"] for s in people.values()]).mean()
+        rows = {p: self.metrics(torch.full((len(s.test),), float(mean)), s.test)
+                for p, s in people.items()}  # fmt: skip
+        return {"global mean": rows}

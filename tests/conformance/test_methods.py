@@ -1,0 +1,252 @@
+"""What every method must pass; methods are found by folder, so a new file is tested at once."""
+
+import inspect
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vergence.app.config import find, names
+from vergence.core.conversation import Request
+from vergence.core.fitting import Local
+from vergence.core.mask import Mask
+from vergence.core.method import Method
+from vergence.core.params import Params
+from vergence.core.state import pack, same, unpack
+from vergence.core.stream import Stream
+from vergence.core.wire import Message, add_up
+from vergence.data.toy import Toy as People
+from vergence.engines.conduct import Plan, conduct
+from vergence.engines.simulator import Simulator
+from vergence.engines.store import TABLES, Folder
+from vergence.engines.turn import Worker, drive
+from vergence.engines.workers import InProcess
+from vergence.methods.fedavg import FedAvg
+from vergence.models.linear import Linear
+from vergence.tasks.toy import Toy
+
+NAMES = names("methods", Method)
+LOCAL = Local(epochs=2, batch=8, lr=0.05)
+TASK = Toy(Linear())
+
+
+def build(name):
+    return find("methods", name, Method)(local=LOCAL)
+
+
+def run(method, tmp_path, people=None, **plan):
+    """Run a method on the toy people; return its folder and outcome."""
+    folder = Folder(tmp_path, {"config": "a", "code": "b", "data": "c"})
+    folder.open()
+    plan = {"rounds": 4, "evaluate_every": 0, "workers": 1, **plan}
+    people = people or People(people=4).load()
+    return folder, conduct(method, TASK, people, Plan(**plan), folder)
+
+
+@pytest.fixture(params=NAMES)
+def method(request):
+    return build(request.param)
+
+
+def test_docstring_cites_its_source(method):
+    text = inspect.getdoc(type(method)) or ""
+    assert "Source:" in text
+    assert re.search(r"(19|20)\d\d|arXiv|section", text)
+
+
+def test_states_pack_and_unpack(method):
+    for state in (method.server(TASK), method.client(TASK)):
+        thawed = unpack(pack(state), *method.state_records(TASK))
+        assert type(thawed) is type(state)
+        assert same(thawed, state)
+
+
+def test_bytes_engine_equals_simulator(method, tmp_path):
+    plain = run(method, tmp_path / "a")[1].fingerprint
+    assert run(method, tmp_path / "b", engine="bytes")[1].fingerprint == plain
+    assert run(method, tmp_path / "c", workers=2)[1].fingerprint == plain
+
+
+class Shuffled(InProcess):
+    """A crew whose results arrive in another order each time."""
+
+    def run(self, orders, known):
+        done = list(super().run(orders, known))
+        order = Stream("shuffle", len(done)).numpy().permutation(len(done))
+        yield from (done[i] for i in order)
+
+
+def test_arrival_order_does_not_matter(method, tmp_path, monkeypatch):
+    plain = run(method, tmp_path / "a")[1].fingerprint
+    monkeypatch.setattr("vergence.engines.conduct.crew", lambda worker, *_: Shuffled(worker))
+    assert run(method, tmp_path / "b")[1].fingerprint == plain
+
+
+def test_client_order_does_not_matter_for_aggregates(method, tmp_path):
+    """Sums may differ in the last bit, nothing more."""
+    people = People(people=4).load()
+    back = replace(people, people=dict(reversed(people.people.items())))
+    a = run(method, tmp_path / "a", people)[1].server
+    b = run(method, tmp_path / "b", back)[1].server
+    tolerance = 0.5 if method.pooled else 1e-5  # pooled rows are drawn in another order
+    for x, y in zip(trees(a), trees(b), strict=True):
+        assert torch.allclose(x.flat, y.flat, atol=tolerance)
+
+
+def trees(state):
+    return [v for v in vars(state).values() if isinstance(v, Params)]
+
+
+def test_resuming_at_round_2_equals_running_through(method, tmp_path, monkeypatch):
+    whole, outcome = run(method, tmp_path / "whole")
+    folder = tmp_path / "broken"
+
+    honest = _conductor().one_round
+
+    def stop(self, at, server):
+        if at == 2:
+            raise KeyboardInterrupt
+        return honest(self, at, server)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_conductor(), "one_round", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(method, folder)
+    resumed = run(method, folder)[1]
+    assert resumed.fingerprint == outcome.fingerprint
+    for client, state in outcome.clients.items():
+        assert same(state, resumed.clients[client])  # masks, k, r_th and sums included
+    for table in TABLES:
+        ours, theirs = (untimed(p / table) for p in (folder, whole.path))
+        assert ours == theirs
+
+
+def _conductor():
+    from vergence.engines import conduct as module
+
+    return module._Conductor
+
+
+def untimed(path):
+    lines = [line.split(",") for line in path.read_text().splitlines()]
+    skip = lines[0].index("seconds") if "seconds" in lines[0] else None
+    return [[c for i, c in enumerate(line) if i != skip] for line in lines]
+
+
+def test_empty_reply_set_leaves_the_server_unchanged(method):
+    server = method.server(TASK)
+    conversation = method.round(server, ["p00"])
+    answer = None
+    while True:
+        try:
+            ask = conversation.send(answer)
+        except StopIteration as end:
+            after = end.value
+            break
+        assert isinstance(ask, Request)
+        offered = method.offer(server, "p00")
+        answer = add_up([], offered) if ask.reveal == "aggregate" else {}
+    assert same(after, server)
+
+
+def transcript(method, rounds=3):
+    """Return every request and sealed reply of a few rounds: what leaves and reaches clients."""
+    people = People(people=3).load()
+    trained_on = people.pooled() if method.pooled else people
+    worker = Worker(method, TASK, trained_on, people, Stream("run", 0))
+    simulator = Simulator(method, InProcess(worker), Plan().presence, Stream("run", 0))
+    seen, server = [], method.server(TASK)
+
+    def answer(request, at):
+        before = dict(simulator.clients)
+        orders = {c: simulator.message(m, request.verb, server, c, at)
+                  for c, m in request.to.items()}  # fmt: skip
+        got = simulator.exchange(request, server, at, 0.0)
+        for client, message in orders.items():
+            done = worker.do(_order(client, message, before.get(client)))
+            seen.append((request, client, message, done.sealed, before.get(client)))
+        return got
+
+    for at in range(rounds):
+        server = drive(method.round(server, trained_on.clients), lambda ask, at=at: answer(ask, at))
+    drive(method.finish(server, trained_on.clients), lambda ask: answer(ask, rounds))
+    return seen
+
+
+def _order(client, message, state):
+    from vergence.engines.turn import Order
+
+    return Order("turn", client, message, state)
+
+
+def test_exposure_equals_the_committed_table(method):
+    found = {}
+    for request, _, _, sealed, _ in transcript(method):
+        kinds = {type(tree.weight) for tree in sealed.trees.values()}
+        weight = "mask" if Mask in kinds else "per entry" if Params in kinds else "number"
+        found[request.verb] = (request.reveal, tuple(sealed.trees), weight)
+    declared = {v: (e.reveal, tuple(e.trees), e.weight) for v, e in method.exposure.items()}
+    assert found == declared
+
+
+def test_nothing_undeclared_leaves_a_client(method):
+    """Entries of weight 0 are erased, metrics are numbers, and no reply holds the raw data."""
+    data = People(people=3).load()
+    rows = {float(v) for s in data.people.values() for v in s.train.columns["y"]}
+    for _, _, _, sealed, _ in transcript(method):
+        for tree in sealed.trees.values():
+            if isinstance(tree.weight, Mask):
+                assert not tree.total.flat[~tree.weight.bits].any()
+            assert not rows & set(tree.total.flat.tolist())
+        assert set(sealed.metrics) <= {"loss"}
+
+
+def test_beats_its_start(method, tmp_path):
+    people = People(people=3, strength=0.3).load()
+    folder, _ = run(method, tmp_path, people, rounds=3, evaluate_every=3)
+    rows = [line.split(",") for line in (folder.path / "people.csv").read_text().splitlines()]
+    after = [float(r[-1]) for r in rows if r[2:4] == ["P0", "error"]]
+    zero = [float(s.test.columns["y"].square().mean().sqrt()) for s in people.people.values()]
+    assert sum(after) / len(after) < 0.8 * sum(zero) / len(zero)
+
+
+def test_alike_people_agree_with_fedavg(method, tmp_path):
+    """With one kind of person every method comes to FedAvg's line."""
+    people = People(people=1, strength=0.0).load()
+    (only,) = people.people.values()
+    clones = replace(people, people={"a": only})
+    mine = run(method, tmp_path / "mine", clones, rounds=30)[1]
+    theirs = run(FedAvg(local=LOCAL), tmp_path / "theirs", clones, rounds=30)[1]
+    worker = Worker(method, TASK, clones.pooled() if method.pooled else clones, clones, Stream())
+    state = mine.clients.get("a", method.client(TASK))
+    message = Message("evaluate", method.offer(mine.server, "a"))
+    params = drive(method.model_on(state, message, None), worker.solver.compute)
+    assert torch.allclose(params.flat, theirs.server.model.flat, atol=0.05)
+
+
+def test_bad_replies_are_quarantined_as_if_silent(method, tmp_path, monkeypatch):
+    """A client that sends NaN changes nothing for the server or anyone else."""
+    if not any(e.trees for e in method.exposure.values()) or method.pooled:
+        pytest.skip("this method's replies hold no parameters of several people")
+    honest = Worker._turn
+
+    def poisoned(self, order):
+        done = honest(self, order)
+        if order.client == "p01" and done.sealed.trees:
+            for tree in done.sealed.trees.values():
+                tree.total.flat[0] = float("nan")
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "_turn", poisoned)
+        folder, bad = run(method, tmp_path / "bad")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "vergence.engines.presence.Presence.loses", lambda _, client, *__: client == "p01"
+        )
+        _, quiet = run(method, tmp_path / "quiet")
+    assert same(bad.server, quiet.server)
+    for client in ("p00", "p02", "p03"):
+        assert same(bad.clients[client], quiet.clients[client])
+    assert "quarantined: finite" in (folder.path / "turns.csv").read_text()

@@ -1,0 +1,19 @@
+"""Shared by all tests: where the research data lies, one thread, and a seed for nobody."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+ROOT = Path(__file__).parent.parent
+
+
+def research_data(name: str) -> Path:
+    """Return the folder of a research data set, or skip with the reason."""
+    home = Path(os.environ.get("VERGENCE_DATA", ROOT.parent / "shared" / "data"))
+    folder = home / name
+    if not folder.is_dir():
+        pytest.skip(f"research data '{name}' not at {home} (set VERGENCE_DATA)")
+    return folder
