@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from vergence.app.overlay import COLUMNS, TRUE_RGB, blend, contact_sheet, draw, write_overlay
-from vergence.errors import ConfigError, DataError
+from vergence.errors import ConfigError, PartialRun
 
 SIZE = (180, 240)
 TIMES = (10.0, 10.1, 10.15, 10.3)
@@ -158,7 +158,7 @@ def test_full_disk_is_one_clear_error_and_leaves_the_old_file(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
     try:
-        with pytest.raises(DataError, match=r"cannot write .*a\.mp4: File too large"):
+        with pytest.raises(PartialRun, match=r"cannot write .*a\.mp4: File too large"):
             write_overlay(old, frames, [i / 10 for i in range(20)], heats, points)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

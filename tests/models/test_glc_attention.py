@@ -25,12 +25,14 @@ def qkv(seed: int = 0, scale: float = 1.0, dtype: torch.dtype = torch.float32) -
     return scale * torch.randn(3, 2, 129, 4, 12, generator=generator, dtype=dtype)
 
 
-@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
-def test_closed_form_equals_the_dense_form(scale: float) -> None:
-    """Bound 1e-6 relative to the size of the values (spec: measured 1.2e-7 at scale 1)."""
-    parts = qkv(scale=scale)
-    gap = (glc_mix(*parts) - dense(*parts)).abs().max()
-    assert gap <= 1e-6 * max(1.0, scale)
+@pytest.mark.parametrize(
+    ("dtype", "scale", "bound"),
+    [(torch.float32, 0.1, 1e-6), (torch.float32, 1.0, 1e-6), (torch.float64, 10.0, 1e-11)],
+)
+def test_closed_form_equals_the_dense_form(dtype: torch.dtype, scale: float, bound: float) -> None:
+    """Largest difference; egovideo.md 0.2 measured 1.2e-7 in float32 at scale 1."""
+    parts = qkv(scale=scale, dtype=dtype)
+    assert (glc_mix(*parts) - dense(*parts)).abs().max() <= bound
 
 
 def test_gradients_equal_those_of_the_dense_form() -> None:

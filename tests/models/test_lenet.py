@@ -47,7 +47,9 @@ def test_initialisation() -> None:
 def test_pose_enters_at_the_last_layer() -> None:
     """d gaze / d pose is then the last two columns of that layer, whatever the image."""
     net, image = build(), torch.rand(1, 1, 36, 60)
-    jacobian = torch.autograd.functional.jacobian(lambda pose: net(image, pose)[0], torch.ones(1, 2))
+    jacobian = torch.autograd.functional.jacobian(
+        lambda pose: net(image, pose)[0], torch.ones(1, 2)
+    )
     torch.testing.assert_close(jacobian[:, 0], net.fc2.weight[:, 500:])
 
 

@@ -24,7 +24,9 @@ def test_parameter_count_and_shape() -> None:
 
 def test_pose_enters_at_the_last_layer() -> None:
     net, image = build(), torch.randn(1, 1, 9, 15)
-    jacobian = torch.autograd.functional.jacobian(lambda pose: net(image, pose)[0], torch.ones(1, 2))
+    jacobian = torch.autograd.functional.jacobian(
+        lambda pose: net(image, pose)[0], torch.ones(1, 2)
+    )
     torch.testing.assert_close(jacobian[:, 0], net.fc2.weight[:, 32:])
 
 
@@ -54,7 +56,9 @@ def test_one_person_alone_is_learned() -> None:
     """p00, last 600 of a fixed shuffle held out: the mean gaze scores 8.4 degrees, this below 5."""
     folder = research_data("eyes") / "mpiigaze_9x15"
     with np.load(next(iter(sorted(folder.glob("*.npz"))))) as file:
-        image, gaze, pose = (torch.from_numpy(file[k][0]).float() for k in ("image", "gaze", "pose"))
+        image, gaze, pose = (
+            torch.from_numpy(file[k][0]).float() for k in ("image", "gaze", "pose")
+        )
     image = ((image / 255 - 0.5) / 0.25)[:, None]
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(3000, generator=generator)

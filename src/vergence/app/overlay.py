@@ -84,7 +84,7 @@ def write_overlay(
 
     Raises:
         ConfigError: lengths differ, times do not increase, or a frame changes its size.
-        DataError: nothing could be written (disk full, say); no half file stays.
+        PartialRun: nothing could be written (disk full, say); no half file stays.
     """
     path = Path(path)
     times = _checked(times_s)
@@ -118,7 +118,7 @@ def contact_sheet(
 
     Raises:
         ConfigError: there is no frame.
-        DataError: the file cannot be written.
+        PartialRun: the file cannot be written.
     """
     chosen = list(islice(zip(frames, heats, points, truth or repeat(None), strict=False), 6))
     if not chosen:

@@ -11,6 +11,7 @@ import numpy as np
 from av.error import FFmpegError
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from numpy.typing import NDArray
 
@@ -52,14 +53,15 @@ def strip(study: Study) -> Figure | None:
     tall, wide = first.frames.shape[1:3]
     tile = 9.2 / max(count, 3)
     height = tile * tall / wide
-    figure = canvas(tile * count + 1.0, height * (len(found) + 1) + 0.35)
+    engine = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
+    figure = canvas(tile * count + 0.3, (height + 0.05) * (len(found) + 1) + 0.3, layout=engine)
     grid = figure.subplots(len(found) + 1, count, squeeze=False)
     rows = [("truth", first.truth, INK)]
     rows += [(title(run), maps.pred, tint[run.label]) for run, maps in found]
     for line, (name, heats, colour) in zip(grid, rows, strict=True):
         for i, axes in enumerate(line):
             axes.imshow(blend(first.frames[i], heats[i]), interpolation="antialiased")
-            _points(axes, first, i)
+            _points(axes, first, i, tile)
             axes.set_xticks([])
             axes.set_yticks([])
             for spine in axes.spines.values():
@@ -70,12 +72,11 @@ def strip(study: Study) -> Figure | None:
     return figure
 
 
-def _points(axes: Axes, maps: Maps, sample: int) -> None:
+def _points(axes: Axes, maps: Maps, sample: int, tile: float) -> None:
     tall, wide = maps.frames.shape[1:3]
     shown = maps.points[sample][np.isfinite(maps.points[sample]).all(axis=1)]
     x, y = shown[:, 0] * wide - 0.5, shown[:, 1] * tall - 0.5
-    axes.scatter(x, y, s=26, facecolor="none", edgecolor="#101317", linewidth=2.4)
-    axes.scatter(x, y, s=26, facecolor="none", edgecolor=POINT, linewidth=1.3)
+    axes.scatter(x, y, s=7 * tile, color=POINT, edgecolor="#101317", linewidth=0.35 * tile)
     axes.set_xlim(-0.5, wide - 0.5)
     axes.set_ylim(tall - 0.5, -0.5)
 

@@ -63,7 +63,7 @@ SECTIONS = (
     (
         "strip",
         "What they look at",
-        "Heat maps for the same held-out samples, one row per method, the truth on top. Rings are "
+        "Heat maps for the same held-out samples, one row per method, the truth on top. Dots are "
         "the real gaze points.",
     ),
     (
@@ -109,7 +109,7 @@ def report(folder: Path | str) -> Path:
 
     Raises:
         StateError: there is no finished run.
-        DataError: the page cannot be written.
+        PartialRun: the page cannot be written.
     """
     study = read(folder)
     agree(study.runs)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vergence.errors import DataError
+from vergence.errors import PartialRun
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def replacing(path: Path) -> Iterator[Path]:
     The scratch keeps the ending of `path`, by which writers choose a format.
 
     Raises:
-        DataError: the file cannot be written (disk full, no permission); `path` is as before.
+        PartialRun: the file cannot be written (disk full, no permission); `path` is as before.
     """
     scratch = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
@@ -28,7 +28,7 @@ def replacing(path: Path) -> Iterator[Path]:
         scratch.replace(path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise DataError(
+        raise PartialRun(
             f"cannot write {path}: {reason}; free some space or choose another place"
         ) from error
     finally:

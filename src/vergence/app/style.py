@@ -175,7 +175,7 @@ def save(figure: Figure, path: Path | str) -> Path:
 
     Raises:
         ConfigError: another ending.
-        DataError: the file cannot be written.
+        PartialRun: the file cannot be written.
     """
     path = Path(path)
     kind = path.suffix.lstrip(".").lower()

@@ -39,27 +39,27 @@ def cached(dataset: str, key: Mapping[str, object], make: Callable[[], Arrays]) 
     return found
 
 
-def _digest(arrays: Arrays) -> str:
+def _label(text: str, arrays: Arrays) -> str:
+    """Return one string, as the file format keeps no order among several."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):
         digest.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return digest.hexdigest()
+    return f"{digest.hexdigest()} {text}"
 
 
 def _read(path: Path, text: str) -> Arrays | None:
     try:
         with safe_open(path, framework="numpy") as file:
-            about = file.metadata() or {}
+            about = (file.metadata() or {}).get("made")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError):
         return None
-    intact = about.get("key") == text and about.get("digest") == _digest(arrays)
-    return arrays if intact else None
+    return arrays if about == _label(text, arrays) else None
 
 
 def _write(path: Path, text: str, arrays: Arrays) -> None:
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    payload = save(whole, metadata={"key": text, "digest": _digest(whole)})
+    payload = save(whole, metadata={"made": _label(text, whole)})
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

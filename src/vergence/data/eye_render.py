@@ -190,7 +190,8 @@ def _ball(eyes: Eyes, plane: _Plane, below_upper: NDArray, half: NDArray) -> NDA
     cosine = (plane.x * ax + plane.y * ay - depth * az) / radius
     # arccos by its half-angle form, exact at both ends and without a slow library call.
     arc = np.sqrt(np.maximum(1 - cosine, 0) * 2)
-    arc *= 1 + arc * arc * np.float32(1 / 24) + arc**4 * np.float32(3 / 640)
+    square = arc * arc
+    arc *= 1 + square * (np.float32(1 / 24) + square * np.float32(3 / 640))
     arc *= radius
     lx, ly, lz = (_wide(eyes.light[:, i]) for i in range(3))
     diffuse = np.clip((plane.x * lx + plane.y * ly - depth * lz) / radius, 0, 1)
@@ -247,7 +248,7 @@ def _spectacles(eyes: Eyes, plane: _Plane, picture: NDArray) -> NDArray:
     if not len(worn):
         return picture
     x, y, rim = plane.x[worn], plane.y[worn], _wide(eyes.rim[worn])
-    ring = np.abs(((x * np.float32(1 / 1.6)) ** 4 + y**4) / rim**3 - rim)
+    ring = np.abs((((x * np.float32(1 / 1.6)) ** 2) ** 2 + (y**2) ** 2) / rim**3 - rim)
     some = picture[worn] * (1 - np.float32(0.5) * _step(np.float32(0.7) - ring, 0.3))
     strength, gx, gy, width, height = (_wide(eyes.glare[worn, i]) for i in range(5))
     spot = ((x - gx) / width) ** 2 + ((y - gy) / height) ** 2

@@ -51,7 +51,8 @@ class SelfAttention(nn.Module):
 class Block(nn.Module):
     """Pre-norm transformer block: x + attention(norm(x)), then x + mlp(norm(x)).
 
-    A `silent` block starts as the identity, so that what surrounds it learns as without it.
+    With `mlp_ratio` 0 there is no second half. A `silent` block starts as the identity, so that
+    what surrounds it learns as without it.
     """
 
     def __init__(
@@ -60,14 +61,19 @@ class Block(nn.Module):
         super().__init__()
         self.norm1 = nn.LayerNorm(dim)
         self.attention = SelfAttention(dim, heads, glc)
-        self.norm2 = nn.LayerNorm(dim)
-        last = nn.Linear(mlp_ratio * dim, dim)
-        self.mlp = nn.Sequential(nn.Linear(dim, mlp_ratio * dim), nn.GELU(), last)
+        last = [self.attention.proj]
+        if mlp_ratio:
+            self.norm2 = nn.LayerNorm(dim)
+            last.append(nn.Linear(mlp_ratio * dim, dim))
+            self.mlp = nn.Sequential(nn.Linear(dim, mlp_ratio * dim), nn.GELU(), last[-1])
+        else:
+            self.mlp = None
         if silent:
-            for parameter in (*self.attention.proj.parameters(), *last.parameters()):
-                nn.init.zeros_(parameter)
+            for layer in last:
+                nn.init.zeros_(layer.weight)
+                nn.init.zeros_(layer.bias)
 
     def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
         """Return the transformed tokens, same shape."""
         x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        return x if self.mlp is None else x + self.mlp(self.norm2(x))

