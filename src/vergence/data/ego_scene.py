@@ -18,7 +18,7 @@ from vergence.data.ego_person import Looks
 RATE_OF_CHANGE = 0.4
 """Changes of the active object per second."""
 RATE_OF_DISTRACTION = 0.15
-WORK_AREA, WORK_SPREAD = (0.50, 0.56), (0.14, 0.12)
+WORK_AREA, WORK_SPREAD = (0.50, 0.56), (0.115, 0.10)
 """Where objects lie; the spread is fitted so that gaze spreads as in recorded people."""
 CORNER = math.sqrt(0.5)
 """Distance of a frame corner from the frame centre, in frame widths."""
