@@ -150,9 +150,10 @@ def _one_method(
     headline = experiment.task(0).headline
 
     def tick(seed: int, done: int, metrics: Mapping[str, float]) -> None:
-        shown = f"{headline} {metrics[headline]:.3f}" if headline in metrics else ""
         order = experiment.plan.seeds.index(seed) * experiment.plan.rounds
-        bar[0].update(bar[1], completed=order + done, **({"score": shown} if shown else {}))
+        bar[0].update(bar[1], completed=order + done)
+        if headline in metrics:
+            bar[0].update(bar[1], score=f"{headline} {metrics[headline]:.3f}")
 
     shares = []
     for seed in experiment.plan.seeds:

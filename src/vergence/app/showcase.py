@@ -43,8 +43,14 @@ def write_maps(path: Path, worker: Worker, outcome: Outcome, raw: Federation) ->
         heat = (logits[0, frame] / worker.task.temperature).flatten().softmax(0)
         parts["pred"].append(heat.view(logits.shape[2:]).numpy())
         parts["points"].append(points.numpy())
-    stacked = {name: np.stack(values) for name, values in parts.items()}
     body = io.BytesIO()
-    np.savez_compressed(body, person=np.array(chosen), **stacked)
+    np.savez_compressed(
+        body,
+        person=np.array(chosen),
+        frames=np.stack(parts["frames"]),
+        truth=np.stack(parts["truth"]),
+        pred=np.stack(parts["pred"]),
+        points=np.stack(parts["points"]),
+    )
     with saving(path.parent):
         write_whole(path, body.getvalue())
