@@ -1,0 +1,106 @@
+"""Rewrite docs/results, and the table and pictures of the README, from finished runs.
+
+python docs/make_results.py runs/demo runs/osie ...: one page per run directory, named like its
+experiment. No number in these pages is typed by hand.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+from vergence.app import compare
+from vergence.app.report import figure
+from vergence.app.runs import Study
+from vergence.app.style import metric_name, title
+
+ROOT = Path(__file__).parent.parent
+PAGES = ROOT / "docs" / "results"
+SHORT = ("nss", "auc_judd", "cc", "f1_glc", "f1_hit", "angle_error_deg", "hit5")
+
+
+def table(study: Study, metrics: tuple[str, ...] | None = None) -> str:
+    """Return the comparison table in Markdown, with all metrics or the named ones."""
+    text = compare.to_markdown(compare.rows(study))
+    if metrics is None:
+        return text
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines()]
+    lines[0].insert(0, "") if len(lines[0]) < len(lines[1]) else None
+    keep = [i for i, head in enumerate(lines[0])
+            if i < 8 or head in {metric_name(m) for m in metrics}]  # fmt: skip
+    return "\n".join("| " + " | ".join(row[i] for i in keep) + " |" for row in lines) + "\n"
+
+
+def pairs(study: Study) -> str:
+    """Return the paired differences: all against FedAvg and local-only, FedCPF against all."""
+    found = compare.comparisons(study)
+    if study.find("fedcpf"):
+        done = {(p.a, p.b) for p in found}
+        found += [compare.paired(study, "fedcpf", r.label) for r in study.runs
+                  if r.label != "fedcpf" and ("fedcpf", r.label) not in done]  # fmt: skip
+    lines = ["| method | against | difference | 95 % interval | better for |",
+             "| --- | --- | ---: | ---: | ---: |"]  # fmt: skip
+    for p in found:
+        names = [title(study.run(label)) for label in (p.a, p.b)]
+        lines.append("| " + " | ".join([*names, *compare.paired_cells(p)]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def page(folder: Path, name: str) -> None:
+    """Write one page."""
+    study = compare.gather([folder])
+    run = study.runs[0]
+    about, box = run.provenance["data"], run.provenance["environment"]
+    seconds = sum(r.results["seconds"] for r in study.runs)
+    facts = [f"{key}: {about[key]}" for key in ("citation", "licence", "split") if key in about]
+    lines = [
+        f"# {name}",
+        "",
+        f"`vergence run experiments/{name}.toml --out {folder}`: "
+        f"{len(run.people)} people, {len(run.seeds)} seed(s), {run.results['rounds']} rounds; "
+        f"{seconds / 60:.0f} minutes in rounds of training on two busy cores "
+        f"({box['platform'].split('-')[0]} {box['processor']}, Python {box['python']}, torch {box['torch']}).",
+        "",
+        *[f"- {fact}" for fact in facts],
+        "",
+        "Mean over people with 95 % interval (Student t over people, seeds averaged within a "
+        "person first); worst person; share of people harmed (more than 1 % worse than alone).",
+        "",
+        table(study),
+        f"## Paired differences in {metric_name(study.headline)}, person by person",
+        "",
+        pairs(study),
+    ]
+    PAGES.mkdir(parents=True, exist_ok=True)
+    (PAGES / f"{name}.md").write_text("\n".join(lines))
+
+
+def readme(folder: Path) -> None:
+    """Put the quickstart's table and pictures into the README."""
+    text = (ROOT / "README.md").read_text()
+    block = f"<!-- results: quickstart -->\n{table(compare.gather([folder]), SHORT)}<!-- end -->"
+    text = re.sub(r"<!-- results: quickstart -->.*?<!-- end -->", block, text, flags=re.S)
+    (ROOT / "README.md").write_text(text)
+    pictures = ROOT / "docs" / "pictures"
+    pictures.mkdir(parents=True, exist_ok=True)
+    figure(folder, "strip", pictures / "strip.png")
+    shrink(pictures / "strip.png", pictures / "strip.jpg", 1200)
+    (pictures / "strip.png").unlink()
+    shrink(folder / "aria_adt.png", pictures / "aria.jpg", 900)
+
+
+def shrink(source: Path, target: Path, width: int) -> None:
+    """Save a picture as a small JPEG."""
+    with Image.open(source) as picture:
+        height = picture.height * width // picture.width
+        small = picture.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
+    small.save(target, quality=85)
+
+
+for given in map(Path, sys.argv[1:]):
+    named = "quickstart" if given.name == "demo" else given.name
+    page(given, named)
+    if named == "quickstart":
+        readme(given)
+    print(f"docs/results/{named}.md")
