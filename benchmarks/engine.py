@@ -5,6 +5,7 @@ python benchmarks/engine.py [--preset cpu64] [--rounds 2]: wall and CPU seconds 
 """
 
 import argparse
+import itertools
 import os
 import resource
 import tempfile
@@ -38,7 +39,7 @@ def measure(method, task, people, rounds, workers) -> tuple[list[float], float]:
         plan = Plan(rounds=rounds + 1, evaluate_every=0, workers=workers)
         conduct(method, task, people, plan, folder, lambda *_: marks.append(time.perf_counter()))
         cpu = (cpu_seconds() - began) / (rounds + 1)
-    return [b - a for a, b in zip(marks[1:], marks[2:], strict=False)], cpu
+    return [b - a for a, b in itertools.pairwise(marks[1:])], cpu
 
 
 def main() -> None:

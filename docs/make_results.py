@@ -60,7 +60,8 @@ def page(folder: Path, name: str) -> None:
         f"`vergence run experiments/{name}.toml --out {folder}`: "
         f"{len(run.people)} people, {len(run.seeds)} seed(s), {run.results['rounds']} rounds; "
         f"{seconds / 60:.0f} minutes in rounds of training on two busy cores "
-        f"({box['platform'].split('-')[0]} {box['processor']}, Python {box['python']}, torch {box['torch']}).",
+        f"({box['platform'].split('-')[0]} {box['processor']}, Python {box['python']}, "
+        f"torch {box['torch']}).",
         "",
         *[f"- {fact}" for fact in facts],
         "",

@@ -209,7 +209,11 @@ def _present(folder: Path) -> None:
     from vergence.app import compare as tables
     from vergence.app import report as pages
 
-    tables.show(tables.gather([folder]), out, None)
+    study = tables.gather([folder])
+    tables.show(study, out, None)
+    for each in study.runs:
+        if each.folder != folder:
+            pages.report(each.folder)
     out.print(f"report: {pages.report(folder)}", soft_wrap=True)
 
 

@@ -1,0 +1,67 @@
+"""Every command of README, CONTRIBUTING and docs: it exists, its options are known, it exits 0.
+
+Commands run from the repository root and write below runs/docs, which is removed first. A line that
+ends in `# needs data` (research data) or `# minutes` is not run; what it calls is checked like the
+others.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.docs.pages import commands
+from vergence.app.cli import app
+
+COMMANDS = commands()
+NOT_RUN = {"needs data": "needs research data", "minutes": "takes minutes"}
+BIN = os.path.dirname(sys.executable)  # noqa: PTH120 - resolving the link would leave the venv
+
+
+def environment():
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}
+    return {**kept, "PATH": f"{BIN}{os.pathsep}{kept.get('PATH', '')}", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fresh():
+    shutil.rmtree(ROOT / "runs" / "docs", ignore_errors=True)
+
+
+def test_there_are_commands_to_check():
+    assert {"vergence", "make"} <= {shlex.split(c.text)[0] for c in COMMANDS}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_the_command_exists(command):
+    """Its program is found; vergence accepts its options, make its target."""
+    assert command.note in {"", *NOT_RUN}, f"unknown note '# {command.note}'"
+    program, *words = shlex.split(command.text)
+    if program == "vergence":
+        app.parse_args(words, exit_on_error=False, print_error=False)
+        for word in words:
+            if word.startswith(("experiments/", "src/", "docs/")):
+                assert (ROOT / word).exists(), word
+    elif program == "make":
+        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert set(words) <= set(targets)
+    else:
+        assert shutil.which(program, path=environment()["PATH"]), f"no program '{program}'"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_the_command_exits_with_0(command):
+    if command.note:
+        pytest.skip(f"{NOT_RUN[command.note]}: {command.text}")
+    done = subprocess.run(
+        ["bash", "-ec", command.text],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    told = (done.stdout + done.stderr)[-2000:]
+    assert done.returncode == 0, f"`{command.text}` exits with {done.returncode}:\n{told}"

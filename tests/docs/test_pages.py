@@ -1,0 +1,180 @@
+"""What README, CONTRIBUTING, ARCHITECTURE and docs say is there: paths, names, links, options."""
+
+import dataclasses
+import doctest
+import importlib
+import pkgutil
+import re
+import sys
+import tomllib
+import types
+from pathlib import Path
+
+import pytest
+
+import vergence.core
+from tests.conftest import ROOT
+from tests.docs.pages import blocks, options, pages, prose
+from vergence.app import config
+from vergence.core.fitting import Local
+from vergence.core.method import Method
+from vergence.core.site import Dataset
+from vergence.core.task import Model, Task
+from vergence.engines import store
+from vergence.engines.conduct import Plan
+from vergence.engines.presence import Presence
+
+PAGES = pages()
+METHODS = config.names("methods", Method)
+ROOMS = "src|docs|experiments|tests|benchmarks|runs"
+SHOWN = r"(?:\.ci|Makefile|pyproject\.toml|constraints\.txt|[A-Z]+\.md)"
+PATH = re.compile(rf"(?<![\w./])((?:{ROOMS})/[\w./-]*[\w/]|{SHOWN}(?:/\w+)?)(?![\w/])")
+NAME = re.compile(r"(?<![\w./])vergence(?:\.[A-Za-z_]\w*)+")
+LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
+MADE = ("runs/", "README.md")
+"""Made by a run, or written last: not there in a fresh clone."""
+
+
+def name_of(value):
+    return value.relative_to(ROOT).as_posix() if isinstance(value, Path) else str(value)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_paths_exist(page):
+    for path in PATH.findall(page.read_text(encoding="utf-8")):
+        if path.startswith(MADE) or "NAME" in path or path == "docs/results/":
+            continue
+        assert (ROOT / path).exists() or (page.parent / path).exists(), f"{page}: no {path}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_dotted_names_exist(page):
+    for dotted in NAME.findall(page.read_text(encoding="utf-8")):
+        if "NAME" in dotted or dotted == "vergence.methods.halfway":
+            continue
+        pkgutil.resolve_name(dotted)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_resolve(page):
+    for link in LINK.findall(prose(page)):
+        target, _, anchor = link.partition("#")
+        if target.startswith(("https://", "mailto:")):
+            continue
+        place = (page.parent / target).resolve() if target else page
+        assert place.exists(), f"{page}: broken link {link}"
+        if anchor and place.suffix == ".md":
+            heads = re.findall(r"^#+ (.+)$", prose(place), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in heads}
+            assert anchor in slugs, f"{page}: no heading for {link}"
+
+
+def plain(value):
+    """Return a default as TOML would give it."""
+    if isinstance(value, tuple | list):
+        return [plain(v) for v in value]
+    return value
+
+
+def defaults(record, *without):
+    found = {}
+    for f in dataclasses.fields(record):
+        if f.name not in without:
+            made = f.default_factory is not dataclasses.MISSING
+            found[f.name] = plain(f.default_factory() if made else f.default)
+    return found
+
+
+def written(page, heading):
+    texts = options(ROOT / "docs" / page, heading)
+    return {k: None if t == "none" else tomllib.loads(f"v = {t}")["v"] for k, t in texts.items()}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_option_tables_of_methods_are_true(name):
+    page = ROOT / "docs" / "methods" / f"{name}.md"
+    if not page.is_file():
+        pytest.skip(f"{name} has no page yet")
+    method = config.find("methods", name, Method)
+    assert written(page, "## Options") == defaults(method, "local")
+
+
+@pytest.mark.parametrize(
+    ("heading", "record", "without"),
+    [("### run", Plan, ["presence"]), ("### presence", Presence, []), ("### local", Local, [])],
+)
+def test_the_tables_of_config_keys_are_true(heading, record, without):
+    assert written("runs.md", heading) == defaults(record, *without)
+
+
+def test_the_columns_of_tables_are_true():
+    text = (ROOT / "docs" / "runs.md").read_text()
+    for name, columns in store.TABLES.items():
+        assert f"| `{name}` | `{','.join(columns)}`" in text
+    keys = re.findall(r"^\| `(\w+)`(?: or `(\w+)`)? \| ", text.partition("### run\n")[0], re.M)
+    assert set(config.KEYS) <= {key for row in keys for key in row}
+
+
+def test_every_data_set_is_described():
+    text = (ROOT / "docs" / "data.md").read_text()
+    described = re.findall(r"^\| `(\w+)` \| ", text.partition("## Conventions")[0], re.M)
+    assert sorted(described) == config.names("data", Dataset)
+
+
+TOML = [block for page in PAGES for block in blocks(page, "toml")]
+
+
+@pytest.mark.parametrize("block", TOML, ids=str)
+def test_config_snippets_bind(block):
+    """A snippet is accepted as it stands, or within the toy experiment where it is a part."""
+    table = tomllib.loads(block.text)
+    toy = config.read(ROOT / "experiments" / "toy.toml")
+    for other in ("method", "methods"):
+        if {"method", "methods"} & table.keys():
+            toy.pop(other, None)
+    whole = {**toy, **table}
+    config.check(whole)
+    for kind, base in (("task", Task), ("model", Model)):
+        assert whole[kind]["name"] in config.names(f"{kind}s", base)
+
+
+CORE = [f"vergence.core.{info.name}" for info in pkgutil.iter_modules(vergence.core.__path__)]
+
+
+def test_examples_in_core_docstrings_come_out_as_printed():
+    results = [doctest.testmod(importlib.import_module(name)) for name in CORE]
+    assert sum(r.failed for r in results) == 0
+    assert sum(r.attempted for r in results) >= 4
+
+
+@pytest.fixture
+def halfway(monkeypatch):
+    """The worked method of CONTRIBUTING, imported as if its file were there."""
+    by_label = {b.label: b for b in blocks(ROOT / "CONTRIBUTING.md", "python")}
+    module = types.ModuleType("vergence.methods.halfway")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(by_label["file=halfway.py"].text, "halfway.py", "exec"), vars(module))
+    test: dict = {}
+    monkeypatch.setattr(importlib.import_module("vergence.methods"), "halfway", module, False)
+    exec(compile(by_label["file=test_halfway.py"].text, "test_halfway.py", "exec"), test)
+    return config.only(module, Method), test["test_halfway_by_hand"]
+
+
+def test_the_worked_method_passes_its_own_test(halfway):
+    _, oracle = halfway
+    oracle()
+
+
+def test_the_worked_method_passes_conformance(halfway, tmp_path, monkeypatch):
+    from tests.conformance import test_methods as battery
+
+    method = halfway[0](local=battery.LOCAL)
+    battery.test_docstring_cites_its_source(method)
+    battery.test_states_pack_and_unpack(method)
+    battery.test_bytes_engine_equals_simulator(method, tmp_path / "bytes")
+    battery.test_resuming_at_round_2_equals_running_through(method, tmp_path / "on", monkeypatch)
+    battery.test_empty_reply_set_leaves_the_server_unchanged(method)
+    battery.test_exposure_equals_the_committed_table(method)
+    battery.test_nothing_undeclared_leaves_a_client(method)
+    battery.test_beats_its_start(method, tmp_path / "start")
+    battery.test_alike_people_agree_with_fedavg(method, tmp_path / "alike")
