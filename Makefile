@@ -24,12 +24,17 @@ demo: setup ## train on 15 real viewers, print the table, write the report and a
 test: setup ## run the tests, less than five minutes
 	$(BIN)/python -m pytest
 
-check: setup ## lint, types, import contracts, and every command of README and docs
+check: setup ## lint, types, import contracts, slow tests, every command of README and docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m slow tests/docs
+	$(BIN)/python -m pytest -m slow
+
+results: demo ## run every experiment and rewrite docs/results (needs the research data; an hour)
+	for e in osie mpiigaze_crops ego_synthetic gazecom; do \
+	    $(BIN)/vergence run experiments/$$e.toml --out runs/$$e || exit 1; done
+	$(BIN)/python docs/make_results.py runs/demo runs/osie runs/mpiigaze_crops runs/ego_synthetic runs/gazecom
 
 bench: setup ## measure the engine and the generators
 	$(BIN)/python benchmarks/engine.py
@@ -40,4 +45,4 @@ clean: ## remove everything that was made
 	rm -rf .venv runs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test check results bench clean

@@ -1,4 +1,4 @@
-"""Measure the acceptance targets of the egocentric generator (egovideo.md 6.4).
+"""Measure the acceptance targets of the egocentric generator (egovideo design note, 6.4).
 
 Run `python benchmarks/ego_acceptance.py [--people 12] [--clips 40] [--seed 0]`; prints target,
 measured value and whether it was met, per preset, and exits with 1 if one was missed.

@@ -1,4 +1,4 @@
-"""Measure the golden bands of the eye generator (eyeimages.md 5.2, 5.3).
+"""Measure the golden bands of the eye generator (eyeimages design note, 5.2, 5.3).
 
 Run `python benchmarks/eye_acceptance.py [--folds 0]`; prints target, measured value and whether it
 was met, and exits with 1 if one was missed. `--folds N` adds N leave-one-person-out folds of the

@@ -64,7 +64,7 @@ def test_check_of_the_packaged_clips():
 
 @pytest.mark.data
 def test_check_of_the_research_folder():
-    """Counts of aria/PROVENANCE.md; the mps_formats folder holds no recording."""
+    """Counts of the provenance note; the mps_formats folder holds no recording."""
     found = {c.what: c for c in aria.check(research_data("aria"))}
     assert found["recordings"].found == "3"
     assert {k: found[f"{k}: frames"].found for k in FRAMES} == {

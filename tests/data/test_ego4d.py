@@ -66,7 +66,7 @@ def test_bad_gaze(tmp_path):
 
 @pytest.mark.data
 def test_official_lists():
-    """egovideo.md 3.2: 15,310 clips of 20 videos, 5202 of 7 others, 73 intervals of 3158 s."""
+    """egovideo note 3.2: 15,310 clips of 20 videos, 5202 of 7 others, 73 intervals of 3158 s."""
     root = research_data("ego4d")
     train = ego4d.read_clip_list(root / "train_ego4d_gaze.csv")
     test = ego4d.read_clip_list(root / "test_ego4d_gaze.csv")

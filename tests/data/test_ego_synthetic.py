@@ -105,7 +105,7 @@ def test_lens_projects_back_where_it_came_from():
 
 
 def test_gaze_statistics_match_recorded_people(wearers):
-    """Bands of egovideo.md 6.4 (4 for the recorded people): spreads, fixation share and run."""
+    """Bands of egovideo note 6.4 (4 for the recorded people): spreads, fixation share and run."""
     points = [np.concatenate([c.gaze.point[c.scored] for c in clips]) for clips in wearers]
     within = np.mean([p.std(0) for p in points], 0)
     between = np.std([p.mean(0) for p in points], 0, ddof=1)

@@ -107,7 +107,7 @@ def test_clip_names():
 
 @pytest.mark.data
 def test_official_lists():
-    """egovideo.md 3.1: 8299 + 2022 clips, 86 sessions, 32 subjects, P21-P26 without a test clip.
+    """egovideo note 3.1: 8299 + 2022 clips, 86 sessions, 32 subjects, P21-P26 without a test clip.
 
     4502 training clips are below 64 frames (1.1, first and last both counted); the median length
     of 59 / 52 frames (3.1) is last minus first.

@@ -90,7 +90,7 @@ def test_days_do_not_cross_the_split_and_differ_more_than_their_pictures():
 def test_iris_moves_left_with_yaw_and_up_with_pitch():
     """A 12 mm eye over 28 degrees: 24 sin(14 deg) x 1.6 = 9.3 px; lids take 1.0-1.5 of the sight.
 
-    The prototype measured 8.3 px (eyeimages.md 5.2). Pitch -14..2: 5.3 px, most of it hidden.
+    The prototype measured 8.3 px (eyeimages note 5.2). Pitch -14..2: 5.3 px, most of it hidden.
     """
     yaw, pitch = np.linspace(-14, 14, 8), np.linspace(-14, 2, 5)
     across = replace(plain_eye(8), gaze=gaze_of(-6, yaw))
@@ -138,7 +138,7 @@ def test_both_eyes_look_at_one_target():
 
 
 def test_equalised_patches_have_the_mean_of_real_ones():
-    """A flat histogram has mean 127.5, ties raise it: 127-129 in eyeimages.md 5.3.
+    """A flat histogram has mean 127.5, ties raise it: 127-129 in eyeimages design note, 5.3.
 
     Measured 129.1 here, 129.0 by the prototype and 129.1 on the real participant p00, so the upper
     end is 129.5. Each patch uses the darkest and the brightest level.

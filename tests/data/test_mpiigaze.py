@@ -17,7 +17,7 @@ DAYS = {"day01": 12, "day02": 1, "day03": 9, "day05": 6, "day06": 7}
 
 
 def vectors(pitch, yaw):
-    """The gaze vector of eyeimages.md section 0: (-cos p sin y, -sin p, -cos p cos y)."""
+    """The gaze vector of eyeimages design note, section 0: (-cos p sin y, -sin p, -cos p cos y)."""
     return np.stack([-np.cos(pitch) * np.sin(yaw), -np.sin(pitch), -np.cos(pitch) * np.cos(yaw)], 1)
 
 
@@ -69,7 +69,7 @@ def root(tmp_path):
 
 
 def test_gaze_angles_of_the_published_vector():
-    """Oracle of eyeimages.md 1.4: pitch = asin(-0.25135) = -14.56, yaw = 0.66 degrees."""
+    """Oracle of eyeimages design note, 1.4: pitch = asin(-0.25135) = -14.56, yaw = 0.66 degrees."""
     g = np.array([[-0.01114, 0.25135, -0.9678]])
     np.testing.assert_allclose(np.rad2deg(gaze_angles(g)), [[-14.56, 0.66]], atol=0.005)
     np.testing.assert_allclose(gaze_angles(vectors(*np.array([[0.3], [-0.4]]))), [[0.3, -0.4]])
@@ -386,7 +386,7 @@ def test_real_crops_and_patches_are_complete_and_show_the_same_eyes():
 
 @pytest.mark.data
 def test_left_eyes_come_first_and_yaw_changes_its_mean_at_the_half():
-    """eyeimages.md 1.4: the sign of the mean yaw of p00 changes at index 1500."""
+    """eyeimages design note, 1.4: the sign of the mean yaw of p00 changes at index 1500."""
     path = research_data("eyes") / "mpiigaze_p00_36x60" / "mpiigaze_p00_36x60.npz"
     yaw = np.load(path)["gaze"][:, 1]
     assert yaw[:1500].mean() * yaw[1500:].mean() < 0

@@ -48,7 +48,7 @@ def ring_error(centres, gaze, y, offset=0):
 
 @pytest.mark.data
 def test_gaze_lies_in_the_burnt_in_ring(rings):
-    """egovideo.md 4: median 5.3 px over 42 frames with its detector; ours 5.2 px over 52."""
+    """egovideo note 4: median 5.3 px over 42 frames with its detector; ours 5.2 px over 52."""
     centres, gaze = rings
     error, frames = ring_error(centres, gaze, gaze.y)
     assert frames >= 42
@@ -91,7 +91,7 @@ def test_player_frame_times_agree_with_the_container():
 
 @pytest.mark.data
 def test_cloud_statistics():
-    """egovideo.md 4: 3385 rows, mean 0.46, 0.51, SD 0.074, 0.055, 96 % fixation; 110 in blinks."""
+    """3385 rows, mean 0.46, 0.51, SD 0.074, 0.055, 96 % fixation; 110 in blinks."""
     recording = pupil.read(research_data("pupil") / "invisible_cloud")[0]
     gaze = recording.gaze
     assert len(gaze) == 3385
@@ -110,7 +110,7 @@ def test_cloud_statistics():
 
 @pytest.mark.data
 def test_neon_statistics():
-    """egovideo.md 4: 200 Hz, mean 0.56, 0.55, SD 0.109, 0.106; 23 fixations of 85 to 711 ms."""
+    """egovideo note 4: 200 Hz, mean 0.56, 0.55, SD 0.109, 0.106; 23 fixations of 85 to 711 ms."""
     recording = pupil.read(research_data("pupil") / "neon_native")[0]
     gaze = recording.gaze
     assert len(gaze) == 1788

@@ -61,7 +61,7 @@ def test_label_map_itself_scores_083_on_the_official_grid_and_1_on_the_full_one(
 
 @pytest.mark.parametrize(("sigma", "expected"), [(0.03, 0.894), (0.05, 0.825), (0.10, 0.301)])
 def test_gaussian_at_the_truth(gaze, sigma, expected):
-    """egovideo.md 1.4: official F1 by width; hit@0.7 does not mind the width."""
+    """egovideo design note, 1.4: official F1 by width; hit@0.7 does not mind the width."""
     points, labels = gaze
     maps = gaussians(points, sigma)
     assert pixel_f1(maps, labels).f1 == pytest.approx(expected, abs=0.01)

@@ -30,7 +30,7 @@ def qkv(seed: int = 0, scale: float = 1.0, dtype: torch.dtype = torch.float32) -
     [(torch.float32, 0.1, 1e-6), (torch.float32, 1.0, 1e-6), (torch.float64, 10.0, 1e-11)],
 )
 def test_closed_form_equals_the_dense_form(dtype: torch.dtype, scale: float, bound: float) -> None:
-    """Largest difference; egovideo.md 0.2 measured 1.2e-7 in float32 at scale 1."""
+    """Largest difference; egovideo design note, 0.2 measured 1.2e-7 in float32 at scale 1."""
     parts = qkv(scale=scale, dtype=dtype)
     assert (glc_mix(*parts) - dense(*parts)).abs().max() <= bound
 

@@ -33,7 +33,7 @@ def awake(net: GlcFeaturesNet) -> GlcFeaturesNet:
 
 
 def test_parameter_count() -> None:
-    """Head: 27,712 + 18,464 + 4,624 + 17 + 1,200 = 52,017, that of osie_reference.py.
+    """Head: 27,712 + 18,464 + 4,624 + 17 + 1,200 = 52,017, that of the OSIE reference head.
 
     Global token 384 * 32 + 32 = 12,320; GLC attention at width 32: 3,168 + 1,056, norm 64.
     """

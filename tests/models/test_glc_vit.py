@@ -31,7 +31,7 @@ def clips(count: int = 2, seed: int = 1) -> torch.Tensor:
 
 @pytest.mark.parametrize(("preset", "glc_mode"), list(COUNTS))
 def test_parameter_counts_are_those_of_the_table(preset: str, glc_mode: str) -> None:
-    """egovideo.md section 2, last rows of the table."""
+    """egovideo design note, section 2, last rows of the table."""
     with torch.device("meta"):
         assert Layout.of(build(preset, glc_mode)).n == COUNTS[preset, glc_mode]
 
@@ -70,7 +70,7 @@ def test_which_blocks_use_glc_attention(glc_mode: str, expected: list[int]) -> N
     ("glc_mode", "sees"), [("all", [0, 5]), ("last", list(range(17))), ("alternate", range(17))]
 )
 def test_mode_all_is_degenerate(glc_mode: str, sees: list[int]) -> None:
-    """egovideo.md 0.1: with GLC in every block token 5 depends on inputs {0, 5} only."""
+    """egovideo design note, 0.1: with GLC in every block token 5 depends on inputs {0, 5} only."""
     net = build(glc_mode=glc_mode)
     tokens = torch.randn(1, 17, 48, requires_grad=True)
     net.encode(tokens)[0, 5].square().sum().backward()

@@ -1,4 +1,4 @@
-"""LeNet as eyeimages.md 1.1 states it."""
+"""LeNet as eyeimages design note, 1.1 states it."""
 
 import math
 

@@ -46,7 +46,7 @@ def only_file(tmp_path: Path) -> Path:
 
 
 def test_values_are_those_of_the_reference_recipe(network: nn.Module) -> None:
-    """osie_reference.py: block 10 beside the last block, bilinear to its size."""
+    """the OSIE reference head: block 10 beside the last block, bilinear to its size."""
     part = frames(height=64, width=96)
     rgb = part.float() / 255
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])

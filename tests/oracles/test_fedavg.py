@@ -1,7 +1,7 @@
 """FedAvg, FedProx and friends on one or two numbers.
 
 f1 = x^2 / 2 and f2 = (x - 3)^2, plain gradient steps of 0.1, two of them, from x = 1:
-f1: 1 -> 0.9 -> 0.81; f2: 1 -> 1.4 -> 1.72. Mean 1.265 (methods specification, O5).
+f1: 1 -> 0.9 -> 0.81; f2: 1 -> 1.4 -> 1.72. Mean 1.265 (methods design note, O5).
 With FedProx mu = 1 the second step adds mu (x - 1): f1: 0.9 - 0.1 (0.9 - 0.1) = 0.82;
 f2: 1.4 - 0.1 (2 (1.4 - 3) + 0.4) = 1.68; mean 1.25.
 """

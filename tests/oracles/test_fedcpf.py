@@ -1,4 +1,4 @@
-"""FedCPF against hand-worked numbers (methods specification, oracles O1, O2, O3)."""
+"""FedCPF against hand-worked numbers (methods design note, oracles O1, O2, O3)."""
 
 from dataclasses import replace
 

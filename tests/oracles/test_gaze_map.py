@@ -173,7 +173,7 @@ def test_bad_options_are_named(option, value):
 
 
 def test_label_maps_as_predictions_score_083_and_1():
-    """egovideo.md 1.4: on the official grid F1 of the label itself is 0.831, on the full one 1."""
+    """On the official grid F1 of the label itself is 0.831, on the full one 1."""
     g = torch.Generator().manual_seed(0)
     points = (torch.randn(200, 4, 1, 2, generator=g) * torch.tensor([0.13, 0.12]) + 0.5).clamp(0, 1)
     found = TASK.metrics(label_maps(points.double(), 64, 64).log(), samples(points.tolist()))
@@ -351,7 +351,7 @@ def test_priors_without_shared_scenes_have_no_row_for_other_people():
 
 @pytest.mark.data
 def test_priors_of_osie_reach_the_reference_numbers():
-    """PROVENANCE.md: NSS at 48 x 64 on 140 images: global 0.737, personal 0.754, others 3.66."""
+    """provenance note: NSS at 48 x 64 on 140 images: global 0.737, personal 0.754, others 3.66."""
     with np.load(research_data("osie") / "fixations.npz") as f:
         keep = f["order"] > 0
         image, viewer, x, y = (f[k][keep] for k in ("image", "viewer", "x", "y"))

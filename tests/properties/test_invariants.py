@@ -1,4 +1,4 @@
-"""What theory says of whole runs (methods specification, section 7), on toy people."""
+"""What theory says of whole runs (methods design note, section 7), on toy people."""
 
 from dataclasses import replace
 

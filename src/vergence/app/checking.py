@@ -19,8 +19,8 @@ def check(name: str, root: str | None, console: Console) -> int:
     kind = find("data", name, Dataset)
     module = importlib.import_module(kind.__module__)
     folder = data_root(root)
-    if hasattr(module, "check"):
-        checks: list[Check] = module.check(folder and Path(folder))
+    if folder is not None and hasattr(module, "check"):
+        checks: list[Check] = module.check(Path(folder))
     else:
         checks = _load(kind, folder)
     table = Table("", "what", "found", "expected", "what to do")

@@ -17,7 +17,7 @@ from vergence.core.task import Task
 
 WEIGHTS = {
     "number": "one number per person (how many samples)",
-    "mask": "which entries each person shares (0 or 1 per entry; plain aggregation shows it)",
+    "mask": "which entries each person shares (with weights = samples, how many samples too)",
     "per entry": "one number per entry and person",
 }
 

@@ -21,6 +21,7 @@ from safetensors.torch import save
 from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.task import Task
+from vergence.engines.conduct import UPLOAD
 from vergence.engines.store import saving, write_whole
 from vergence.metrics.intervals import interval
 
@@ -60,14 +61,23 @@ def summary(people: Mapping[str, float], lower_is_better: bool) -> dict[str, Any
 
 
 def traffic(folder: Path) -> dict[str, float]:
-    """Return mean bytes up and down per client and round, from turns.csv."""
+    """Return mean bytes up and down per client and round, from turns.csv.
+
+    What a data centre collects once is spread over its people and rounds.
+    """
     up = down = 0
-    turns = set()
+    turns: set[tuple[str, ...]] = set()
+    uploads: set[tuple[str, ...]] = set()
     with (folder / "turns.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             up, down = up + int(row["bytes_up"]), down + int(row["bytes_down"])
-            turns.add((row["seed"], row["round"], row["client"]))
-    return {"up": up / max(len(turns), 1), "down": down / max(len(turns), 1)}
+            if row["verb"] == UPLOAD:
+                uploads.add((row["seed"], row["client"]))
+            else:
+                turns.add((row["seed"], row["round"], row["client"]))
+    people = len({client for _, client in uploads})
+    count = max(len(turns) * max(people, 1), 1)
+    return {"up": up / count, "down": down / count}
 
 
 def seconds(folder: Path) -> float:

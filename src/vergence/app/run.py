@@ -25,12 +25,13 @@ from rich.progress import (
 
 from vergence.app import results
 from vergence.app.config import Experiment, code_digest, data_root
+from vergence.app.saved import Saved, read_saved
 from vergence.app.showcase import write_maps
 from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.stream import Stream
 from vergence.core.task import Task
-from vergence.engines.conduct import Outcome, conduct
+from vergence.engines.conduct import conduct
 from vergence.engines.store import Folder, saving
 from vergence.engines.turn import Worker
 from vergence.errors import PartialRun, StateError
@@ -155,27 +156,32 @@ def _one_method(
         if headline in metrics:
             bar[0].update(bar[1], score=f"{headline} {metrics[headline]:.3f}")
 
-    shares = []
     for seed in experiment.plan.seeds:
-        if str(seed) in folder.manifest["done"]:
-            continue
-        task = experiment.task(seed)
-        outcome = conduct(method, task, loaded.ready, experiment.plan, folder, tick)
-        results.write_masks(path, method, seed, outcome.clients)
-        shares.append(_share(method, outcome))
-        if seed == experiment.plan.seeds[0]:
-            worker = Worker(method, task, loaded.ready, loaded.ready, Stream("run", seed))
-            write_maps(path / "maps.npz", worker, outcome, loaded.raw)
-    prints = {s: folder.manifest["done"][str(s)]["fingerprint"] for s in experiment.plan.seeds}
-    known = [s for s in shares if s is not None]
+        if str(seed) not in folder.manifest["done"]:
+            conduct(method, experiment.task(seed), loaded.ready, experiment.plan, folder, tick)
+    _leave_behind(experiment, loaded, label, method, path)
+
+
+def _leave_behind(
+    experiment: Experiment, loaded: Loaded, label: str, method: Method, path: Path
+) -> None:
+    """Write masks, maps and results from the saved states, so that a resumed run has them all."""
+    finals = [read_saved(path, seed) for seed in experiment.plan.seeds]
+    for saved in finals:
+        results.write_masks(path, method, saved.task.seed, saved.clients)
+    first = finals[0]
+    worker = Worker(method, first.task, loaded.ready, loaded.ready, Stream("show"))
+    write_maps(path / "maps.npz", worker, first, loaded.raw)
+    shares = [s for saved in finals if (s := _share(method, saved)) is not None]
     results.write_results(
-        path, label, type(method).__module__.rpartition(".")[2], experiment.task(0),
-        loaded.raw, prints, float(np.mean(known)) if known else None, experiment.plan.rounds,
+        path, label, type(method).__module__.rpartition(".")[2], first.task, loaded.raw,
+        {saved.task.seed: saved.fingerprint for saved in finals},
+        float(np.mean(shares)) if shares else None, experiment.plan.rounds,
     )  # fmt: skip
 
 
-def _share(method: Method, outcome: Outcome) -> float | None:
-    masks = [method.personal(state) for state in outcome.clients.values()]
+def _share(method: Method, saved: Saved) -> float | None:
+    masks = [method.personal(state) for state in saved.clients.values()]
     shares = [m.fraction for m in masks if m is not None]
     return float(np.mean(shares)) if shares else None
 

@@ -277,8 +277,9 @@ def read(folder: Path | str) -> Study:
             "name a folder that vergence run wrote, or finish it with vergence resume"
         )
     above = folder.parent / "index.json"
-    name = _json(above).get("priors") if above.exists() else None
-    return Study(folder, (_run(folder),), _priors(folder.parent, name))
+    if not above.exists():
+        return Study(folder, (_run(folder),), _priors(folder, "priors.csv"))
+    return Study(folder, (_run(folder),), _priors(folder.parent, _json(above).get("priors")))
 
 
 def _run(folder: Path, label: str | None = None) -> Run:

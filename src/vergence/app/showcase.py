@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vergence.app.saved import Saved
 from vergence.core.site import Federation
 from vergence.core.wire import Message
-from vergence.engines.conduct import Outcome
 from vergence.engines.store import saving, write_whole
 from vergence.engines.turn import Order, Worker
 from vergence.metrics.labels import label_maps
@@ -20,7 +20,7 @@ SHOWN = 6
 """Samples per run; the same ones for every method."""
 
 
-def write_maps(path: Path, worker: Worker, outcome: Outcome, raw: Federation) -> None:
+def write_maps(path: Path, worker: Worker, saved: Saved, raw: Federation) -> None:
     """Write maps.npz for a gaze-map task: frames, true maps, predicted maps and gaze points."""
     if not isinstance(worker.task, GazeMap):
         return
@@ -31,8 +31,8 @@ def write_maps(path: Path, worker: Worker, outcome: Outcome, raw: Federation) ->
         row = number % len(raw.people[person].test)
         test = raw.people[person].test.subset(torch.tensor([row]))
         batch = test.take(torch.tensor([0]))
-        message = Message("evaluate", worker.method.offer(outcome.server, person))
-        order = Order("evaluate", person, message, outcome.clients.get(person), show=(row,))
+        message = Message("evaluate", worker.method.offer(saved.server, person))
+        order = Order("evaluate", person, message, saved.clients.get(person), show=(row,))
         logits = worker.do(order).outputs
         assert logits is not None
         frame = logits.shape[1] // 2

@@ -52,6 +52,14 @@ class Samples:
             batch[name] = bank.rows[batch[bank.by]]
         return batch
 
+    def bytes(self) -> int:
+        """Return the size of the columns and of the bank rows they point to."""
+        total = sum(c.numel() * c.element_size() for c in self.columns.values())
+        for bank in self.banks.values():
+            rows = self.columns[bank.by].unique().numel()
+            total += rows * bank.rows[0].numel() * bank.rows.element_size()
+        return total
+
     def subset(self, rows: Tensor) -> Samples:
         """Return the samples with these numbers; banks are shared, not copied."""
         return replace(self, columns={n: column[rows] for n, column in self.columns.items()})

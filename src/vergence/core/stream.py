@@ -15,8 +15,8 @@ class Stream:
     turn draws the same numbers.
 
     Example:
-        >>> Stream("run", 0).child("p03", 7).numpy().integers(100)
-        63
+        >>> int(Stream("run", 0).child("p03", 7).numpy().integers(100))
+        61
     """
 
     __slots__ = ("key",)

@@ -1,6 +1,6 @@
 """Where a synthetic wearer looks: choice of targets, saccades, pursuit, head movement, tracker.
 
-Source: egovideo.md 6.2, with the head-follow row of 6.3 that matches recorded people.
+Source: egovideo design note, 6.2, with the head-follow row of 6.3 that matches recorded people.
 """
 
 from __future__ import annotations

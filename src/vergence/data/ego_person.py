@@ -1,6 +1,6 @@
 """Who the synthetic wearers are: their rooms, cameras and hands, and where they like to look.
 
-Source: egovideo.md 6.1, 6.2 and the presets of 6.4 (published numbers of EGTEA and GTEA Gaze+ and
+Source: egovideo note 6.1, 6.2 and the presets of 6.4 (published numbers of EGTEA and GTEA Gaze+ and
 the recordings of its section 4 fix the spreads).
 """
 
@@ -84,7 +84,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Preset:
-    """Which traits are a person's own, and how far people differ (egovideo.md 6.4)."""
+    """Which traits are a person's own, and how far people differ (egovideo design note, 6.4)."""
 
     looks: Literal["shared", "light", "all"]
     rest_sd: float

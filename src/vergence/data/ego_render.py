@@ -2,7 +2,7 @@
 
 Frames are rasterised at 1.5 times their size as `[3, frames, height, width]` float32 and averaged
 down. Objects and hands are looked up in small templates, so no loop runs over pixels.
-Source: egovideo.md 6.1.
+Source: egovideo design note, 6.1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The scene of one synthetic clip: objects on a counter, two hands at work, and the camera's lens.
 
 Positions are in frame widths on a plane; the frame shows [0, 1] x [0, 1] of it while the head is
-at its starting place and the lens is a 90 degree one without distortion. Source: egovideo.md 6.1.
+at its starting place and the lens is a 90 degree one without distortion. Source: egovideo note 6.1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Synthetic people before a screen: what their eyes look like, and each glance of each day.
 
-Source: eyeimages.md 5.1 (distributions) and 5.3 (days, both eyes from one head, heterogeneity).
+Source: eyeimages note 5.1 (distributions) and 5.3 (days, both eyes from one head, heterogeneity).
 """
 
 from __future__ import annotations

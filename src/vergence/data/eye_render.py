@@ -1,9 +1,9 @@
 """Eye patches as an analytic picture: eyeball, lids, skin and camera, evaluated for many at once.
 
 Lengths are mm in the normalised camera (f = 960 px at 600 mm: 1 mm = 1.6 px); x right, y down,
-z away from the camera; angles are (pitch, yaw) in radians, eyeimages.md 0. Every patch is drawn as
+z away from the camera; angles are (pitch, yaw) in radians, as in data.md. Every patch is drawn as
 a left eye, nose at the left; right eyes are mirrored before they come here.
-Source: eyeimages.md 5.1 (geometry, appearance and capture, with their distributions).
+Source: eyeimages design note, 5.1 (geometry, appearance and capture, with their distributions).
 """
 
 from __future__ import annotations

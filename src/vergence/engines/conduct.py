@@ -27,6 +27,8 @@ from vergence.engines.turn import Worker, drive
 from vergence.engines.workers import crew
 from vergence.errors import ConfigError
 
+UPLOAD = "upload"
+"""The verb under which a data centre's raw data is counted."""
 Point = Literal["P0", "P1", "P2"]
 Tick = Callable[[int, int, Mapping[str, float]], None]
 """Called after every round with the seed, the rounds done, and the round's mean metrics."""
@@ -88,7 +90,8 @@ def conduct(
     trained_on = federation.pooled() if method.pooled else federation
     worker = Worker(method, task, trained_on, federation, stream)
     hands = crew(worker, plan.engine, min(plan.hands, len(federation.clients)))
-    simulator = Simulator(method, hands, plan.presence, stream)
+    presence = Presence() if method.pooled else plan.presence
+    simulator = Simulator(method, hands, presence, stream)
     try:
         conductor = _Conductor(method, task, federation, trained_on, plan, folder, simulator, tick)
         return conductor.run(worker)
@@ -112,7 +115,9 @@ class _Conductor:
         progress = self.folder.load(seed, [*worker.records, Progress])
         if progress is None:
             server, start = self.method.server(self.task), 0
-            server = self.converse(self.method.setup(server, self.trained_on.clients), server, 0)
+            if self.method.pooled:
+                self.record_uploads()
+            server = self.converse(self.method.setup(server, self.staying(0)), server, 0)
             self.report(0, server, 0.0)
             self.save(0, server)
         else:
@@ -122,7 +127,7 @@ class _Conductor:
         for at in range(start, rounds):
             server = self.one_round(at, server)
         began = time.perf_counter()
-        server = self.converse(self.method.finish(server, self.trained_on.clients), server, rounds)
+        server = self.converse(self.method.finish(server, self.staying(rounds)), server, rounds)
         self.flush(rounds, self.simulator.tally)
         self.final(server, time.perf_counter() - began)
         clients = self.simulator.clients
@@ -130,9 +135,25 @@ class _Conductor:
         self.save(rounds, server, sha)
         return Outcome(sha, server, clients)
 
+    def record_uploads(self) -> None:
+        """Count what a data centre asks for: everybody's data, once, as the network takes it in."""
+        rows = []
+        for person, splits in self.federation.people.items():
+            sent = sum(part.bytes() for part in (splits.train, splits.val))
+            examples = self.task.weigh(splits.train)
+            rows.append((self.task.seed, 0, person, UPLOAD, "data", sent, 0, examples,
+                         "", 0, "", "ok"))  # fmt: skip
+        self.folder.append("turns.csv", rows)
+
+    def staying(self, at: int) -> list[str]:
+        """Return the clients that have not left for good."""
+        presence = self.simulator.presence
+        return [c for c in self.trained_on.clients if presence.stays(c, at)]
+
     def one_round(self, at: int, server: Any) -> Any:
         began = time.perf_counter()
-        cohort = self.plan.presence.ask(self.trained_on.clients, at, self.simulator.stream)
+        simulator = self.simulator
+        cohort = simulator.presence.ask(self.trained_on.clients, at, simulator.stream)
         points = ("P1",) if "P1" in self.plan.points and self.evaluates(at + 1) else ()
         if cohort:
             server = self.converse(self.method.round(server, cohort), server, at, points)
@@ -149,7 +170,9 @@ class _Conductor:
         def answer(ask: Any) -> Any:
             if not isinstance(ask, Request):
                 raise ConfigError(f"a server cannot be asked for a {type(ask).__name__} yet")
-            return self.simulator.exchange(ask, server, at, at / self.plan.rounds, points)
+            # Schedules run over the rounds: what comes after them starts at the full rate again.
+            progress = at / self.plan.rounds % 1.0
+            return self.simulator.exchange(ask, server, at, progress, points)
 
         return drive(conversation, answer)
 
@@ -161,6 +184,8 @@ class _Conductor:
         """Write the rows of a round and start a new tally."""
         tally = self.simulator.tally
         means = {("train", m): float(np.mean(v)) for m, v in tally.metrics.items()}
+        if done:
+            means["train", "replies"] = float(tally.counted)
         if self.evaluates(done) and (done == 0 or done < self.plan.rounds):
             points = tuple(p for p in self.plan.points if p != "P1")
             found = self.simulator.evaluate(self.federation.clients, server, done, points)

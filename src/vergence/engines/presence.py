@@ -14,14 +14,14 @@ from annotated_types import Gt
 
 from vergence.core.ranges import Share, check_ranges
 from vergence.core.stream import Stream
-from vergence.errors import ConfigError, DataError
+from vergence.errors import ConfigError, DataError, nearest
 
 COLUMNS = ("client", "round", "idle", "charging")
 
 
 @dataclass(frozen=True)
 class Presence:
-    """When clients take part.
+    """When clients take part; a data centre (pooled data) is always there.
 
     Args:
         cohort: clients asked per round: a share of those present (float) or a number (int).
@@ -44,11 +44,32 @@ class Presence:
 
     def __post_init__(self) -> None:
         check_ranges(self, "presence")
+        for client, since in self.gone.items():
+            if since < 0:
+                raise ConfigError(
+                    f"presence: gone.{client} must be a round, 0 or more; got {since}"
+                )
         if self.trace and self.rhythm:
             raise ConfigError("presence: give a trace or a rhythm, not both")
         if isinstance(self.cohort, float) and self.cohort > 1:
             raise ConfigError(
                 f"presence: cohort must be a share in (0, 1] or a whole number; got {self.cohort:g}"
+            )
+
+    def check(self, clients: Sequence[str]) -> None:
+        """Check that every client named here exists, and that a trace covers all of them.
+
+        Raises:
+            ConfigError: `gone` names a stranger.
+            DataError: the trace cannot be read or has no row for a client.
+        """
+        for client in self.gone:
+            if client not in clients:
+                raise ConfigError(f"presence: gone: no client '{client}'{nearest(client, clients)}")
+        missing = [c for c in clients if self.trace and c not in self._trace]
+        if missing:
+            raise DataError(
+                f"{self.trace}: no row for client '{missing[0]}'; add one (idle 0 keeps it away)"
             )
 
     @cached_property
@@ -73,7 +94,7 @@ class Presence:
 
     def here(self, client: str, round: int, stream: Stream) -> bool:
         """Tell whether a client may be asked in this round."""
-        if round >= self.gone.get(client, math.inf):
+        if not self.stays(client, round):
             return False
         if self.trace:
             rows = [fit for since, fit in self._trace.get(client, []) if since <= round]
@@ -82,6 +103,10 @@ class Presence:
             bedtime = stream.child("bedtime", client).numpy().uniform(0, self.day)
             return (round - bedtime) % self.day < self.day / 3
         return True
+
+    def stays(self, client: str, round: int) -> bool:
+        """Tell whether a client has not left for good by this round."""
+        return round < self.gone.get(client, math.inf)
 
     def ask(self, clients: Sequence[str], round: int, stream: Stream) -> list[str]:
         """Draw the cohort of a round from those present, in client order."""

@@ -13,7 +13,16 @@ from vergence.core.mask import Mask
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
 from vergence.core.stream import Stream
-from vergence.core.wire import Aggregate, Message, Sealed, add_up, payload, size, support_mask
+from vergence.core.wire import (
+    Aggregate,
+    Message,
+    Sealed,
+    SealedTree,
+    add_up,
+    payload,
+    size,
+    support_mask,
+)
 from vergence.engines.presence import Presence
 from vergence.engines.turn import Done, Order
 from vergence.engines.workers import Crew
@@ -28,6 +37,7 @@ class Tally:
     turns: list[tuple[Any, ...]] = field(default_factory=list)
     up: int = 0
     down: int = 0
+    counted: int = 0
     asked: set[str] = field(default_factory=set)
     metrics: dict[str, list[float]] = field(default_factory=dict)
     measured: dict[str, dict[str, Mapping[str, float]]] = field(default_factory=dict)
@@ -121,16 +131,18 @@ class Simulator:
         up: dict[str, int] = {}
         weight: dict[str, str] = {}
         if done is not None and done.sealed is not None:
-            known = self.known.get(client, {})
-            up = {t: size(a) for t, a in payload(done.sealed, known).items()}
-            for name, tree in done.sealed.trees.items():
-                weight[name] = f"{heaviest(tree.weight):g}"
-                mask = support_mask(tree)
-                if mask is not None and status == "ok":
-                    self.known.setdefault(client, {})[name] = mask
+            trees = done.sealed.trees
+            up = {
+                t: travelled(tree, self.known.get(client, {}).get(t)) for t, tree in trees.items()
+            }
+            weight = {t: f"{heaviest(tree.weight):g}" for t, tree in trees.items()}
             if status == "ok":
+                tally.counted += 1
+                self._learn(client, trees)
                 for name, value in done.sealed.metrics.items():
                     tally.metrics.setdefault(name, []).append(value)
+        if self.method.pooled:  # inside the data centre nothing travels
+            down, up = {}, {}
         mask = self.method.personal(self.clients[client]) if client in self.clients else None
         share = "" if mask is None else f"{mask.fraction:.6f}"
         for tree in sorted({*down, *up}) or [""]:
@@ -141,6 +153,13 @@ class Simulator:
             ))  # fmt: skip
         tally.up += sum(up.values())
         tally.down += sum(down.values())
+
+    def _learn(self, client: str, trees: Mapping[str, SealedTree]) -> None:
+        """Remember a client's masks; a new mapping, because a checkpoint compares by identity."""
+        before = self.known.get(client, {})
+        masks = {t: mask for t, tree in trees.items() if (mask := support_mask(tree)) is not None}
+        if {**before, **masks} != before:
+            self.known = {**self.known, client: {**before, **masks}}
 
     def evaluate(
         self, people: Sequence[str], server: Any, round: int, points: tuple[str, ...]
@@ -163,6 +182,15 @@ class Simulator:
         masks = [self.method.personal(state) for state in self.clients.values()]
         shares = [m.fraction for m in masks if m is not None]
         return float(np.mean(shares)) if shares else None
+
+
+def travelled(tree: SealedTree, known: Mask | None) -> int:
+    """Return the bytes of a tree on the wire; one that fits nothing known counts all its values."""
+    layout = tree.total.layout
+    if isinstance(tree.weight, Mask | Params) and tree.weight.layout != layout:
+        return size({"values": tree.total.flat})
+    fitting = {"tree": known} if known is not None and known.layout == layout else {}
+    return size(payload(Sealed(0, {"tree": tree}, {}), fitting)["tree"])
 
 
 def heaviest(weight: float | Mask | Params) -> float:

@@ -76,7 +76,13 @@ class Folder:
                     f"now {mine[:12]}); run with that {what} again, or start a new run elsewhere"
                 )
         for name, length in self.manifest["tables"].items():
-            with (self.path / name).open("r+b") as file:
+            table = self.path / name
+            if not table.is_file() or table.stat().st_size < length:
+                raise StateError(
+                    f"{table} is missing or shorter than its checkpoint says ({length} bytes); "
+                    "restore it from a copy, or start a new run elsewhere"
+                )
+            with table.open("r+b") as file:
                 file.truncate(length)
 
     def append(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
@@ -101,7 +107,9 @@ class Folder:
                     files[name] = before[name]
                     continue
                 data = pack(state)
-                file = f"seed{seed}.{name}.{progress.round}.safetensors"
+                # The last round is saved twice, before and after `finish`: never under one name.
+                at = progress.round if fingerprint is None else "final"
+                file = f"seed{seed}.{name}.{at}.safetensors"
                 write_whole(self.state / file, data)
                 files[name] = [file, digest(data)]
             self._written = parts
@@ -114,7 +122,7 @@ class Folder:
     def _replace_manifest(self) -> None:
         tables = {name: (self.path / name).stat().st_size for name in TABLES}
         self.manifest["tables"] = tables
-        write_whole(self.state / "checkpoint.json", json.dumps(self.manifest, indent=1).encode())
+        write_whole(self.state / "checkpoint.json", sealed_manifest(self.manifest))
         keep = {file for file, _ in self.manifest.get("files", {}).values()}
         for done in self.manifest["done"].values():
             keep |= {file for file, _ in done["files"].values()}
@@ -138,19 +146,34 @@ def load_progress(
     return Progress(round, parts["server"], clients, parts["known"])
 
 
+def sealed_manifest(manifest: Mapping[str, Any]) -> bytes:
+    """Return a manifest as JSON that ends with the SHA-256 of what comes before."""
+    sha = digest(json.dumps(manifest, indent=1).encode())
+    return json.dumps({**manifest, "sha256": sha}, indent=1).encode()
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return a run directory's checkpoint manifest.
 
     Raises:
-        StateError: there is none, or it is damaged.
+        StateError: there is none, or a byte of it is not what was written.
     """
     file = path / "state" / "checkpoint.json"
     if not file.exists():
         raise StateError(f"{path} holds no run (no state/checkpoint.json): give a run directory")
+    data = file.read_bytes()
     try:
-        return json.loads(file.read_text())
-    except ValueError as error:
-        raise StateError(f"{file} is damaged ({error}); the run cannot go on from it") from None
+        manifest = json.loads(data)
+        del manifest["sha256"]
+        whole = sealed_manifest(manifest) == data
+    except (ValueError, KeyError, TypeError):
+        manifest, whole = {}, False
+    if not whole:
+        raise StateError(
+            f"{file} is damaged, its SHA-256 is not that of its text: restore it from a copy, or "
+            "start a new run elsewhere"
+        )
+    return manifest
 
 
 def read_state(path: Path, file: str, sha: str, records: Sequence[type]) -> Any:
@@ -174,9 +197,13 @@ def read_state(path: Path, file: str, sha: str, records: Sequence[type]) -> Any:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that it is there whole or not at all."""
     part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(data)
-    part.replace(path)
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 class saving:  # noqa: N801  (reads as a word: `with saving(path)`)

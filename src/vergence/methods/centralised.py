@@ -26,7 +26,7 @@ class Centralised(Method[Global, DataCentre]):
     Not private and, with people who look at the same thing differently, not an upper bound
     either: the network is never told whose data it sees.
 
-    Source: methods specification of this project, section 3.1 (data centre).
+    Source: the data centre of arXiv 2211.07330; see docs/methods/centralised.md.
     """
 
     pooled: ClassVar[bool] = True

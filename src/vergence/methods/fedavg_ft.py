@@ -25,7 +25,7 @@ class Tuned:
 class FedAvgFT(Method[Global, Tuned]):
     """Average as FedAvg; after the last round everybody fine-tunes the model on their own data.
 
-    Source: McMahan et al. 2017, Algorithm 1; fine-tuning as in methods specification section 2.
+    Source: McMahan et al. 2017, Algorithm 1; see docs/methods/fedavg_ft.md.
     """
 
     tune_epochs: Annotated[int, Ge(1)] = 10

@@ -25,7 +25,7 @@ class Alone:
 class LocalOnly(Method[Nothing, Alone]):
     """Train on one's own data and talk to nobody; replies carry metrics only.
 
-    Source: methods specification of this project, section 3.1 (individual learning).
+    Source: the local-only baseline of arXiv 2502.18123, section 3.1.
     """
 
     exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed(trees=())}

@@ -18,7 +18,7 @@ def glc_mix(
     A softmax over two scores is a sigmoid of their difference, so that the N x N matrix with
     lambda = 1e8 off the diagonal and off column 0 is never formed, and nothing overflows in half
     precision. Token 0 sees only itself: both its scores and both its values are the same.
-    Source: egovideo.md section 0 (findings 1, 2); Lai et al., "In the Eye of Transformer", 2022.
+    Source: egovideo note section 0 (findings 1, 2); Lai et al., "In the Eye of Transformer", 2022.
     """
     scale = query.shape[-1] ** -0.5
     first = value[:, :1]

@@ -28,7 +28,7 @@ class GlcFeatures(Model):
     decoder run at half of it, with `heads` heads. `standardise` scales every feature channel to
     mean 0 and deviation 1 as measured once on public pictures (the training images of the
     packaged OSIE sample), so that no client need tell anything about its own frames.
-    Source: osie_reference.py (the convolutional head), egovideo.md section 0 (GLC attention).
+    Source: Lai et al. 2022 (GLC attention); head as in the OSIE reference.
     """
 
     width: int = 64

@@ -21,7 +21,7 @@ BLOCKS = 8
 
 
 class Size(NamedTuple):
-    """One column of egovideo.md section 2."""
+    """One column of egovideo design note, section 2."""
 
     frames: int
     pixels: int
@@ -57,7 +57,7 @@ class GlcVit(Model):
     eight blocks use it, the literal reading of FedCPF; degenerate, for a token then sees only
     itself and the global token. `alternate`: blocks 2, 4, 6 and 8 use it; head and parameter
     count are those of `all`.
-    Source: egovideo.md section 2.
+    Source: egovideo design note, section 2.
     """
 
     preset: Preset = "tiny64"

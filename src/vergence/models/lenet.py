@@ -22,7 +22,7 @@ class LeNet(Model):
     """The LeNet of Zhang et al. 2015 as in hysts/pytorch_mpiigaze: 1,827,076 parameters.
 
     `channels` are the filters of its two convolutions; (20, 80) is the thesis's second model.
-    Source: eyeimages.md section 1.1.
+    Source: eyeimages design note, section 1.1.
     """
 
     channels: tuple[int, int] = (20, 50)

@@ -1,5 +1,6 @@
 """Checks on every reply before it is counted; a bad one is quarantined with a named reason."""
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -20,7 +21,7 @@ def fault(
     """Return why a reply must not be counted, or None if it may.
 
     Checked: the round it answers, the names of its trees, layout and dtype against what the client
-    was sent, finite values and metrics, and weights in [0, 1e9].
+    was sent, finite values and metrics, and weights in [0, 1e9], as many as entries.
     """
     if sealed.round != round:
         return f"round: answers round {sealed.round}, now is {round}"
@@ -36,6 +37,8 @@ def fault(
                 return f"shape: the tensors of '{name}' have other shapes than those sent"
             if total.flat.dtype != wanted.flat.dtype:
                 return f"dtype: '{name}' is {total.flat.dtype}, sent {wanted.flat.dtype}"
+        if isinstance(weight, Mask | Params) and weight.layout != total.layout:
+            return f"shape: '{name}' has weights for other entries than it holds"
         if not is_finite(total):
             return f"finite: '{name}' holds NaN or infinity"
         if isinstance(weight, Params):
@@ -45,6 +48,6 @@ def fault(
         if not bool(((values >= 0) & (values <= HEAVIEST)).all()):
             return f"weight: '{name}' claims a weight outside [0, {HEAVIEST:g}]"
     for name, value in sealed.metrics.items():
-        if not -float("inf") < value < float("inf"):
+        if not isinstance(value, int | float) or not math.isfinite(value):
             return f"finite: metric '{name}' is {value}"
     return None
