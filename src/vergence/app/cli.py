@@ -17,6 +17,7 @@ app = App(
     name="vergence",
     help="Train personalised gaze models across people without collecting their data.",
     version_flags=["--version"],
+    suppress_keyboard_interrupt=False,
 )
 data = App(name="data", help="Data sets: what there is, and whether yours is whole.")
 app.command(data)
@@ -168,9 +169,11 @@ def verify(folder: Path) -> None:
     Args:
         folder: a run directory, or what `vergence run --out` wrote.
     """
+    from vergence.app import seals
     from vergence.app.runs import read
     from vergence.app.saved import verify as recompute
 
+    seals.check(folder)
     for found in read(folder).runs:
         for seed, sha in recompute(found.folder):
             out.print(f"{found.label} seed {seed}: {sha} ok", soft_wrap=True, highlight=False)

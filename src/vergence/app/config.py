@@ -96,8 +96,13 @@ def read(path: Path) -> Table:
         table = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); mend it") from None
     merged: Table = {}
-    for other in table.pop("extends", []):
+    below = table.pop("extends", [])
+    if not isinstance(below, list) or not all(isinstance(other, str) for other in below):
+        raise ConfigError(f"{path}: extends must be a list of file names; got {below!r}")
+    for other in below:
         merged = merge(merged, read(path.parent / other))
     if "methods" in table:
         merged.pop("method", None)
@@ -137,15 +142,22 @@ def check(table: Table) -> Experiment:
     for key in table:
         if key not in KEYS:
             raise ConfigError(f"unknown key '{key}'{nearest(key, KEYS)}")
+    if "extends" in table:
+        raise ConfigError("extends works in an experiment file only, not with --set")
     for key in ("task", "model", "federation"):
         if not isinstance(table.get(key), dict) or "name" not in table[key]:
             raise ConfigError(f"the experiment needs {key} = {{ name = ... }}")
     if ("method" in table) == ("methods" in table):
-        raise ConfigError("the experiment needs either method = {...} or methods = [...]")
+        had = "both" if "method" in table else "neither"
+        raise ConfigError(
+            f"the experiment needs either method = {{...}} or methods = [...]; it has {had}"
+        )
     presence = bind(Presence, table.get("presence", {}), "presence")
     plan = bind(Plan, table.get("run", {}), "run", presence=presence)
     federation = dict(table["federation"])
     name, root = federation.pop("name"), federation.pop("root", None)
+    if root is not None and not isinstance(root, str):
+        raise ConfigError(f"federation: root must be the name of a folder; got {root!r}")
     dataset = bind(find("data", name, Dataset), federation, f"federation ({name})")
     network = dict(table["model"])
     name = network.pop("name")
@@ -166,9 +178,10 @@ def method_tables(table: Table) -> list[Table]:
     entries = table["methods"] if "methods" in table else [table["method"]]
     if not isinstance(entries, list) or not entries:
         raise ConfigError("methods must be a list with at least one method")
-    tables = [{"name": e} if isinstance(e, str) else dict(e) for e in entries]
-    if any("name" not in t for t in tables):
-        raise ConfigError("every method needs a name")
+    tables = [{"name": e} if isinstance(e, str) else e for e in entries]
+    for t in tables:
+        if not isinstance(t, dict) or not isinstance(t.get("name"), str):
+            raise ConfigError(f"a method is a name, or a table with a name; got {t!r}")
     return tables
 
 
@@ -177,15 +190,21 @@ def build_method(entry: Table, local: Table) -> tuple[str, Method]:
     entry = dict(entry)
     name = entry.pop("name")
     label = entry.pop("label", Path(name).stem)
-    if not label.replace("_", "").replace("-", "").isalnum():
+    if not isinstance(label, str) or not label.replace("_", "").replace("-", "").isalnum():
         raise ConfigError(f"method label '{label}' must be letters, digits, _ and -")
-    merged = merge(local, entry.pop("local", {}))
+    own = entry.pop("local", {})
+    for part in (local, own):
+        if not isinstance(part, dict):
+            raise ConfigError(f"local must be a table, got {part!r}")
+    merged = merge(local, own)
     return label, bind(find("methods", name, Method), entry, f"method ({name})",
                        local=bind(Local, merged, "local"))  # fmt: skip
 
 
 def find(kind: str, name: str, base: type[T]) -> type[T]:
     """Return the only `base` subclass of the module with this name, or of a .py file."""
+    if not isinstance(name, str):
+        raise ConfigError(f"a name must be text, like those in {kind}; got {name!r}")
     if name.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(name).stem, name)
         if spec is None or spec.loader is None or not Path(name).is_file():

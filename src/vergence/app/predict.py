@@ -18,7 +18,7 @@ from vergence.core.wire import Message
 from vergence.data.aria import read as read_recording
 from vergence.data.video import Video
 from vergence.engines.turn import Worker, drive
-from vergence.errors import ConfigError, DataError
+from vergence.errors import ConfigError, DataError, nearest
 from vergence.metrics.saliency import centre_of_mass
 from vergence.tasks.gaze_map import GazeMap
 
@@ -44,7 +44,10 @@ def predict(folder: Path, video: Path, out: Path, person: str | None = None) -> 
     saved = read_saved(folder)
     if not isinstance(saved.task, GazeMap):
         raise ConfigError(f"{folder} was trained on another task; predict draws gaze maps only")
-    wanted = read(folder).runs[0].results["input"]
+    run = read(folder).runs[0]
+    if person is not None and person not in run.people:
+        raise ConfigError(f"{folder}: no person '{person}'{nearest(person, run.people)}")
+    wanted = run.results["input"]
     footage = Video.open(video)
     window = wanted["frames"]
     if len(footage.times_s) < window:
@@ -92,10 +95,8 @@ def model_of(saved: Saved, worker: Worker, person: str | None) -> Params:
         raise ConfigError(
             f"{saved.folder} has no shared model for a newcomer; choose --person among {people}"
         )
-    if person is None or saved.method.pooled:
-        state = saved.method.client(saved.task)
-    else:
-        state = saved.state_of(person)
+    # Who never took part predicts as a newcomer does.
+    state = saved.clients.get(person or NEWCOMER, saved.method.client(saved.task))
     who = person or NEWCOMER
     data = worker.people.people[who]
     site = Site(who, data.train, data.val, saved.task, 0, Stream("predict"))

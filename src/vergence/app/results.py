@@ -134,6 +134,11 @@ def input_shape(federation: Federation) -> dict[str, int] | None:
     return {"frames": test.columns[bank.by].shape[1], "height": height, "width": width}
 
 
+def judged(folder: Path) -> bool:
+    """Tell whether a run has been compared with local-only."""
+    return json.loads((folder / "results.json").read_text())["harmed_vs_local"] is not None
+
+
 def write_harm(folder: Path, local: Path) -> None:
     """Add the share of people worse off than alone to a run's results.json."""
     results = json.loads((folder / "results.json").read_text())

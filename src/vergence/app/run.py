@@ -6,13 +6,14 @@ import fcntl
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tomli_w
+import torch
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -23,7 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from vergence.app import results
+from vergence.app import results, seals
 from vergence.app.config import Experiment, code_digest, data_root
 from vergence.app.saved import Saved, read_saved
 from vergence.app.showcase import write_maps
@@ -34,7 +35,7 @@ from vergence.core.task import Task
 from vergence.engines.conduct import conduct
 from vergence.engines.store import Folder, saving
 from vergence.engines.turn import Worker
-from vergence.errors import PartialRun, StateError
+from vergence.errors import ConfigError, PartialRun, StateError
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,26 @@ class Loaded:
 
 
 def load_data(experiment: Experiment) -> Loaded:
-    """Read the data set and prepare it for the network."""
+    """Read the data set and prepare it for the network.
+
+    Raises:
+        DataError: a data file, or the presence trace, is unusable.
+        ConfigError: task, model and federation do not fit together.
+    """
     raw = experiment.dataset.load(data_root(experiment.root))
-    return Loaded(raw, experiment.model.prepare(raw), digest(raw))
+    experiment.plan.presence.check(raw.clients)
+    task = experiment.task(experiment.plan.seeds[0])
+    try:
+        ready = experiment.model.prepare(raw)
+        batch = next(iter(ready.people.values())).train.take(torch.arange(1))
+        with torch.no_grad():
+            task.loss(task.forward(task.module().eval(), batch), batch)
+    except (KeyError, IndexError, RuntimeError) as error:
+        parts = ", ".join(f"{part} '{experiment.table[part]['name']}'"
+                          for part in ("task", "model", "federation"))  # fmt: skip
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{parts} do not fit together: {reason}; change one of them") from error
+    return Loaded(raw, ready, digest(raw))
 
 
 def digest(federation: Federation) -> str:
@@ -74,11 +92,11 @@ def start(experiment: Experiment, out: Path) -> None:
         StateError: the directory holds a run already.
         PartialRun: interrupted, or the disk is full; what is done is kept.
     """
-    if (out / "config.toml").exists():
-        raise StateError(
-            f"{out} holds a run already: `vergence resume {out}`, or choose another --out"
-        )
     with locked(out):
+        if (out / "config.toml").exists():
+            raise StateError(
+                f"{out} holds a run already: `vergence resume {out}`, or choose another --out"
+            )
         loaded = load_data(experiment)
         results.write_toml(out / "config.toml", experiment.table)
         _all_methods(experiment, loaded, out)
@@ -93,13 +111,19 @@ def resume(experiment: Experiment, out: Path) -> None:
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
     """Keep everybody else out of a directory while a run writes there."""
+    if out.exists() and not out.is_dir():
+        raise StateError(f"{out} is a file; choose another --out")
     with saving(out):
         out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as file:
+        file = (out / ".lock").open("w")
+    with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StateError(f"another run is writing to {out}; choose another --out") from None
+            # Not flock: that one lives on in workers whose parent was killed.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise StateError(
+                f"another run is writing to {out}; wait for it, or choose another --out"
+            ) from None
         yield
 
 
@@ -114,8 +138,11 @@ def _all_methods(experiment: Experiment, loaded: Loaded, out: Path) -> None:
             if (folder / "results.json").exists():
                 continue
             line = bar.add_task(label, total=total, score="")
+            # Its own lock too: somebody may resume this one method's directory by itself.
+            alone = locked(folder) if experiment.several else nullcontext()
             try:
-                _one_method(experiment, loaded, label, method, folder, (bar, line))
+                with alone:
+                    _one_method(experiment, loaded, label, method, folder, (bar, line))
             except KeyboardInterrupt:
                 raise PartialRun(
                     f"interrupted; the rounds done are kept: `vergence resume {out}`"
@@ -147,7 +174,9 @@ def _one_method(
     folder = Folder(path, stamp)
     folder.open()
     results.write_toml(path / "config.toml", table)
-    results.write_json(path / "provenance.json", results.provenance(loaded.raw, loaded.sha, code))
+    if not (path / "provenance.json").exists():
+        told = results.provenance(loaded.raw, loaded.sha, code)
+        results.write_json(path / "provenance.json", told)
     headline = experiment.task(0).headline
 
     def tick(seed: int, done: int, metrics: Mapping[str, float]) -> None:
@@ -210,12 +239,14 @@ def _write_index(experiment: Experiment, task: Task, out: Path) -> None:
 
 
 def _judge(experiment: Experiment, out: Path) -> None:
-    """Say of every method how many people it harms, where local-only ran beside it."""
-    if not experiment.several:
-        return
+    """Say of every method how many people it harms, where local-only ran beside it, and seal it."""
     names = {
         label: type(m).__module__.rpartition(".")[2] for label, m in experiment.methods.items()
     }
     alone = [label for label, name in names.items() if name == "local_only"]
-    for label in names if alone else ():
-        results.write_harm(out / label, out / alone[0])
+    for label in names if experiment.several else ():
+        if alone and not results.judged(out / label):
+            seals.unseal(out / label)
+            results.write_harm(out / label, out / alone[0])
+        seals.seal(out / label)
+    seals.seal(out)

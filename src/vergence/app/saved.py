@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vergence.app import seals
 from vergence.app.config import Experiment, load
 from vergence.app.runs import read
 from vergence.core.method import Method
@@ -14,7 +15,7 @@ from vergence.core.site import POOLED
 from vergence.core.task import Task
 from vergence.engines.conduct import fingerprint
 from vergence.engines.store import Progress, load_progress, read_manifest
-from vergence.errors import ConfigError, StateError, nearest
+from vergence.errors import StateError
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,6 @@ class Saved:
     server: Any
     clients: Mapping[str, Any]
     fingerprint: str
-
-    def state_of(self, person: str) -> Any:
-        """Return a client's final state.
-
-        Raises:
-            ConfigError: nobody of this name took part.
-        """
-        if person not in self.clients:
-            raise ConfigError(f"{self.folder}: no person '{person}'{nearest(person, self.clients)}")
-        return self.clients[person]
 
 
 def one_run(folder: Path) -> Experiment:
@@ -74,7 +65,7 @@ def read_saved(folder: Path, seed: int | None = None) -> Saved:
 
 
 def verify(folder: Path) -> list[tuple[int, str]]:
-    """Recompute every fingerprint of a finished run from its state files.
+    """Recompute every fingerprint of a finished run from its state files, and check its tables.
 
     Returns:
         Seed and fingerprint of each, equal to those in results.json.
@@ -82,6 +73,7 @@ def verify(folder: Path) -> list[tuple[int, str]]:
     Raises:
         StateError: a byte differs somewhere; names the file or the seed.
     """
+    seals.check(folder)
     experiment = one_run(folder)
     results = read(folder).runs[0].results
     found = []

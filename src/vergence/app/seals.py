@@ -19,19 +19,25 @@ FILES = (
 """What is sealed where it is there; state files carry digests of their own in checkpoint.json."""
 
 
-def sealed(folder: Path) -> bool:
-    """Tell whether a directory has been sealed."""
-    return (folder / NAME).is_file()
-
-
 def seal(folder: Path) -> None:
     """Write the sums of a directory that has none; nothing in it may change from now on."""
-    if sealed(folder):
+    if (folder / NAME).is_file():
         return
     there = [folder / name for name in FILES if (folder / name).is_file()]
     lines = [f"{digest(path.read_bytes())}  {path.name}\n" for path in there]
     with saving(folder):
         write_whole(folder / NAME, "".join(lines).encode())
+
+
+def unseal(folder: Path) -> None:
+    """Take the sums away, so that a file may change; what changed before is an error.
+
+    Raises:
+        StateError: a file differs from its sum.
+    """
+    if (folder / NAME).is_file():
+        check(folder)
+        (folder / NAME).unlink()
 
 
 def check(folder: Path) -> None:
@@ -40,10 +46,10 @@ def check(folder: Path) -> None:
     Raises:
         StateError: a file is missing or differs, or the directory was never sealed.
     """
-    if not sealed(folder):
+    if not (folder / NAME).is_file():
         raise StateError(f"{folder} has no {NAME}: the run is unfinished, `vergence resume` it")
     lines = (folder / NAME).read_bytes().decode(errors="replace").splitlines()
-    told = dict(reversed(line.split("  ", 1)) for line in lines if "  " in line)
+    told = {name: sha for sha, _, name in (line.partition("  ") for line in lines)}
     expected = [name for name in FILES if (folder / name).is_file() or name in told]
     if not lines or list(told) != expected:
         raise StateError(f"{folder / NAME} is damaged, or a file it lists is gone; run it again")

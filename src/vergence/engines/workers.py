@@ -147,23 +147,22 @@ class Forked:
                 busy[pipe] = number
                 return
 
-        for pipe in self.pipes:
-            deal(pipe)
-        while busy:
-            for pipe in wait(list(busy)):
-                assert isinstance(pipe, Connection)
-                number = busy.pop(pipe)
-                try:
-                    frozen = pipe.recv_bytes()
-                except EOFError:
-                    raise PartialRun(
-                        f"a worker process died during the turn of {orders[number].client} "
-                        "(killed, or out of memory); the last checkpoint is kept: free memory or "
-                        "use run.workers = 1, then `vergence resume`"
-                    ) from None
+        try:
+            for pipe in self.pipes:
                 deal(pipe)
-                client = orders[number].client
-                yield number, thaw(self.worker, frozen, known.get(client, {}))
+            while busy:
+                for pipe in wait(list(busy)):
+                    assert isinstance(pipe, Connection)
+                    number = busy.pop(pipe)
+                    frozen = pipe.recv_bytes()
+                    deal(pipe)
+                    client = orders[number].client
+                    yield number, thaw(self.worker, frozen, known.get(client, {}))
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise PartialRun(
+                "a worker process died (killed, or out of memory); the last checkpoint is kept: "
+                "free memory or use run.workers = 1, then `vergence resume`"
+            ) from None
 
     def close(self) -> None:
         """End the processes."""
