@@ -227,7 +227,7 @@ def main() -> None:
     """
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     try:
-        app(exit_on_error=False, print_error=False)
+        app(sys.argv[1:], exit_on_error=False, print_error=False)
     except CycloptsError as error:
         _fail(str(error).splitlines()[0] if str(error) else "unusable arguments", 2)
     except VergenceError as error:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich import box
@@ -89,19 +90,24 @@ def agree(runs: Sequence[Run]) -> None:
     """Check that runs may stand in one table.
 
     Raises:
-        ConfigError: task, federation, headline or seeds differ; names both values.
+        ConfigError: task, federation, people, data, headline or seeds differ; names both.
     """
     first = runs[0]
     for run in runs[1:]:
-        for what in ("task", "federation", "headline", "seeds"):
-            one, other = first.results[what], run.results[what]
-            if what == "seeds":
-                one, other = sorted(one), sorted(other)
+        for what in ("task", "federation", "headline", "seeds", "people", "data"):
+            one, other = _trait(first, what), _trait(run, what)
             if one != other:
                 raise ConfigError(
                     f"cannot compare: {what} differs, {first.label} has {one}, "
                     f"{run.label} has {other}; compare runs of one configuration"
                 )
+
+
+def _trait(run: Run, what: str) -> Any:
+    if what == "data":
+        return run.provenance.get("data", {}).get("sha256")
+    value = run.results[what]
+    return sorted(value) if what == "seeds" else value
 
 
 def table(dirs: Iterable[Path | str]) -> list[Row]:

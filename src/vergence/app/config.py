@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import os
 import pkgutil
+import sys
 import tomllib
 import types
 import typing
@@ -206,15 +207,17 @@ def find(kind: str, name: str, base: type[T]) -> type[T]:
     if not isinstance(name, str):
         raise ConfigError(f"a name must be text, like those in {kind}; got {name!r}")
     if name.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+        spec = importlib.util.spec_from_file_location(f"vergence_file_{Path(name).stem}", name)
         if spec is None or spec.loader is None or not Path(name).is_file():
             raise ConfigError(f"no file at {name}")
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses look up their annotations there
         spec.loader.exec_module(module)
     else:
         known = names(kind, base)
         if name not in known:
-            raise ConfigError(f"no {kind} named '{name}'{nearest(name, known)}")
+            what = "data set" if kind == "data" else kind.removesuffix("s")
+            raise ConfigError(f"no {what} named '{name}'{nearest(name, known)}")
         module = importlib.import_module(f"vergence.{kind}.{name}")
     return only(module, base)
 

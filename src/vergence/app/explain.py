@@ -28,7 +28,7 @@ def explain(experiment: Experiment, console: Console) -> None:
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")
         console.print((type(method).__doc__ or "").partition("\n")[0])
-        console.print(flow(method, task), highlight=False)
+        console.print(flow(method, task), highlight=False, markup=False)
         console.print(learns(method, task))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import platform
 import resource
 import sys
@@ -56,8 +57,8 @@ def summary(people: Mapping[str, float], lower_is_better: bool) -> dict[str, Any
     values = list(people.values())
     worst = max(values) if lower_is_better else min(values)
     std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return {"mean": float(np.mean(values)), "std": std, "worst": worst,
-            "ci95": list(interval(values))}  # fmt: skip
+    ends = [None if math.isnan(end) else end for end in interval(values)]
+    return {"mean": float(np.mean(values)), "std": std, "worst": worst, "ci95": ends}
 
 
 def traffic(folder: Path) -> dict[str, float]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 import torch
 from rich.console import Console
 from rich.progress import (
@@ -24,8 +23,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from vergence.app import results, seals
-from vergence.app.config import Experiment, code_digest, data_root
+from vergence.app import results, seals, stamp
+from vergence.app.config import Experiment, data_root
 from vergence.app.saved import Saved, read_saved
 from vergence.app.showcase import write_maps
 from vergence.core.method import Method
@@ -40,7 +39,7 @@ from vergence.errors import ConfigError, PartialRun, StateError
 
 @dataclass(frozen=True)
 class Loaded:
-    """An experiment's data: as recorded (`raw`), as its network wants it (`ready`), its digest."""
+    """An experiment's data: as recorded, as its network wants it, and the digest of the latter."""
 
     raw: Federation
     ready: Federation
@@ -67,7 +66,8 @@ def load_data(experiment: Experiment) -> Loaded:
                           for part in ("task", "model", "federation"))  # fmt: skip
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{parts} do not fit together: {reason}; change one of them") from error
-    return Loaded(raw, ready, digest(raw))
+    task.check(ready)
+    return Loaded(raw, ready, digest(ready))
 
 
 def digest(federation: Federation) -> str:
@@ -98,14 +98,22 @@ def start(experiment: Experiment, out: Path) -> None:
                 f"{out} holds a run already: `vergence resume {out}`, or choose another --out"
             )
         loaded = load_data(experiment)
+        if experiment.several:  # first: a config without its stamp could not be resumed
+            stamp.write(out, stamp.stamp(experiment.table, loaded.sha))
         results.write_toml(out / "config.toml", experiment.table)
         _all_methods(experiment, loaded, out)
 
 
 def resume(experiment: Experiment, out: Path) -> None:
     """Go on with an interrupted experiment; finished methods are left as they are."""
+    folders = [out / label for label in experiment.methods] if experiment.several else [out]
     with locked(out):
-        _all_methods(experiment, load_data(experiment), out)
+        if all(map(seals.sealed, [out, *folders])):
+            return
+        loaded = load_data(experiment)
+        if experiment.several:  # a run directory has its stamp in its checkpoint
+            stamp.check(out, stamp.stamp(experiment.table, loaded.sha))
+        _all_methods(experiment, loaded, out)
 
 
 @contextmanager
@@ -169,13 +177,13 @@ def _one_method(
     path: Path,
     bar: tuple[Progress, Any],
 ) -> None:
-    table, code = experiment.one(label), code_digest()
-    stamp = {"config": config_digest(table), "code": code, "data": loaded.sha}
-    folder = Folder(path, stamp)
+    table = experiment.one(label)
+    made = stamp.stamp(table, loaded.sha)
+    folder = Folder(path, made)
     folder.open()
     results.write_toml(path / "config.toml", table)
     if not (path / "provenance.json").exists():
-        told = results.provenance(loaded.raw, loaded.sha, code)
+        told = results.provenance(loaded.raw, loaded.sha, made["code"])
         results.write_json(path / "provenance.json", told)
     headline = experiment.task(0).headline
 
@@ -213,13 +221,6 @@ def _share(method: Method, saved: Saved) -> float | None:
     masks = [method.personal(state) for state in saved.clients.values()]
     shares = [m.fraction for m in masks if m is not None]
     return float(np.mean(shares)) if shares else None
-
-
-def config_digest(table: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a resolved config, less what does not change the bits."""
-    kept = {k: v for k, v in table.items() if k != "run"}
-    kept["run"] = {k: v for k, v in table.get("run", {}).items() if k not in ("workers", "engine")}
-    return hashlib.sha256(tomli_w.dumps(kept).encode()).hexdigest()
 
 
 def _write_index(experiment: Experiment, task: Task, out: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vergence.app.masks import Masks
+from vergence.core.site import POOLED
 from vergence.errors import ConfigError, DataError, StateError, nearest
 
 Priors = Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -158,13 +159,14 @@ class Run:
 
     @property
     def estimates(self) -> dict[str, Estimate]:
-        """Metrics over people, headline first."""
+        """Metrics over people, headline first; no interval (NaN) over one person."""
         names = sorted(self.results["metrics"], key=lambda name: name != self.headline)
-        found = {name: self.results["metrics"][name] for name in names}
-        return {
-            n: Estimate(m["mean"], m["ci95"][0], m["ci95"][1], m["std"], m["worst"])
-            for n, m in found.items()
-        }
+        found = {}
+        for name in names:
+            m = self.results["metrics"][name]
+            low, high = (float("nan") if end is None else end for end in m["ci95"])
+            found[name] = Estimate(m["mean"], low, high, m["std"], m["worst"])
+        return found
 
     def scores(self, metric: str, evaluation: str = "P0") -> dict[str, float]:
         """Return person -> value, mean over seeds, in client order."""
@@ -203,7 +205,7 @@ class Run:
         for turn in self.turns:
             at = int(np.searchsorted(rounds, turn.round))
             total[:, at] += (turn.bytes_up, turn.bytes_down)
-        clients = max(len({t.client for t in self.turns}), 1)
+        clients = max(len({t.client for t in self.turns} - {POOLED}), 1)
         seeds = max(len({t.seed for t in self.turns}), 1)
         return rounds, total.cumsum(axis=1) / clients / seeds
 

@@ -13,15 +13,20 @@ from vergence.errors import StateError
 
 NAME = "SHA256SUMS"
 FILES = (
-    "config.toml", "provenance.json", "results.json", "index.json", "priors.csv",
+    "config.toml", "stamp.json", "provenance.json", "results.json", "index.json", "priors.csv",
     *TABLES, "masks.safetensors", "maps.npz",
 )  # fmt: skip
 """What is sealed where it is there; state files carry digests of their own in checkpoint.json."""
 
 
+def sealed(folder: Path) -> bool:
+    """Tell whether a directory has been sealed."""
+    return (folder / NAME).is_file()
+
+
 def seal(folder: Path) -> None:
     """Write the sums of a directory that has none; nothing in it may change from now on."""
-    if (folder / NAME).is_file():
+    if sealed(folder):
         return
     there = [folder / name for name in FILES if (folder / name).is_file()]
     lines = [f"{digest(path.read_bytes())}  {path.name}\n" for path in there]
@@ -35,7 +40,7 @@ def unseal(folder: Path) -> None:
     Raises:
         StateError: a file differs from its sum.
     """
-    if (folder / NAME).is_file():
+    if sealed(folder):
         check(folder)
         (folder / NAME).unlink()
 
@@ -46,13 +51,15 @@ def check(folder: Path) -> None:
     Raises:
         StateError: a file is missing or differs, or the directory was never sealed.
     """
-    if not (folder / NAME).is_file():
-        raise StateError(f"{folder} has no {NAME}: the run is unfinished, `vergence resume` it")
+    if not sealed(folder):
+        raise StateError(
+            f"{folder} holds no finished run (no {NAME}); name a folder that vergence run wrote, "
+            "or finish it with vergence resume"
+        )
     lines = (folder / NAME).read_bytes().decode(errors="replace").splitlines()
     told = {name: sha for sha, _, name in (line.partition("  ") for line in lines)}
-    expected = [name for name in FILES if (folder / name).is_file() or name in told]
-    if not lines or list(told) != expected:
-        raise StateError(f"{folder / NAME} is damaged, or a file it lists is gone; run it again")
+    if not told or list(told) != [name for name in FILES if name in told]:
+        raise StateError(f"{folder / NAME} is damaged; run it again")
     for name, sha in told.items():
         path = folder / name
         if not path.is_file() or digest(path.read_bytes()) != sha:

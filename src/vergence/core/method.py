@@ -34,11 +34,15 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Exposed:
-    """What one verb lets out: who sees the replies, the trees in them, and their weights."""
+    """What one verb lets out: who sees the replies, and the trees, weights and metrics in them.
+
+    A weight `mask` may carry one number besides: the same weight wherever the mask is true.
+    """
 
     reveal: Literal["aggregate", "each"] = "aggregate"
     trees: tuple[str, ...] = ("model",)
     weight: Literal["number", "mask", "per entry"] = "number"
+    metrics: tuple[str, ...] = ("loss",)
 
 
 @dataclass(frozen=True)

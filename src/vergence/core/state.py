@@ -91,7 +91,7 @@ class _Writer:
 
     def array(self, value: Tensor, path: str) -> str:
         """Keep an array once, however many parts of the state share it; return its path."""
-        kept = (n for n, t in self.arrays.items() if t is value or _same_memory(t, value))
+        kept = (n for n, t in self.arrays.items() if _equal(t, value))
         earlier = next(kept, None)
         if earlier is None:
             self.arrays[path] = value.contiguous()
@@ -120,8 +120,9 @@ class _Writer:
         raise StateError(f"a state cannot hold a {type(value).__name__} (at {path})")
 
 
-def _same_memory(a: Tensor, b: Tensor) -> bool:
-    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.numel() > 0
+def _equal(a: Tensor, b: Tensor) -> bool:
+    alike = a.shape == b.shape and a.dtype == b.dtype
+    return alike and (a.data_ptr() == b.data_ptr() or torch.equal(a, b))
 
 
 class _Reader:
@@ -152,6 +153,13 @@ class _Reader:
 def same(a: Any, b: Any) -> bool:
     """Tell whether two states are equal bit for bit."""
     return pack(a) == pack(b)
+
+
+def finite(state: Any) -> bool:
+    """Tell whether no array of a state holds NaN or infinity."""
+    writer = _Writer()
+    writer.write(state, "s")
+    return all(bool(torch.isfinite(a).all()) for a in writer.arrays.values())
 
 
 def is_finite(params: Params) -> bool:

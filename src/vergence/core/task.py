@@ -84,6 +84,14 @@ class Task(ABC):
         """Return the one validation score a method may steer by; default `metrics()["score"]`."""
         return self.metrics(outputs, samples)["score"]
 
+    def check(self, federation: Federation) -> None:
+        """Refuse data that cannot be scored, before anything is trained; default: take all.
+
+        Raises:
+            DataError: names the person and the part.
+        """
+        return
+
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Score predictors that need no learning: prior name -> person -> metrics."""
         return {}

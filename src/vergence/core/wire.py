@@ -207,7 +207,7 @@ def _unpack_indices(packed: np.ndarray, n: int) -> np.ndarray:
     return bits @ (1 << np.arange(width - 1, -1, -1))
 
 
-def _support(tree: SealedTree) -> tuple[Mask, float | None]:
+def support(tree: SealedTree) -> tuple[Mask, float | None]:
     """Return which entries count, and their weight if it is the same for all of them."""
     if isinstance(tree.weight, Mask):
         return tree.weight, 1.0
@@ -221,7 +221,7 @@ def _support(tree: SealedTree) -> tuple[Mask, float | None]:
 
 def support_mask(tree: SealedTree) -> Mask | None:
     """Return the mask a receiver learns from this tree; None where all entries count alike."""
-    return None if isinstance(tree.weight, float) else _support(tree)[0]
+    return None if isinstance(tree.weight, float) else support(tree)[0]
 
 
 def payload(sealed: Sealed, known: Mapping[str, Mask]) -> dict[str, dict[str, Tensor]]:
@@ -234,8 +234,11 @@ def payload(sealed: Sealed, known: Mapping[str, Mask]) -> dict[str, dict[str, Te
         if isinstance(tree.weight, float):
             out[name] = {"values": tree.total.flat} if tree.weight else {}
             continue
-        mask, level = _support(tree)
-        out[name] = {"values": tree.total.flat[mask.bits], **packed_mask(mask, known.get(name))}
+        mask, level = support(tree)
+        before = known.get(name)
+        if before is not None and before.layout != mask.layout:
+            before = None
+        out[name] = {"values": tree.total.flat[mask.bits], **packed_mask(mask, before)}
         if level is None and isinstance(tree.weight, Params):
             out[name]["weight"] = tree.weight.flat[mask.bits]
     return out
@@ -248,7 +251,7 @@ def encode(sealed: Sealed, known: Mapping[str, Mask]) -> bytes:
         arrays |= {f"{name}.{part}": array for part, array in sent.items()}
         tree = sealed.trees[name]
         kind = type(tree.weight).__name__
-        level = tree.weight if isinstance(tree.weight, float) else _support(tree)[1]
+        level = tree.weight if isinstance(tree.weight, float) else support(tree)[1]
         layout = [tree.total.layout.names, tree.total.layout.shapes]
         dtype = str(tree.total.flat.dtype).removeprefix("torch.")
         trees[name] = {"kind": kind, "level": level, "layout": layout, "dtype": dtype}
@@ -268,7 +271,10 @@ def decode(data: bytes, known: Mapping[str, Mask]) -> Sealed:
         if about["kind"] == "float":
             trees[name] = SealedTree(Params(sent.get("values", flat), layout), about["level"])
             continue
-        mask = unpacked_mask(sent, known.get(name, Mask.full(layout)))
+        before = known.get(name)
+        if before is None or before.layout != layout:
+            before = Mask.full(layout)
+        mask = unpacked_mask(sent, before)
         flat[mask.bits] = sent["values"]
         weight: float | Mask | Params = mask
         if about["kind"] == "Params":

@@ -128,8 +128,11 @@ class _Conductor:
             server = self.one_round(at, server)
         began = time.perf_counter()
         server = self.converse(self.method.finish(server, self.staying(rounds)), server, rounds)
-        self.flush(rounds, self.simulator.tally)
-        self.final(server, time.perf_counter() - began)
+        tally = self.simulator.tally
+        told = {("finish", m): float(np.mean(v)) for m, v in tally.metrics.items()}
+        self.write_rounds(rounds + 1, told, self.cost(tally, time.perf_counter() - began))
+        self.flush(rounds + 1, tally)
+        self.final(server)
         clients = self.simulator.clients
         sha = fingerprint(server, clients, self.trained_on.clients)
         self.save(rounds, server, sha)
@@ -191,7 +194,7 @@ class _Conductor:
             found = self.simulator.evaluate(self.federation.clients, server, done, points)
             means |= averages(found)
         means |= averages(tally.measured)
-        self.write_rounds(done, means, tally, seconds)
+        self.write_rounds(done, means, self.cost(tally, seconds))
         self.flush(done, tally)
         if self.tick is not None:
             self.tick(self.task.seed, done, {metric: v for (_, metric), v in means.items()})
@@ -201,21 +204,28 @@ class _Conductor:
         self.folder.append("turns.csv", [(self.task.seed, done, *row) for row in tally.turns])
         self.simulator.tally = Tally()
 
-    def write_rounds(
-        self, done: int, means: Mapping[tuple[str, str], float], tally: Tally, seconds: float
-    ) -> None:
+    def cost(self, tally: Tally, seconds: float) -> Sequence[Any]:
+        """Return the last columns of rounds.csv: bytes per client, seconds, personal share."""
         share = self.simulator.personal_fraction()
         shown = "" if share is None else f"{share:.6f}"
         asked = max(len(tally.asked), 1)
-        cost = (tally.up / asked, tally.down / asked, f"{seconds:.3f}", shown)
+        return tally.up / asked, tally.down / asked, f"{seconds:.3f}", shown
+
+    def write_rounds(
+        self, done: int, means: Mapping[tuple[str, str], float], cost: Sequence[Any]
+    ) -> None:
         rows = [
             (self.task.seed, done, point, metric, repr(value), *cost)
             for (point, metric), value in means.items()
         ]
         self.folder.append("rounds.csv", rows)
 
-    def final(self, server: Any, seconds: float) -> None:
-        """Evaluate everybody at the end: the numbers every table shows."""
+    def final(self, server: Any) -> None:
+        """Evaluate everybody at the end: the numbers every table shows.
+
+        In rounds.csv they stand beside the cost of the last round, read back from there, since
+        after a resume nobody remembers it.
+        """
         points = tuple(p for p in self.plan.points if p != "P1")
         found = self.simulator.evaluate(self.federation.clients, server, self.plan.rounds, points)
         rows = [
@@ -225,7 +235,9 @@ class _Conductor:
             for metric, value in metrics.items()
         ]
         self.folder.append("people.csv", rows)
-        self.write_rounds(self.plan.rounds, averages(found), Tally(), seconds)
+        rounds = self.plan.rounds
+        cost = self.folder.cost(self.task.seed, rounds) or self.cost(Tally(), 0.0)
+        self.write_rounds(rounds, averages(found), cost)
 
     def save(self, done: int, server: Any, sha: str | None = None) -> None:
         simulator = self.simulator

@@ -12,6 +12,7 @@ from vergence.core.conversation import Request
 from vergence.core.mask import Mask
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
+from vergence.core.state import finite
 from vergence.core.stream import Stream
 from vergence.core.wire import (
     Aggregate,
@@ -122,6 +123,8 @@ class Simulator:
             return "lost"
         assert done.sealed is not None
         reason = fault(done.sealed, message.round, message.trees, exposed)
+        if reason is None and not finite(done.state):
+            reason = "finite: the client's own state holds NaN or infinity"
         return "ok" if reason is None else f"quarantined: {reason}"
 
     def _count(self, client: str, message: Message, done: Done | None, status: str) -> None:

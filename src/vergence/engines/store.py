@@ -92,6 +92,12 @@ class Folder:
         with saving(self.path), (self.path / table).open("a") as file:
             file.write(text.getvalue())
 
+    def cost(self, seed: int, round: int) -> Sequence[str] | None:
+        """Return the bytes, seconds and personal share that rounds.csv holds for a round."""
+        with (self.path / "rounds.csv").open(newline="") as file:
+            rows = [row for row in csv.reader(file) if row[:2] == [str(seed), str(round)]]
+        return rows[-1][5:] if rows else None
+
     def save(self, seed: int, progress: Progress, fingerprint: str | None = None) -> None:
         """Replace the checkpoint; kill -9 at any moment leaves the old one or the new one.
 

@@ -42,8 +42,9 @@ class Window:
         later rounds without progress; `always` is the printed k <- 0 on every call.
         """
         level = 0 if how == "always" else self.level
-        hit = score >= level * step
-        while score >= level * step:
+        reached = min(score, 1.0) + 1e-9  # 0.6 has climbed twelve steps of 0.05
+        hit = reached >= level * step
+        while reached >= level * step:
             level += 1
             if how != "while":
                 break

@@ -54,7 +54,8 @@ def seen_by_others(
     """Yield, for each person whose scenes others saw too, the others' blurred gaze on them.
 
     Same scene, same frame number. Frames on which nobody else has gaze lose their own points, and
-    samples without any such frame are left out, so that only comparable frames are scored.
+    samples without any such frame are left out, so that only comparable frames are scored; a
+    person without any such sample is not yielded.
     """
     scenes = torch.cat([s.columns["scene"] for s in people.values()]).unique()
     scenes = scenes[scenes >= 0]
@@ -66,7 +67,9 @@ def seen_by_others(
         rows = (samples.columns["scene"] >= 0).nonzero()[:, 0]
         place = torch.searchsorted(scenes, samples.columns["scene"][rows])
         others = (total - own[person])[place].double()
-        shown = others.sum((-1, -2)) > 0
+        seen = ~samples.columns["points"][rows].isnan().any(-1)
+        enough = seen.sum(-1) >= min(2, seen.shape[-1])
+        shown = (others.sum((-1, -2)) > 0) & enough
         kept = shown.any(1)
         if kept.any():
             chosen = samples.subset(rows[kept])

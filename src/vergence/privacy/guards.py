@@ -9,7 +9,7 @@ from vergence.core.mask import Mask
 from vergence.core.method import Exposed
 from vergence.core.params import Params
 from vergence.core.state import is_finite
-from vergence.core.wire import Sealed
+from vergence.core.wire import Sealed, SealedTree, support
 
 HEAVIEST = 1e9
 """The largest weight a reply may claim: a billion examples."""
@@ -47,7 +47,18 @@ def fault(
             values = torch.tensor(1.0 if isinstance(weight, Mask) else weight)
         if not bool(((values >= 0) & (values <= HEAVIEST)).all()):
             return f"weight: '{name}' claims a weight outside [0, {HEAVIEST:g}]"
+        if not declared(tree, exposed):
+            return f"weight: '{name}' is weighed by more than the declared {exposed.weight}"
     for name, value in sealed.metrics.items():
+        if name not in exposed.metrics:
+            return f"names: metric '{name}' is not declared"
         if not isinstance(value, int | float) or not math.isfinite(value):
             return f"finite: metric '{name}' is {value}"
     return None
+
+
+def declared(tree: SealedTree, exposed: Exposed) -> bool:
+    """Tell whether a tree's weight is of the kind its method declares, or tells less."""
+    if isinstance(tree.weight, float) or exposed.weight == "per entry":
+        return True
+    return exposed.weight == "mask" and support(tree)[1] is not None

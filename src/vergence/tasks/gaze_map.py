@@ -186,6 +186,21 @@ class GazeMap(Task):
         hit = hits(scored.maps, labels, scored.points, components=False)
         return self._hit_scores(hit, scored, outputs.shape[1])["f1_hit"]
 
+    def check(self, federation: Federation) -> None:
+        """Refuse a person whose validation or test part has no frame to score.
+
+        Raises:
+            DataError: names the person and the part.
+        """
+        for person, splits in federation.people.items():
+            for part in ("val", "test"):
+                points = getattr(splits, part).columns["points"]
+                if not _counted(points).any():
+                    raise DataError(
+                        f"{federation.name}: {person} has no frame with gaze to score among "
+                        f"{len(points)} {part} samples; leave {person} out or choose another split"
+                    )
+
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Score maps that need no learning on everybody's test samples, at the network's grid.
 
@@ -231,7 +246,7 @@ class GazeMap(Task):
 
     def _scored(self, outputs: Logits, samples: Samples) -> Scored:
         points = samples.columns["points"]
-        counted = (~points.isnan().any(-1)).sum(-1) >= min(2, points.shape[2])
+        counted = _counted(points)
         if not counted.any():
             raise DataError(
                 f"gaze_map: none of {len(samples)} samples has a frame to score (with gaze, or "
@@ -258,3 +273,8 @@ class GazeMap(Task):
 
     def _logits(self, heat: Float[Tensor, "*batch height width"]) -> Tensor:
         return self.temperature * heat.log()
+
+
+def _counted(points: Tensor) -> Tensor:
+    """Tell which frames `[samples, frames]` have enough gaze to be scored."""
+    return (~points.isnan().any(-1)).sum(-1) >= min(2, points.shape[2])

@@ -1,0 +1,81 @@
+"""Toy people, a toy task, one call to run a method on them, and ways to stop it and look."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load
+
+from vergence.core.fitting import Local
+from vergence.data.toy import Toy as People
+from vergence.engines import store
+from vergence.engines.conduct import Outcome, Plan, conduct
+from vergence.engines.store import TABLES, Folder
+from vergence.models.linear import Linear
+from vergence.tasks.toy import Toy
+
+LOCAL = Local(epochs=1, batch=8, lr=0.05)
+STAMP = {"config": "a", "code": "b", "data": "c"}
+
+
+def conducted(path: Path, method, *, people: int = 3, inputs: int = 4, **plan) -> Outcome:
+    """Run a method for seed 0 into `path`, in one process unless told otherwise."""
+    plan = {"rounds": 4, "evaluate_every": 0, "workers": 1, **plan}
+    folder = Folder(path, STAMP)
+    folder.open()
+    task = Toy(Linear(inputs=inputs))
+    federation = People(people=people, inputs=inputs).load()
+    return conduct(method, task, federation, Plan(**plan), folder)
+
+
+def table(path: Path, name: str) -> list[dict[str, str]]:
+    """Return the rows of a run's table."""
+    with (path / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def untimed(path: Path) -> dict[str, list[dict[str, str]]]:
+    """Return all tables of a run less the column of seconds."""
+    found = {name: table(path, name) for name in ("rounds.csv", "people.csv", "turns.csv")}
+    for row in found["rounds.csv"]:
+        del row["seconds"]
+    return found
+
+
+class Interrupt:
+    """Stop like Ctrl-C at the `at`-th write: before it, or after it and before anything else."""
+
+    def __init__(self, at: int, after: bool) -> None:
+        self.left, self.after, self.honest = at, after, store.write_whole
+
+    def __call__(self, path: Path, data: bytes) -> None:
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise KeyboardInterrupt
+        self.honest(path, data)
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def left_behind(out: Path) -> dict[str, Any]:
+    """Return what a run says, less times, memory and the sums over them."""
+    found: dict[str, Any] = {}
+    for path in sorted(p for p in out.rglob("*") if p.is_file()):
+        name = path.relative_to(out).as_posix()
+        if path.name in TABLES:
+            found[name] = [{k: v for k, v in row.items() if k != "seconds"}
+                           for row in table(path.parent, path.name)]  # fmt: skip
+        elif path.name == "results.json":
+            told = json.loads(path.read_text())
+            found[name] = {k: v for k, v in told.items() if k not in ("seconds", "peak_mb")}
+        elif path.name == "masks.safetensors":  # its metadata come in any order
+            found[name] = {n: a.tolist() for n, a in load(path.read_bytes()).items()}
+        elif path.parent.name == "state" and path.suffix == ".safetensors":
+            part = name.removesuffix(".safetensors").rpartition(".")[0]  # less the round
+            found.setdefault(part, []).append(path.read_bytes())
+        elif path.name in ("checkpoint.json", "SHA256SUMS"):
+            found[name] = "there"
+        elif path.name not in (".lock", "provenance.json"):
+            found[name] = path.read_bytes()
+    return found
