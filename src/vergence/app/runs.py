@@ -312,6 +312,8 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise StateError(f"{path} is missing; the run is incomplete, run it again") from error
+    except UnicodeDecodeError as error:
+        raise StateError(f"{path} is damaged: it is not text any more ({error.reason})") from error
 
 
 def _json(path: Path) -> dict[str, Any]:
