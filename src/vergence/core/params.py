@@ -127,6 +127,14 @@ class Params(Mapping[str, Tensor]):
     def __abs__(self) -> Params:
         return self.like(self.flat.abs())
 
+    @property
+    def range(self) -> tuple[float, float]:
+        """Smallest and largest entry; NaN if any entry is NaN, zeros if there are none."""
+        if not self.layout.n:
+            return 0.0, 0.0
+        low, high = torch.aminmax(self.flat)
+        return float(low), float(high)
+
     def norm(self) -> float:
         """Return the L2 norm of the whole vector."""
         return float(torch.linalg.vector_norm(self.flat))

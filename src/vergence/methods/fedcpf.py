@@ -61,7 +61,8 @@ class Window:
         total = change if hit else self.total + change
         count = 1 if hit else self.count + 1
         since = round if hit else self.since
-        return replace(self, total=total, count=count, since=since), total / float(count)
+        mean = total if count == 1 else total / float(count)
+        return replace(self, total=total, count=count, since=since), mean
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,9 @@ class FedCPF(Method[Global, Personal]):
         fitted = yield from fit(
             start, site.train, self.local, trainable=trainable, score_on=val
         )  # Alg. 2 lines 3-5
-        change = self.change(start, fitted.params, c.mask)
         mask, window = c.mask, c.window
         if grows:
+            change = self.change(start, fitted.params, c.mask)
             score = fitted.metrics.get("score", 0.0)
             window, hit = window.restarts(score, self.step, self.restart)
             window, mean = window.add(change, site.round, hit, self.window == "inclusive")
@@ -166,10 +167,10 @@ class FedCPF(Method[Global, Personal]):
 
     def change(self, start: Params, end: Params, mask: Mask) -> Params:
         """Return |theta+ - theta| on shared entries, 0 on personal ones (Alg. 2 line 12)."""
-        change = abs(end - start)
-        if self.relative:
-            change = change.like(change.flat / (start.flat.abs() + 1e-8))
-        return change.like(torch.where(mask.bits, torch.zeros_like(change.flat), change.flat))
+        if not self.relative:
+            return (~mask).distance(end, start)
+        change = abs(end - start).flat / (start.flat.abs() + 1e-8)
+        return (~mask).keep(start.like(change))
 
     def room(self, mask: Mask, n: int | None = None, taken: int | None = None) -> int:
         """Return how many entries may become personal now, of a tensor or of the whole."""
@@ -188,12 +189,9 @@ class FedCPF(Method[Global, Personal]):
             score = -mean if self.select == "inverted" else mean
         if self.scope == "global":
             return Mask.top(score, self.room(mask), among=~mask)
-        grown = Mask.none(mask.layout)
-        for name, part in mask.layout.slices.items():
-            taken = int(mask.bits[part].sum())
-            room = self.room(mask, part.stop - part.start, taken)
-            grown = grown | Mask.top(score, room, ~mask & Mask.layers(mask.layout, name))
-        return grown
+        parts, taken = mask.layout.slices, mask.counts()
+        rooms = {n: self.room(mask, p.stop - p.start, taken[n]) for n, p in parts.items()}
+        return Mask.top_each(score, rooms, among=~mask)
 
     def model_on(self, c: Personal, msg: Message, site: Site) -> Params:
         """Predict with one's own entries where they stayed home, the server's elsewhere."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 import torch
 from annotated_types import Ge
 
@@ -127,17 +128,18 @@ class FedSelect(Method[Global, Selected]):
 
     def above(self, change: Params, mask: Mask) -> Mask:
         """Rule `code`: per weight tensor, every entry at or above the quantile of the shared."""
-        grown = torch.zeros_like(mask.bits)
+        grown = np.zeros(mask.layout.n, dtype=bool)
+        bits, values = mask.bits.numpy(), change.flat.numpy()
         for name, part in mask.layout.slices.items():
-            personal, here = mask.bits[part], change.flat[part]
-            shared = here[~personal]
+            personal, here = bits[part], values[part]
+            shared = np.compress(~personal, here)
             position = round((1 - self.share) * len(shared))
-            full = float(personal.float().mean()) > self.cap
+            full = float(personal.mean(dtype=np.float32)) > self.cap
             if "weight" not in name or full or position >= len(shared):
                 continue
-            threshold = shared.sort().values[position]
+            threshold = np.partition(shared, position)[position]
             grown[part] = (here >= threshold) & ~personal
-        return Mask(grown, mask.layout)
+        return Mask(torch.from_numpy(grown), mask.layout)
 
     def model_on(self, c: Selected, msg: Message, site: Site) -> Params:
         """Predict with one's own entries where they stayed home, the server's elsewhere."""

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Mapping
 
-import torch
-
 from vergence.core.mask import Mask
 from vergence.core.method import Exposed
 from vergence.core.params import Params
@@ -39,13 +37,10 @@ def fault(
                 return f"dtype: '{name}' is {total.flat.dtype}, sent {wanted.flat.dtype}"
         if isinstance(weight, Mask | Params) and weight.layout != total.layout:
             return f"shape: '{name}' has weights for other entries than it holds"
-        if not is_finite(total):
+        if not is_finite(total.flat):
             return f"finite: '{name}' holds NaN or infinity"
-        if isinstance(weight, Params):
-            values = weight.flat
-        else:
-            values = torch.tensor(1.0 if isinstance(weight, Mask) else weight)
-        if not bool(((values >= 0) & (values <= HEAVIEST)).all()):
+        low, high = span(weight)
+        if not 0 <= low <= high <= HEAVIEST:
             return f"weight: '{name}' claims a weight outside [0, {HEAVIEST:g}]"
         if not declared(tree, exposed):
             return f"weight: '{name}' is weighed by more than the declared {exposed.weight}"
@@ -55,6 +50,13 @@ def fault(
         if not isinstance(value, int | float) or not math.isfinite(value):
             return f"finite: metric '{name}' is {value}"
     return None
+
+
+def span(weight: float | Mask | Params) -> tuple[float, float]:
+    """Return the smallest and the largest weight; NaN if there is one."""
+    if isinstance(weight, Params):
+        return weight.range
+    return (0.0, 1.0) if isinstance(weight, Mask) else (float(weight), float(weight))
 
 
 def declared(tree: SealedTree, exposed: Exposed) -> bool:
