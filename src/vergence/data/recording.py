@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from vergence.core.site import Bank, Federation, Samples, Splits
 from vergence.data.checks import check_size, watched
+from vergence.data.clip_cache import Cut, load_clips, open_video
 from vergence.data.gaze import Gaze
 from vergence.data.parts import Shares, check_shares
 from vergence.data.temporal import TEST, TRAIN, VAL, one_clock, temporal_split, too_few
-from vergence.data.video import Footage, Video, rows_at
+from vergence.data.video import Footage, rows_at
 from vergence.data.vrs import VrsFootage
 from vergence.errors import ConfigError, DataError
 
@@ -51,7 +52,7 @@ class Recording:
                 f"recording '{self.id}' has gaze without video: put the scene video of "
                 f"{self.gaze.source} beside it"
             )
-        footage = VrsFootage(self.video) if self.video.suffix == ".vrs" else Video.open(self.video)
+        footage = VrsFootage(self.video) if self.video.suffix == ".vrs" else open_video(self.video)
         noted = self.frame_times_s
         if noted is None:
             return footage
@@ -181,25 +182,41 @@ def windows(recording: Recording, footage: Footage, options: WindowOptions) -> l
 
 
 def samples(
-    chosen: Sequence[Window], opened: Mapping[int, Footage], size: tuple[int, int]
-) -> Samples:
-    """Decode the frames these windows need into one bank and make them samples."""
+    parts: Sequence[Sequence[Window]], opened: Mapping[int, Footage], size: tuple[int, int]
+) -> list[Samples]:
+    """Make each of these parts samples with a bank of their own frames, decoded or from the cache.
+
+    `opened` gives the footage by `id` of its recording.
+    """
+    cuts, numbers = zip(*(_cuts(part, opened) for part in parts), strict=True)
+    out = []
+    for part, frame_ids, frames in zip(parts, numbers, load_clips(cuts, size), strict=True):
+        columns = {
+            "frame_ids": torch.from_numpy(frame_ids),
+            "points": torch.from_numpy(np.stack([w.points for w in part])),
+            "scene": torch.full((len(part),), -1, dtype=torch.int64),
+        }
+        out.append(Samples(columns, {"frames": Bank(frames, "frame_ids")}))
+    return out
+
+
+def _cuts(
+    part: Sequence[Window], opened: Mapping[int, Footage]
+) -> tuple[list[Cut], NDArray[np.int64]]:
+    """Return the frames that these windows need, and each window's numbers among them."""
     used: dict[int, list[Window]] = {}
-    for w in chosen:
+    for w in part:
         used.setdefault(id(w.recording), []).append(w)
-    images: list[NDArray[np.uint8]] = []
+    cuts: list[Cut] = []
     frame_ids: dict[int, NDArray[np.int64]] = {}
+    before = 0
     for key, group in used.items():
         rows = np.unique(np.concatenate([w.rows for w in group]))
         for w in group:
-            frame_ids[id(w)] = len(images) + np.searchsorted(rows, w.rows)
-        images += opened[key].frames([int(r) for r in rows], *size)
-    columns = {
-        "frame_ids": torch.from_numpy(np.stack([frame_ids[id(w)] for w in chosen])),
-        "points": torch.from_numpy(np.stack([w.points for w in chosen])),
-        "scene": torch.full((len(chosen),), -1, dtype=torch.int64),
-    }
-    return Samples(columns, {"frames": Bank(torch.from_numpy(np.stack(images)), "frame_ids")})
+            frame_ids[id(w)] = before + np.searchsorted(rows, w.rows)
+        before += len(rows)
+        cuts.append(Cut(group[0].recording.video or Path(), opened[key], rows))
+    return cuts, np.stack([frame_ids[id(w)] for w in part])
 
 
 def federation(
@@ -221,23 +238,12 @@ def federation(
         cut = windows(recording, footage, options)
         skipped += not cut
         found[recording.person] += cut
-    people = {}
-    dropped = 0
-    for person, cut in sorted(found.items()):
-        if not cut:
-            raise DataError(too_few(person, 0, 0.0, options.gap_s))
-        session = [w.recording.session or w.recording.id for w in cut]
-        start, end = one_clock(
-            session, [w.start_s for w in cut], [w.end_s for w in cut], options.gap_s
-        )
-        part = temporal_split(person, start, end, options.gap_s, options.shares)
-        dropped += int((part < 0).sum())
-        people[person] = Splits(
-            *(
-                samples([w for w, p in zip(cut, part, strict=True) if p == k], opened, options.size)
-                for k in (TRAIN, VAL, TEST)
-            )
-        )
+    split = {person: _split(person, cut, options) for person, cut in sorted(found.items())}
+    # Everybody's frames at once: one bar shows how far all of them are.
+    made = iter(samples([part for parts in split.values() for part in parts], opened, options.size))
+    people = {person: Splits(next(made), next(made), next(made)) for person in split}
+    kept = sum(len(part) for parts in split.values() for part in parts)
+    dropped = sum(len(cut) for cut in found.values()) - kept
     said = {
         "split": f"per person, in time, shares {options.shares}, gaps of >= {options.gap_s:g} s",
         "left_out": f"{skipped} clips without a usable window, {dropped} windows in the gaps",
@@ -245,6 +251,16 @@ def federation(
         "scored": f"fixations (all valid gaze where unlabelled) within {options.max_gap_ms:g} ms",
     }
     return Federation(name, people, {**about, **said})
+
+
+def _split(person: str, cut: Sequence[Window], options: WindowOptions) -> list[list[Window]]:
+    """Return a person's windows for training, validation and test; none of those in the gaps."""
+    if not cut:
+        raise DataError(too_few(person, 0, 0.0, options.gap_s))
+    session = [w.recording.session or w.recording.id for w in cut]
+    start, end = one_clock(session, [w.start_s for w in cut], [w.end_s for w in cut], options.gap_s)
+    part = temporal_split(person, start, end, options.gap_s, options.shares)
+    return [[w for w, p in zip(cut, part, strict=True) if p == k] for k in (TRAIN, VAL, TEST)]
 
 
 def person_of(folder: Path, root: Path) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import torch
 from annotated_types import Ge
+from torch import Tensor
 
 from vergence.core.ranges import check_ranges
 from vergence.core.site import Dataset, Federation, Samples, Splits
@@ -41,13 +42,21 @@ class Toy(Dataset):
         about = {"licence": "made up", "split": "60/20/20 at random", "citation": "none"}
         return Federation("toy", people, about)
 
-    def _person(self, number: int, common: torch.Tensor) -> Splits:
-        generator = Stream("toy", self.seed, number).torch()
-        own = common + self.strength * torch.randn(self.inputs, generator=generator)
-        n = self.samples * (1 + number % 3)
-        x = torch.randn(n, self.inputs, generator=generator)
-        y = x @ own + 0.1 * torch.randn(n, generator=generator)
-        whole = Samples({"x": x, "y": y})
-        a, b = n * 6 // 10, n * 8 // 10
-        rows = torch.arange(n)
-        return Splits(whole.subset(rows[:a]), whole.subset(rows[a:b]), whole.subset(rows[b:]))
+    def _person(self, number: int, common: Tensor) -> Splits:
+        stream = Stream("toy", self.seed, number)
+        return person(stream, common, self.strength, self.samples * (1 + number % 3))
+
+
+def person(stream: Stream, common: Tensor, strength: float, samples: int) -> Splits:
+    """Draw one person's inputs `x` `[n, inputs]` and targets `y` `[n]`, split 60/20/20.
+
+    y = x . (common + strength * own) + noise, with standard normal own and noise of deviation 0.1.
+    """
+    generator = stream.torch()
+    own = common + strength * torch.randn(len(common), generator=generator)
+    x = torch.randn(samples, len(common), generator=generator)
+    y = x @ own + 0.1 * torch.randn(samples, generator=generator)
+    a, b = samples * 6 // 10, samples * 8 // 10
+    parts = [Samples({"x": x[rows], "y": y[rows]})
+             for rows in (slice(0, a), slice(a, b), slice(b, samples))]  # fmt: skip
+    return Splits(*parts)

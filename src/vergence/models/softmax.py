@@ -1,0 +1,67 @@
+"""Logistic regression on pixels: the smallest image classifier."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vergence.core.task import Model
+from vergence.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Softmax(Model):
+    """One score per class, linear in the pixels; zeros at the start. 7,850 parameters by default.
+
+    The problem is convex, so every method can be told by how near it gets to the one optimum.
+
+    Attributes:
+        image: (channels, height, width) of the images.
+        classes: how many.
+    """
+
+    image: tuple[int, int, int] = (1, 28, 28)
+    classes: int = 10
+
+    def build(self) -> SoftmaxNet:
+        """Return the network.
+
+        Raises:
+            ConfigError: sizes that are not positive, or fewer than two classes.
+        """
+        if len(self.image) != 3 or min(self.image) < 1 or self.classes < 2:
+            raise ConfigError(
+                "softmax: image must be three positive numbers and classes at least 2, as "
+                f"(1, 28, 28) and 10; got {self.image} and {self.classes}"
+            )
+        return SoftmaxNet(self.image, self.classes)
+
+
+class SoftmaxNet(nn.Module):
+    """Images `[B, *image]` with pixels in [0, 1] to unnormalised log-probabilities."""
+
+    def __init__(self, image: tuple[int, int, int], classes: int) -> None:
+        super().__init__()
+        self.image = tuple(image)
+        self.linear = nn.Linear(math.prod(image), classes)
+        torch.nn.init.zeros_(self.linear.weight)
+        torch.nn.init.zeros_(self.linear.bias)
+
+    def forward(
+        self, image: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch classes"]:
+        """Return the scores.
+
+        Raises:
+            ConfigError: images of another size.
+        """
+        if tuple(image.shape[1:]) != self.image:
+            raise ConfigError(
+                f"softmax takes images [B, {', '.join(map(str, self.image))}], got "
+                f"{list(image.shape)}; set model.image to their size"
+            )
+        return self.linear(image.flatten(1))
