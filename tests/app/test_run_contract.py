@@ -131,16 +131,24 @@ def test_results_say_what_the_tables_say(out, label):
 def test_fingerprint_is_the_sha_256_of_server_and_client_digests_in_client_order(out, label):
     """Recomputed with hashlib alone from the files in state/."""
     folder = out / label
-    done = json.loads((folder / "state" / "checkpoint.json").read_text())["done"]
+    manifest = json.loads((folder / "state" / "checkpoint.json").read_text())
+    done = manifest["done"]
     told = results(folder)
     assert set(told["fingerprint"]) == {"0", "5"}
     for seed, sha in told["fingerprint"].items():
-        files = {name: file for name, (file, _) in done[seed]["files"].items()}
+        files = {name: file for name, (file, *_) in done[seed]["files"].items()}
 
         def digest(name, files=files):
             return hashlib.sha256((folder / "state" / files[name]).read_bytes()).hexdigest()
 
-        text = digest("server") + "".join(f"{p}:{digest(f'client.{p}')}" for p in told["people"])
+        how = " ".join(map(str, manifest["solving"][seed][:4])) + " "
+        text = (
+            how
+            + digest("server")
+            + "".join(
+                f"{p}:{digest(f'client.{p}')}" for p in told["people"] if f"client.{p}" in files
+            )
+        )
         assert hashlib.sha256(text.encode()).hexdigest() == sha
     assert told["fingerprint"]["0"] != told["fingerprint"]["5"]
 

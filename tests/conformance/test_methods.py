@@ -18,6 +18,8 @@ from vergence.core.stream import Stream
 from vergence.core.wire import Message, add_up
 from vergence.data.toy import Toy as People
 from vergence.engines.conduct import Plan, conduct
+from vergence.engines.desk import Desk
+from vergence.engines.shelf import Registry, Shelf
 from vergence.engines.simulator import Simulator
 from vergence.engines.store import TABLES, Folder
 from vergence.engines.turn import Worker, drive
@@ -71,15 +73,15 @@ def test_bytes_engine_equals_simulator(method, tmp_path):
 class Shuffled(InProcess):
     """A crew whose results arrive in another order each time."""
 
-    def run(self, orders, known):
-        done = list(super().run(orders, known))
+    def run(self, job):
+        done = list(super().run(job))
         order = Stream("shuffle", len(done)).numpy().permutation(len(done))
         yield from (done[i] for i in order)
 
 
 def test_arrival_order_does_not_matter(method, tmp_path, monkeypatch):
     plain = run(method, tmp_path / "a")[1].fingerprint
-    monkeypatch.setattr("vergence.engines.conduct.crew", lambda worker, *_: Shuffled(worker))
+    monkeypatch.setattr("vergence.engines.conduct.crew", lambda desk, *_: Shuffled(desk))
     assert run(method, tmp_path / "b")[1].fingerprint == plain
 
 
@@ -150,12 +152,16 @@ def test_empty_reply_set_leaves_the_server_unchanged(method):
     assert same(after, server)
 
 
-def transcript(method, rounds=3):
+def transcript(method, place, rounds=3):
     """Return every request and sealed reply of a few rounds: what leaves and reaches clients."""
     people = People(people=3).load()
     trained_on = people.pooled() if method.pooled else people
     worker = Worker(method, TASK, trained_on, people, Stream("run", 0))
-    simulator = Simulator(method, InProcess(worker), Plan().presence, Stream("run", 0))
+    place.mkdir(exist_ok=True)
+    shelf = Shelf(place, 0, worker.records)
+    simulator = Simulator(
+        method, InProcess(Desk(worker, shelf)), Plan().presence, Stream("run", 0), Registry(shelf)
+    )
     seen, server = [], method.server(TASK)
 
     def answer(request, at):
@@ -180,9 +186,9 @@ def _order(client, message, state):
     return Order("turn", client, message, state)
 
 
-def test_exposure_equals_the_committed_table(method):
+def test_exposure_equals_the_committed_table(method, tmp_path):
     found = {}
-    for request, _, _, sealed, _ in transcript(method):
+    for request, _, _, sealed, _ in transcript(method, tmp_path):
         kinds = {type(tree.weight) for tree in sealed.trees.values()}
         weight = "mask" if Mask in kinds else "per entry" if Params in kinds else "number"
         found[request.verb] = (request.reveal, tuple(sealed.trees), weight)
@@ -190,11 +196,11 @@ def test_exposure_equals_the_committed_table(method):
     assert found == declared
 
 
-def test_nothing_undeclared_leaves_a_client(method):
+def test_nothing_undeclared_leaves_a_client(method, tmp_path):
     """Entries of weight 0 are erased, metrics are numbers, and no reply holds the raw data."""
     data = People(people=3).load()
     rows = {float(v) for s in data.people.values() for v in s.train.columns["y"]}
-    for _, _, _, sealed, _ in transcript(method):
+    for _, _, _, sealed, _ in transcript(method, tmp_path):
         for tree in sealed.trees.values():
             if isinstance(tree.weight, Mask):
                 assert not tree.total.flat[~tree.weight.bits].any()
@@ -248,5 +254,5 @@ def test_bad_replies_are_quarantined_as_if_silent(method, tmp_path, monkeypatch)
         _, quiet = run(method, tmp_path / "quiet")
     assert same(bad.server, quiet.server)
     for client in ("p00", "p02", "p03"):
-        assert same(bad.clients[client], quiet.clients[client])
+        assert same(bad.clients.get(client), quiet.clients.get(client))
     assert "quarantined: finite" in (folder.path / "turns.csv").read_text()

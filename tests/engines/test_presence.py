@@ -1,13 +1,17 @@
 """Who is asked, who is away, who is lost: drawn by key, told in the tables, leaving no trace."""
 
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chi2
 
 from tests.app.commands import ONE, vergence, write
 from tests.engines.toys import LOCAL, conducted, table
+from vergence.core.site import Numbered
 from vergence.core.state import same
 from vergence.core.stream import Stream
 from vergence.engines.presence import Presence
@@ -150,6 +154,113 @@ def test_in_a_rhythm_people_sleep_at_their_own_hours():
     presence = Presence(rhythm=True)
     clients = [f"p{i}" for i in range(20)]
     assert len({tuple(presence.ask(clients, r, STREAM)) for r in range(24)}) > 10
+
+
+# --- many clients
+
+MILLION = Numbered(range(1_000_000))
+
+
+def away(share: int) -> dict[str, int]:
+    """All but every `share`-th of a thousand clients, gone from the start."""
+    return {f"c{i:07d}": 0 for i in range(1000) if i % share}
+
+
+ABSENCES = st.sampled_from([
+    {}, {"rhythm": True}, {"gone": away(2)}, {"gone": away(100)}, {"rhythm": True, "day": 3},
+])  # fmt: skip
+
+
+@given(st.integers(1, 1200), st.integers(1, 400), ABSENCES, st.integers(0, 50))
+def test_a_cohort_is_distinct_present_in_order_full_and_keyed(people, cohort, options, round):
+    """Against looking at everybody; tries fill it or give way to that."""
+    clients = Numbered(range(people))
+    asked = Presence(cohort=cohort, **options).ask(clients, round, STREAM)
+    present = {c for c in clients if Presence(**options).here(c, round, STREAM)}
+    places = [clients.index(c) for c in asked]
+    assert places == sorted(set(places))
+    assert set(asked) <= present
+    assert len(asked) == min(cohort, len(present))
+    again = Presence(cohort=cohort, **options).ask(tuple(clients), round, Stream("run", 0))
+    assert again == asked
+
+
+@given(st.integers(1, 1200), st.floats(0.001, 1.0), ABSENCES, st.integers(0, 50))
+def test_a_share_is_of_those_present(people, share, options, round):
+    clients = Numbered(range(people))
+    asked = Presence(cohort=share, **options).ask(clients, round, STREAM)
+    present = [c for c in clients if Presence(**options).here(c, round, STREAM)]
+    assert len(asked) == min(max(1, int(share * len(present) + 0.5)), len(present))
+    assert asked == [c for c in present if c in set(asked)]
+
+
+@pytest.mark.parametrize(("options", "present"), [
+    ({}, range(40)),
+    ({"gone": {f"c{i:07d}": 0 for i in range(0, 40, 2)}}, range(1, 40, 2)),  # mostly by trying
+    ({"gone": {f"c{i:07d}": 0 for i in range(34)}}, range(34, 40)),  # mostly by looking
+])  # fmt: skip
+def test_everybody_present_is_asked_equally_often(options, present):
+    """4000 rounds, three of those present each.
+
+    Of n present, a client is asked 12000 / n times on average with variance 4000 (3/n)(1 - 3/n);
+    the sum of squares over that variance, times (n - 1) / n, is chi-square with n - 1 degrees of
+    freedom. The seed is fixed; the bound is the 0.999 quantile.
+    """
+    clients, presence, n = Numbered(range(40)), Presence(cohort=3, **options), len(present)
+    found = Counter(c for r in range(4000) for c in presence.ask(clients, r, STREAM))
+    assert set(found) == {clients[i] for i in present}
+    variance = 4000 * (3 / n) * (1 - 3 / n)
+    statistic = sum((k - 12_000 / n) ** 2 for k in found.values()) / variance * (n - 1) / n
+    assert statistic < chi2.ppf(0.999, n - 1)
+
+
+def test_both_ways_of_drawing_are_taken(monkeypatch):
+    """Half of 40 present: ten tries nearly always find three. Six present: mostly they do not."""
+    tries = Presence._try
+    found = []
+    monkeypatch.setattr(
+        Presence, "_try", lambda *a: found.append(tries(*a)) or found[-1]
+    )  # fmt: skip
+    counts = []
+    for since in (20, 34):
+        found.clear()
+        gone = {f"c{i:07d}": 0 for i in range(since)}
+        for r in range(200):
+            Presence(cohort=3, gone=gone).ask(Numbered(range(40)), r, STREAM)
+        counts.append(sum(f is not None for f in found))
+    assert counts[0] > 180
+    assert 0 < counts[1] < 100
+
+
+@pytest.mark.parametrize("options", [
+    {"cohort": 100}, {"cohort": 1e-4}, {"cohort": 100, "rhythm": True},
+    {"cohort": 100, "gone": {"c0000001": 0}}, {"cohort": 100, "lost": 0.5},
+])  # fmt: skip
+def test_a_hundred_of_a_million_are_drawn_within_five_milliseconds(options):
+    """The best of ten rounds: a busy machine is not a failure."""
+    presence, best = Presence(**options), 1.0
+    for round in range(10):
+        began = time.perf_counter()
+        asked = presence.ask(MILLION, round, STREAM)
+        for client in asked:
+            presence.loses(client, round, STREAM)
+        best = min(best, time.perf_counter() - began)
+        assert len(asked) == 100
+    assert best < 5e-3
+
+
+def test_those_who_stay_are_all_at_no_cost_or_less_the_gone():
+    assert Presence(gone={"c0000003": 2}).staying(MILLION, 1) is MILLION
+    presence = Presence(gone={"b": 2, "c": 3})
+    assert [presence.staying("abc", r) for r in (1, 2, 3)] == ["abc", ["a", "c"], ["a"]]
+
+
+def test_a_stranger_among_a_million_is_told_without_listing_them():
+    with pytest.raises(ConfigError, match="no client 'p7'; known: c0000000 to c0999999, 1,000,000"):
+        Presence(gone={"p7": 1}).check(MILLION)
+    Presence(gone={"c0000007": 1}).check(MILLION)
+    with pytest.raises(ConfigError, match="did you mean 'p07'"):
+        Presence(gone={"p7": 1}).check(["p07", "a"])
 
 
 # --- whole runs

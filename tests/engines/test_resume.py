@@ -153,7 +153,7 @@ def test_resuming_an_index_finishes_only_what_is_missing(tmp_path, monkeypatch):
     whole = run(tmp_path, SEVERAL, out="whole")
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(store, "write_whole", Interrupt(25, after=False))
+        patch.setattr(store, "write_whole", Interrupt(22, after=False))
         with pytest.raises(PartialRun, match=r"interrupted.*vergence resume"):
             run(tmp_path, SEVERAL)
     assert (out / "local_only" / "results.json").exists()

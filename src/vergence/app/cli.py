@@ -179,6 +179,27 @@ def verify(folder: Path) -> None:
             out.print(f"{found.label} seed {seed}: {sha} ok", soft_wrap=True, highlight=False)
 
 
+@app.command
+def bench(
+    *workloads: str,
+    json: Path | None = None,
+    rounds: int | None = None,
+    peer_python: list[str] = [],  # noqa: B006
+) -> None:
+    """Measure the engine against plain gradient steps and, where installed, other simulators.
+
+    Args:
+        workloads: gaze15, gaze15s, xdev, xdevmlp, logistic, fedcpf; none named: all.
+        json: write every number there.
+        rounds: timed rounds per workload, instead of its own number.
+        peer_python: `NAME=PATH`, the Python that has a peer (flower, pfl, pfllib) installed; may
+            be given several times. PFLlib's source is named by the variable PFLLIB.
+    """
+    from vergence.bench.report import run as measure
+
+    measure(workloads, out, json, rounds, peer_python)
+
+
 @data.command(name="list")
 def list_data() -> None:
     """List the data sets vergence reads."""

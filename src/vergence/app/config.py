@@ -214,22 +214,36 @@ def find(kind: str, name: str, base: type[T]) -> type[T]:
         sys.modules[spec.name] = module  # dataclasses look up their annotations there
         spec.loader.exec_module(module)
     else:
-        known = names(kind, base)
-        if name not in known:
+        # Importing all of a kind, to list their names, takes a third of a second.
+        module = importlib.import_module(f"vergence.{kind}.{name}") if exists(kind, name) else None
+        if module is None or not offered(module, base):
+            known = names(kind, base)
             what = "data set" if kind == "data" else kind.removesuffix("s")
             raise ConfigError(f"no {what} named '{name}'{nearest(name, known)}")
-        module = importlib.import_module(f"vergence.{kind}.{name}")
     return only(module, base)
+
+
+def exists(kind: str, name: str) -> bool:
+    """Tell whether there is a module of this name, without importing it."""
+    package = importlib.import_module(f"vergence.{kind}")
+    return any(info.name == name for info in pkgutil.iter_modules(package.__path__))
+
+
+def offered(module: types.ModuleType, base: type[T]) -> list[type[T]]:
+    """Return the subclasses of `base` that a module defines."""
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, base)
+        and value.__module__ == module.__name__
+        and not value.__name__.startswith("_")
+    ]
 
 
 def only(module: types.ModuleType, base: type[T]) -> type[T]:
     """Return the one subclass of `base` that a module defines."""
-    found = [
-        value
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, base)
-        and value.__module__ == module.__name__ and not value.__name__.startswith("_")
-    ]  # fmt: skip
+    found = offered(module, base)
     if len(found) != 1:
         raise ConfigError(f"{module.__name__} must define exactly one {base.__name__}")
     return found[0]
@@ -241,9 +255,7 @@ def names(kind: str, base: type) -> list[str]:
     found = []
     for info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"vergence.{kind}.{info.name}")
-        own = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, base)
-               and v.__module__ == module.__name__]  # fmt: skip
-        if own:
+        if offered(module, base):
             found.append(info.name)
     return found
 

@@ -9,7 +9,7 @@ import platform
 import resource
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.task import Task
 from vergence.engines.conduct import UPLOAD
-from vergence.engines.store import saving, write_whole
+from vergence.engines.store import Solving, saving, write_whole
 from vergence.metrics.intervals import interval
 
 HARM = 0.01
@@ -96,6 +96,8 @@ def write_results(
     name: str,
     task: Task,
     federation: Federation,
+    people: Sequence[str],
+    solving: Solving,
     fingerprints: Mapping[int, str],
     personal: float | None,
     rounds: int,
@@ -109,7 +111,8 @@ def write_results(
         "label": label,
         "task": type(task).__module__.rpartition(".")[2],
         "federation": federation.name,
-        "people": list(federation.clients),
+        "people": list(people),
+        "clients": len(federation.clients),
         "seeds": list(fingerprints),
         "rounds": rounds,
         "headline": task.headline,
@@ -118,6 +121,7 @@ def write_results(
         "bytes": traffic(folder),
         "seconds": seconds(folder),
         "peak_mb": peak / 1024,
+        "solver": {**solving._asdict()},
         "harmed_vs_local": None,
         "personal_fraction": personal,
         "input": input_shape(federation),

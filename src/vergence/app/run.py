@@ -31,7 +31,7 @@ from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.stream import Stream
 from vergence.core.task import Task
-from vergence.engines.conduct import conduct
+from vergence.engines.conduct import conduct, measured
 from vergence.engines.store import Folder, saving
 from vergence.engines.turn import Worker
 from vergence.errors import ConfigError, PartialRun, StateError
@@ -53,6 +53,7 @@ def load_data(experiment: Experiment) -> Loaded:
         DataError: a data file, or the presence trace, is unusable.
         ConfigError: task, model and federation do not fit together.
     """
+    torch.set_num_threads(1)  # the workers' number: more would wait for each other here
     raw = experiment.dataset.load(data_root(experiment.root))
     experiment.plan.presence.check(raw.clients)
     task = experiment.task(experiment.plan.seeds[0])
@@ -71,8 +72,14 @@ def load_data(experiment: Experiment) -> Loaded:
 
 
 def digest(federation: Federation) -> str:
-    """Return the SHA-256 over everybody's columns and banks."""
+    """Return the SHA-256 over everybody's columns and banks.
+
+    Of people made on demand, over what they are made from and the first and last of them.
+    """
     whole, seen = hashlib.sha256(), set()
+    if federation.recipe is not None:
+        whole.update(f"{federation.recipe}\0{len(federation.people)}".encode())
+        federation = federation.only([federation.clients[0], federation.clients[-1]])
     for person, splits in federation.people.items():
         for part in (splits.train, splits.val, splits.test):
             tensors = {**part.columns, **{n: b.rows for n, b in part.banks.items()}}
@@ -138,7 +145,8 @@ def locked(out: Path) -> Iterator[None]:
 def _all_methods(experiment: Experiment, loaded: Loaded, out: Path) -> None:
     task = experiment.task(experiment.plan.seeds[0])
     if not (out / "priors.csv").exists():
-        results.write_priors(out / "priors.csv", task, loaded.ready)
+        people = loaded.ready.only(measured(loaded.ready, experiment.plan))
+        results.write_priors(out / "priors.csv", task, people)
     total = experiment.plan.rounds * len(experiment.plan.seeds)
     with progress_bar() as bar:
         for label, method in experiment.methods.items():
@@ -212,6 +220,7 @@ def _leave_behind(
     shares = [s for saved in finals if (s := _share(method, saved)) is not None]
     results.write_results(
         path, label, type(method).__module__.rpartition(".")[2], first.task, loaded.raw,
+        measured(loaded.raw, experiment.plan), first.solving,
         {saved.task.seed: saved.fingerprint for saved in finals},
         float(np.mean(shares)) if shares else None, experiment.plan.rounds,
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ from vergence.app import seals
 from vergence.app.config import Experiment, load
 from vergence.app.runs import read
 from vergence.core.method import Method
-from vergence.core.site import POOLED
+from vergence.core.state import digest, pack
 from vergence.core.task import Task
 from vergence.engines.conduct import fingerprint
-from vergence.engines.store import Progress, load_progress, read_manifest
+from vergence.engines.shelf import Registry, Shelf
+from vergence.engines.store import Solving, load_progress, read_manifest
 from vergence.errors import StateError
 
 
@@ -27,8 +27,9 @@ class Saved:
     method: Method
     task: Task
     server: Any
-    clients: Mapping[str, Any]
+    clients: Registry
     fingerprint: str
+    solving: Solving
 
 
 def one_run(folder: Path) -> Experiment:
@@ -58,10 +59,14 @@ def read_saved(folder: Path, seed: int | None = None) -> Saved:
         raise StateError(f"{folder}: seed {seed} is not finished (finished: {done})")
     task = experiment.task(seed)
     about = manifest["done"][str(seed)]
-    records = [*method.state_records(task), Progress]
+    records = method.state_records(task)
     final = load_progress(folder, about["files"], experiment.plan.rounds, records)
-    return Saved(folder, experiment, method, task, final.server, final.clients,
-                 about["fingerprint"])  # fmt: skip
+    clients = Registry(Shelf(folder / "state", seed, records))
+    clients.restore(final.filed)
+    solving = Solving(*manifest["solving"][str(seed)])
+    return Saved(
+        folder, experiment, method, task, final.server, clients, about["fingerprint"], solving
+    )
 
 
 def verify(folder: Path) -> list[tuple[int, str]]:
@@ -79,8 +84,7 @@ def verify(folder: Path) -> list[tuple[int, str]]:
     found = []
     for seed in experiment.plan.seeds:
         saved = read_saved(folder, seed)
-        order = (POOLED,) if saved.method.pooled else results["people"]
-        sha = fingerprint(saved.server, saved.clients, order)
+        sha = fingerprint(digest(pack(saved.server)), saved.clients.filed, saved.solving)
         recorded = results["fingerprint"][str(seed)]
         if sha != recorded:
             raise StateError(

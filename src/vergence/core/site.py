@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
+
+from vergence.errors import ConfigError
 
 if TYPE_CHECKING:
     from vergence.core.stream import Stream
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 Batch = dict[str, Tensor]
 POOLED = "everyone"
 """The one client of pooled data."""
+MANY = 100_000
+"""So many people made on demand are not held at once."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,15 @@ class Samples:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def take(self, rows: Tensor) -> Batch:
-        """Return the batch made of these sample numbers (`rows`: int64 `[batch]`)."""
-        batch = {name: column[rows] for name, column in self.columns.items()}
+    def take(self, rows: Tensor | slice) -> Batch:
+        """Return the batch made of these sample numbers (int64 `[batch]`), or of a range of them.
+
+        A range of columns is a view: do not change it in place.
+        """
+        if isinstance(rows, slice):
+            batch = {name: column[rows] for name, column in self.columns.items()}
+        else:
+            batch = {name: column.index_select(0, rows) for name, column in self.columns.items()}
         for name, bank in self.banks.items():
             batch[name] = bank.rows[batch[bank.by]]
         return batch
@@ -92,12 +102,115 @@ class Splits:
     test: Samples
 
 
+class Numbered(Sequence[str]):
+    """Ids `c0000000`, `c0000001`, ..., made from their numbers: a client costs no memory.
+
+    Example:
+        >>> ids = Numbered(range(1_000_000))
+        >>> ids[-1], ids.index("c0000042"), "c1000000" in ids
+        ('c0999999', 42, False)
+    """
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: range) -> None:
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Numbered: ...
+    def __getitem__(self, at: int | slice) -> str | Numbered:
+        found = self.numbers[at]
+        return Numbered(found) if isinstance(found, range) else f"c{found:07d}"
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"c{number:07d}" for number in self.numbers)
+
+    def __contains__(self, client: object) -> bool:
+        return isinstance(client, str) and self.number(client) is not None
+
+    def __repr__(self) -> str:
+        return f"Numbered({self.numbers!r})"
+
+    def number(self, client: str) -> int | None:
+        """Return a client's number, None for a stranger."""
+        digits = client[1:]
+        if not (len(digits) < 20 and digits.isascii() and digits.isdigit()):
+            return None
+        number = int(digits)
+        return number if number in self.numbers and f"c{number:07d}" == client else None
+
+    def index(self, client: str, start: int = 0, stop: int | None = None) -> int:
+        """Return a client's place.
+
+        Raises:
+            ValueError: no such client there.
+        """
+        number = self.number(client)
+        at = -1 if number is None else self.numbers.index(number)
+        if at not in range(len(self))[start:stop]:
+            raise ValueError(f"no client '{client}'")
+        return at
+
+    def count(self, client: str) -> int:
+        """Return how often a client is there: once, or not at all."""
+        return int(client in self)
+
+
+class Population(Mapping[str, Splits]):
+    """People made on demand, the same ones every time: none is kept but the last.
+
+    Args:
+        count: how many there are; their ids are `Numbered`.
+        make: returns the splits of a person number, from 0.
+        recipe: everything the people depend on (options, a seed), in words: it stands for the
+            data where all of it would be digested.
+    """
+
+    def __init__(self, count: int, make: Callable[[int], Splits], recipe: str) -> None:
+        self.ids, self.recipe = Numbered(range(count)), recipe
+        self._make = make
+        self._last: tuple[str, Splits] | None = None
+
+    def __getitem__(self, client: str) -> Splits:
+        last = self._last  # a turn looks its client up for training and again for measuring
+        if last is not None and last[0] == client:
+            return last[1]
+        number = self.ids.number(client)
+        if number is None:
+            raise KeyError(client)
+        made = self._make(number)
+        self._last = client, made
+        return made
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self.ids
+
+    # A mapping would compare everybody's data.
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
 @dataclass(frozen=True)
 class Federation:
     """People and their data, loaded and split.
 
-    `people` maps a client id to its splits, in client order. `about` says what the data is:
-    `licence`, `citation`, `split` and whatever else a reader of the results must know.
+    `people` maps a client id to its splits, in client order: a dict, or a `Population` where there
+    are more than can be held. `about` says what the data is: `licence`, `citation`, `split` and
+    whatever else a reader of the results must know.
     """
 
     name: str
@@ -105,12 +218,38 @@ class Federation:
     about: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def clients(self) -> tuple[str, ...]:
-        """Client ids, in client order."""
-        return tuple(self.people)
+    def clients(self) -> Sequence[str]:
+        """Client ids, in client order: a tuple, or a population's numbered ids."""
+        return self.people.ids if isinstance(self.people, Population) else tuple(self.people)
+
+    @property
+    def recipe(self) -> str | None:
+        """What the people depend on where they are made on demand, None where they are held."""
+        return self.people.recipe if isinstance(self.people, Population) else None
+
+    def only(self, clients: Sequence[str]) -> Federation:
+        """The same federation with these people alone, all of them held."""
+        return replace(self, people={client: self.people[client] for client in clients})
+
+    def refuse_many(self, what: str) -> None:
+        """Refuse `what`, which holds everybody's data at once, where people are too many for it.
+
+        Raises:
+            ConfigError: these are more than 100,000 people made on demand.
+        """
+        if isinstance(self.people, Population) and len(self.people) > MANY:
+            raise ConfigError(
+                f"{what} would hold the data of {len(self.people):,} people of '{self.name}' at "
+                f"once, at most {MANY:,} are allowed; set federation.people to fewer"
+            )
 
     def pooled(self) -> Federation:
-        """Everybody's data at one client, as a data centre would hold it."""
+        """Everybody's data at one client, as a data centre would hold it.
+
+        Raises:
+            ConfigError: these are more than 100,000 people made on demand.
+        """
+        self.refuse_many("pooling")
         whole = {
             part: Samples.concatenate([getattr(s, part) for s in self.people.values()])
             for part in ("train", "val", "test")
@@ -118,7 +257,12 @@ class Federation:
         return replace(self, people={POOLED: Splits(**whole)})
 
     def map_bank(self, name: str, change: Callable[[Tensor], Tensor]) -> Federation:
-        """Replace the rows of one bank everywhere; a bank shared by people is changed once."""
+        """Replace the rows of one bank everywhere; a bank shared by people is changed once.
+
+        Raises:
+            ConfigError: these are more than 100,000 people made on demand.
+        """
+        self.refuse_many(f"changing the bank '{name}'")
         done: dict[int, Tensor] = {}
 
         def changed(samples: Samples) -> Samples:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load
 from torch import Tensor
 
 from vergence.core.mask import Mask
@@ -24,15 +27,57 @@ from vergence.core.params import Layout, Params
 from vergence.errors import StateError
 
 HEADER = "vergence"
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+"""What safetensors calls torch's types."""
 
 
 def pack(state: Any) -> bytes:
     """Return a state as bytes; equal states give equal bytes."""
-    writer = _Writer()
-    tree = writer.write(state, "s")
-    layouts = [[x.names, x.shapes] for x in writer.layouts]
-    header = json.dumps({"tree": tree, "layouts": layouts}, separators=(",", ":"))
-    return save(writer.arrays, {HEADER: header})
+    return Packed(state).bytes()
+
+
+class Packed:
+    """A state taken apart: its arrays, by path, and a JSON text for everything else."""
+
+    def __init__(self, state: Any) -> None:
+        writer = _Writer()
+        tree = writer.write(state, "s")
+        layouts = [[x.names, x.shapes] for x in writer.layouts]
+        self.arrays = writer.arrays
+        self.header = json.dumps({"tree": tree, "layouts": layouts}, separators=(",", ":"))
+
+    def chunks(self) -> list[memoryview]:
+        """Return it as safetensors bytes, part by part: no array is copied.
+
+        The library's own `save` copies every array twice, 2.5 ms for the state of a FedCPF client.
+        """
+        names = sorted(self.arrays, key=lambda n: (-self.arrays[n].element_size(), n))
+        about: dict[str, Any] = {"__metadata__": {HEADER: self.header}}
+        parts, at = [], 0
+        for name in names:
+            array = self.arrays[name]
+            part = array.reshape(-1).view(torch.uint8).numpy().data
+            end = at + part.nbytes
+            about[name] = {"dtype": DTYPES[array.dtype], "shape": list(array.shape),
+                           "data_offsets": [at, end]}  # fmt: skip
+            parts.append(part)
+            at = end
+        head = json.dumps(about, separators=(",", ":")).encode()
+        head += b" " * (-len(head) % 8)
+        return [memoryview(len(head).to_bytes(8, "little") + head), *parts]
+
+    def bytes(self) -> bytes:
+        """Return it as safetensors bytes."""
+        return b"".join(self.chunks())
+
+    @property
+    def finite(self) -> bool:
+        """Whether no array holds NaN or infinity."""
+        return all(is_finite(array) for array in self.arrays.values())
 
 
 def unpack(data: bytes, *records: type) -> Any:
@@ -42,10 +87,27 @@ def unpack(data: bytes, *records: type) -> Any:
         StateError: the bytes are damaged or hold a record type that was not named.
     """
     try:
-        arrays = load(data)
-        header = read_header(data)
+        return _read(load(data), read_header(data), records)
     except (SafetensorError, KeyError, ValueError) as error:
         raise StateError(f"this is not a readable vergence state ({error})") from None
+
+
+def unpack_file(path: Path, *records: type) -> Any:
+    """Undo `pack` for a file, whose arrays are mapped into memory instead of read.
+
+    Raises:
+        StateError: the file is missing, damaged, or holds a record type that was not named.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            header = json.loads(file.metadata()[HEADER])
+        return _read(arrays, header, records)
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise StateError(f"{path} is not a readable vergence state ({error})") from None
+
+
+def _read(arrays: dict[str, Tensor], header: Any, records: Sequence[type]) -> Any:
     layouts = [Layout(tuple(n), tuple(tuple(s) for s in shapes)) for n, shapes in header["layouts"]]
     return _Reader(arrays, layouts, known_records(*records)).read(header["tree"])
 
@@ -56,9 +118,12 @@ def read_header(data: bytes) -> Any:
     return json.loads(json.loads(data[8 : 8 + size])["__metadata__"][HEADER])
 
 
-def digest(data: bytes) -> str:
-    """Return the SHA-256 of packed bytes."""
-    return hashlib.sha256(data).hexdigest()
+def digest(*chunks: bytes | memoryview) -> str:
+    """Return the SHA-256 of packed bytes, whole or in chunks."""
+    whole = hashlib.sha256()
+    for chunk in chunks:
+        whole.update(chunk)
+    return whole.hexdigest()
 
 
 def array_bytes(data: bytes) -> dict[str, int]:
@@ -66,6 +131,7 @@ def array_bytes(data: bytes) -> dict[str, int]:
     return {name: t.numel() * t.element_size() for name, t in load(data).items()}
 
 
+@lru_cache
 def known_records(*records: type) -> dict[str, type]:
     """Return these dataclasses and all that their fields name, by class name."""
     found: dict[str, type] = {}
@@ -157,11 +223,11 @@ def same(a: Any, b: Any) -> bool:
 
 def finite(state: Any) -> bool:
     """Tell whether no array of a state holds NaN or infinity."""
-    writer = _Writer()
-    writer.write(state, "s")
-    return all(bool(torch.isfinite(a).all()) for a in writer.arrays.values())
+    return Packed(state).finite
 
 
-def is_finite(params: Params) -> bool:
-    """Tell whether no entry is NaN or infinite."""
-    return bool(torch.isfinite(params.flat).all())
+def is_finite(array: Tensor) -> bool:
+    """Tell whether no entry is NaN or infinite; the extremes pass NaN on."""
+    if not array.is_floating_point() or not array.numel():
+        return True
+    return all(math.isfinite(float(extreme)) for extreme in torch.aminmax(array))

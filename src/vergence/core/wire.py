@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -86,15 +86,16 @@ def seal(answer: Reply, round: int) -> Sealed:
     trees = {}
     for name, update in answer.trees.items():
         weight = answer.weight_of(name)
-        if isinstance(weight, int | float):
-            weight = float(weight)
-            flat = update.flat * weight if weight else torch.zeros_like(update.flat)
-        elif isinstance(weight, Mask):
-            flat = torch.where(weight.bits, update.flat, torch.zeros_like(update.flat))
+        if isinstance(weight, Mask):
+            total = weight.keep(update)
+        elif isinstance(weight, Params):
+            total = Mask(weight.flat != 0, weight.layout).keep(update) * weight
         else:
-            erased = torch.where(weight.flat == 0, torch.zeros_like(update.flat), update.flat)
-            flat = erased * weight.flat
-        trees[name] = SealedTree(update.like(flat), weight)
+            weight = float(weight)
+            total = update if weight == 1 else update * weight
+            if not weight:  # erased, whatever it was
+                total = Params.zeros(update.layout, update.flat.dtype)
+        trees[name] = SealedTree(total, weight)
     return Sealed(round, trees, answer.metrics)
 
 
@@ -124,36 +125,71 @@ class Aggregate:
         return self.weights[tree]
 
 
-def add_up(replies: Iterable[Sealed], layouts: Mapping[str, Params]) -> Aggregate:
-    """Sum sealed replies in the order given; `layouts` shapes the trees if nobody replies."""
-    totals: dict[str, Params] = {}
-    weights: dict[str, float | Params] = {}
-    metrics: dict[str, list[float]] = {}
-    count = 0
-    for sealed in replies:
-        count += 1
+class Sum:
+    """Sealed replies added up in place: a tree's total and weights, in the order of `add`.
+
+    `new(n, dtype)` makes a buffer: ordinary memory, or memory that processes share.
+    """
+
+    def __init__(self, new: Callable[[int, torch.dtype], Tensor] | None = None) -> None:
+        self.new = new or (lambda n, dtype: torch.empty(n, dtype=dtype))
+        self.totals: dict[str, Params] = {}
+        self.weights: dict[str, float | Params] = {}
+        self.count = 0
+
+    def add(self, sealed: Sealed) -> None:
+        """Add one reply."""
+        self.count += 1
         for name, tree in sealed.trees.items():
             weight = tree.weight
             if isinstance(weight, Mask):
                 weight = tree.total.like(weight.bits.to(tree.total.flat.dtype))
-            if name in totals:
-                totals[name] = totals[name] + tree.total
-                weights[name] = _sum(weights[name], weight)
-            else:
-                totals[name], weights[name] = tree.total, weight
+            self._add(name, tree.total, weight)
+
+    def merge(self, other: Sum) -> None:
+        """Add what another sum holds."""
+        self.count += other.count
+        for name, total in other.totals.items():
+            self._add(name, total, other.weights[name])
+
+    def _add(self, name: str, total: Params, weight: float | Params) -> None:
+        if name not in self.totals:
+            self.totals[name] = self._copy(total)
+            self.weights[name] = self._copy(weight) if isinstance(weight, Params) else weight
+            return
+        self.totals[name].flat.add_(total.flat)
+        mine = self.weights[name]
+        if isinstance(mine, Params):
+            mine.flat.add_(weight.flat if isinstance(weight, Params) else weight)
+        elif isinstance(weight, Params):
+            self.weights[name] = self._copy(weight)
+            self.weights[name].flat.add_(mine)  # type: ignore[union-attr]
+        else:
+            self.weights[name] = mine + weight
+
+    def _copy(self, params: Params) -> Params:
+        return params.like(self.new(params.layout.n, params.flat.dtype).copy_(params.flat))
+
+    def aggregate(
+        self, layouts: Mapping[str, Params], metrics: Mapping[str, Sequence[float]]
+    ) -> Aggregate:
+        """Return what a server learns; `layouts` shapes the trees if nobody replied."""
+        totals, weights = dict(self.totals), dict(self.weights)
+        for name, params in layouts.items():
+            if name not in totals:
+                totals[name], weights[name] = params * 0.0, 0.0
+        means = {name: float(np.mean(values)) for name, values in metrics.items()}
+        return Aggregate(totals, weights, self.count, means)
+
+
+def add_up(replies: Iterable[Sealed], layouts: Mapping[str, Params]) -> Aggregate:
+    """Sum sealed replies in the order given."""
+    whole, metrics = Sum(), {}
+    for sealed in replies:
+        whole.add(sealed)
         for name, value in sealed.metrics.items():
             metrics.setdefault(name, []).append(value)
-    for name, params in layouts.items():
-        if name not in totals:
-            totals[name], weights[name] = params * 0.0, 0.0
-    means = {name: float(np.mean(values)) for name, values in metrics.items()}
-    return Aggregate(totals, weights, count, means)
-
-
-def _sum(a: float | Params, b: float | Params) -> float | Params:
-    if isinstance(a, Params):
-        return a + b
-    return b + a if isinstance(b, Params) else a + b
+    return whole.aggregate(layouts, metrics)
 
 
 def packed_mask(mask: Mask, known: Mask | None) -> dict[str, Tensor]:
@@ -283,6 +319,33 @@ def decode(data: bytes, known: Mapping[str, Mask]) -> Sealed:
             weight = Params(each, layout)
         trees[name] = SealedTree(Params(flat, layout), weight)
     return Sealed(head["round"], trees, head["metrics"])
+
+
+def travelled(tree: SealedTree, known: Mask | None) -> int:
+    """Return the bytes of a tree on the wire, as `payload` would lay it out, without doing it.
+
+    A tree that fits nothing known counts all its values.
+    """
+    total, weight = tree.total.flat, tree.weight
+    if not isinstance(weight, Mask | Params):
+        return total.numel() * total.element_size() if weight else 0
+    if weight.layout != tree.total.layout:
+        return total.numel() * total.element_size()
+    mask, level = support(tree)
+    known = known if known is not None and known.layout == mask.layout else None
+    arrays = 1 if level is not None else 2
+    return arrays * mask.count * total.element_size() + mask_bytes(mask, known)
+
+
+def mask_bytes(mask: Mask, known: Mask | None) -> int:
+    """Return the bytes of `packed_mask`."""
+    known = known if known is not None else Mask.full(mask.layout)
+    if mask == known:
+        return 0
+    bitmap = math.ceil(mask.layout.n / 8)
+    if (mask & ~known).count:
+        return bitmap
+    return min(bitmap, _index_bytes(known.count - mask.count, mask.layout.n))
 
 
 def size(arrays: Mapping[str, Tensor]) -> int:

@@ -14,16 +14,21 @@ import torch
 from annotated_types import Ge
 
 from vergence.core.conversation import Request
+from vergence.core.fitting import Precision
 from vergence.core.method import Method
 from vergence.core.ranges import check_ranges
-from vergence.core.site import Federation
+from vergence.core.site import Federation, Population
 from vergence.core.state import digest, pack
 from vergence.core.stream import Stream
 from vergence.core.task import Task
+from vergence.engines.desk import Desk
+from vergence.engines.device import pick, resident
 from vergence.engines.presence import Presence
+from vergence.engines.shelf import Registry, Shelf
 from vergence.engines.simulator import Simulator, Tally
-from vergence.engines.store import Folder, Progress
-from vergence.engines.turn import Worker, drive
+from vergence.engines.store import Filed, Folder, Solving
+from vergence.engines.trial import CHUNK, choose
+from vergence.engines.turn import STREAMS, Worker, drive
 from vergence.engines.workers import crew
 from vergence.errors import ConfigError
 
@@ -38,6 +43,11 @@ Tick = Callable[[int, int, Mapping[str, float]], None]
 class Plan:
     """How a run goes: rounds, seeds, who evaluates when, how often to save.
 
+    `evaluate_people` measures so many people, the same ones each time, instead of everybody.
+    `checkpoint_every` 0 saves at the end only. `solver` "auto" tries before the first round whether
+    training clients in stacks is faster; what was chosen is kept with the run and is part of its
+    fingerprint.
+
     `points` adds P1 (after local training) and P2 (the server's model) to P0 (what a client
     predicts with after the round's download). `workers` 0 means one per core.
     """
@@ -45,9 +55,13 @@ class Plan:
     rounds: Annotated[int, Ge(1)] = 20
     seeds: tuple[int, ...] = (0,)
     engine: Literal["simulator", "bytes"] = "simulator"
+    solver: Literal["auto", "sequential", "stacked"] = "auto"
+    precision: Precision = "fp32"
+    device: str = "auto"
     workers: Annotated[int, Ge(0)] = 0
     evaluate_every: Annotated[int, Ge(0)] = 5
-    checkpoint_every: Annotated[int, Ge(1)] = 1
+    evaluate_people: Annotated[int, Ge(0)] = 0
+    checkpoint_every: Annotated[int, Ge(0)] = 1
     points: tuple[Point, ...] = ("P0",)
     presence: Presence = field(default_factory=Presence)
 
@@ -86,17 +100,41 @@ def conduct(
 ) -> Outcome:
     """Run one seed (the task's) to its end, from its checkpoint if there is one."""
     torch.set_num_threads(1)
-    stream = Stream("run", task.seed)
+    stream, device = Stream("run", task.seed), pick(plan.device)
     trained_on = federation.pooled() if method.pooled else federation
-    worker = Worker(method, task, trained_on, federation, stream)
-    hands = crew(worker, plan.engine, min(plan.hands, len(federation.clients)))
     presence = Presence() if method.pooled else plan.presence
-    simulator = Simulator(method, hands, presence, stream)
+    solving = folder.solving(task.seed)
+    if solving is None:
+        cohort = presence.ask(trained_on.clients, 0, stream)
+        solving = solver_for(method, task, trained_on, cohort, plan, device)
+        folder.solve(task.seed, solving)
+    on_gpu = device.type != "cpu"
+    if on_gpu:
+        trained_on = resident(trained_on, device)
+    stacks = solving.solver == "stacked"
+    worker = Worker(method, task, trained_on, federation, stream, plan.precision, stacks, device)
+    shelf = Shelf(folder.state, task.seed, worker.records)
+    hands = 1 if on_gpu else min(plan.hands, len(federation.clients))
+    team = crew(Desk(worker, shelf), plan.engine, hands)
+    chunk = max(solving.chunk, STREAMS if on_gpu else 1)
+    simulator = Simulator(method, team, presence, stream, Registry(shelf), loads(trained_on), chunk)
     try:
         conductor = _Conductor(method, task, federation, trained_on, plan, folder, simulator, tick)
-        return conductor.run(worker)
+        return conductor.run(worker.records)
     finally:
-        hands.close()
+        team.close()
+
+
+def solver_for(
+    method: Method, task: Task, federation: Federation, cohort: Sequence[str], plan: Plan,
+    device: torch.device,
+) -> Solving:  # fmt: skip
+    """Choose how clients are trained, by a short trial where `run.solver` is "auto"."""
+    known = loads(federation)
+    few = [federation.people[client].train for client in cohort[:CHUNK]]
+    sizes = [int(known.get(client, len(few[0]))) for client in cohort]
+    choice = choose(task, method.local, sizes, few, plan.solver, device, plan.precision)
+    return Solving(choice.solver, choice.chunk, plan.precision, device.type, choice.reason)
 
 
 @dataclass
@@ -110,33 +148,42 @@ class _Conductor:
     simulator: Simulator
     tick: Tick | None
 
-    def run(self, worker: Worker) -> Outcome:
+    @property
+    def people(self) -> Sequence[str]:
+        return measured(self.federation, self.plan)
+
+    def run(self, records: Sequence[type]) -> Outcome:
         seed, rounds = self.task.seed, self.plan.rounds
-        progress = self.folder.load(seed, [*worker.records, Progress])
+        progress = self.folder.load(seed, records)
         if progress is None:
             server, start = self.method.server(self.task), 0
             if self.method.pooled:
                 self.record_uploads()
+            self.simulator.phase = "setup"
             server = self.converse(self.method.setup(server, self.staying(0)), server, 0)
             self.report(0, server, 0.0)
-            self.save(0, server)
+            if self.plan.checkpoint_every:
+                self.save(0, server)
         else:
             server, start = progress.server, progress.round
-            self.simulator.clients = dict(progress.clients)
-            self.simulator.known = {c: dict(m) for c, m in progress.known.items()}
+            self.simulator.clients.restore(progress.filed)
         for at in range(start, rounds):
+            self.simulator.phase = str(at)
             server = self.one_round(at, server)
         began = time.perf_counter()
+        self.simulator.phase = "finish"
         server = self.converse(self.method.finish(server, self.staying(rounds)), server, rounds)
         tally = self.simulator.tally
         told = {("finish", m): float(np.mean(v)) for m, v in tally.metrics.items()}
         self.write_rounds(rounds + 1, told, self.cost(tally, time.perf_counter() - began))
         self.flush(rounds + 1, tally)
         self.final(server)
-        clients = self.simulator.clients
-        sha = fingerprint(server, clients, self.trained_on.clients)
+        registry = self.simulator.clients
+        solving = self.folder.solving(seed)
+        assert solving is not None
+        sha = fingerprint(digest(pack(server)), registry.filed, solving)
         self.save(rounds, server, sha)
-        return Outcome(sha, server, clients)
+        return Outcome(sha, server, registry)
 
     def record_uploads(self) -> None:
         """Count what a data centre asks for: everybody's data, once, as the network takes it in."""
@@ -148,10 +195,9 @@ class _Conductor:
                          "", 0, "", "ok"))  # fmt: skip
         self.folder.append("turns.csv", rows)
 
-    def staying(self, at: int) -> list[str]:
+    def staying(self, at: int) -> Sequence[str]:
         """Return the clients that have not left for good."""
-        presence = self.simulator.presence
-        return [c for c in self.trained_on.clients if presence.stays(c, at)]
+        return self.simulator.presence.staying(self.trained_on.clients, at)
 
     def one_round(self, at: int, server: Any) -> Any:
         began = time.perf_counter()
@@ -161,7 +207,8 @@ class _Conductor:
         if cohort:
             server = self.converse(self.method.round(server, cohort), server, at, points)
         self.report(at + 1, server, time.perf_counter() - began)
-        if (at + 1) % self.plan.checkpoint_every == 0 or at + 1 == self.plan.rounds:
+        every = self.plan.checkpoint_every
+        if every and ((at + 1) % every == 0 or at + 1 == self.plan.rounds):
             self.save(at + 1, server)
         return server
 
@@ -191,7 +238,9 @@ class _Conductor:
             means["train", "replies"] = float(tally.counted)
         if self.evaluates(done) and (done == 0 or done < self.plan.rounds):
             points = tuple(p for p in self.plan.points if p != "P1")
-            found = self.simulator.evaluate(self.federation.clients, server, done, points)
+            found = self.simulator.evaluate(
+                measured(self.federation, self.plan), server, done, points
+            )
             means |= averages(found)
         means |= averages(tally.measured)
         self.write_rounds(done, means, self.cost(tally, seconds))
@@ -227,7 +276,9 @@ class _Conductor:
         after a resume nobody remembers it.
         """
         points = tuple(p for p in self.plan.points if p != "P1")
-        found = self.simulator.evaluate(self.federation.clients, server, self.plan.rounds, points)
+        found = self.simulator.evaluate(
+            measured(self.federation, self.plan), server, self.plan.rounds, points
+        )
         rows = [
             (self.task.seed, person, point, metric, repr(float(value)))
             for point, people in found.items()
@@ -240,17 +291,36 @@ class _Conductor:
         self.write_rounds(rounds, averages(found), cost)
 
     def save(self, done: int, server: Any, sha: str | None = None) -> None:
-        simulator = self.simulator
-        progress = Progress(done, server, simulator.clients, simulator.known)
-        self.folder.save(self.task.seed, progress, sha)
+        registry = self.simulator.clients
+        self.folder.save(self.task.seed, done, server, registry.filed, sha)
+        registry.pin()
 
 
-def fingerprint(server: Any, clients: Mapping[str, Any], order: Sequence[str]) -> str:
-    """Return the SHA-256 over the server state and the clients' own state digests, in order."""
-    whole = hashlib.sha256(digest(pack(server)).encode())
-    for client in order:
-        state = clients.get(client)
-        whole.update(f"{client}:{digest(pack(state)) if state is not None else ''}".encode())
+def measured(federation: Federation, plan: Plan) -> Sequence[str]:
+    """Return who is evaluated: everybody, or the same few for every method, seed and round."""
+    people, few = federation.clients, plan.evaluate_people
+    if not few or few >= len(people):
+        return people
+    drawn = Stream("measured", few).numpy().choice(len(people), few, replace=False)
+    return [people[int(i)] for i in sorted(drawn)]
+
+
+def loads(federation: Federation) -> dict[str, float]:
+    """Return everybody's amount of work; unknown for people made on demand."""
+    if isinstance(federation.people, Population):
+        return {}
+    return {client: float(len(s.train)) for client, s in federation.people.items()}
+
+
+def fingerprint(server: str, filed: Mapping[str, Filed], solving: Solving) -> str:
+    """Return the SHA-256 over the digests of the server's and every client's state.
+
+    How clients were trained goes in too: another solver gives other last bits.
+    """
+    how = f"{solving.solver} {solving.chunk} {solving.precision} {solving.device} "
+    whole = hashlib.sha256((how + server).encode())
+    for client in sorted(filed):
+        whole.update(f"{client}:{filed[client].sha}".encode())
     return whole.hexdigest()
 
 

@@ -17,6 +17,8 @@ from vergence.core.stream import Stream
 from vergence.errors import ConfigError, DataError, nearest
 
 COLUMNS = ("client", "round", "idle", "charging")
+NAMED = 1000
+"""Up to so many clients are searched for one with a name like a wrong one."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,11 @@ class Presence:
         """
         for client in self.gone:
             if client not in clients:
-                raise ConfigError(f"presence: gone: no client '{client}'{nearest(client, clients)}")
-        missing = [c for c in clients if self.trace and c not in self._trace]
-        if missing:
+                raise ConfigError(f"presence: gone: no client '{client}'{suggest(client, clients)}")
+        missing = next((c for c in clients if c not in self._trace), None) if self.trace else None
+        if missing is not None:
             raise DataError(
-                f"{self.trace}: no row for client '{missing[0]}'; add one (idle 0 keeps it away)"
+                f"{self.trace}: no row for client '{missing}'; add one (idle 0 keeps it away)"
             )
 
     @cached_property
@@ -100,7 +102,7 @@ class Presence:
             rows = [fit for since, fit in self._trace.get(client, []) if since <= round]
             return bool(rows and rows[-1])
         if self.rhythm:
-            bedtime = stream.child("bedtime", client).numpy().uniform(0, self.day)
+            bedtime = self.day * stream.child("bedtime", client).number() / 2**63
             return (round - bedtime) % self.day < self.day / 3
         return True
 
@@ -108,23 +110,76 @@ class Presence:
         """Tell whether a client has not left for good by this round."""
         return round < self.gone.get(client, math.inf)
 
+    def staying(self, clients: Sequence[str], round: int) -> Sequence[str]:
+        """Return the clients that have not left for good; all of them at no cost if nobody has."""
+        left = {client for client, since in self.gone.items() if since <= round}
+        return [c for c in clients if c not in left] if left else clients
+
     def ask(self, clients: Sequence[str], round: int, stream: Stream) -> list[str]:
-        """Draw the cohort of a round from those present, in client order."""
-        present = [c for c in clients if self.here(c, round, stream)]
+        """Draw the cohort of a round from those present, in client order.
+
+        Every cohort of its size is equally likely. A number of clients costs time by that number,
+        however many there are; so does a share where nobody is away. Where few are present, and
+        for a share of them, everybody is looked at.
+        """
+        present: Sequence[str] = clients
+        if self._absences(round):
+            if isinstance(self.cohort, int):
+                tried = self._try(clients, round, stream)
+                if tried is not None:
+                    return tried
+            present = [c for c in clients if self.here(c, round, stream)]
         if isinstance(self.cohort, int):
             size = min(self.cohort, len(present))
         else:
             size = min(max(round_half_up(self.cohort * len(present)), 1), len(present))
         if size == len(present):
-            return present
-        drawn = stream.child("cohort", round).numpy().choice(len(present), size, replace=False)
+            return list(present)
+        generator = stream.child("cohort", round).numpy()
+        drawn: list[int] = generator.choice(len(present), size, replace=False).tolist()
         return [present[i] for i in sorted(drawn)]
+
+    def _absences(self, round: int) -> bool:
+        """Tell whether anybody can be away in this round."""
+        return bool(self.trace) or self.rhythm or any(s <= round for s in self.gone.values())
+
+    def _try(self, clients: Sequence[str], round: int, stream: Stream) -> list[str] | None:
+        """Draw clients one after another until enough of them are present.
+
+        None after a quarter of all: few are there, and looking at everybody costs little more.
+        That leaves the draw uniform: clients that are present can be swapped in any sequence of
+        tries without making it more or less likely.
+        """
+        generator = stream.child("tries", round).numpy()
+        tried: set[int] = set()
+        found: list[int] = []
+        size, limit = int(self.cohort), len(clients) // 4
+        while size <= limit and len(tried) < limit:
+            draws: list[int] = generator.integers(len(clients), size=max(size, 16)).tolist()
+            for at in draws:
+                if at in tried:
+                    continue
+                tried.add(at)
+                if self.here(clients[at], round, stream):
+                    found.append(at)
+                    if len(found) == size:
+                        return [clients[i] for i in sorted(found)]
+        return None
 
     def loses(self, client: str, round: int, stream: Stream) -> bool:
         """Tell whether a client's reply gets lost in this round."""
+        if not self.lost:
+            return False
         return bool(stream.child("lost", client, round).numpy().random() < self.lost)
 
 
 def round_half_up(x: float) -> int:
     """Round to the nearest whole number, halves up."""
     return math.floor(x + 0.5)
+
+
+def suggest(client: str, clients: Sequence[str]) -> str:
+    """Return what a wrong client id may have meant; of many clients, the first and the last id."""
+    if len(clients) > NAMED:
+        return f"; known: {clients[0]} to {clients[-1]}, {len(clients):,} clients"
+    return nearest(client, clients)

@@ -1,4 +1,4 @@
-"""The simulator's exchange: ask clients on this machine, guard and count what they say."""
+"""The simulator's exchange: deal clients out, fold what they say, count what it cost."""
 
 from __future__ import annotations
 
@@ -9,26 +9,18 @@ from typing import Any
 import numpy as np
 
 from vergence.core.conversation import Request
-from vergence.core.mask import Mask
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
-from vergence.core.state import finite
 from vergence.core.stream import Stream
-from vergence.core.wire import (
-    Aggregate,
-    Message,
-    Sealed,
-    SealedTree,
-    add_up,
-    payload,
-    size,
-    support_mask,
-)
+from vergence.core.wire import Aggregate, Message, Sealed, Sum, size
+from vergence.engines.desk import Call, Job, Receipt
 from vergence.engines.presence import Presence
-from vergence.engines.turn import Done, Order
+from vergence.engines.shelf import Registry
 from vergence.engines.workers import Crew
 from vergence.errors import ConfigError
-from vergence.privacy.guards import fault
+
+GROUPS = 64
+"""Into how many groups a large cohort is cut: enough to share out evenly, few enough to fold."""
 
 
 @dataclass
@@ -48,17 +40,21 @@ class Tally:
 class Simulator:
     """Answers a method's requests with turns of clients on this machine.
 
-    Client states live in `clients`; a turn's new state replaces the old one only if its reply
-    counted. `known` holds the masks the server has from each client.
+    `clients` says who took part and where the states lie; a turn's new state replaces the old one
+    only if its reply counted. `loads` is each client's amount of work, 1 where it is not known;
+    `chunk` is how many clients a worker trains at once. `phase` names the part of the run.
     """
 
     method: Method
     crew: Crew
     presence: Presence
     stream: Stream
-    clients: dict[str, Any] = field(default_factory=dict)
-    known: dict[str, dict[str, Mask]] = field(default_factory=dict)
+    clients: Registry
+    loads: Mapping[str, float] = field(default_factory=dict)
+    chunk: int = 1
+    phase: str = ""
     tally: Tally = field(default_factory=Tally)
+    jobs: int = 0
 
     def exchange(
         self,
@@ -75,23 +71,25 @@ class Simulator:
                 f"{type(self.method).__name__} asks for '{request.verb}' revealing "
                 f"{request.reveal}, which its exposure table does not declare"
             )
-        messages = {c: self.message(m, request.verb, server, c, round)
-                    for c, m in request.to.items()}  # fmt: skip
-        arrived = self._turns(messages, round, progress, points)
-        counted = {}
+        messages = self._messages(request.to, request.verb, server, round)
+        there = [c for c in messages if not self.presence.loses(c, round, self.stream)]
+        job = self._deal(there, messages, request.reveal, progress, points)
+        whole, replies, receipts = Sum(), {}, {}
+        for result in self._in_order(job):
+            whole.merge(result.sum)
+            replies |= result.replies
+            receipts |= {receipt.client: receipt for receipt in result.receipts}
+        told: dict[str, list[float]] = {}
         for client, message in messages.items():
-            done = arrived.get(client)
-            status = self._status(done, message, exposed)
-            if done is not None and status == "ok":
-                assert done.sealed is not None
-                counted[client] = done.sealed
-                self.clients[client] = done.state
-            self._count(client, message, done, status)
+            receipt = receipts.get(client) or Receipt(client, "lost")
+            self._count(receipt, message)
+            for name, value in receipt.told.items():
+                told.setdefault(name, []).append(value)
+        for name, values in told.items():
+            self.tally.metrics.setdefault(name, []).extend(values)
         if request.reveal == "each":
-            return counted
-        first = next(iter(messages.values()), None)
-        trees = {t: first.trees[t] for t in exposed.trees if t in first.trees} if first else {}
-        return add_up(counted.values(), trees or self._empty(server, exposed))
+            return {client: replies[client] for client in messages if client in replies}
+        return whole.aggregate(self._shapes(messages, server, exposed), told)
 
     def message(
         self, given: Message | None, verb: str, server: Any, client: str, round: int
@@ -101,103 +99,106 @@ class Simulator:
             given = Message(verb, self.method.offer(server, client))
         return replace(given, verb=verb, round=round)
 
-    def _empty(self, server: Any, exposed: Exposed) -> dict[str, Params]:
+    def _messages(
+        self, to: Mapping[str, Message | None], verb: str, server: Any, round: int
+    ) -> dict[str, Message]:
+        """Return everybody's message; those that say the same are one object."""
+        unique: dict[Any, Message] = {}
+        found = {}
+        for client, given in to.items():
+            message = self.message(given, verb, server, client, round)
+            trees = tuple((name, id(params)) for name, params in message.trees.items())
+            key = (trees, tuple(message.facts.items()))
+            found[client] = unique.setdefault(key, message)
+        return found
+
+    def _deal(
+        self,
+        there: Sequence[str],
+        messages: Mapping[str, Message],
+        reveal: Any,
+        progress: float,
+        points: tuple[str, ...],
+    ) -> Job:
+        """Deal longest work first, in groups that depend on nothing but the cohort."""
+        dealt = sorted(there, key=lambda client: -self.loads.get(client, 1))
+        calls = [Call(c, messages[c], self.clients.file(c)) for c in dealt]
+        length = max(-(-len(calls) // GROUPS), self.chunk)
+        groups = lengths([self.loads.get(c, 1) for c in dealt], length, self.chunk > 1)
+        self.jobs += 1
+        return Job("turn", calls, groups, reveal, f"{self.phase}.{self.jobs}", progress, points)
+
+    def _in_order(self, job: Job) -> Any:
+        """Yield the groups' results in the order of the groups, however they arrive."""
+        early: dict[int, Any] = {}
+        next_ = 0
+        for number, result in self.crew.run(job):
+            early[number] = result
+            while next_ in early:
+                yield early.pop(next_)
+                next_ += 1
+
+    def _shapes(
+        self, messages: Mapping[str, Message], server: Any, exposed: Exposed
+    ) -> dict[str, Params]:
+        first = next(iter(messages.values()), None)
+        trees = {t: first.trees[t] for t in exposed.trees if t in first.trees} if first else {}
+        if trees:
+            return trees
         offered = self.method.offer(server, "")
         return {t: offered[t] for t in exposed.trees if t in offered}
 
-    def _turns(
-        self, messages: Mapping[str, Message], round: int, progress: float, points: tuple[str, ...]
-    ) -> dict[str, Done]:
-        there = [c for c in messages if not self.presence.loses(c, round, self.stream)]
-        orders = [
-            Order("turn", c, messages[c], self.clients.get(c), progress, points) for c in there
-        ]
-        arrived = {there[number]: done for number, done in self.crew.run(orders, self.known)}
-        for client, done in arrived.items():
-            for point, metrics in done.metrics.items():
-                self.tally.measured.setdefault(point, {})[client] = metrics
-        return arrived
-
-    def _status(self, done: Done | None, message: Message, exposed: Exposed) -> str:
-        if done is None:
-            return "lost"
-        assert done.sealed is not None
-        reason = fault(done.sealed, message.round, message.trees, exposed)
-        if reason is None and not finite(done.state):
-            reason = "finite: the client's own state holds NaN or infinity"
-        return "ok" if reason is None else f"quarantined: {reason}"
-
-    def _count(self, client: str, message: Message, done: Done | None, status: str) -> None:
-        tally = self.tally
+    def _count(self, receipt: Receipt, message: Message) -> None:
+        """Write one call into the tally, and its new state into the registry."""
+        client, tally = receipt.client, self.tally
         tally.asked.add(client)
+        if receipt.status == "ok":
+            tally.counted += 1
+            if receipt.filed is not None:
+                self.clients.commit(client, receipt.filed)
+        for point, metrics in receipt.measured.items():
+            tally.measured.setdefault(point, {})[client] = metrics
         down = {t: size({"values": p.flat}) for t, p in message.trees.items()}
-        up: dict[str, int] = {}
-        weight: dict[str, str] = {}
-        if done is not None and done.sealed is not None:
-            trees = done.sealed.trees
-            up = {
-                t: travelled(tree, self.known.get(client, {}).get(t)) for t, tree in trees.items()
-            }
-            weight = {t: f"{heaviest(tree.weight):g}" for t, tree in trees.items()}
-            if status == "ok":
-                tally.counted += 1
-                self._learn(client, trees)
-                for name, value in done.sealed.metrics.items():
-                    tally.metrics.setdefault(name, []).append(value)
+        up = receipt.up
         if self.method.pooled:  # inside the data centre nothing travels
             down, up = {}, {}
-        mask = self.method.personal(self.clients[client]) if client in self.clients else None
-        share = "" if mask is None else f"{mask.fraction:.6f}"
+        share = "" if receipt.share is None else f"{receipt.share:.6f}"
         for tree in sorted({*down, *up}) or [""]:
+            weight = f"{receipt.weight[tree]:g}" if tree in receipt.weight else ""
             tally.turns.append((
                 client, message.verb, tree, up.get(tree, 0), down.get(tree, 0),
-                done.examples if done else 0, weight.get(tree, ""),
-                done.steps if done else 0, share, status,
+                receipt.examples or 0, weight, receipt.steps, share, receipt.status,
             ))  # fmt: skip
         tally.up += sum(up.values())
         tally.down += sum(down.values())
 
-    def _learn(self, client: str, trees: Mapping[str, SealedTree]) -> None:
-        """Remember a client's masks; a new mapping, because a checkpoint compares by identity."""
-        before = self.known.get(client, {})
-        masks = {t: mask for t, tree in trees.items() if (mask := support_mask(tree)) is not None}
-        if {**before, **masks} != before:
-            self.known = {**self.known, client: {**before, **masks}}
-
     def evaluate(
         self, people: Sequence[str], server: Any, round: int, points: tuple[str, ...]
     ) -> dict[str, dict[str, Mapping[str, float]]]:
-        """Measure everybody: point -> person -> metrics. Nobody's state changes."""
-        orders = [
-            Order("evaluate", p, self.message(None, "evaluate", server, p, round),
-                  self.clients.get(p), points=points)
-            for p in people
-        ]  # fmt: skip
+        """Measure people: point -> person -> metrics. Nobody's state changes."""
+        messages = self._messages(dict.fromkeys(people), "evaluate", server, round)
+        calls = [Call(p, messages[p], self.clients.file(p)) for p in people]
+        groups = lengths([1.0] * len(calls), -(-len(calls) // GROUPS), False)
         found: dict[str, dict[str, Mapping[str, float]]] = {}
-        arrived = dict(self.crew.run(orders, {}))
-        for number, person in enumerate(people):
-            for point, metrics in arrived[number].metrics.items():
-                found.setdefault(point, {})[person] = metrics
+        for result in self._in_order(Job("evaluate", calls, groups, points=points)):
+            for receipt in result.receipts:
+                for point, metrics in receipt.measured.items():
+                    found.setdefault(point, {})[receipt.client] = metrics
         return found
 
     def personal_fraction(self) -> float | None:
         """Return the mean personal share over clients that took part, None where masks are not."""
-        masks = [self.method.personal(state) for state in self.clients.values()]
-        shares = [m.fraction for m in masks if m is not None]
+        shares = self.clients.shares()
         return float(np.mean(shares)) if shares else None
 
 
-def travelled(tree: SealedTree, known: Mask | None) -> int:
-    """Return the bytes of a tree on the wire; one that fits nothing known counts all its values."""
-    layout = tree.total.layout
-    if isinstance(tree.weight, Mask | Params) and tree.weight.layout != layout:
-        return size({"values": tree.total.flat})
-    fitting = {"tree": known} if known is not None and known.layout == layout else {}
-    return size(payload(Sealed(0, {"tree": tree}, {}), fitting)["tree"])
-
-
-def heaviest(weight: float | Mask | Params) -> float:
-    """Return the largest weight of any entry, for the tables."""
-    if isinstance(weight, Mask):
-        return float(weight.bits.any())
-    return float(weight.flat.max()) if isinstance(weight, Params) else weight
+def lengths(loads: Sequence[float], length: int, alike: bool) -> list[int]:
+    """Cut a row of calls into groups of `length`; where `alike`, also where the load changes."""
+    groups: list[int] = []
+    for place, load in enumerate(loads):
+        starts = not groups or groups[-1] == length or (alike and load != loads[place - 1])
+        if starts:
+            groups.append(1)
+        else:
+            groups[-1] += 1
+    return groups

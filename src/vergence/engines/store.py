@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vergence.core.state import digest, pack, unpack
 from vergence.errors import PartialRun, StateError
@@ -27,14 +27,31 @@ TABLES = {
 }  # fmt: skip
 
 
+class Filed(NamedTuple):
+    """Where a client's state lies, its SHA-256, and the share of entries it keeps at home."""
+
+    file: str
+    sha: str
+    share: float | None
+
+
+class Solving(NamedTuple):
+    """How clients are trained in a run, and why so."""
+
+    solver: str
+    chunk: int
+    precision: str
+    device: str
+    reason: str
+
+
 @dataclass(frozen=True)
 class Progress:
-    """Where a seed stands: rounds done, states, and what the server knows of clients' masks."""
+    """Where a seed stands: rounds done, the server's state, and where the clients' lie."""
 
     round: int
     server: Any
-    clients: Mapping[str, Any]
-    known: Mapping[str, Mapping[str, Any]]
+    filed: Mapping[str, Filed]
 
 
 @dataclass
@@ -44,7 +61,7 @@ class Folder:
     path: Path
     stamp: Mapping[str, str]
     manifest: dict[str, Any] = field(default_factory=dict)
-    _written: dict[str, Any] = field(default_factory=dict)
+    _server: Any = None
 
     @property
     def state(self) -> Path:
@@ -62,9 +79,10 @@ class Folder:
             if (self.state / "checkpoint.json").exists():
                 self._reopen()
                 return
+            self.manifest = {"stamp": dict(self.stamp), "done": {}, "seed": None, "solving": {}}
+            self._sweep()
             for name, columns in TABLES.items():
                 (self.path / name).write_text(",".join(columns) + "\n")
-            self.manifest = {"stamp": dict(self.stamp), "done": {}, "seed": None}
 
     def _reopen(self) -> None:
         self.manifest = read_manifest(self.path)
@@ -84,6 +102,7 @@ class Folder:
                 )
             with table.open("r+b") as file:
                 file.truncate(length)
+        self._sweep()
 
     def append(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         """Add rows to a table."""
@@ -98,41 +117,53 @@ class Folder:
             rows = [row for row in csv.reader(file) if row[:2] == [str(seed), str(round)]]
         return rows[-1][5:] if rows else None
 
-    def save(self, seed: int, progress: Progress, fingerprint: str | None = None) -> None:
+    def solving(self, seed: int) -> Solving | None:
+        """Return how this seed's clients are trained, None if that is not yet chosen."""
+        chosen = self.manifest["solving"].get(str(seed))
+        return Solving(*chosen) if chosen else None
+
+    def solve(self, seed: int, solving: Solving) -> None:
+        """Choose how a seed's clients are trained; the next checkpoint keeps it."""
+        self.manifest["solving"][str(seed)] = list(solving)
+
+    def save(
+        self, seed: int, round: int, server: Any, filed: Mapping[str, Filed],
+        fingerprint: str | None = None,
+    ) -> None:  # fmt: skip
         """Replace the checkpoint; kill -9 at any moment leaves the old one or the new one.
 
-        A fingerprint says that the seed is done.
+        The clients' states lie in their files already. A fingerprint says that the seed is done.
         """
         with saving(self.path):
-            parts = {"server": progress.server, "known": progress.known}
-            parts |= {f"client.{name}": state for name, state in progress.clients.items()}
             before = self.manifest.get("files", {}) if self.manifest["seed"] == seed else {}
-            files = {}
-            for name, state in parts.items():
-                if name in before and self._written.get(name) is state:
-                    files[name] = before[name]
-                    continue
-                data = pack(state)
+            if "server" in before and self._server is server:
+                entry = before["server"]
+            else:
+                data = pack(server)
                 # The last round is saved twice, before and after `finish`: never under one name.
-                at = progress.round if fingerprint is None else "final"
-                file = f"seed{seed}.{name}.{at}.safetensors"
-                write_whole(self.state / file, data)
-                files[name] = [file, digest(data)]
-            self._written = parts
-            self.manifest |= {"seed": seed, "round": progress.round, "files": files}
+                at = round if fingerprint is None else "final"
+                entry = [f"seed{seed}.server.{at}.safetensors", digest(data)]
+                write_whole(self.state / entry[0], data)
+            self._server = server
+            files = {"server": entry, **{f"client.{c}": list(f) for c, f in filed.items()}}
+            self.manifest |= {"seed": seed, "round": round, "files": files}
             if fingerprint is not None:
-                done = {"fingerprint": fingerprint, "files": files}
-                self.manifest["done"][str(seed)] = done
+                self.manifest["done"][str(seed)] = {"fingerprint": fingerprint, "files": files}
             self._replace_manifest()
+            if "server" in before and before["server"][0] != entry[0]:
+                (self.state / before["server"][0]).unlink(missing_ok=True)
 
     def _replace_manifest(self) -> None:
         tables = {name: (self.path / name).stat().st_size for name in TABLES}
         self.manifest["tables"] = tables
         write_whole(self.state / "checkpoint.json", sealed_manifest(self.manifest))
-        keep = {file for file, _ in self.manifest.get("files", {}).values()}
+
+    def _sweep(self) -> None:
+        """Remove states that no checkpoint names: those of an interrupted round."""
+        keep = {about[0] for about in self.manifest.get("files", {}).values()}
         for done in self.manifest["done"].values():
-            keep |= {file for file, _ in done["files"].values()}
-        for path in self.state.glob("*.safetensors"):
+            keep |= {about[0] for about in done["files"].values()}
+        for path in self.state.glob("*.safetensors*"):
             if path.name not in keep:
                 path.unlink()
 
@@ -144,12 +175,15 @@ class Folder:
 
 
 def load_progress(
-    path: Path, files: Mapping[str, Sequence[str]], round: int, records: Sequence[type]
+    path: Path, files: Mapping[str, Sequence[Any]], round: int, records: Sequence[type]
 ) -> Progress:
-    """Read the states a manifest lists, checking every digest."""
-    parts = {name: read_state(path, file, sha, records) for name, (file, sha) in files.items()}
-    clients = {n.partition(".")[2]: s for n, s in parts.items() if n.startswith("client.")}
-    return Progress(round, parts["server"], clients, parts["known"])
+    """Read the server's state and check the digest of every state that a manifest lists."""
+    filed = {name.partition(".")[2]: Filed(*about)
+             for name, about in files.items() if name.startswith("client.")}  # fmt: skip
+    for entry in filed.values():
+        read_whole(path, entry.file, entry.sha)
+    file, sha = files["server"]
+    return Progress(round, unpack(read_whole(path, file, sha), *records), filed)
 
 
 def sealed_manifest(manifest: Mapping[str, Any]) -> bytes:
@@ -182,8 +216,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def read_state(path: Path, file: str, sha: str, records: Sequence[type]) -> Any:
-    """Read one state file and check its digest.
+def read_whole(path: Path, file: str, sha: str) -> bytes:
+    """Return the bytes of a state file.
 
     Raises:
         StateError: the file is missing or its bytes are not those that were written.
@@ -197,15 +231,15 @@ def read_state(path: Path, file: str, sha: str, records: Sequence[type]) -> Any:
             f"{path}/state/{file} is damaged: its SHA-256 is {digest(data)[:12]}..., "
             f"the checkpoint says {sha[:12]}..."
         )
-    return unpack(data, *records)
+    return data
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, *chunks: bytes | memoryview) -> None:
     """Write a file so that it is there whole or not at all."""
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:
-            file.write(data)
+            file.writelines(chunks)
         part.replace(path)
     except OSError:
         part.unlink(missing_ok=True)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from vergence.core.fitting import Compute, Fit, Fitted, Solver
+from vergence.core.fitting import Compute, Fit, Fitted, Precision, Solver
 from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.site import Federation, Site
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message, Sealed, seal
+from vergence.engines.graphed import Graphed
+from vergence.engines.stacked import Stacked, groups_of
+
+CPU = torch.device("cpu")
+STREAMS = 4
+"""Clients trained side by side on a GPU; each replays its own graph."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,6 @@ class Done:
     state: Any = None
     examples: float = 0.0
     steps: int = 0
-    seconds: float = 0.0
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     outputs: Tensor | None = None
 
@@ -58,66 +62,107 @@ class Worker:
     """Takes turns for one method on one task: one resident network, everybody's data at hand.
 
     `trained_on` is what turns see (pooled data for a data centre), `people` is what evaluation
-    sees.
+    sees. With `stacks`, turns taken together are trained as one; on a GPU they are in any case
+    taken together, side by side in `STREAMS` streams where they do not stack.
     """
 
     def __init__(
-        self, method: Method, task: Task, trained_on: Federation, people: Federation, stream: Stream
+        self,
+        method: Method,
+        task: Task,
+        trained_on: Federation,
+        people: Federation,
+        stream: Stream,
+        precision: Precision = "fp32",
+        stacks: bool = False,
+        device: torch.device = CPU,
     ) -> None:
         self.method, self.task = method, task
         self.trained_on, self.people, self.stream = trained_on, people, stream
-        self.solver = Solver(task)
+        self.solver = Solver(task, precision)
+        self.graphed = Graphed(task, device, precision, STREAMS) if device.type != "cpu" else None
+        self.stacked = Stacked(task, device, precision, self.solver) if stacks else None
         self.records = method.state_records(task)
 
     def do(self, order: Order) -> Done:
         """Carry out one order."""
-        started = time.perf_counter()
-        done = self._turn(order) if order.kind == "turn" else self._evaluate(order)
-        return Done(**{**vars(done), "seconds": time.perf_counter() - started})
+        return self._turn(order) if order.kind == "turn" else self._evaluate(order)
 
-    def _site(self, federation: Federation, order: Order) -> Site:
+    @property
+    def together(self) -> bool:
+        """Whether several turns are best taken at once."""
+        return self.stacked is not None or self.graphed is not None
+
+    def turns(self, orders: Sequence[Order]) -> list[Done]:
+        """Take several turns in step: what all of them want trained is trained together."""
+        turns = [Turn(self, order) for order in orders]
+        while asking := [turn for turn in turns if turn.ask is not None]:
+            fits = [turn for turn in asking if isinstance(turn.ask, Fit)]
+            for turn in asking:
+                if isinstance(turn.ask, Compute):
+                    turn.go_on(self.solver.compute(turn.ask))
+            for group in groups_of([turn.ask for turn in fits if isinstance(turn.ask, Fit)]):
+                self._train([fits[place] for place in group])
+        return [self._done(turn) for turn in turns]
+
+    def _train(self, turns: Sequence[Turn]) -> None:
+        trainer = self.graphed if self.stacked is None or len(turns) == 1 else self.stacked
+        if trainer is None:
+            for turn in turns:
+                turn.go_on(self._answer(turn.ask, turn))
+            return
+        asks = [turn.ask for turn in turns if isinstance(turn.ask, Fit)]
+        streams = [turn.batches() for turn in turns]
+        fitted = trainer.fit_all(asks, streams, turns[0].order.progress)
+        for turn, result in zip(turns, fitted, strict=True):
+            turn.go_on(result)
+
+    def site(self, federation: Federation, order: Order) -> Site:
+        """Return a client's place, with the part of the data that a turn may see."""
         data, at = federation.people[order.client], order.message.round
         rng = self.stream.child(order.client, at, order.message.verb)
         return Site(order.client, data.train, data.val, self.task, at, rng)
 
-    def _state(self, order: Order) -> Any:
+    def state(self, order: Order) -> Any:
+        """Return the state a client goes on from."""
         return self.method.client(self.task) if order.state is None else order.state
 
     def _turn(self, order: Order) -> Done:
-        site = self._site(self.trained_on, order)
-        handler = getattr(self.method, f"on_{order.message.verb}")
-        last: list[Fitted] = []
+        turn = Turn(self, order)
+        while turn.ask is not None:
+            turn.go_on(self._answer(turn.ask, turn))
+        return self._done(turn)
 
-        def answer(ask: Fit | Compute) -> Any:
-            got = self._answer(ask, site, len(last), order.progress)
-            if isinstance(got, Fitted):
-                last.append(got)
-            return got
-
-        state, reply = drive(handler(self._state(order), order.message, site), answer)
+    def _done(self, turn: Turn) -> Done:
+        order, (state, reply) = turn.order, turn.end
         metrics = {}
-        if "P1" in order.points and last:
-            metrics["P1"] = self._measure(last[-1].params, order.client)
+        if "P1" in order.points and turn.fitted is not None:
+            metrics["P1"] = self._measure(turn.fitted.params, order.client)
         return Done(
             order.client,
             sealed=seal(reply, order.message.round),
             state=state,
-            examples=self.task.weigh(site.train),
-            steps=sum(f.steps for f in last),
+            examples=self.task.weigh(turn.site.train),
+            steps=turn.steps,
             metrics=metrics,
         )
 
-    def _answer(self, ask: Fit | Compute, site: Site, number: int, progress: float) -> Any:
+    def _answer(self, ask: Fit | Compute | None, turn: Turn) -> Any:
         if isinstance(ask, Fit):
-            return self.solver.fit(ask, site.rng.child("batches", number), progress)
+            return (self.graphed or self.solver).fit(ask, turn.batches(), turn.order.progress)
+        assert ask is not None
         return self.solver.compute(ask)
 
     def _evaluate(self, order: Order) -> Done:
-        site = self._site(self.people, order)
-        params = drive(
-            self.method.model_on(self._state(order), order.message, site),
-            lambda ask: self._answer(ask, site, 0, 1.0),
-        )
+        site = self.site(self.people, order)
+        asked = self.method.model_on(self.state(order), order.message, site)
+
+        def answer(ask: Fit | Compute) -> Any:
+            if isinstance(ask, Fit):
+                return self.solver.fit(ask, site.rng.child("batches", 0), 1.0)
+            return self.solver.compute(ask)
+
+        params = drive(asked, answer)
         metrics = {}
         if "P0" in order.points:
             metrics["P0"] = self._measure(params, order.client)
@@ -133,8 +178,41 @@ class Worker:
         data = self.people.people.get(client)
         if data is None:
             return {}
-        val = self.solver.outputs(params, data.val)
-        return self.task.evaluate(self.solver.outputs(params, data.test), data.test, val, data.val)
+        solver = self.graphed or self.solver
+        val, test = solver.outputs(params, data.val), solver.outputs(params, data.test)
+        return self.task.evaluate(test, data.test, val, data.val)
+
+
+class Turn:
+    """A turn under way: what the method wants next (`ask`), or its `end`, a state and a reply."""
+
+    def __init__(self, worker: Worker, order: Order) -> None:
+        self.order, self.site = order, worker.site(worker.trained_on, order)
+        self.fitted: Fitted | None = None
+        self.fits, self.steps = 0, 0
+        self.ask: Fit | Compute | None = None
+        handler = getattr(worker.method, f"on_{order.message.verb}")
+        self.end = self.conversation = handler(worker.state(order), order.message, self.site)
+        if isinstance(self.conversation, Generator):
+            self._send(None)
+
+    def batches(self) -> Stream:
+        """Return the randomness of the fit that is asked for."""
+        return self.site.rng.child("batches", self.fits)
+
+    def go_on(self, answer: Any) -> None:
+        """Answer what was asked."""
+        if isinstance(answer, Fitted):
+            self.fitted = answer
+            self.fits += 1
+            self.steps += answer.steps
+        self._send(answer)
+
+    def _send(self, answer: Any) -> None:
+        try:
+            self.ask = self.conversation.send(answer)
+        except StopIteration as end:
+            self.ask, self.end = None, end.value
 
 
 def drive(conversation: Any, answer: Callable[[Any], Any]) -> Any:

@@ -1,193 +1,193 @@
-"""Who carries out orders: this process, this process through bytes, or forked processes.
+"""Who carries out jobs: this process, this process through bytes, or forked processes.
 
-All give the same bits: an order and its result are the same whoever carries it out, and results
-are put back into the order of the orders before anyone adds them up.
+All give the same bits: a group of calls and what comes of it are the same whoever carries it out,
+and groups are added up in their order.
 """
 
 from __future__ import annotations
 
+import json
 import multiprocessing
-import os
-import signal
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from typing import Any, Protocol
 
 from vergence import errors
-from vergence.core.mask import Mask
 from vergence.core.state import pack, unpack
-from vergence.core.wire import Sealed, decode, encode
-from vergence.engines.turn import Done, Order, Worker
-from vergence.errors import PartialRun, VergenceError
-
-Known = Mapping[str, Mapping[str, Mask]]
-"""Per client and tree, the mask the server already has."""
+from vergence.core.wire import Sealed, SealedTree, Sum, decode, encode
+from vergence.engines.desk import Call, Desk, Job, Receipt, Result
+from vergence.engines.served import Served
+from vergence.engines.shared import Arena, Layouts, Tickets
+from vergence.engines.shelf import Kept
+from vergence.engines.store import Filed
+from vergence.engines.turn import Done
+from vergence.errors import PartialRun
 
 
 class Crew(Protocol):
-    """Carries out orders and yields each result with its number, in any order."""
+    """Carries out a job and yields the result of each group with its number, in any order.
 
-    def run(self, orders: Sequence[Order], known: Known) -> Iterator[tuple[int, Done]]:
-        """Carry out the orders."""
+    What a result holds is to be read before the next one is asked for.
+    """
+
+    def run(self, job: Job) -> Iterator[tuple[int, Result]]:
+        """Carry out the groups of a job."""
         ...
 
     def close(self) -> None:
-        """Stop."""
+        """Stop at once; what was begun counts for nothing."""
         ...
 
 
 class InProcess:
-    """This process, one order after another."""
+    """This process, one group after another."""
 
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
 
-    def run(self, orders: Sequence[Order], known: Known) -> Iterator[tuple[int, Done]]:
-        """Carry out the orders one by one."""
-        for number, order in enumerate(orders):
-            yield number, self.worker.do(order)
-
-    def close(self) -> None:
-        """Nothing to stop."""
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """A result on its way: the sealed reply exactly as it would travel over a network."""
-
-    done: Done
-    wire: Tensor | None
-    error: tuple[str, str] | None = None
-
-
-class Bytes:
-    """This process, but every order, reply and state is frozen to bytes and thawed again."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-
-    def run(self, orders: Sequence[Order], known: Known) -> Iterator[tuple[int, Done]]:
-        """Carry out the orders one by one, through bytes."""
-        for number, order in enumerate(orders):
-            mine = known.get(order.client, {})
-            frozen = carry_out(self.worker, pack(_Job(order, mine)))
-            yield number, thaw(self.worker, frozen, mine)
+    def run(self, job: Job) -> Iterator[tuple[int, Result]]:
+        """Carry out the groups one by one."""
+        for number in range(len(job.groups)):
+            yield number, self.desk.carry_out(job, number, Sum())
 
     def close(self) -> None:
         """Nothing to stop."""
 
 
-@dataclass(frozen=True)
-class _Job:
-    order: Order
-    known: Mapping[str, Mask]
+class Bytes(InProcess):
+    """This process, but every call, reply and state is frozen to bytes and thawed again."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(Frozen(desk.worker, desk.shelf))
+
+    def run(self, job: Job) -> Iterator[tuple[int, Result]]:
+        """Carry out the groups one by one, through bytes."""
+        calls = [unpack(pack(call), Call) for call in job.calls]
+        yield from super().run(replace(job, calls=calls))
 
 
-def carry_out(worker: Worker, job: bytes) -> bytes:
-    """Do a frozen order and freeze the result; an error travels as its name and text."""
-    try:
-        asked = unpack(job, _Job, *worker.records)
-        done = worker.do(asked.order)
-        sent = None
-        if done.sealed is not None:
-            sent = torch.frombuffer(bytearray(encode(done.sealed, asked.known)), dtype=torch.uint8)
-        return pack(Parcel(replace(done, sealed=None), sent))
-    except VergenceError as error:
-        return pack(Parcel(Done(""), None, (type(error).__name__, str(error))))
-    except Exception:
-        return pack(Parcel(Done(""), None, ("RuntimeError", traceback.format_exc())))
+class Frozen(Desk):
+    """A desk at the end of a wire: a reply arrives there as bytes."""
 
-
-def thaw(worker: Worker, frozen: bytes, known: Mapping[str, Mask]) -> Done:
-    """Undo `carry_out`; raise the error it met."""
-    parcel = unpack(frozen, Parcel, Sealed, *worker.records)
-    if parcel.error is not None:
-        name, text = parcel.error
-        kind = getattr(errors, name, RuntimeError)
-        raise kind(text)
-    if parcel.wire is None:
-        return parcel.done
-    return replace(parcel.done, sealed=decode(parcel.wire.numpy().tobytes(), known))
+    def settle(
+        self, call: Call, job: Job, before: Kept, done: Done
+    ) -> tuple[Receipt, Sealed | None]:
+        """Settle a turn whose state went through bytes, and send its reply as bytes."""
+        state = unpack(pack(done.state), *self.shelf.records)
+        receipt, sealed = super().settle(call, job, before, replace(done, state=state))
+        if sealed is not None:
+            sealed = decode(encode(sealed, before.told), before.told)
+        return receipt, sealed
 
 
 class Forked:
-    """Several forked processes, one thread each; they share this process's data by copy-on-write.
+    """Forked processes, one thread each, for the whole run.
 
-    They end with this process, however it ends: their pipe closes.
+    Each has its own resident network; data is shared by copy-on-write, what is sent and the sums
+    lie in shared memory, states on disk, and only receipts go through a pipe. Groups are dealt to
+    whoever is free, in their order, and sums are folded in that order too: at most `slots` of them
+    wait for one that takes longer.
     """
 
-    def __init__(self, worker: Worker, count: int) -> None:
-        self.worker = worker
+    def __init__(self, desk: Desk, count: int) -> None:
+        context = multiprocessing.get_context("fork")
+        self.sent, self.tickets = Arena(), Tickets(context)
+        self.slots = [Arena() for _ in range(2 * count + 2)]
+        self.layouts = Layouts()
         self.pipes: list[Connection] = []
         self.processes = []
-        context = multiprocessing.get_context("fork")
         for _ in range(count):
             here, there = context.Pipe()
             self.pipes.append(here)
-            process = context.Process(
-                target=_serve, args=(worker, there, list(self.pipes)), daemon=True
-            )
+            serve = Served(desk, there, list(self.pipes), self.sent, self.tickets, self.slots)
+            process = context.Process(target=serve.forever, daemon=True)
             process.start()
             there.close()
             self.processes.append(process)
 
-    def run(self, orders: Sequence[Order], known: Known) -> Iterator[tuple[int, Done]]:
-        """Deal the orders to whoever is free, and yield results as they arrive."""
-        todo = iter(enumerate(orders))
-        busy: dict[Connection, int] = {}
-
-        def deal(pipe: Connection) -> None:
-            for number, order in todo:
-                pipe.send_bytes(pack(_Job(order, known.get(order.client, {}))))
-                busy[pipe] = number
-                return
-
+    def run(self, job: Job) -> Iterator[tuple[int, Result]]:
+        """Hand out the job, and yield the groups in their order."""
+        first = self.tickets.settled
+        text = json.dumps({"first": first, **self._note(job)}).encode()
+        waiting: dict[int, dict[str, Any]] = {}
         try:
             for pipe in self.pipes:
-                deal(pipe)
-            while busy:
-                for pipe in wait(list(busy)):
-                    assert isinstance(pipe, Connection)
-                    number = busy.pop(pipe)
-                    frozen = pipe.recv_bytes()
-                    deal(pipe)
-                    client = orders[number].client
-                    yield number, thaw(self.worker, frozen, known.get(client, {}))
+                pipe.send_bytes(text)
+            for number in range(len(job.groups)):
+                while number not in waiting:
+                    self._receive(waiting)
+                note = waiting.pop(number)
+                yield number, self._result(note, self.slots[(first + number) % len(self.slots)])
+                self.tickets.settle()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise PartialRun(
                 "a worker process died (killed, or out of memory); the last checkpoint is kept: "
                 "free memory or use run.workers = 1, then `vergence resume`"
             ) from None
 
+    def _receive(self, waiting: dict[int, dict[str, Any]]) -> None:
+        for pipe in wait(self.pipes):
+            assert isinstance(pipe, Connection)
+            note = json.loads(pipe.recv_bytes())
+            if "error" in note:
+                name, text = note["error"]
+                raise getattr(errors, name, RuntimeError)(text)
+            waiting[note["group"]] = note
+
+    def _note(self, job: Job) -> dict[str, Any]:
+        """Write what is sent into shared memory, each tree once, and describe the job."""
+        self.sent.clear()
+        notes: dict[int, dict[str, Any]] = {}
+        messages: dict[int, dict[str, Any]] = {}
+        for call in job.calls:
+            message = call.message
+            if id(message) in messages:
+                continue
+            for params in message.trees.values():
+                if id(params.flat) not in notes:
+                    notes[id(params.flat)] = self.sent.write(params)
+            trees = {name: notes[id(params.flat)] for name, params in message.trees.items()}
+            messages[id(message)] = {**vars(message), "trees": trees}
+        places = {key: place for place, key in enumerate(messages)}
+        calls = [(c.client, places[id(c.message)], c.file) for c in job.calls]
+        return {**vars(job), "calls": calls, "messages": list(messages.values())}
+
+    def _result(self, note: Mapping[str, Any], slot: Arena) -> Result:
+        receipts = [thawed(receipt) for receipt in note["receipts"]]
+        result = Result(receipts, Sum())
+        result.sum.count = note["count"]
+        for name, (total, weight) in note["sums"].items():
+            result.sum.totals[name] = slot.read(total, self.layouts)
+            number = isinstance(weight, float)
+            result.sum.weights[name] = weight if number else slot.read(weight, self.layouts)
+        for client, reply in note["replies"].items():
+            trees = {}
+            for name, (total, weight) in reply["trees"].items():
+                own = slot.read(total, self.layouts)
+                own = own.like(own.flat.clone())
+                trees[name] = SealedTree(own, slot.read_weight(weight, self.layouts))
+            result.replies[client] = Sealed(reply["round"], trees, reply["metrics"])
+        return result
+
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, whatever they are at."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join()
         for pipe in self.pipes:
             pipe.close()
-        for process in self.processes:
-            process.join(timeout=5)
-            if process.is_alive():
-                process.kill()
 
 
-def _serve(worker: Worker, pipe: Connection, others: list[Connection]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    for other in others:
-        other.close()
-    try:
-        while True:
-            pipe.send_bytes(carry_out(worker, pipe.recv_bytes()))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        os._exit(0)
+def thawed(note: dict[str, Any]) -> Receipt:
+    """Return a receipt from plain data."""
+    filed = note["filed"]
+    return Receipt(**{**note, "filed": Filed(*filed) if filed else None})
 
 
-def crew(worker: Worker, engine: str, workers: int) -> Crew:
-    """Return who carries out orders for `run.engine` and `run.workers`."""
+def crew(desk: Desk, engine: str, workers: int) -> Crew:
+    """Return who carries out jobs for `run.engine` and `run.workers`."""
     if engine == "bytes":
-        return Bytes(worker)
-    return InProcess(worker) if workers == 1 else Forked(worker, workers)
+        return Bytes(desk)
+    return InProcess(desk) if workers == 1 else Forked(desk, workers)

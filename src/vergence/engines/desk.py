@@ -1,0 +1,166 @@
+"""The edge of a client: what happens to a turn's reply and state before anybody else sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vergence.core.mask import Mask
+from vergence.core.params import Params
+from vergence.core.state import Packed
+from vergence.core.wire import Message, Sealed, SealedTree, Sum, support_mask, travelled
+from vergence.engines.shelf import Kept, Shelf
+from vergence.engines.store import Filed
+from vergence.engines.turn import Done, Order, Worker
+from vergence.privacy.guards import fault
+
+
+@dataclass(frozen=True)
+class Call:
+    """One client's part of a job: what it is sent, and where its state lies (None: nowhere yet)."""
+
+    client: str
+    message: Message
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a crew is asked at once.
+
+    `groups` are lengths: so many calls in a row are carried out by one worker and, if the request
+    reveals only the aggregate, added up there. `stamp` is new for every job of a run.
+    """
+
+    kind: Literal["turn", "evaluate"]
+    calls: Sequence[Call]
+    groups: Sequence[int]
+    reveal: Literal["aggregate", "each"] = "aggregate"
+    stamp: str = ""
+    progress: float = 0.0
+    points: tuple[str, ...] = ()
+
+    def group(self, number: int) -> Sequence[Call]:
+        """Return the calls of one group."""
+        start = sum(self.groups[:number])
+        return self.calls[start : start + self.groups[number]]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What is written down about one call; plain data.
+
+    `up` and `weight` are per tree: bytes on the wire and the largest weight of an entry. `told`
+    are the reply's metrics, `measured` the engine's, per point. `filed` is the new state.
+    """
+
+    client: str
+    status: str = "ok"
+    up: Mapping[str, int] = field(default_factory=dict)
+    weight: Mapping[str, float] = field(default_factory=dict)
+    examples: float = 0.0
+    steps: int = 0
+    told: Mapping[str, float] = field(default_factory=dict)
+    measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    filed: Filed | None = None
+    share: float | None = None
+
+
+@dataclass
+class Result:
+    """What came of a group: a receipt per call, and the replies that count, summed or each."""
+
+    receipts: list[Receipt]
+    sum: Sum
+    replies: dict[str, Sealed] = field(default_factory=dict)
+
+
+class Desk:
+    """Carries out groups of calls with one worker: guards, counts, keeps states, adds up."""
+
+    def __init__(self, worker: Worker, shelf: Shelf) -> None:
+        self.worker, self.shelf = worker, shelf
+        self.fresh: Kept | None = None
+
+    def carry_out(self, job: Job, number: int, whole: Sum) -> Result:
+        """Do one group; `whole` is an empty sum to add the replies to."""
+        calls = job.group(number)
+        if job.kind == "evaluate":
+            done = [self.worker.do(self._order(call, job, self.kept(call).state)) for call in calls]
+            return Result([Receipt(d.client, measured=d.metrics) for d in done], whole)
+        result = Result([], whole)
+        for call, before, done in self._turns(calls, job):
+            receipt, sealed = self.settle(call, job, before, done)
+            result.receipts.append(receipt)
+            if sealed is not None and job.reveal == "each":
+                result.replies[call.client] = sealed
+            elif sealed is not None:
+                whole.add(sealed)
+        return result
+
+    def _turns(self, calls: Sequence[Call], job: Job) -> Iterator[tuple[Call, Kept, Done]]:
+        """Take the turns: all at once where they are stacked, else with one reply in memory."""
+        if self.worker.together:
+            kept = [self.kept(call) for call in calls]
+            orders = [self._order(c, job, k.state) for c, k in zip(calls, kept, strict=True)]
+            yield from zip(calls, kept, self.worker.turns(orders), strict=True)
+            return
+        for call in calls:
+            before = self.kept(call)
+            yield call, before, self.worker.do(self._order(call, job, before.state))
+
+    def kept(self, call: Call) -> Kept:
+        """Return what the client keeps; one that never took part starts fresh."""
+        if call.file is not None:
+            return self.shelf.read(call.file)
+        if self.fresh is None:
+            self.fresh = Kept(self.worker.method.client(self.worker.task))
+        return self.fresh
+
+    def _order(self, call: Call, job: Job, state: Any) -> Order:
+        return Order(job.kind, call.client, call.message, state, job.progress, job.points)
+
+    def settle(
+        self, call: Call, job: Job, before: Kept, done: Done
+    ) -> tuple[Receipt, Sealed | None]:
+        """Guard a reply, count it, and file the new state if it counts."""
+        sealed = done.sealed
+        assert sealed is not None
+        exposed = self.worker.method.exposure[call.message.verb]
+        status = "ok"
+        reason = fault(sealed, call.message.round, call.message.trees, exposed)
+        after, packed = before, None
+        if reason is None:
+            after = Kept(done.state, {**before.told, **masks(sealed)}, before.owed)
+            packed = None if after.empty else Packed(after)
+            if packed is not None and not packed.finite:
+                reason, packed = "finite: the client's own state holds NaN or infinity", None
+        if reason is not None:
+            status, after = f"quarantined: {reason}", before
+        mask = self.worker.method.personal(after.state)
+        share = None if mask is None else mask.fraction
+        filed = None
+        if packed is not None:
+            filed = self.shelf.write(call.client, job.stamp, packed, share)
+        receipt = Receipt(
+            call.client, status,
+            {t: travelled(tree, before.told.get(t)) for t, tree in sealed.trees.items()},
+            {t: heaviest(tree) for t, tree in sealed.trees.items()},
+            done.examples, done.steps, {} if reason else sealed.metrics, done.metrics, filed, share,
+        )  # fmt: skip
+        return receipt, None if reason else sealed
+
+
+def masks(sealed: Sealed) -> dict[str, Mask]:
+    """Return what a receiver learns of a client's masks."""
+    found = {name: support_mask(tree) for name, tree in sealed.trees.items()}
+    return {name: mask for name, mask in found.items() if mask is not None}
+
+
+def heaviest(tree: SealedTree) -> float:
+    """Return the largest weight of any entry, for the tables."""
+    weight = tree.weight
+    if isinstance(weight, Mask):
+        return float(weight.count > 0)
+    return float(weight.flat.max()) if isinstance(weight, Params) else weight

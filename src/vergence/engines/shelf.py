@@ -1,0 +1,109 @@
+"""Client states on disk: one file per client that took part, nothing for all the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from vergence.core.mask import Mask
+from vergence.core.params import Params
+from vergence.core.state import Packed, digest, unpack_file
+from vergence.engines import store
+from vergence.engines.store import Filed
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a client keeps between turns.
+
+    `state` is the method's; `told` holds, per tree, the mask the server has from this client, and
+    `owed` what a lossy codec has not yet sent. The last two change only when a reply counted.
+    """
+
+    state: Any
+    told: Mapping[str, Mask] = field(default_factory=dict)
+    owed: Mapping[str, Params] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to keep."""
+        return not (fields(self.state) or self.told or self.owed)
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The folder of one seed's client states. Workers write here; nobody else holds a state."""
+
+    folder: Path
+    seed: int
+    records: Sequence[type]
+
+    def read(self, file: str) -> Kept:
+        """Return what a file holds."""
+        return unpack_file(self.folder / file, Kept, *self.records)
+
+    def write(self, client: str, stamp: str, packed: Packed, share: float | None) -> Filed:
+        """Write a client's new state beside its old one, under the stamp of this request."""
+        chunks = packed.chunks()
+        file = f"seed{self.seed}.client.{client}.{stamp}.safetensors"
+        with store.saving(self.folder.parent):
+            store.write_whole(self.folder / file, *chunks)
+        return Filed(file, digest(*chunks), share)
+
+
+class Registry(Mapping[str, Any]):
+    """Who took part, and where each state lies; a state is read when it is asked for.
+
+    A turn leaves its new state beside the old one. Here is decided which of them is the client's:
+    the new one once its reply counted, the checkpoint's after a restart.
+    """
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf = shelf
+        self.filed: dict[str, Filed] = {}
+        self.pinned: set[str] = set()
+
+    def __getitem__(self, client: str) -> Any:
+        return self.shelf.read(self.filed[client].file).state
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.filed)
+
+    def __len__(self) -> int:
+        return len(self.filed)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self.filed
+
+    def file(self, client: str) -> str | None:
+        """Return the file of a client's state, None if it never took part."""
+        entry = self.filed.get(client)
+        return entry.file if entry else None
+
+    def commit(self, client: str, entry: Filed) -> None:
+        """Make a state the client's own; the one before goes, unless a checkpoint names it."""
+        before = self.filed.get(client)
+        self.filed[client] = entry
+        if before is not None and before.file not in self.pinned:
+            self.discard(before.file)
+
+    def discard(self, file: str) -> None:
+        """Remove a state that nobody names any more."""
+        (self.shelf.folder / file).unlink(missing_ok=True)
+
+    def restore(self, filed: Mapping[str, Filed]) -> None:
+        """Go back to the states that a checkpoint names."""
+        self.filed, self.pinned = dict(filed), {entry.file for entry in filed.values()}
+
+    def pin(self) -> None:
+        """Keep the present states: a checkpoint names them. Those of the last one may go."""
+        now = {entry.file for entry in self.filed.values()}
+        for file in self.pinned - now:
+            self.discard(file)
+        self.pinned = now
+
+    def shares(self) -> list[float]:
+        """Return the personal share of every client that keeps one."""
+        return [entry.share for entry in self.filed.values() if entry.share is not None]

@@ -1,0 +1,87 @@
+"""Image classification: which of several classes a picture shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.core.site import Batch, Federation, Samples
+from vergence.core.task import Task
+from vergence.errors import ConfigError
+
+WHITE = 255
+Scores = Float[Tensor, "samples classes"]
+
+
+@dataclass(frozen=True)
+class Images(Task):
+    """Predict `label` int64 `[n]` from `image` uint8 `[n, channels, H, W]`, by cross-entropy.
+
+    Source: the classification workloads of McMahan et al., "Communication-efficient learning of
+    deep networks from decentralized data", AISTATS 2017, section 3.
+    """
+
+    headline: ClassVar[str] = "accuracy"
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"log_loss"})
+
+    def forward(self, module: nn.Module, batch: Batch) -> Scores:
+        """Return unnormalised log-probabilities; the network gets pixels in [0, 1].
+
+        Raises:
+            ConfigError: images of another type, or a network that returns another shape.
+        """
+        image = batch["image"]
+        if image.dtype != torch.uint8:
+            raise ConfigError(f"images: images are {image.dtype}; give uint8, 0 to {WHITE}")
+        output = module(image.float().div_(WHITE))
+        if output.ndim != 2 or len(output) != len(image):
+            raise ConfigError(
+                f"images: {type(module).__name__} returned {list(output.shape)} for {len(image)} "
+                f"images; a score per image and class, [{len(image)}, classes], is needed"
+            )
+        return output
+
+    def loss(self, output: Scores, batch: Batch) -> Float[Tensor, ""]:
+        """Return the mean cross-entropy in nats."""
+        return functional.cross_entropy(output, batch["label"])
+
+    def metrics(self, outputs: Scores, samples: Samples) -> dict[str, float]:
+        """Return the share of images whose own class scores highest, and the mean cross-entropy.
+
+        Of equal scores the lowest class wins. The accuracy is the score.
+        """
+        label = samples.columns["label"]
+        accuracy = int((outputs.argmax(1) == label).sum()) / len(label)
+        log_loss = float(functional.cross_entropy(outputs, label))
+        return {"accuracy": accuracy, "log_loss": log_loss, "score": accuracy}
+
+    def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
+        """Score two constants on everybody's test images.
+
+        `most frequent class` is that of everybody's training images, `own most frequent` that of
+        one's own. Their log loss is that of predicting the shares of the classes, each counted
+        once more than it occurs (Laplace's rule of succession).
+        """
+        people = federation.people
+        found = {p: s.train.columns["label"].bincount() for p, s in people.items()}
+        classes = 1 + max(int(part.columns["label"].max())
+                          for s in people.values() for part in (s.train, s.test))  # fmt: skip
+        counts = {p: functional.pad(c, (0, classes - len(c))) for p, c in found.items()}
+        everybody = torch.stack(list(counts.values())).sum(0)
+        constants = {
+            "most frequent class": dict.fromkeys(people, everybody),
+            "own most frequent": counts,
+        }
+        return {
+            name: {
+                p: self.metrics(constant[p].add(1).log().expand(len(s.test), classes), s.test)
+                for p, s in people.items()
+            }
+            for name, constant in constants.items()
+        }
