@@ -101,7 +101,11 @@ def test_the_option_tables_of_methods_are_true(name):
 
 @pytest.mark.parametrize(
     ("heading", "record", "without"),
-    [("### run", Plan, ["presence"]), ("### presence", Presence, []), ("### local", Local, [])],
+    [
+        ("### run", Plan, ["presence", "wire"]),
+        ("### presence", Presence, []),
+        ("### local", Local, []),
+    ],
 )
 def test_the_tables_of_config_keys_are_true(heading, record, without):
     assert written("runs.md", heading) == defaults(record, *without)

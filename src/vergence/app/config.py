@@ -1,7 +1,7 @@
 """Experiments as TOML: tables bind to dataclasses, names are module names.
 
 Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `method` or
-`methods`, `local`, `presence`, `run`. `--set a.b=c` wins over all.
+`methods`, `local`, `presence`, `wire`, `run`. `--set a.b=c` wins over all.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from vergence.core.codec import Compression
 from vergence.core.fitting import Local
 from vergence.core.method import Method
 from vergence.core.site import Dataset
@@ -40,6 +41,7 @@ KEYS = (
     "methods",
     "local",
     "presence",
+    "wire",
     "run",
 )
 Table = dict[str, Any]
@@ -154,7 +156,8 @@ def check(table: Table) -> Experiment:
             f"the experiment needs either method = {{...}} or methods = [...]; it has {had}"
         )
     presence = bind(Presence, table.get("presence", {}), "presence")
-    plan = bind(Plan, table.get("run", {}), "run", presence=presence)
+    wire = bind(Compression, table.get("wire", {}), "wire")
+    plan = bind(Plan, table.get("run", {}), "run", presence=presence, wire=wire)
     federation = dict(table["federation"])
     name, root = federation.pop("name"), federation.pop("root", None)
     if root is not None and not isinstance(root, str):

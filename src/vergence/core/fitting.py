@@ -161,9 +161,7 @@ class Solver:
             loss.backward()
             step(adjust(self._gradients()))
             if ask.trainable is not None:
-                self.vector.copy_(
-                    ask.trainable.merge(ask.params.like(self.vector), ask.params).flat
-                )
+                ask.trainable.restore(self.vector, ask.params)
             losses += float(loss.detach())
             steps += 1
         params = ask.params.like(self.vector.clone())

@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from vergence.core.codec import PARTS, Compression, index_bytes, pack_indices, unpack_indices
 from vergence.core.mask import Mask
 from vergence.core.params import Layout, Params
-from vergence.core.state import HEADER, read_header
+from vergence.core.state import HEADER, is_finite, read_header
 
 Fact = bool | int | float | str | None
 Weight = float | Mask | Params
@@ -66,10 +67,16 @@ def reply(
 
 @dataclass(frozen=True)
 class SealedTree:
-    """`total` = weight * update, zero where the weight is zero; `weight` as declared."""
+    """`total` = weight * update, zero where the weight is zero; `weight` as declared.
+
+    `coded` holds the arrays that stand for the update's values where a lossy codec `how` is used:
+    `total` is then what a receiver makes of them.
+    """
 
     total: Params
     weight: float | Mask | Params
+    coded: Mapping[str, Tensor] | None = None
+    how: Compression = Compression()
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ def seal(answer: Reply, round: int) -> Sealed:
         if isinstance(weight, Mask):
             total = weight.keep(update)
         elif isinstance(weight, Params):
-            total = Mask(weight.flat != 0, weight.layout).keep(update) * weight
+            total = counted(weight, weight.layout).keep(update) * weight
         else:
             weight = float(weight)
             total = update if weight == 1 else update * weight
@@ -97,6 +104,40 @@ def seal(answer: Reply, round: int) -> Sealed:
                 total = Params.zeros(update.layout, update.flat.dtype)
         trees[name] = SealedTree(total, weight)
     return Sealed(round, trees, answer.metrics)
+
+
+def seal_coded(
+    answer: Reply, round: int, how: Compression, owed: Mapping[str, Params]
+) -> tuple[Sealed, Mapping[str, Params]]:
+    """Seal a reply whose values travel by a codec; return also what is still owed, per tree.
+
+    An update that holds NaN or infinity is sealed as it is, for the guards to refuse.
+    """
+    if how.lossless:
+        return seal(answer, round), owed
+    trees, coded, left = {}, {}, dict(owed)
+    for name, update in answer.trees.items():
+        mask = counted(answer.weight_of(name), update.layout)
+        values = mask.take(update)
+        if not is_finite(values):
+            return seal(answer, round), owed
+        before = mask.take(owed[name]) if name in owed else None
+        coded[name], decoded, rest = how.compress(values, before)
+        trees[name] = mask.put(decoded)
+        if rest is not None:
+            left[name] = mask.put(rest)
+    plain = seal(replace(answer, trees=trees), round)
+    sent = {n: replace(t, coded=coded[n], how=how) for n, t in plain.trees.items()}
+    return replace(plain, trees=sent), left
+
+
+def counted(weight: Weight, layout: Layout) -> Mask:
+    """Return the entries whose weight is not zero."""
+    if isinstance(weight, Mask):
+        return weight
+    if isinstance(weight, Params):
+        return Mask(torch.from_numpy(weight.flat.numpy() != 0), layout)
+    return Mask.full(layout) if weight else Mask.none(layout)
 
 
 @dataclass(frozen=True)
@@ -117,8 +158,8 @@ class Aggregate:
         total, weight = self.totals[tree], self.weights[tree]
         if not isinstance(weight, Params):
             return total / weight if weight else total
-        filled = torch.where(weight.flat == 0, torch.ones_like(weight.flat), weight.flat)
-        return total.like(total.flat / filled)
+        nobody = torch.from_numpy(weight.flat.numpy() == 0).to(weight.flat.dtype)
+        return total.like(total.flat / nobody.add_(weight.flat))
 
     def contributors(self, tree: str) -> Params | float:
         """Return the sum of weights of a tree (per entry where weights are per entry)."""
@@ -202,9 +243,9 @@ def packed_mask(mask: Mask, known: Mask | None) -> dict[str, Tensor]:
     if mask == known:
         return {}
     bitmap = mask.packed()
-    gone = (known & ~mask).bits.nonzero().squeeze(1).numpy()
-    if not (mask & ~known).count and _index_bytes(len(gone), mask.layout.n) < len(bitmap):
-        return {"index": torch.from_numpy(_pack_indices(gone, mask.layout.n))}
+    gone = np.flatnonzero((known & ~mask).bits.numpy())
+    if not (mask & ~known).count and index_bytes(len(gone), mask.layout.n) < len(bitmap):
+        return {"index": torch.from_numpy(pack_indices(gone, mask.layout.n))}
     return {"bitmap": bitmap}
 
 
@@ -215,32 +256,8 @@ def unpacked_mask(sent: Mapping[str, Tensor], known: Mask) -> Mask:
     if "index" not in sent:
         return known
     bits = known.bits.clone()
-    bits[torch.from_numpy(_unpack_indices(sent["index"].numpy(), known.layout.n))] = False
+    bits.numpy()[unpack_indices(sent["index"].numpy(), known.layout.n)] = False
     return Mask(bits, known.layout)
-
-
-def _index_width(n: int) -> int:
-    return max(math.ceil(math.log2(n)), 1) if n else 1
-
-
-def _index_bytes(k: int, n: int) -> int:
-    return math.ceil(k * _index_width(n) / 8)
-
-
-def _pack_indices(indices: np.ndarray, n: int) -> np.ndarray:
-    # The last byte is filled with the last index again, so that reading it twice does no harm.
-    width = _index_width(n)
-    filled = np.append(indices, np.repeat(indices[-1:], -(-8 // width)))
-    bits = (filled[:, None] >> np.arange(width - 1, -1, -1)) & 1
-    packed = np.packbits(bits.astype(np.uint8).ravel())
-    return packed[: _index_bytes(len(indices), n)]
-
-
-def _unpack_indices(packed: np.ndarray, n: int) -> np.ndarray:
-    width = _index_width(n)
-    bits = np.unpackbits(packed)
-    bits = bits[: len(bits) // width * width].reshape(-1, width).astype(np.int64)
-    return bits @ (1 << np.arange(width - 1, -1, -1))
 
 
 def support(tree: SealedTree) -> tuple[Mask, float | None]:
@@ -248,11 +265,10 @@ def support(tree: SealedTree) -> tuple[Mask, float | None]:
     if isinstance(tree.weight, Mask):
         return tree.weight, 1.0
     assert isinstance(tree.weight, Params)
-    mask = Mask(tree.weight.flat != 0, tree.weight.layout)
-    levels = tree.weight.flat[mask.bits].unique()
-    if len(levels) > 1:
-        return mask, None
-    return mask, float(levels[0]) if len(levels) else 0.0
+    mask, weights = counted(tree.weight, tree.weight.layout), tree.weight.flat.numpy()
+    level = weights[mask.bits.numpy().argmax()] if mask.count else 0.0
+    alike = np.count_nonzero(weights == level) == mask.count or not mask.count
+    return mask, float(level) if alike else None
 
 
 def support_mask(tree: SealedTree) -> Mask | None:
@@ -268,16 +284,20 @@ def payload(sealed: Sealed, known: Mapping[str, Mask]) -> dict[str, dict[str, Te
     out: dict[str, dict[str, Tensor]] = {}
     for name, tree in sealed.trees.items():
         if isinstance(tree.weight, float):
-            out[name] = {"values": tree.total.flat} if tree.weight else {}
+            out[name] = _values(tree, Mask.full(tree.total.layout)) if tree.weight else {}
             continue
         mask, level = support(tree)
         before = known.get(name)
         if before is not None and before.layout != mask.layout:
             before = None
-        out[name] = {"values": tree.total.flat[mask.bits], **packed_mask(mask, before)}
+        out[name] = {**_values(tree, mask), **packed_mask(mask, before)}
         if level is None and isinstance(tree.weight, Params):
-            out[name]["weight"] = tree.weight.flat[mask.bits]
+            out[name]["weight"] = mask.take(tree.weight)
     return out
+
+
+def _values(tree: SealedTree, mask: Mask) -> dict[str, Tensor]:
+    return dict(tree.coded) if tree.coded is not None else {"values": mask.take(tree.total)}
 
 
 def encode(sealed: Sealed, known: Mapping[str, Mask]) -> bytes:
@@ -291,6 +311,8 @@ def encode(sealed: Sealed, known: Mapping[str, Mask]) -> bytes:
         layout = [tree.total.layout.names, tree.total.layout.shapes]
         dtype = str(tree.total.flat.dtype).removeprefix("torch.")
         trees[name] = {"kind": kind, "level": level, "layout": layout, "dtype": dtype}
+        if tree.coded is not None:
+            trees[name]["codec"] = asdict(tree.how)
     head = {"round": sealed.round, "metrics": dict(sealed.metrics), "trees": trees}
     return save(arrays, {HEADER: json.dumps(head, separators=(",", ":"))})
 
@@ -303,22 +325,32 @@ def decode(data: bytes, known: Mapping[str, Mask]) -> Sealed:
         names, shapes = about["layout"]
         layout = Layout(tuple(names), tuple(tuple(s) for s in shapes))
         sent = {k.rpartition(".")[2]: a for k, a in arrays.items() if k.rpartition(".")[0] == name}
-        flat = torch.zeros(layout.n, dtype=getattr(torch, about["dtype"]))
+        dtype = getattr(torch, about["dtype"])
         if about["kind"] == "float":
-            trees[name] = SealedTree(Params(sent.get("values", flat), layout), about["level"])
-            continue
-        before = known.get(name)
-        if before is None or before.layout != layout:
-            before = Mask.full(layout)
-        mask = unpacked_mask(sent, before)
-        flat[mask.bits] = sent["values"]
-        weight: float | Mask | Params = mask
+            mask, weight = Mask.full(layout), about["level"]
+            if not weight:
+                trees[name] = SealedTree(Params.zeros(layout, dtype), weight)
+                continue
+        else:
+            before = known.get(name)
+            before = before if before is not None and before.layout == layout else Mask.full(layout)
+            weight = mask = unpacked_mask(sent, before)
         if about["kind"] == "Params":
-            each = torch.zeros_like(flat)
-            each[mask.bits] = sent["weight"] if "weight" in sent else about["level"]
-            weight = Params(each, layout)
-        trees[name] = SealedTree(Params(flat, layout), weight)
+            level = torch.full((mask.count,), about["level"] or 0.0, dtype=dtype)
+            weight = mask.put(sent.get("weight", level))
+        trees[name] = _opened(sent, about, mask, weight, dtype)
     return Sealed(head["round"], trees, head["metrics"])
+
+
+def _opened(
+    sent: Mapping[str, Tensor], about: Mapping, mask: Mask, weight: Weight, dtype: torch.dtype
+) -> SealedTree:
+    if "codec" not in about:
+        return SealedTree(mask.put(sent["values"]), weight)
+    how = Compression(**about["codec"])
+    coded = {part: array for part, array in sent.items() if part in PARTS}
+    update = mask.put(how.coder.decode(coded, mask.count, dtype))
+    return replace(seal(Reply({"": update}, weight), 0).trees[""], coded=coded, how=how)
 
 
 def travelled(tree: SealedTree, known: Mask | None) -> int:
@@ -327,14 +359,20 @@ def travelled(tree: SealedTree, known: Mask | None) -> int:
     A tree that fits nothing known counts all its values.
     """
     total, weight = tree.total.flat, tree.weight
+    each = total.element_size()
     if not isinstance(weight, Mask | Params):
-        return total.numel() * total.element_size() if weight else 0
+        return values_bytes(tree, total.numel()) if weight else 0
     if weight.layout != tree.total.layout:
-        return total.numel() * total.element_size()
+        return total.numel() * each
     mask, level = support(tree)
     known = known if known is not None and known.layout == mask.layout else None
-    arrays = 1 if level is not None else 2
-    return arrays * mask.count * total.element_size() + mask_bytes(mask, known)
+    weights = 0 if level is not None else mask.count * each
+    return values_bytes(tree, mask.count) + weights + mask_bytes(mask, known)
+
+
+def values_bytes(tree: SealedTree, count: int) -> int:
+    """Return the bytes of a tree's values, as its codec sends them."""
+    return size(tree.coded) if tree.coded is not None else count * tree.total.flat.element_size()
 
 
 def mask_bytes(mask: Mask, known: Mask | None) -> int:
@@ -345,7 +383,7 @@ def mask_bytes(mask: Mask, known: Mask | None) -> int:
     bitmap = math.ceil(mask.layout.n / 8)
     if (mask & ~known).count:
         return bitmap
-    return min(bitmap, _index_bytes(known.count - mask.count, mask.layout.n))
+    return min(bitmap, index_bytes(known.count - mask.count, mask.layout.n))
 
 
 def size(arrays: Mapping[str, Tensor]) -> int:

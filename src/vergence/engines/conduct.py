@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
+from vergence.core.codec import Compression
 from vergence.core.conversation import Request
 from vergence.core.fitting import Precision
 from vergence.core.method import Method
@@ -64,6 +65,7 @@ class Plan:
     checkpoint_every: Annotated[int, Ge(0)] = 1
     points: tuple[Point, ...] = ("P0",)
     presence: Presence = field(default_factory=Presence)
+    wire: Compression = field(default_factory=Compression)
 
     def __post_init__(self) -> None:
         check_ranges(self, "run")
@@ -112,7 +114,10 @@ def conduct(
     if on_gpu:
         trained_on = resident(trained_on, device)
     stacks = solving.solver == "stacked"
-    worker = Worker(method, task, trained_on, federation, stream, plan.precision, stacks, device)
+    wire = Compression() if method.pooled else plan.wire  # nothing travels in a data centre
+    worker = Worker(
+        method, task, trained_on, federation, stream, plan.precision, stacks, device, wire
+    )
     shelf = Shelf(folder.state, task.seed, worker.records)
     hands = 1 if on_gpu else min(plan.hands, len(federation.clients))
     team = crew(Desk(worker, shelf), plan.engine, hands)

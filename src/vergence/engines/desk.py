@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from vergence.core.mask import Mask
 from vergence.core.params import Params
@@ -87,7 +87,7 @@ class Desk:
         """Do one group; `whole` is an empty sum to add the replies to."""
         calls = job.group(number)
         if job.kind == "evaluate":
-            done = [self.worker.do(self._order(call, job, self.kept(call).state)) for call in calls]
+            done = [self.worker.do(self._order(call, job, self.kept(call))) for call in calls]
             return Result([Receipt(d.client, measured=d.metrics) for d in done], whole)
         result = Result([], whole)
         for call, before, done in self._turns(calls, job):
@@ -103,12 +103,12 @@ class Desk:
         """Take the turns: all at once where they are stacked, else with one reply in memory."""
         if self.worker.together:
             kept = [self.kept(call) for call in calls]
-            orders = [self._order(c, job, k.state) for c, k in zip(calls, kept, strict=True)]
+            orders = [self._order(c, job, k) for c, k in zip(calls, kept, strict=True)]
             yield from zip(calls, kept, self.worker.turns(orders), strict=True)
             return
         for call in calls:
             before = self.kept(call)
-            yield call, before, self.worker.do(self._order(call, job, before.state))
+            yield call, before, self.worker.do(self._order(call, job, before))
 
     def kept(self, call: Call) -> Kept:
         """Return what the client keeps; one that never took part starts fresh."""
@@ -118,8 +118,11 @@ class Desk:
             self.fresh = Kept(self.worker.method.client(self.worker.task))
         return self.fresh
 
-    def _order(self, call: Call, job: Job, state: Any) -> Order:
-        return Order(job.kind, call.client, call.message, state, job.progress, job.points)
+    def _order(self, call: Call, job: Job, kept: Kept) -> Order:
+        return Order(
+            job.kind, call.client, call.message, kept.state, job.progress, job.points,
+            owed=kept.owed,
+        )  # fmt: skip
 
     def settle(
         self, call: Call, job: Job, before: Kept, done: Done
@@ -132,7 +135,7 @@ class Desk:
         reason = fault(sealed, call.message.round, call.message.trees, exposed)
         after, packed = before, None
         if reason is None:
-            after = Kept(done.state, {**before.told, **masks(sealed)}, before.owed)
+            after = Kept(done.state, {**before.told, **masks(sealed)}, done.owed)
             packed = None if after.empty else Packed(after)
             if packed is not None and not packed.finite:
                 reason, packed = "finite: the client's own state holds NaN or infinity", None

@@ -9,13 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from vergence.core.codec import Compression
 from vergence.core.fitting import Compute, Fit, Fitted, Precision, Solver
 from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.site import Federation, Site
 from vergence.core.stream import Stream
 from vergence.core.task import Task
-from vergence.core.wire import Message, Sealed, seal
+from vergence.core.wire import Message, Sealed, seal_coded
 from vergence.engines.graphed import Graphed
 from vergence.engines.stacked import Stacked, groups_of
 
@@ -40,6 +41,7 @@ class Order:
     progress: float = 0.0
     points: tuple[str, ...] = ()
     show: tuple[int, ...] = ()
+    owed: Mapping[str, Params] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Done:
     steps: int = 0
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     outputs: Tensor | None = None
+    owed: Mapping[str, Params] = field(default_factory=dict)
 
 
 class Worker:
@@ -76,10 +79,12 @@ class Worker:
         precision: Precision = "fp32",
         stacks: bool = False,
         device: torch.device = CPU,
+        wire: Compression = Compression(),  # noqa: B008
     ) -> None:
         self.method, self.task = method, task
         self.trained_on, self.people, self.stream = trained_on, people, stream
         self.solver = Solver(task, precision)
+        self.wire = wire
         self.graphed = Graphed(task, device, precision, STREAMS) if device.type != "cpu" else None
         self.stacked = Stacked(task, device, precision, self.solver) if stacks else None
         self.records = method.state_records(task)
@@ -135,13 +140,15 @@ class Worker:
 
     def _done(self, turn: Turn) -> Done:
         order, (state, reply) = turn.order, turn.end
+        sealed, owed = seal_coded(reply, order.message.round, self.wire, order.owed)
         metrics = {}
         if "P1" in order.points and turn.fitted is not None:
             metrics["P1"] = self._measure(turn.fitted.params, order.client)
         return Done(
             order.client,
-            sealed=seal(reply, order.message.round),
+            sealed=sealed,
             state=state,
+            owed=owed,
             examples=self.task.weigh(turn.site.train),
             steps=turn.steps,
             metrics=metrics,

@@ -1,0 +1,118 @@
+"""Bytes against error of every codec of the wire, at 1.83 M parameters (LeNet).
+
+python benchmarks/codec.py [--rounds 10]: prints a Markdown table. `normal` is a vector of random
+normal numbers; the updates are those of one synthetic person (600 eye patches) who trains on for
+so many rounds of one epoch. Errors are relative L2 norms; those of the sum compare all rounds'
+decoded updates with all rounds' updates, without and with error feedback. CPU milliseconds on one
+thread, medians, to encode and to decode an update.
+"""
+
+import argparse
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from vergence.core.codec import Compression
+from vergence.core.fitting import Fit, Local, Solver
+from vergence.core.params import Params
+from vergence.core.stream import Stream
+from vergence.core.wire import size
+from vergence.data.eye_synthetic import EyeSynthetic
+from vergence.engines.served import keep_memory
+from vergence.models.lenet import LeNet
+from vergence.tasks.gaze_angle import GazeAngle
+
+CODECS = [
+    Compression("fp32"),
+    Compression("fp16"),
+    Compression("int8"),
+    Compression("topk", share=0.1),
+    Compression("topk", share=0.1, kept="int8"),
+    Compression("topk", share=0.01),
+    Compression("topk", share=0.01, kept="fp16"),
+    Compression("topk", share=0.01, kept="int8"),
+    Compression("topk", share=0.001),
+]
+
+
+def updates(rounds: int) -> list[Tensor]:
+    """Train one person for some rounds; return what each round changed."""
+    task = GazeAngle(LeNet())
+    person = next(iter(EyeSynthetic(people=1, samples=600).load().people.values()))
+    solver, params, found = Solver(task), task.init(), []
+    for at in range(rounds):
+        ask = Fit(params, person.train, Local(epochs=1))
+        end = solver.fit(ask, Stream("codec", at)).params
+        end = Params(end.flat.clone(), end.layout)
+        found.append((end - params).flat)
+        params = end
+    return found
+
+
+def error(got: Tensor, wanted: Tensor) -> float:
+    return float(torch.linalg.vector_norm(got - wanted) / torch.linalg.vector_norm(wanted))
+
+
+def error_of_sum(how: Compression, changes: list[Tensor]) -> float:
+    arrived, left = torch.zeros_like(changes[0]), None
+    for change in changes:
+        _, decoded, left = how.compress(change, left)
+        arrived += decoded
+    return error(arrived, torch.stack(changes).sum(0))
+
+
+def timed(do: Callable, repeats: int = 15) -> float:
+    found = []
+    for _ in range(repeats):
+        began = time.thread_time()
+        do()
+        found.append(1000 * (time.thread_time() - began))
+    return median(found)
+
+
+def row(how: Compression, normal: Tensor, changes: list[Tensor]) -> str:
+    last = changes[-1]
+    arrays, decoded, _ = how.compress(last)
+    spent = (
+        timed(lambda: how.coder.encode(last)),
+        timed(lambda: how.coder.decode(arrays, len(last), last.dtype)),
+    )
+    name = how.codec
+    if how.codec == "topk":
+        name += f" {how.share:g}" + ("" if how.kept == "fp32" else f", kept {how.kept}")
+    errors = [
+        error(how.compress(normal)[1], normal),
+        error(decoded, last),
+        error_of_sum(how, changes),
+        error_of_sum(replace(how, feedback=True), changes),
+    ]
+    share = size(arrays) / (len(last) * last.element_size())
+    told = [f"{size(arrays):,}", f"{share:.2%}", *(f"{e:.2g}" for e in errors)]
+    return "| " + " | ".join([name, *told, *(f"{ms:.1f}" for ms in spent)]) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    keep_memory()
+    changes = updates(rounds)
+    normal = torch.randn(len(changes[0]), generator=torch.Generator().manual_seed(0))
+    print(f"{len(normal):,} values, one thread, {platform.machine()}, torch {torch.__version__}\n")
+    print(
+        "| codec | bytes | of fp32 | error, normal | error, update "
+        f"| error, sum of {rounds} | with feedback | encode ms | decode ms |"
+    )
+    print("|---|" + "--:|" * 8)
+    for how in CODECS:
+        print(row(how, normal, changes))
+
+
+if __name__ == "__main__":
+    main()
