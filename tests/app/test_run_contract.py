@@ -136,7 +136,10 @@ def test_fingerprint_is_the_sha_256_of_server_and_client_digests_in_client_order
     told = results(folder)
     assert set(told["fingerprint"]) == {"0", "5"}
     for seed, sha in told["fingerprint"].items():
-        files = {name: file for name, (file, *_) in done[seed]["files"].items()}
+        files = {"server": done[seed]["files"]["server"][0]}
+        for line in (folder / "state" / done[seed]["files"]["clients"][0]).read_text().splitlines():
+            client, file, *_ = line.split(",")
+            files[f"client.{client}"] = file
 
         def digest(name, files=files):
             return hashlib.sha256((folder / "state" / files[name]).read_bytes()).hexdigest()

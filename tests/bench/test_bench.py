@@ -34,9 +34,9 @@ class Pass:
         return True
 
 
-def learned(job, method="fedavg"):
+def learned(job, place, method="fedavg"):
     options = {"scored": 2, "saves": False, "plan": {"workers": 1}}
-    return run(job, method, options, Pass())
+    return run(job, method, options, Pass(), place)
 
 
 MADE = []
@@ -208,15 +208,15 @@ def test_job_survives_its_folder(tmp_path):
     assert again.cost(again.module()) == job.cost(job.module())
 
 
-def test_sampled_cohorts_are_the_engines():
+def test_sampled_cohorts_are_the_engines(tmp_path):
     """The floor deals, round for round, the clients whom the engine asks."""
     job = Workload("", "line", rows, 2, 2, 1).job("tiny", 6)
     assert {len(cohort) for cohort in job.cohorts} == {2}
     assert len({tuple(cohort) for cohort in job.cohorts}) > 1
-    assert learned(job)["steps"] == sum(map(job.steps_of_round, range(6)))
+    assert learned(job, tmp_path)["steps"] == sum(map(job.steps_of_round, range(6)))
 
 
-def test_engine_does_what_a_plain_loop_does():
+def test_engine_does_what_a_plain_loop_does(tmp_path):
     """One batch holds all rows of a client, so nothing depends on their order."""
     job = TINY.job("tiny", 3)
     model = job.module()
@@ -231,11 +231,11 @@ def test_engine_does_what_a_plain_loop_does():
                 total += size / 11 * (p - 0.01 * p.grad).detach()
         for p, total in zip(model.parameters(), mean, strict=True):
             p.data.copy_(total)
-    told = learned(job)
+    told = learned(job, tmp_path)
     assert told["loss"] == pytest.approx(job.cost(model), rel=1e-5)
     assert told["steps"] == 9
     assert told["bytes_up"] == told["bytes_down"] >= 4 * 14
-    assert learned(job, "fedavg_scored")["loss"] == told["loss"]
+    assert learned(job, tmp_path, "fedavg_scored")["loss"] == told["loss"]
 
 
 SCRIPT = """

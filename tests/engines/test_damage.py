@@ -8,7 +8,7 @@ from tests.app.commands import ONE, SEVERAL, go_on, run, vergence
 from tests.engines.toys import Interrupt, left_behind
 from vergence.app import stamp
 from vergence.engines import store
-from vergence.engines.store import read_manifest, sealed_manifest
+from vergence.engines.store import filed_in, read_manifest, sealed_manifest
 from vergence.errors import PartialRun, StateError
 
 
@@ -21,6 +21,12 @@ def broken(tmp_path, monkeypatch):
             run(tmp_path, ONE)
     assert read_manifest(tmp_path / "out")["round"] == 1
     return tmp_path / "out"
+
+
+def file_of(folder, files, part):
+    """Return the file of a part: the server's state, the clients' table, a client's state."""
+    kind, _, client = part.partition(".")
+    return filed_in(folder, files)[client].file if client else files[kind][0]
 
 
 @pytest.fixture(scope="module")
@@ -92,20 +98,20 @@ def place(path, where):
     return int(where * path.stat().st_size) if isinstance(where, float) else where
 
 
-@pytest.mark.parametrize("part", ["server", "client.p01"])
+@pytest.mark.parametrize("part", ["server", "clients", "client.p01"])
 @pytest.mark.parametrize("where", PLACES)
 def test_a_flipped_byte_in_a_state_file_stops_resume(broken, part, where):
-    name, *_ = read_manifest(broken)["files"][part]
+    name = file_of(broken, read_manifest(broken)["files"], part)
     path = broken / "state" / name
     flip(path, place(path, PLACES[where]))
     vergence("resume", broken).complains(2, name, "damaged", "SHA-256")
 
 
-@pytest.mark.parametrize("part", ["server", "client.p01"])
+@pytest.mark.parametrize("part", ["server", "clients", "client.p01"])
 @pytest.mark.parametrize("where", PLACES)
 def test_a_flipped_byte_in_a_state_file_fails_verify(finished, part, where):
     folder = finished / "fedcpf"
-    name, *_ = read_manifest(folder)["done"]["0"]["files"][part]
+    name = file_of(folder, read_manifest(folder)["done"]["0"]["files"], part)
     path = folder / "state" / name
     at = place(path, PLACES[where])
     flip(path, at)
@@ -157,7 +163,7 @@ def test_an_unfinished_run_cannot_be_verified(broken):
 
 
 def test_missing_files_of_an_interrupted_run(broken):
-    name, *_ = read_manifest(broken)["files"]["client.p00"]
+    name = file_of(broken, read_manifest(broken)["files"], "client.p00")
     state = broken / "state" / name
     data = state.read_bytes()
     state.unlink()

@@ -80,6 +80,11 @@ class Task(ABC):
         """
         return self.metrics(outputs, samples)
 
+    @property
+    def chooses(self) -> bool:
+        """Whether `evaluate` is the task's own, and so looks at validation data."""
+        return type(self).evaluate is not Task.evaluate
+
     def score(self, outputs: Tensor, samples: Samples) -> float:
         """Return the one validation score a method may steer by; default `metrics()["score"]`."""
         return self.metrics(outputs, samples)["score"]

@@ -27,7 +27,8 @@ from vergence.engines.device import pick, resident
 from vergence.engines.presence import Presence
 from vergence.engines.shelf import Registry, Shelf
 from vergence.engines.simulator import Simulator, Tally
-from vergence.engines.store import Filed, Folder, Solving
+from vergence.engines.journal import Filed
+from vergence.engines.store import Folder, Solving
 from vergence.engines.trial import CHUNK, choose
 from vergence.engines.turn import STREAMS, Worker, drive
 from vergence.engines.workers import crew
@@ -164,7 +165,7 @@ class _Conductor:
             server, start = self.method.server(self.task), 0
             if self.method.pooled:
                 self.record_uploads()
-            self.simulator.phase = "setup"
+            self.simulator.begin("setup")
             server = self.converse(self.method.setup(server, self.staying(0)), server, 0)
             self.report(0, server, 0.0)
             if self.plan.checkpoint_every:
@@ -173,10 +174,10 @@ class _Conductor:
             server, start = progress.server, progress.round
             self.simulator.clients.restore(progress.filed)
         for at in range(start, rounds):
-            self.simulator.phase = str(at)
+            self.simulator.begin(str(at))
             server = self.one_round(at, server)
         began = time.perf_counter()
-        self.simulator.phase = "finish"
+        self.simulator.begin("finish")
         server = self.converse(self.method.finish(server, self.staying(rounds)), server, rounds)
         tally = self.simulator.tally
         told = {("finish", m): float(np.mean(v)) for m, v in tally.metrics.items()}
@@ -296,9 +297,7 @@ class _Conductor:
         self.write_rounds(rounds, averages(found), cost)
 
     def save(self, done: int, server: Any, sha: str | None = None) -> None:
-        registry = self.simulator.clients
-        self.folder.save(self.task.seed, done, server, registry.filed, sha)
-        registry.pin()
+        self.folder.save(self.task.seed, done, server, self.simulator.clients, sha)
 
 
 def measured(federation: Federation, plan: Plan) -> Sequence[str]:

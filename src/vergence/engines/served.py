@@ -41,7 +41,6 @@ class Served:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         threading.Thread(target=die_with_parent, daemon=True).start()
         torch.set_num_threads(1)
-        keep_memory()
         for other in self.others:
             other.close()
         try:

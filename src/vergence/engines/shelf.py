@@ -11,7 +11,7 @@ from vergence.core.mask import Mask
 from vergence.core.params import Params
 from vergence.core.state import Packed, digest, unpack_file
 from vergence.engines import store
-from vergence.engines.store import Filed
+from vergence.engines.journal import Filed
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class Registry(Mapping[str, Any]):
     def __init__(self, shelf: Shelf) -> None:
         self.shelf = shelf
         self.filed: dict[str, Filed] = {}
-        self.pinned: set[str] = set()
+        self.changed: dict[str, Filed] = {}
+        self.passed: list[str] = []
 
     def __getitem__(self, client: str) -> Any:
         return self.shelf.read(self.filed[client].file).state
@@ -83,11 +84,13 @@ class Registry(Mapping[str, Any]):
         return entry.file if entry else None
 
     def commit(self, client: str, entry: Filed) -> None:
-        """Make a state the client's own; the one before goes, unless a checkpoint names it."""
+        """Make a state the client's own; the one before goes, later if a checkpoint names it."""
         before = self.filed.get(client)
-        self.filed[client] = entry
-        if before is not None and before.file not in self.pinned:
+        if before is not None and client in self.changed:
             self.discard(before.file)
+        elif before is not None:
+            self.passed.append(before.file)
+        self.filed[client] = self.changed[client] = entry
 
     def discard(self, file: str) -> None:
         """Remove a state that nobody names any more."""
@@ -95,14 +98,14 @@ class Registry(Mapping[str, Any]):
 
     def restore(self, filed: Mapping[str, Filed]) -> None:
         """Go back to the states that a checkpoint names."""
-        self.filed, self.pinned = dict(filed), {entry.file for entry in filed.values()}
+        self.filed = dict(filed)
 
     def pin(self) -> None:
-        """Keep the present states: a checkpoint names them. Those of the last one may go."""
-        now = {entry.file for entry in self.filed.values()}
-        for file in self.pinned - now:
+        """Take note that a checkpoint names the present states; what it passed over goes."""
+        for file in self.passed:
             self.discard(file)
-        self.pinned = now
+        self.passed.clear()
+        self.changed.clear()
 
     def shares(self) -> list[float]:
         """Return the personal share of every client that keeps one."""

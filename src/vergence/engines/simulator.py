@@ -56,6 +56,10 @@ class Simulator:
     tally: Tally = field(default_factory=Tally)
     jobs: int = 0
 
+    def begin(self, phase: str) -> None:
+        """Enter a part of the run: the stamps of its jobs are counted from 1."""
+        self.phase, self.jobs = phase, 0
+
     def exchange(
         self,
         request: Request,

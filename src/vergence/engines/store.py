@@ -13,10 +13,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vergence.core.state import digest, pack, unpack
+from vergence.engines.journal import Filed, Journal, Mark, read_journal
 from vergence.errors import PartialRun, StateError
+
+if TYPE_CHECKING:
+    from vergence.engines.shelf import Registry
 
 TABLES = {
     "rounds.csv": ("seed", "round", "evaluation", "metric", "value", "bytes_up", "bytes_down",
@@ -25,14 +29,6 @@ TABLES = {
     "turns.csv": ("seed", "round", "client", "verb", "tree", "bytes_up", "bytes_down", "examples",
                   "weight", "steps", "personal_fraction", "status"),
 }  # fmt: skip
-
-
-class Filed(NamedTuple):
-    """Where a client's state lies, its SHA-256, and the share of entries it keeps at home."""
-
-    file: str
-    sha: str
-    share: float | None
 
 
 class Solving(NamedTuple):
@@ -62,6 +58,7 @@ class Folder:
     stamp: Mapping[str, str]
     manifest: dict[str, Any] = field(default_factory=dict)
     _server: Any = None
+    _journal: Journal | None = None
 
     @property
     def state(self) -> Path:
@@ -127,9 +124,8 @@ class Folder:
         self.manifest["solving"][str(seed)] = list(solving)
 
     def save(
-        self, seed: int, round: int, server: Any, filed: Mapping[str, Filed],
-        fingerprint: str | None = None,
-    ) -> None:  # fmt: skip
+        self, seed: int, round: int, server: Any, clients: Registry, fingerprint: str | None = None
+    ) -> None:
         """Replace the checkpoint; kill -9 at any moment leaves the old one or the new one.
 
         The clients' states lie in their files already. A fingerprint says that the seed is done.
@@ -145,13 +141,18 @@ class Folder:
                 entry = [f"seed{seed}.server.{at}.safetensors", digest(data)]
                 write_whole(self.state / entry[0], data)
             self._server = server
-            files = {"server": entry, **{f"client.{c}": list(f) for c, f in filed.items()}}
+            journal = self._journal or Journal(self.state, seed)
+            self._journal = journal.add(clients.changed, clients.filed)
+            files = {"server": entry, "clients": list(self._journal.mark)}
             self.manifest |= {"seed": seed, "round": round, "files": files}
             if fingerprint is not None:
                 self.manifest["done"][str(seed)] = {"fingerprint": fingerprint, "files": files}
+                self._journal = None
             self._replace_manifest()
-            if "server" in before and before["server"][0] != entry[0]:
-                (self.state / before["server"][0]).unlink(missing_ok=True)
+            clients.pin()
+            for part, about in before.items():
+                if about[0] != files[part][0]:
+                    (self.state / about[0]).unlink(missing_ok=True)
 
     def _replace_manifest(self) -> None:
         tables = {name: (self.path / name).stat().st_size for name in TABLES}
@@ -159,11 +160,13 @@ class Folder:
         write_whole(self.state / "checkpoint.json", sealed_manifest(self.manifest))
 
     def _sweep(self) -> None:
-        """Remove states that no checkpoint names: those of an interrupted round."""
-        keep = {about[0] for about in self.manifest.get("files", {}).values()}
-        for done in self.manifest["done"].values():
-            keep |= {about[0] for about in done["files"].values()}
-        for path in self.state.glob("*.safetensors*"):
+        """Remove what no checkpoint names: what an interrupted round left behind."""
+        named = [self.manifest.get("files"), *(d["files"] for d in self.manifest["done"].values())]
+        keep = {"checkpoint.json"}
+        for files in filter(None, named):
+            keep |= {about[0] for about in files.values()}
+            keep |= {entry.file for entry in filed_in(self.path, files).values()}
+        for path in self.state.iterdir():
             if path.name not in keep:
                 path.unlink()
 
@@ -171,15 +174,21 @@ class Folder:
         """Return where a seed stands, or None if it has not begun."""
         if self.manifest.get("seed") != seed:
             return None
-        return load_progress(self.path, self.manifest["files"], self.manifest["round"], records)
+        files = self.manifest["files"]
+        self._journal, _ = Journal.reopen(self.state, seed, Mark(*files["clients"]))
+        return load_progress(self.path, files, self.manifest["round"], records)
+
+
+def filed_in(path: Path, files: Mapping[str, Sequence[Any]]) -> dict[str, Filed]:
+    """Return where the client states lie that a manifest's `files` lead to."""
+    return read_journal(path / "state", Mark(*files["clients"]))
 
 
 def load_progress(
     path: Path, files: Mapping[str, Sequence[Any]], round: int, records: Sequence[type]
 ) -> Progress:
-    """Read the server's state and check the digest of every state that a manifest lists."""
-    filed = {name.partition(".")[2]: Filed(*about)
-             for name, about in files.items() if name.startswith("client.")}  # fmt: skip
+    """Read the server's state and check the digest of every state that a manifest leads to."""
+    filed = filed_in(path, files)
     for entry in filed.values():
         read_whole(path, entry.file, entry.sha)
     file, sha = files["server"]

@@ -24,7 +24,9 @@ Kind = Literal["sequential", "stacked"]
 CHUNK = 25
 """Clients per stack. Larger ones save 5 to 10 % more and leave fewer stacks to deal to workers."""
 FEWEST = 8
-"""Clients with one sample count, under which a stack is not worth its fixed cost."""
+"""Clients under which a stack is not worth its fixed cost."""
+STACKS = 4
+"""Stacks that a round is cut into at least, on a CPU: with one, all workers but one would wait."""
 BLOCKS_BYTES = 64 << 20
 """Limit of one stack's parameters: far beyond a core's cache nothing is won."""
 CLEARLY = 1.25
@@ -80,22 +82,24 @@ def choose(
     if wanted == "sequential":
         return Choice("sequential", 1, "asked for")
     module = task.module()
-    chunk = _chunk(module, alike)
+    chunk = _chunk(module, alike, 1 if place.type == "cuda" else STACKS)
     fitting = [data for data in samples if len(data) == size] or list(samples[:1])
     if wanted == "stacked":
         if fitting:
             _Trial(task, local, fitting, place, precision, 2).stack()
-        return Choice("stacked", max(chunk, 1), "asked for")
+        return Choice("stacked", max(chunk, min(alike, FEWEST), 1), "asked for")
     reason = _needless(module, place, alike, chunk, bool(fitting))
     if reason:
         return Choice("sequential", 1, reason)
     return _measured(_Trial(task, local, fitting, place, precision, chunk))
 
 
-def _chunk(module: nn.Module, alike: int) -> int:
-    parameters = list(module.parameters())
-    size = sum(p.numel() * p.element_size() for p in parameters)
-    return min(CHUNK, alike, BLOCKS_BYTES // max(size, 1))
+def _chunk(module: nn.Module, alike: int, stacks: int) -> int:
+    return min(CHUNK, alike // stacks, BLOCKS_BYTES // max(_bytes(module), 1))
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(p.numel() * p.element_size() for p in module.parameters())
 
 
 def _needless(
@@ -105,10 +109,10 @@ def _needless(
     convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     if device.type == "cpu" and any(isinstance(m, convolutions) for m in module.modules()):
         return "the network has convolutions, which stacking makes 1.7 to 2.1 times slower on a CPU"
-    if alike < FEWEST:
-        return f"at most {alike} clients of a round share a sample count, stacking needs {FEWEST}"
-    if chunk < FEWEST:
+    if _bytes(module) * FEWEST > BLOCKS_BYTES:
         return f"{FEWEST} clients' parameters are more than {BLOCKS_BYTES >> 20} MiB"
+    if chunk < FEWEST:
+        return f"{alike} clients of a round share a sample count, too few for stacks of {FEWEST}"
     return None if data else "no client's data at hand for a trial"
 
 

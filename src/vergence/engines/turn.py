@@ -186,8 +186,10 @@ class Worker:
         if data is None:
             return {}
         solver = self.graphed or self.solver
-        val, test = solver.outputs(params, data.val), solver.outputs(params, data.test)
-        return self.task.evaluate(test, data.test, val, data.val)
+        test = solver.outputs(params, data.test)
+        if not self.task.chooses:
+            return self.task.metrics(test, data.test)
+        return self.task.evaluate(test, data.test, solver.outputs(params, data.val), data.val)
 
 
 class Turn:

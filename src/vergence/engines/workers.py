@@ -17,10 +17,10 @@ from vergence import errors
 from vergence.core.state import pack, unpack
 from vergence.core.wire import Sealed, SealedTree, Sum, decode, encode
 from vergence.engines.desk import Call, Desk, Job, Receipt, Result
-from vergence.engines.served import Served
+from vergence.engines.served import Served, keep_memory
 from vergence.engines.shared import Arena, Layouts, Tickets
 from vergence.engines.shelf import Kept
-from vergence.engines.store import Filed
+from vergence.engines.journal import Filed
 from vergence.engines.turn import Done
 from vergence.errors import PartialRun
 
@@ -188,6 +188,7 @@ def thawed(note: dict[str, Any]) -> Receipt:
 
 def crew(desk: Desk, engine: str, workers: int) -> Crew:
     """Return who carries out jobs for `run.engine` and `run.workers`."""
+    keep_memory()  # here too: what is kept in one process is kept in those forked from it
     if engine == "bytes":
         return Bytes(desk)
     return InProcess(desk) if workers == 1 else Forked(desk, workers)

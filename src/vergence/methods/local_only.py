@@ -18,7 +18,7 @@ class Alone:
     """A client's own model and optimiser, which goes on over rounds."""
 
     params: Params
-    optimiser: OptimiserState
+    optimiser: OptimiserState | None
 
 
 @dataclass(frozen=True)

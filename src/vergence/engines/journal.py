@@ -1,0 +1,110 @@
+"""Which file holds each client's state: a table that grows by what a checkpoint changed."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from vergence.errors import StateError
+
+SPARE = 1000
+"""Lines beyond two per client after which the table is written anew."""
+
+
+class Filed(NamedTuple):
+    """Where a client's state lies, its SHA-256, and the share of entries it keeps at home."""
+
+    file: str
+    sha: str
+    share: float | None
+
+
+class Mark(NamedTuple):
+    """A journal as a checkpoint knows it: its file, and the length and SHA-256 that count."""
+
+    file: str
+    length: int
+    sha: str
+
+
+class Journal:
+    """One seed's table `client,file,sha256,share`; a client's last line counts.
+
+    Rewriting it at every checkpoint would cost time with every client that ever took part.
+    """
+
+    def __init__(self, folder: Path, seed: int, generation: int = 0) -> None:
+        self.folder, self.seed, self.generation = folder, seed, generation
+        self.length, self.lines, self.sha = 0, 0, hashlib.sha256()
+
+    @property
+    def path(self) -> Path:
+        """Its file."""
+        return self.folder / f"seed{self.seed}.clients.{self.generation}.csv"
+
+    def add(self, changed: Mapping[str, Filed], filed: Mapping[str, Filed]) -> Journal:
+        """Write down what changed; return the journal to go on with, a new one now and then."""
+        if self.lines + len(changed) > 2 * len(filed) + SPARE:
+            fresh = Journal(self.folder, self.seed, self.generation + 1)
+            fresh._append(filed)
+            return fresh
+        self._append(changed)
+        return self
+
+    def _append(self, filed: Mapping[str, Filed]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows((c, *entry) for c, entry in filed.items())
+        data = text.getvalue().encode()
+        with self.path.open("ab" if self.length else "wb") as file:
+            file.write(data)
+        self.length += len(data)
+        self.lines += len(filed)
+        self.sha.update(data)
+
+    @property
+    def mark(self) -> Mark:
+        """What a checkpoint keeps of it."""
+        return Mark(self.path.name, self.length, self.sha.hexdigest())
+
+    @classmethod
+    def reopen(cls, folder: Path, seed: int, mark: Mark) -> tuple[Journal, dict[str, Filed]]:
+        """Cut a journal to what a checkpoint knows, and return it with everybody's last line.
+
+        Raises:
+            StateError: it is missing, too short, or not what was written.
+        """
+        filed = read_journal(folder, mark)
+        journal = cls(folder, seed, int(mark.file.split(".")[2]))
+        data = journal.path.read_bytes()[: mark.length]
+        with journal.path.open("r+b") as file:
+            file.truncate(mark.length)
+        journal.length, journal.lines = mark.length, data.count(b"\n")
+        journal.sha.update(data)
+        return journal, filed
+
+
+def read_journal(folder: Path, mark: Mark) -> dict[str, Filed]:
+    """Return everybody's last line, up to the length that a checkpoint knows.
+
+    Raises:
+        StateError: it is missing, too short, or not what was written.
+    """
+    path = folder / mark.file
+    try:
+        data = path.read_bytes()[: mark.length]
+    except OSError as error:
+        raise StateError(f"{path} cannot be read ({error.strerror})") from None
+    sha = hashlib.sha256(data).hexdigest()
+    if sha != mark.sha:
+        raise StateError(
+            f"{path} is damaged: its SHA-256 is {sha[:12]}..., the checkpoint says "
+            f"{mark.sha[:12]}...; restore it from a copy, or start a new run elsewhere"
+        )
+    return {
+        client: Filed(file, digest, float(share) if share else None)
+        for client, file, digest, share in csv.reader(io.StringIO(data.decode()))
+    }
