@@ -37,7 +37,12 @@ results: demo ## run every experiment and rewrite docs/results (needs the resear
 	$(BIN)/python docs/make_results.py runs/demo runs/osie runs/mpiigaze_crops runs/ego_synthetic runs/gazecom
 
 bench: setup ## measure the engine and the generators
+	$(BIN)/vergence bench --json runs/bench.json
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/method_overhead.py
+	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/codec.py
+	$(BIN)/python benchmarks/video.py
 	$(BIN)/python benchmarks/ego_acceptance.py
 	$(BIN)/python benchmarks/eye_acceptance.py
 

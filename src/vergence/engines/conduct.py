@@ -24,10 +24,10 @@ from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.engines.desk import Desk
 from vergence.engines.device import pick, resident
+from vergence.engines.journal import Filed
 from vergence.engines.presence import Presence
 from vergence.engines.shelf import Registry, Shelf
 from vergence.engines.simulator import Simulator, Tally
-from vergence.engines.journal import Filed
 from vergence.engines.store import Folder, Solving
 from vergence.engines.trial import CHUNK, choose
 from vergence.engines.turn import STREAMS, Worker, drive

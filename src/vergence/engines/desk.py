@@ -10,8 +10,8 @@ from vergence.core.mask import Mask
 from vergence.core.params import Params
 from vergence.core.state import Packed
 from vergence.core.wire import Message, Sealed, SealedTree, Sum, support_mask, travelled
-from vergence.engines.shelf import Kept, Shelf
 from vergence.engines.journal import Filed
+from vergence.engines.shelf import Kept, Shelf
 from vergence.engines.turn import Done, Order, Worker
 from vergence.privacy.guards import fault
 

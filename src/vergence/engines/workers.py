@@ -17,10 +17,10 @@ from vergence import errors
 from vergence.core.state import pack, unpack
 from vergence.core.wire import Sealed, SealedTree, Sum, decode, encode
 from vergence.engines.desk import Call, Desk, Job, Receipt, Result
+from vergence.engines.journal import Filed
 from vergence.engines.served import Served, keep_memory
 from vergence.engines.shared import Arena, Layouts, Tickets
 from vergence.engines.shelf import Kept
-from vergence.engines.journal import Filed
 from vergence.engines.turn import Done
 from vergence.errors import PartialRun
 
