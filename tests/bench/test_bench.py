@@ -1,7 +1,9 @@
 """`vergence bench` on tiny work: what it reports, and that floor and engine do the work stated."""
 
+import ast
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -320,3 +322,21 @@ def test_the_whole_thing(monkeypatch):
     assert found["same_steps"]
     assert min(found["wall_over_floor"], found["cpu_over_floor"], found["peak_mb"]) > 0
     assert found["loss"] < found["start_loss"]
+
+
+def test_peers_need_nothing_of_vergence():
+    """Their environments hold torch and numpy at most: what they load must import no more."""
+    home = Path(clock.__file__).parent
+    for path in (home / "plain.py", home / "gate.py", *(home / "peers").glob("*.py")):
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module.partition(".")[0])
+        assert "vergence" not in found, path
+        assert path.parent == home / "peers" or found <= {
+            *sys.stdlib_module_names,
+            "torch",
+            "numpy",
+        }

@@ -47,4 +47,7 @@ class Gate:
 
     def tell(self, **what: Any) -> None:
         """Send one line to the clock."""
-        print(MARK + json.dumps(what), file=self._out, flush=True)
+        try:
+            print(MARK + json.dumps(what), file=self._out, flush=True)
+        except BrokenPipeError:
+            os._exit(1)
