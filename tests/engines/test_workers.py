@@ -1,5 +1,6 @@
 """Worker processes: the same bits for any number of them, and none outlives its run."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -105,11 +106,15 @@ def test_single_replies_come_through_shared_memory(tmp_path):
 def test_every_kind_of_weight_survives_an_arena():
     params = Params(torch.arange(8.0), LAYOUT)
     mask = Mask(torch.arange(8) % 3 == 0, LAYOUT)
-    arena, layouts = Arena(), Layouts()
-    for weight in (2.5, mask, params * 2.0):
+    arena = Arena()
+    for layouts, weight in itertools.product(
+        (Layouts(), Layouts(LAYOUT)), (2.5, mask, params * 2.0)
+    ):
         arena.clear()
         arena.new(3, torch.float64)  # something before it
-        note = placed(Sealed(3, {"model": SealedTree(params, weight)}, {"loss": 1.0}), arena)
+        note = placed(
+            Sealed(3, {"model": SealedTree(params, weight)}, {"loss": 1.0}), arena, layouts
+        )
         total, kept = note["trees"]["model"]
         back = arena.read_weight(kept, layouts)
         assert torch.equal(arena.read(total, layouts).flat, params.flat)

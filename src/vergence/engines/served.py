@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -30,17 +31,18 @@ class Served:
 
     def __init__(
         self, desk: Desk, pipe: Connection, others: Sequence[Connection], sent: Arena,
-        tickets: Tickets, slots: Sequence[Arena],
+        tickets: Tickets, slots: Sequence[Arena], layouts: Layouts,
     ) -> None:  # fmt: skip
         self.desk, self.pipe, self.others = desk, pipe, others
         self.sent, self.tickets, self.slots = sent, tickets, slots
-        self.layouts = Layouts()
+        self.layouts = layouts
 
     def forever(self) -> None:
         """Serve until the other end closes."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         threading.Thread(target=die_with_parent, daemon=True).start()
         torch.set_num_threads(1)
+        gc.freeze()  # what is shared with the parent stays: it is not looked through, nor copied
         for other in self.others:
             other.close()
         try:
@@ -89,9 +91,11 @@ class Served:
         for name, total in whole.totals.items():
             weight = whole.weights[name]
             if isinstance(weight, Params):
-                weight = slot.note(weight, places[weight.flat.data_ptr()])
-            sums[name] = (slot.note(total, places[total.flat.data_ptr()]), weight)
-        replies = {client: placed(sealed, slot) for client, sealed in result.replies.items()}
+                weight = slot.note(weight, places[weight.flat.data_ptr()], self.layouts)
+            sums[name] = (slot.note(total, places[total.flat.data_ptr()], self.layouts), weight)
+        replies = {
+            client: placed(sealed, slot, self.layouts) for client, sealed in result.replies.items()
+        }
         return {
             "receipts": [vars(receipt) for receipt in result.receipts],
             "count": whole.count,
@@ -103,9 +107,9 @@ class Served:
         self.pipe.send_bytes(json.dumps(note).encode())
 
 
-def placed(sealed: Sealed, slot: Arena) -> dict[str, Any]:
+def placed(sealed: Sealed, slot: Arena, layouts: Layouts) -> dict[str, Any]:
     """Copy one reply into a slot and describe it."""
-    trees = {name: (slot.write(tree.total), slot.write_weight(tree.weight))
+    trees = {name: (slot.write(tree.total, layouts), slot.write_weight(tree.weight, layouts))
              for name, tree in sealed.trees.items()}  # fmt: skip
     return {"round": sealed.round, "trees": trees, "metrics": dict(sealed.metrics)}
 

@@ -57,30 +57,30 @@ class Arena:
             return torch.empty(0, dtype=dtype)
         return torch.frombuffer(self.map, dtype=dtype, count=n, offset=start)
 
-    def write(self, params: Params) -> Note:
+    def write(self, params: Params, layouts: Layouts) -> Note:
         """Copy parameters in, and return where and what they are."""
         start = self.used
-        return self.note(params.like(self.new(params.layout.n, params.flat.dtype)
-                                     .copy_(params.flat)), start)  # fmt: skip
+        self.new(params.layout.n, params.flat.dtype).copy_(params.flat)
+        return self.note(params, start, layouts)
 
-    def note(self, params: Params, start: int) -> Note:
+    def note(self, params: Params, start: int, layouts: Layouts) -> Note:
         """Describe parameters that lie at an offset."""
-        layout, dtype = params.layout, str(params.flat.dtype).removeprefix("torch.")
-        return {"at": start, "dtype": dtype, "names": layout.names, "shapes": layout.shapes}
+        dtype = str(params.flat.dtype).removeprefix("torch.")
+        return {"at": start, "dtype": dtype, "layout": layouts.name(params.layout)}
 
     def read(self, note: Mapping[str, Any], layouts: Layouts) -> Params:
         """Return the parameters that a note describes: a view, to be read only."""
-        layout = layouts.find(note)
+        layout = layouts.find(note["layout"])
         return Params(self.at(note["at"], layout.n, getattr(torch, note["dtype"])), layout)
 
-    def write_weight(self, weight: Weight) -> Note | float:
+    def write_weight(self, weight: Weight, layouts: Layouts) -> Note | float:
         """Copy a reply's weight in."""
         if isinstance(weight, Params):
-            return self.write(weight)
+            return self.write(weight, layouts)
         if not isinstance(weight, Mask):
             return weight
         bits = Params(weight.bits.view(torch.uint8), weight.layout)
-        return {**self.write(bits), "mask": True}
+        return {**self.write(bits, layouts), "mask": True}
 
     def read_weight(self, note: Mapping[str, Any] | float, layouts: Layouts) -> Weight:
         """Return the weight that a note describes, as memory of one's own."""
@@ -92,17 +92,27 @@ class Arena:
 
 
 class Layouts:
-    """Layouts by their notes, each built once."""
+    """Names of layouts: a number for those known before the fork, else all that they say."""
 
-    def __init__(self) -> None:
+    def __init__(self, *known: Layout) -> None:
+        self.known = known
         self.found: dict[str, Layout] = {}
 
-    def find(self, note: Mapping[str, Any]) -> Layout:
-        """Return the layout that a note describes."""
-        key = repr((note["names"], note["shapes"]))
+    def name(self, layout: Layout) -> Any:
+        """Return a layout as plain data."""
+        for number, known in enumerate(self.known):
+            if layout is known or layout == known:
+                return number
+        return [layout.names, layout.shapes]
+
+    def find(self, name: Any) -> Layout:
+        """Return the layout of a name; each is built once."""
+        if isinstance(name, int):
+            return self.known[name]
+        key = repr(name)
         if key not in self.found:
-            shapes = tuple(tuple(shape) for shape in note["shapes"])
-            self.found[key] = Layout(tuple(note["names"]), shapes)
+            names, shapes = name
+            self.found[key] = Layout(tuple(names), tuple(tuple(shape) for shape in shapes))
         return self.found[key]
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import selectors
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from vergence import errors
@@ -94,13 +95,16 @@ class Forked:
         context = multiprocessing.get_context("fork")
         self.sent, self.tickets = Arena(), Tickets(context)
         self.slots = [Arena() for _ in range(2 * count + 2)]
-        self.layouts = Layouts()
+        self.layouts = Layouts(desk.worker.solver.layout)
+        self.ready = selectors.DefaultSelector()
         self.pipes: list[Connection] = []
         self.processes = []
         for _ in range(count):
             here, there = context.Pipe()
             self.pipes.append(here)
-            serve = Served(desk, there, list(self.pipes), self.sent, self.tickets, self.slots)
+            self.ready.register(here, selectors.EVENT_READ)
+            serve = Served(desk, there, list(self.pipes), self.sent, self.tickets, self.slots,
+                           self.layouts)  # fmt: skip
             process = context.Process(target=serve.forever, daemon=True)
             process.start()
             there.close()
@@ -127,9 +131,9 @@ class Forked:
             ) from None
 
     def _receive(self, waiting: dict[int, dict[str, Any]]) -> None:
-        for pipe in wait(self.pipes):
-            assert isinstance(pipe, Connection)
-            note = json.loads(pipe.recv_bytes())
+        for key, _ in self.ready.select():
+            assert isinstance(key.fileobj, Connection)
+            note = json.loads(key.fileobj.recv_bytes())
             if "error" in note:
                 name, text = note["error"]
                 raise getattr(errors, name, RuntimeError)(text)
@@ -146,7 +150,7 @@ class Forked:
                 continue
             for params in message.trees.values():
                 if id(params.flat) not in notes:
-                    notes[id(params.flat)] = self.sent.write(params)
+                    notes[id(params.flat)] = self.sent.write(params, self.layouts)
             trees = {name: notes[id(params.flat)] for name, params in message.trees.items()}
             messages[id(message)] = {**vars(message), "trees": trees}
         places = {key: place for place, key in enumerate(messages)}
@@ -176,6 +180,7 @@ class Forked:
             process.kill()
         for process in self.processes:
             process.join()
+        self.ready.close()
         for pipe in self.pipes:
             pipe.close()
 
