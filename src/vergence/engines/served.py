@@ -48,10 +48,7 @@ class Served:
         try:
             while True:
                 note = json.loads(self.pipe.recv_bytes())
-                job, first = self._job(note), note["first"]
-                end = first + len(job.groups)
-                while (ticket := self.tickets.draw(end)) is not None:
-                    self._group(job, ticket - first, ticket)
+                self._carry_out(self._job(note), note["first"], note["many"])
         except (EOFError, BrokenPipeError, ConnectionResetError):
             os._exit(0)
         except VergenceError as error:
@@ -69,10 +66,27 @@ class Served:
         return Job(note["kind"], calls, note["groups"], note["reveal"], note["stamp"],
                    note["progress"], tuple(note["points"]))  # fmt: skip
 
-    def _group(self, job: Job, number: int, ticket: int) -> None:
-        slot = self.slots[ticket % len(self.slots)]
-        while ticket >= self.tickets.settled + len(self.slots):
-            time.sleep(0.0005)  # its slot still holds a sum that waits for an earlier one
+    def _carry_out(self, job: Job, first: int, many: int) -> None:
+        """Draw groups until there are none left; tell of `many` at a time."""
+        slots = len(self.slots)
+        done: list[dict[str, Any]] = []
+        while (ticket := self.tickets.draw(first + len(job.groups))) is not None:
+            number = ticket - first
+            if ticket >= self.tickets.settled + slots:  # its slot holds a sum that still waits
+                self._tell(done)
+                while ticket >= self.tickets.settled + slots:
+                    time.sleep(0.0005)
+            done.append(self._group(job, number, self.slots[number % slots]))
+            if len(done) == many:
+                self._tell(done)
+        self._tell(done)
+
+    def _tell(self, done: list[dict[str, Any]]) -> None:
+        if done:
+            self._say({"done": done})
+            done.clear()
+
+    def _group(self, job: Job, number: int, slot: Arena) -> dict[str, Any]:
         slot.clear()
         places: dict[int, int] = {}
 
@@ -83,7 +97,7 @@ class Served:
             return tensor
 
         result = self.desk.carry_out(job, number, Sum(new))
-        self._say({"group": number, **self._note(result, slot, places)})
+        return {"group": number, **self._note(result, slot, places)}
 
     def _note(self, result: Result, slot: Arena, places: Mapping[int, int]) -> dict[str, Any]:
         whole = result.sum

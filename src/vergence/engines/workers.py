@@ -25,6 +25,9 @@ from vergence.engines.shelf import Kept
 from vergence.engines.turn import Done
 from vergence.errors import PartialRun
 
+SMALL = 250_000
+"""Entries of a network whose sums cost little memory: a megabyte each."""
+
 
 class Crew(Protocol):
     """Carries out a job and yields the result of each group with its number, in any order.
@@ -87,14 +90,17 @@ class Forked:
 
     Each has its own resident network; data is shared by copy-on-write, what is sent and the sums
     lie in shared memory, states on disk, and only receipts go through a pipe. Groups are dealt to
-    whoever is free, in their order, and sums are folded in that order too: at most `slots` of them
-    wait for one that takes longer.
+    whoever is free, in their order, and sums are folded in that order too: no more of them than
+    there are slots wait for one that takes longer.
     """
 
     def __init__(self, desk: Desk, count: int) -> None:
         context = multiprocessing.get_context("fork")
         self.sent, self.tickets = Arena(), Tickets(context)
-        self.slots = [Arena() for _ in range(2 * count + 2)]
+        # Every word from a worker wakes this process, which has no core of its own: where sums are
+        # small, several groups are told of at once, and as many sums may wait.
+        self.small = desk.worker.solver.layout.n <= SMALL
+        self.slots = [Arena() for _ in range((4 if self.small else 2) * (count + 1))]
         self.layouts = Layouts(desk.worker.solver.layout)
         self.ready = selectors.DefaultSelector()
         self.pipes: list[Connection] = []
@@ -113,7 +119,8 @@ class Forked:
     def run(self, job: Job) -> Iterator[tuple[int, Result]]:
         """Hand out the job, and yield the groups in their order."""
         first = self.tickets.settled
-        text = json.dumps({"first": first, **self._note(job)}).encode()
+        many = max(len(job.groups) // 16, 1) if self.small else 1
+        text = json.dumps({"first": first, "many": many, **self._note(job)}).encode()
         waiting: dict[int, dict[str, Any]] = {}
         try:
             for pipe in self.pipes:
@@ -122,7 +129,7 @@ class Forked:
                 while number not in waiting:
                     self._receive(waiting)
                 note = waiting.pop(number)
-                yield number, self._result(note, self.slots[(first + number) % len(self.slots)])
+                yield number, self._result(note, self.slots[number % len(self.slots)])
                 self.tickets.settle()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise PartialRun(
@@ -137,7 +144,7 @@ class Forked:
             if "error" in note:
                 name, text = note["error"]
                 raise getattr(errors, name, RuntimeError)(text)
-            waiting[note["group"]] = note
+            waiting |= {group["group"]: group for group in note["done"]}
 
     def _note(self, job: Job) -> dict[str, Any]:
         """Write what is sent into shared memory, each tree once, and describe the job."""
