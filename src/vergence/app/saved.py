@@ -84,7 +84,7 @@ def verify(folder: Path) -> list[tuple[int, str]]:
     found = []
     for seed in experiment.plan.seeds:
         saved = read_saved(folder, seed)
-        sha = fingerprint(digest(pack(saved.server)), saved.clients.filed, saved.solving)
+        sha = fingerprint(digest(pack(saved.server)), saved.clients.sha256(), saved.solving)
         recorded = results["fingerprint"][str(seed)]
         if sha != recorded:
             raise StateError(

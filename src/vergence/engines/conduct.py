@@ -24,7 +24,6 @@ from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.engines.desk import Desk
 from vergence.engines.device import pick, resident
-from vergence.engines.journal import Filed
 from vergence.engines.presence import Presence
 from vergence.engines.shelf import Registry, Shelf
 from vergence.engines.simulator import Simulator, Tally
@@ -187,7 +186,7 @@ class _Conductor:
         registry = self.simulator.clients
         solving = self.folder.solving(seed)
         assert solving is not None
-        sha = fingerprint(digest(pack(server)), registry.filed, solving)
+        sha = fingerprint(digest(pack(server)), registry.sha256(), solving)
         self.save(rounds, server, sha)
         return Outcome(sha, server, registry)
 
@@ -316,15 +315,15 @@ def loads(federation: Federation) -> dict[str, float]:
     return {client: float(len(s.train)) for client, s in federation.people.items()}
 
 
-def fingerprint(server: str, filed: Mapping[str, Filed], solving: Solving) -> str:
-    """Return the SHA-256 over the digests of the server's and every client's state.
+def fingerprint(server: str, clients: Mapping[str, str], solving: Solving) -> str:
+    """Return the SHA-256 over those of the server's and every client's state, by name.
 
     How clients were trained goes in too: another solver gives other last bits.
     """
     how = f"{solving.solver} {solving.chunk} {solving.precision} {solving.device} "
     whole = hashlib.sha256((how + server).encode())
-    for client in sorted(filed):
-        whole.update(f"{client}:{filed[client].sha}".encode())
+    for client, sha in sorted(clients.items()):
+        whole.update(f"{client}:{sha}".encode())
     return whole.hexdigest()
 
 

@@ -18,11 +18,15 @@ from vergence.privacy.guards import fault
 
 @dataclass(frozen=True)
 class Call:
-    """One client's part of a job: what it is sent, and where its state lies (None: nowhere yet)."""
+    """One client's part of a job: what it is sent, and where its state lies (None: nowhere yet).
+
+    `spare` is a file that a new state may be written over.
+    """
 
     client: str
     message: Message
     file: str | None = None
+    spare: str | None = None
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ class Desk:
         share = None if mask is None else mask.fraction
         filed = None
         if packed is not None:
-            filed = self.shelf.write(call.client, job.stamp, packed, share)
+            filed = self.shelf.write(call.client, job.stamp, packed, share, call.spare)
         receipt = Receipt(
             call.client, status,
             {t: travelled(tree, before.told.get(t)) for t, tree in sealed.trees.items()},

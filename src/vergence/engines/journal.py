@@ -16,10 +16,14 @@ SPARE = 1000
 
 
 class Filed(NamedTuple):
-    """Where a client's state lies, its SHA-256, and the share of entries it keeps at home."""
+    """Where a client's state lies, its XXH3 digest, and the share of entries it keeps at home.
+
+    A state is digested in every turn, to tell when it is damaged; XXH3 costs an eighth of SHA-256.
+    The fingerprint of a finished seed is taken from SHA-256 digests.
+    """
 
     file: str
-    sha: str
+    xxh3: str
     share: float | None
 
 
@@ -32,7 +36,7 @@ class Mark(NamedTuple):
 
 
 class Journal:
-    """One seed's table `client,file,sha256,share`; a client's last line counts.
+    """One seed's table `client,file,xxh3,share`; a client's last line counts.
 
     Rewriting it at every checkpoint would cost time with every client that ever took part.
     """
@@ -105,6 +109,6 @@ def read_journal(folder: Path, mark: Mark) -> dict[str, Filed]:
             f"{mark.sha[:12]}...; restore it from a copy, or start a new run elsewhere"
         )
     return {
-        client: Filed(file, digest, float(share) if share else None)
-        for client, file, digest, share in csv.reader(io.StringIO(data.decode()))
+        client: Filed(file, xxh3, float(share) if share else None)
+        for client, file, xxh3, share in csv.reader(io.StringIO(data.decode()))
     }

@@ -62,7 +62,7 @@ class Served:
                     m["facts"], m["round"])
             for m in note["messages"]
         ]  # fmt: skip
-        calls = [Call(client, messages[place], file) for client, place, file in note["calls"]]
+        calls = [Call(c, messages[place], file, spare) for c, place, file, spare in note["calls"]]
         return Job(note["kind"], calls, note["groups"], note["reveal"], note["stamp"],
                    note["progress"], tuple(note["points"]))  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from vergence.core.mask import Mask
 from vergence.core.params import Params
-from vergence.core.state import Packed, digest, unpack_file
+from vergence.core.state import Packed, digest, quick_digest, unpack_file
 from vergence.engines import store
 from vergence.engines.journal import Filed
 
@@ -44,13 +44,21 @@ class Shelf:
         """Return what a file holds."""
         return unpack_file(self.folder / file, Kept, *self.records)
 
-    def write(self, client: str, stamp: str, packed: Packed, share: float | None) -> Filed:
-        """Write a client's new state beside its old one, under the stamp of this request."""
+    def write(
+        self, client: str, stamp: str, packed: Packed, share: float | None, spare: str | None = None
+    ) -> Filed:
+        """Write a client's new state beside its old one, under the stamp of this request.
+
+        A spare file, of which nobody needs the content, is written over: its pages are in memory
+        already (2 ms instead of up to 30 for 15 MB).
+        """
         chunks = packed.chunks()
         file = f"seed{self.seed}.client.{client}.{stamp}.safetensors"
         with store.saving(self.folder.parent):
+            if spare is not None:
+                (self.folder / spare).replace(store.part_of(self.folder / file))
             store.write_whole(self.folder / file, *chunks)
-        return Filed(file, digest(*chunks), share)
+        return Filed(file, quick_digest(*chunks), share)
 
 
 class Registry(Mapping[str, Any]):
@@ -65,6 +73,7 @@ class Registry(Mapping[str, Any]):
         self.filed: dict[str, Filed] = {}
         self.changed: dict[str, Filed] = {}
         self.passed: list[str] = []
+        self.spares: list[str] = []
 
     def __getitem__(self, client: str) -> Any:
         return self.shelf.read(self.filed[client].file).state
@@ -87,25 +96,37 @@ class Registry(Mapping[str, Any]):
         """Make a state the client's own; the one before goes, later if a checkpoint names it."""
         before = self.filed.get(client)
         if before is not None and client in self.changed:
-            self.discard(before.file)
+            self.spares.append(before.file)
         elif before is not None:
             self.passed.append(before.file)
         self.filed[client] = self.changed[client] = entry
 
-    def discard(self, file: str) -> None:
-        """Remove a state that nobody names any more."""
-        (self.shelf.folder / file).unlink(missing_ok=True)
+    def spare(self) -> str | None:
+        """Return a file to write over, if there is one."""
+        return self.spares.pop() if self.spares else None
 
     def restore(self, filed: Mapping[str, Filed]) -> None:
         """Go back to the states that a checkpoint names."""
         self.filed = dict(filed)
 
     def pin(self) -> None:
-        """Take note that a checkpoint names the present states; what it passed over goes."""
-        for file in self.passed:
-            self.discard(file)
+        """Take note that a checkpoint names the present states; what it passed over is spare."""
+        self.spares += self.passed
         self.passed.clear()
         self.changed.clear()
+
+    def clear(self) -> None:
+        """Remove the spare files."""
+        for file in self.spares:
+            (self.shelf.folder / file).unlink(missing_ok=True)
+        self.spares.clear()
+
+    def sha256(self) -> dict[str, str]:
+        """Return the SHA-256 of every state, by client."""
+        return {
+            client: digest((self.shelf.folder / entry.file).read_bytes())
+            for client, entry in sorted(self.filed.items())
+        }
 
     def shares(self) -> list[float]:
         """Return the personal share of every client that keeps one."""

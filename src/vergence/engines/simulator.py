@@ -83,6 +83,8 @@ class Simulator:
             whole.merge(result.sum)
             replies |= result.replies
             receipts |= {receipt.client: receipt for receipt in result.receipts}
+        written = {c for c, receipt in receipts.items() if receipt.filed is not None}
+        self.clients.spares += [c.spare for c in job.calls if c.spare and c.client not in written]
         told: dict[str, list[float]] = {}
         for client, message in messages.items():
             receipt = receipts.get(client) or Receipt(client, "lost")
@@ -126,7 +128,8 @@ class Simulator:
     ) -> Job:
         """Deal longest work first, in groups that depend on nothing but the cohort."""
         dealt = sorted(there, key=lambda client: -self.loads.get(client, 1))
-        calls = [Call(c, messages[c], self.clients.file(c)) for c in dealt]
+        registry = self.clients
+        calls = [Call(c, messages[c], registry.file(c), registry.spare()) for c in dealt]
         length = max(-(-len(calls) // GROUPS), self.chunk)
         groups = lengths([self.loads.get(c, 1) for c in dealt], length, self.chunk > 1)
         self.jobs += 1

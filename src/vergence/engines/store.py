@@ -10,12 +10,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vergence.core.state import digest, pack, unpack
+from vergence.core.state import digest, pack, quick_digest, unpack
 from vergence.engines.journal import Filed, Journal, Mark, read_journal
 from vergence.errors import PartialRun, StateError
 
@@ -150,6 +150,8 @@ class Folder:
                 self._journal = None
             self._replace_manifest()
             clients.pin()
+            if fingerprint is not None:
+                clients.clear()
             for part, about in before.items():
                 if about[0] != files[part][0]:
                     (self.state / about[0]).unlink(missing_ok=True)
@@ -190,7 +192,7 @@ def load_progress(
     """Read the server's state and check the digest of every state that a manifest leads to."""
     filed = filed_in(path, files)
     for entry in filed.values():
-        read_whole(path, entry.file, entry.sha)
+        read_whole(path, entry.file, entry.xxh3, quick_digest)
     file, sha = files["server"]
     return Progress(round, unpack(read_whole(path, file, sha), *records), filed)
 
@@ -225,7 +227,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def read_whole(path: Path, file: str, sha: str) -> bytes:
+def read_whole(path: Path, file: str, sha: str, by: Callable[[bytes], str] = digest) -> bytes:
     """Return the bytes of a state file.
 
     Raises:
@@ -235,20 +237,26 @@ def read_whole(path: Path, file: str, sha: str) -> bytes:
         data = (path / "state" / file).read_bytes()
     except OSError as error:
         raise StateError(f"{path}/state/{file} cannot be read ({error.strerror})") from None
-    if digest(data) != sha:
+    if by(data) != sha:
         raise StateError(
-            f"{path}/state/{file} is damaged: its SHA-256 is {digest(data)[:12]}..., "
+            f"{path}/state/{file} is damaged: its digest is {by(data)[:12]}..., "
             f"the checkpoint says {sha[:12]}..."
         )
     return data
 
 
+def part_of(path: Path) -> Path:
+    """Return where a file is written before it takes its name."""
+    return path.with_name(path.name + ".part")
+
+
 def write_whole(path: Path, *chunks: bytes | memoryview) -> None:
     """Write a file so that it is there whole or not at all."""
-    part = path.with_name(path.name + ".part")
+    part = part_of(path)
     try:
-        with part.open("wb") as file:
+        with part.open("r+b" if part.exists() else "wb") as file:
             file.writelines(chunks)
+            file.truncate()
         part.replace(path)
     except OSError:
         part.unlink(missing_ok=True)

@@ -161,7 +161,7 @@ class Forked:
             trees = {name: notes[id(params.flat)] for name, params in message.trees.items()}
             messages[id(message)] = {**vars(message), "trees": trees}
         places = {key: place for place, key in enumerate(messages)}
-        calls = [(c.client, places[id(c.message)], c.file) for c in job.calls]
+        calls = [(c.client, places[id(c.message)], c.file, c.spare) for c in job.calls]
         return {**vars(job), "calls": calls, "messages": list(messages.values())}
 
     def _result(self, note: Mapping[str, Any], slot: Arena) -> Result:
