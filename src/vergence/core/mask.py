@@ -188,7 +188,7 @@ class Mask:
     @classmethod
     def unpacked(cls, packed: Tensor, layout: Layout) -> Mask:
         """Undo `packed`."""
-        bits = np.unpackbits(packed.numpy(), count=layout.n).astype(bool)
+        bits = np.unpackbits(packed.numpy(), count=layout.n).view(np.bool_)
         return cls(torch.from_numpy(bits), layout)
 
     def __repr__(self) -> str:

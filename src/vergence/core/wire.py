@@ -183,8 +183,8 @@ class Sum:
         self.count += 1
         for name, tree in sealed.trees.items():
             weight = tree.weight
-            if isinstance(weight, Mask):
-                weight = tree.total.like(weight.bits.to(tree.total.flat.dtype))
+            if isinstance(weight, Mask):  # as numbers: ten times faster to add than truth values
+                weight = Params(weight.bits.view(torch.uint8), weight.layout)
             self._add(name, tree.total, weight)
 
     def merge(self, other: Sum) -> None:
@@ -195,21 +195,23 @@ class Sum:
 
     def _add(self, name: str, total: Params, weight: float | Params) -> None:
         if name not in self.totals:
-            self.totals[name] = self._copy(total)
-            self.weights[name] = self._copy(weight) if isinstance(weight, Params) else weight
+            self.totals[name] = self._copy(total, total)
+            vector = isinstance(weight, Params)
+            self.weights[name] = self._copy(weight, total) if vector else weight
             return
         self.totals[name].flat.add_(total.flat)
         mine = self.weights[name]
         if isinstance(mine, Params):
             mine.flat.add_(weight.flat if isinstance(weight, Params) else weight)
         elif isinstance(weight, Params):
-            self.weights[name] = self._copy(weight)
-            self.weights[name].flat.add_(mine)  # type: ignore[union-attr]
+            self.weights[name] = whole = self._copy(weight, total)
+            whole.flat.add_(mine)
         else:
             self.weights[name] = mine + weight
 
-    def _copy(self, params: Params) -> Params:
-        return params.like(self.new(params.layout.n, params.flat.dtype).copy_(params.flat))
+    def _copy(self, params: Params, like: Params) -> Params:
+        buffer = self.new(params.layout.n, like.flat.dtype)
+        return params.like(buffer.copy_(params.flat))
 
     def aggregate(
         self, layouts: Mapping[str, Params], metrics: Mapping[str, Sequence[float]]
