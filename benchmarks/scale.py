@@ -3,7 +3,7 @@
 python benchmarks/scale.py [--registered 1000000] [--rounds 20]: processor time that the main
 process spends per round on choosing a cohort and on bookkeeping (training happens in the workers),
 the peak memory of the whole process tree (PSS), and that peak for cohorts of 10 to 1000 clients
-less the bytes of their data.
+less the bytes of the data (always of as many people).
 """
 
 import argparse
@@ -103,14 +103,15 @@ def trained(network: str, method, counts: list[int]) -> None:
         if child:
             os.waitpid(child, 0)
             continue
-        data = people(count, 2)
+        data = people(max(counts), 2)
         size = sum(s.train.bytes() for s in data.people.values())
+        some = data.only(data.clients[:count])
         rounds = max(2, 400 // count)
         plan = Plan(rounds=rounds, evaluate_every=0, evaluate_people=2, solver="sequential")
         with Peak() as peak:
-            run(method, Packed(Network(network)), data, plan)
+            run(method, Packed(Network(network)), some, plan)
         print(
-            f"{network}, {type(method).__name__}, {count} clients trained: "
+            f"{network}, {type(method).__name__}, {count} of {len(data.clients)} clients trained: "
             f"{(peak.top - size) / 2**20:.0f} MB beside {size / 2**20:.0f} MB of data", flush=True,
         )  # fmt: skip
         os._exit(0)

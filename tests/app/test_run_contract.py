@@ -144,7 +144,7 @@ def test_fingerprint_is_the_sha_256_of_server_and_client_digests_in_client_order
         def digest(name, files=files):
             return hashlib.sha256((folder / "state" / files[name]).read_bytes()).hexdigest()
 
-        how = " ".join(map(str, manifest["solving"][seed][:4])) + " "
+        how = " ".join(map(str, manifest["solving"][:4])) + " "
         text = (
             how
             + digest("server")

@@ -66,7 +66,8 @@ def test_a_real_trial_measures_both():
     choice = choose(MLP, LOCAL, [20] * 100, DATA)
     assert choice.timings["sequential"] > 0
     assert choice.timings["stacked"] > 0
-    assert choice.solver == "stacked"  # 3 times as fast: 25 clients of 110 parameters
+    faster = choice.timings["sequential"] / choice.timings["stacked"] >= trial.CLEARLY
+    assert choice.solver == ("stacked" if faster else "sequential")
 
 
 @pytest.mark.parametrize(

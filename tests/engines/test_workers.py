@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from vergence.errors import PartialRun
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.methods.fedprox import FedProx
+from vergence.methods.local_only import LocalOnly
 
 LAYOUT = Layout(("w", "b"), ((2, 3), (2,)))
 
@@ -43,6 +45,19 @@ def test_fingerprints_are_equal_for_any_number_of_workers(tmp_path, method, solv
              table(tmp_path / str(count), name)] for count in found
             for name in ("people.csv", "turns.csv", "rounds.csv")]  # fmt: skip
     assert rows[:3] == rows[3:6] == rows[6:]
+
+
+def test_many_groups_are_told_several_at_a_time_to_the_same_bits(tmp_path, monkeypatch):
+    """70 clients in 35 groups: two are told of at once; in the fewest slots that there can be."""
+    from vergence.engines import workers
+
+    method = FedCPF(local=LOCAL, rate=0.2)
+    found = {conducted(tmp_path / str(n), method, people=70, solver="sequential", workers=n)
+             .fingerprint for n in (1, 2, 4)}  # fmt: skip
+    monkeypatch.setattr(workers, "SMALL", 0)
+    found.add(conducted(tmp_path / "few", method, people=70, solver="sequential", workers=3)
+              .fingerprint)  # fmt: skip
+    assert len(found) == 1
 
 
 def test_solvers_agree_within_rounding_and_are_told_apart(tmp_path):
@@ -101,6 +116,42 @@ def test_single_replies_come_through_shared_memory(tmp_path):
     found = [conducted(tmp_path / str(n), Asks(local=LOCAL), people=9, workers=n) for n in (1, 2)]
     assert found[0].fingerprint == found[1].fingerprint
     assert torch.allclose(found[0].server.model.flat, plain.server.model.flat, atol=1e-6)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A model, and what was collected in the first round."""
+
+    model: Params
+    first: Params | None = None
+
+
+class Keeps(LocalOnly):
+    """Local-only whose server collects everybody's parameters, and keeps the first it got."""
+
+    exposure = {"train": Exposed("each")}  # noqa: RUF012
+
+    def server(self, task):
+        return Collected(task.init())
+
+    def offer(self, s, client):
+        return {"model": s.model}
+
+    def round(self, s, cohort):
+        got = yield from collect("train", to=cohort)
+        first = got["p00"].trees["model"].total
+        return Collected(s.model, first if s.first is None else s.first)
+
+    def on_train(self, c, msg, site):
+        trained, _ = yield from super().on_train(c, msg, site)
+        return trained, reply(model=c.params if msg.round else trained.params)
+
+
+def test_what_a_server_collected_stays_though_state_files_are_written_over(tmp_path):
+    found = [conducted(tmp_path / str(n), Keeps(local=LOCAL), workers=n, rounds=5) for n in (1, 2)]
+    assert found[0].fingerprint == found[1].fingerprint
+    once = conducted(tmp_path / "once", Keeps(local=LOCAL), rounds=1)
+    assert torch.equal(found[0].server.first.flat, once.server.first.flat)
 
 
 def test_every_kind_of_weight_survives_an_arena():

@@ -63,7 +63,7 @@ def read_saved(folder: Path, seed: int | None = None) -> Saved:
     final = load_progress(folder, about["files"], experiment.plan.rounds, records)
     clients = Registry(Shelf(folder / "state", seed, records))
     clients.restore(final.filed)
-    solving = Solving(*manifest["solving"][str(seed)])
+    solving = Solving(*manifest["solving"])
     return Saved(
         folder, experiment, method, task, final.server, clients, about["fingerprint"], solving
     )

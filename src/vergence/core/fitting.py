@@ -152,6 +152,7 @@ class Solver:
         if not len(ask.data):
             raise ConfigError("a client without training samples was asked to train")
         self.vector.copy_(ask.params.flat)
+        torch.manual_seed(stream.child("network").number())  # of dropout, where there is any
         step = self._optimiser(ask, progress)
         adjust = self._adjuster(ask)
         self._mode(train=True)

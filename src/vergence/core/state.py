@@ -230,11 +230,6 @@ def same(a: Any, b: Any) -> bool:
     return pack(a) == pack(b)
 
 
-def finite(state: Any) -> bool:
-    """Tell whether no array of a state holds NaN or infinity."""
-    return Packed(state).finite
-
-
 def is_finite(array: Tensor) -> bool:
     """Tell whether no entry is NaN or infinite; the extremes pass NaN on."""
     if not array.is_floating_point() or not array.numel():

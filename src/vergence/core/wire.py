@@ -119,9 +119,9 @@ def seal_coded(
     for name, update in answer.trees.items():
         mask = counted(answer.weight_of(name), update.layout)
         values = mask.take(update)
-        if not is_finite(values):
-            return seal(answer, round), owed
         before = mask.take(owed[name]) if name in owed else None
+        if not is_finite(values if before is None else values + before):
+            return seal(answer, round), owed
         coded[name], decoded, rest = how.compress(values, before)
         trees[name] = mask.put(decoded)
         if rest is not None:

@@ -15,11 +15,11 @@ from annotated_types import Ge
 
 from vergence.core.codec import Compression
 from vergence.core.conversation import Request
-from vergence.core.fitting import Precision
+from vergence.core.fitting import OptimiserState, Precision
 from vergence.core.method import Method
 from vergence.core.ranges import check_ranges
 from vergence.core.site import Federation, Population
-from vergence.core.state import digest, pack
+from vergence.core.state import digest, known_records, pack
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.engines.desk import Desk
@@ -31,7 +31,7 @@ from vergence.engines.store import Folder, Solving
 from vergence.engines.trial import CHUNK, choose
 from vergence.engines.turn import STREAMS, Worker, drive
 from vergence.engines.workers import crew
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, StateError
 
 UPLOAD = "upload"
 """The verb under which a data centre's raw data is counted."""
@@ -105,11 +105,15 @@ def conduct(
     stream, device = Stream("run", task.seed), pick(plan.device)
     trained_on = federation.pooled() if method.pooled else federation
     presence = Presence() if method.pooled else plan.presence
-    solving = folder.solving(task.seed)
+    solving = folder.solving
     if solving is None:
-        cohort = presence.ask(trained_on.clients, 0, stream)
-        solving = solver_for(method, task, trained_on, cohort, plan, device)
-        folder.solve(task.seed, solving)
+        cohort = presence.ask(trained_on.clients, 0, stream) or trained_on.clients
+        solving = folder.solving = solver_for(method, task, trained_on, cohort, plan, device)
+    if solving.device != device.type:
+        raise StateError(
+            f"{folder.path} was begun on '{solving.device}', and now run.device is "
+            f"'{device.type}': go on where it was begun, or start a new run elsewhere"
+        )
     on_gpu = device.type != "cpu"
     if on_gpu:
         trained_on = resident(trained_on, device)
@@ -121,8 +125,9 @@ def conduct(
     shelf = Shelf(folder.state, task.seed, worker.records)
     hands = 1 if on_gpu else min(plan.hands, len(federation.clients))
     team = crew(Desk(worker, shelf), plan.engine, hands)
-    chunk = max(solving.chunk, STREAMS if on_gpu else 1)
-    simulator = Simulator(method, team, presence, stream, Registry(shelf), loads(trained_on), chunk)
+    simulator = Simulator(
+        method, team, presence, stream, Registry(shelf), loads(trained_on), solving.chunk
+    )
     try:
         conductor = _Conductor(method, task, federation, trained_on, plan, folder, simulator, tick)
         return conductor.run(worker.records)
@@ -135,11 +140,18 @@ def solver_for(
     device: torch.device,
 ) -> Solving:  # fmt: skip
     """Choose how clients are trained, by a short trial where `run.solver` is "auto"."""
+    wanted, kept = plan.solver, known_records(*method.state_records(task)).values()
+    if wanted == "auto" and OptimiserState in kept:
+        reason = "clients keep their optimiser's state, which a stack does not hand back"
+        return Solving("sequential", 1, plan.precision, device.type, reason)
     known = loads(federation)
     few = [federation.people[client].train for client in cohort[:CHUNK]]
     sizes = [int(known.get(client, len(few[0]))) for client in cohort]
-    choice = choose(task, method.local, sizes, few, plan.solver, device, plan.precision)
-    return Solving(choice.solver, choice.chunk, plan.precision, device.type, choice.reason)
+    # Where a GPU is seen and not used: autograd's threads for it, once started, forbid the fork.
+    tried = [] if device.type == "cpu" and torch.cuda.is_available() else few
+    choice = choose(task, method.local, sizes, tried, wanted, device, plan.precision)
+    chunk = max(choice.chunk, STREAMS if device.type != "cpu" else 1)
+    return Solving(choice.solver, chunk, plan.precision, device.type, choice.reason)
 
 
 @dataclass
@@ -184,7 +196,7 @@ class _Conductor:
         self.flush(rounds + 1, tally)
         self.final(server)
         registry = self.simulator.clients
-        solving = self.folder.solving(seed)
+        solving = self.folder.solving
         assert solving is not None
         sha = fingerprint(digest(pack(server)), registry.sha256(), solving)
         self.save(rounds, server, sha)

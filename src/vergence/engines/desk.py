@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from vergence.core.mask import Mask
@@ -92,13 +92,13 @@ class Desk:
         calls = job.group(number)
         if job.kind == "evaluate":
             done = [self.worker.do(self._order(call, job, self.kept(call))) for call in calls]
-            return Result([Receipt(d.client, measured=d.metrics) for d in done], whole)
+            return Result([Receipt(d.client, measured=numbers(d.metrics)) for d in done], whole)
         result = Result([], whole)
         for call, before, done in self._turns(calls, job):
             receipt, sealed = self.settle(call, job, before, done)
             result.receipts.append(receipt)
             if sealed is not None and job.reveal == "each":
-                result.replies[call.client] = sealed
+                result.replies[call.client] = owned(sealed)
             elif sealed is not None:
                 whole.add(sealed)
         return result
@@ -116,11 +116,17 @@ class Desk:
 
     def kept(self, call: Call) -> Kept:
         """Return what the client keeps; one that never took part starts fresh."""
-        if call.file is not None:
-            return self.shelf.read(call.file)
+        return self.kept_fresh() if call.file is None else self.shelf.read(call.file)
+
+    def kept_fresh(self) -> Kept:
+        """Return what a client keeps that never took part."""
         if self.fresh is None:
             self.fresh = Kept(self.worker.method.client(self.worker.task))
         return self.fresh
+
+    def _as_new(self, packed: Packed) -> bool:
+        """Tell whether a state is that of a client that never took part, and holds no array."""
+        return not packed.arrays and packed.header == Packed(self.kept_fresh()).header
 
     def _order(self, call: Call, job: Job, kept: Kept) -> Order:
         return Order(
@@ -141,6 +147,8 @@ class Desk:
         if reason is None:
             after = Kept(done.state, {**before.told, **masks(sealed)}, done.owed)
             packed = None if after.empty else Packed(after)
+            if packed is not None and call.file is None and self._as_new(packed):
+                packed = None
             if packed is not None and not packed.finite:
                 reason, packed = "finite: the client's own state holds NaN or infinity", None
         if reason is not None:
@@ -154,9 +162,27 @@ class Desk:
             call.client, status,
             {t: travelled(tree, before.told.get(t)) for t, tree in sealed.trees.items()},
             {t: heaviest(tree) for t, tree in sealed.trees.items()},
-            done.examples, done.steps, {} if reason else sealed.metrics, done.metrics, filed, share,
+            done.examples, done.steps, {} if reason else sealed.metrics, numbers(done.metrics),
+            filed, share,
         )  # fmt: skip
         return receipt, None if reason else sealed
+
+
+def numbers(measured: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return metrics as plain numbers, whatever a task calculates with."""
+    return {point: {n: float(v) for n, v in found.items()} for point, found in measured.items()}
+
+
+def owned(sealed: Sealed) -> Sealed:
+    """Return a reply in memory of its own: a state's file, of which it may be, is written over."""
+    trees = {}
+    for name, tree in sealed.trees.items():
+        weight = tree.weight
+        if isinstance(weight, Params):
+            weight = weight.like(weight.flat.clone())
+        total = tree.total.like(tree.total.flat.clone())
+        trees[name] = replace(tree, total=total, weight=weight)
+    return replace(sealed, trees=trees)
 
 
 def masks(sealed: Sealed) -> dict[str, Mask]:

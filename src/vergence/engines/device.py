@@ -40,6 +40,13 @@ def pick(wanted: str = "auto") -> torch.device:
     return torch.device("cuda", index)
 
 
+def at_home(samples: Samples) -> Samples:
+    """Return samples in main memory."""
+    columns = {name: column.cpu() for name, column in samples.columns.items()}
+    banks = {n: replace(bank, rows=bank.rows.cpu()) for n, bank in samples.banks.items()}
+    return Samples(columns, banks)
+
+
 def resident(
     federation: Federation, device: torch.device, parts: Sequence[Part] = ("train",)
 ) -> Federation:

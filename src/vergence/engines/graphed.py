@@ -28,6 +28,7 @@ from vergence.core.params import Params
 from vergence.core.site import Batch, Samples
 from vergence.core.stream import Stream
 from vergence.core.task import Task
+from vergence.engines.device import at_home
 from vergence.engines.replay import Program, Replay
 from vergence.errors import ConfigError
 
@@ -120,8 +121,7 @@ class Graphed:
     def score(self, params: Params, data: Samples) -> float:
         """Return the task's score of these parameters on data; scores are computed on the CPU."""
         outputs = self.outputs(params, data)
-        columns = {name: column.cpu() for name, column in data.columns.items()}
-        return self.task.score(outputs, Samples(columns, data.banks))
+        return self.task.score(outputs, at_home(data))
 
 
 class Lane:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from vergence.errors import StateError
 
-SPARE = 1000
+SLACK = 1000
 """Lines beyond two per client after which the table is written anew."""
 
 
@@ -52,7 +52,7 @@ class Journal:
 
     def add(self, changed: Mapping[str, Filed], filed: Mapping[str, Filed]) -> Journal:
         """Write down what changed; return the journal to go on with, a new one now and then."""
-        if self.lines + len(changed) > 2 * len(filed) + SPARE:
+        if self.lines + len(changed) > 2 * len(filed) + SLACK:
             fresh = Journal(self.folder, self.seed, self.generation + 1)
             fresh._append(filed)
             return fresh

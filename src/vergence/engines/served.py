@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -17,12 +18,14 @@ from typing import Any
 
 import torch
 
+from vergence import errors
 from vergence.core.params import Params
 from vergence.core.wire import Message, Sealed, Sum
 from vergence.engines.desk import Call, Desk, Job, Result
 from vergence.engines.shared import Arena, Layouts, Tickets
 from vergence.errors import VergenceError
 
+PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 
 
@@ -40,6 +43,8 @@ class Served:
     def forever(self) -> None:
         """Serve until the other end closes."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         threading.Thread(target=die_with_parent, daemon=True).start()
         torch.set_num_threads(1)
         gc.freeze()  # what is shared with the parent stays: it is not looked through, nor copied
@@ -52,7 +57,8 @@ class Served:
         except (EOFError, BrokenPipeError, ConnectionResetError):
             os._exit(0)
         except VergenceError as error:
-            self._say({"error": (type(error).__name__, str(error))})
+            kinds = [k.__name__ for k in type(error).__mro__ if k.__module__ == errors.__name__]
+            self._say({"error": (kinds[0], str(error))})
         except Exception:
             self._say({"error": ("RuntimeError", traceback.format_exc())})
 
@@ -129,7 +135,10 @@ def placed(sealed: Sealed, slot: Arena, layouts: Layouts) -> dict[str, Any]:
 
 
 def die_with_parent() -> None:
-    """Wait for the parent's end, however it comes, and end too."""
+    """Wait for the parent's end, however it comes, and end too.
+
+    Its end closes a pipe, of which workers forked later hold copies: they end one after the other.
+    """
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -143,6 +152,8 @@ def keep_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 1 << 30)
+        # Older versions refuse more than 32 MiB, and would then map everything over 128 KiB.
+        if not mallopt(M_MMAP_THRESHOLD, 1 << 30):
+            mallopt(M_MMAP_THRESHOLD, 32 << 20)
         mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
         mallopt(M_TOP_PAD, 64 << 20)

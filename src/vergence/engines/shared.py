@@ -18,6 +18,8 @@ from vergence.core.wire import Weight
 from vergence.errors import ConfigError
 
 ALIGN = 64
+ADDRESSES = 64 << 40
+"""Bytes of address space that all arenas take at most: half of what 47 bits give."""
 Note = dict[str, Any]
 """Where parameters lie in an arena, and what they are; plain data."""
 NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -26,18 +28,21 @@ NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" els
 class Arena:
     """A stretch of addresses as long as the machine's memory; a page is taken when written.
 
-    It has no name and no file, so nothing is left behind when the processes die.
+    It has no name and no file, so nothing is left behind when the processes die. `among` is how
+    many there are: together they must fit into the addresses that a process has.
     """
 
-    def __init__(self) -> None:
-        length = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    def __init__(self, among: int = 1) -> None:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        length = min(memory, ADDRESSES // among) // mmap.PAGESIZE * mmap.PAGESIZE
         flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | NORESERVE
         try:
             self.map = mmap.mmap(-1, length, flags=flags)
         except OSError as error:
             raise ConfigError(
-                f"the workers' shared memory cannot be laid out ({error.strerror}): lift the limit "
-                "on address space (`ulimit -v`), or set run.workers = 1"
+                f"the workers' shared memory cannot be laid out ({error.strerror}): a limit on "
+                "address space (`ulimit -v`) or vm.overcommit_memory = 2 forbids it; lift it, or "
+                "set run.workers = 1"
             ) from None
         self.used = 0
 

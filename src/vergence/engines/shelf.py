@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ class Shelf:
         file = f"seed{self.seed}.client.{client}.{stamp}.safetensors"
         with store.saving(self.folder.parent):
             if spare is not None:
-                (self.folder / spare).replace(store.part_of(self.folder / file))
+                with suppress(FileNotFoundError):
+                    (self.folder / spare).replace(store.part_of(self.folder / file))
             store.write_whole(self.folder / file, *chunks)
         return Filed(file, quick_digest(*chunks), share)
 

@@ -24,6 +24,7 @@ from vergence.core.site import Batch
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.engines.feed import Feed, Room
+from vergence.engines.graphed import Graphed
 from vergence.errors import ConfigError
 
 Adjust = Callable[[list[Tensor]], list[Tensor]]
@@ -65,7 +66,7 @@ class Stacked:
         task: Task,
         device: torch.device | str = "cpu",
         precision: Precision = "fp32",
-        solver: Solver | None = None,
+        solver: Solver | Graphed | None = None,
     ) -> None:
         self.task, self.solver = task, solver
         self.device = torch.device(device)
@@ -130,6 +131,8 @@ class Stacked:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError, UserWarning) as error:
+            if "allocate memory" in str(error):
+                raise
             self._one([leaf[0] for leaf in leaves], {n: c[0] for n, c in batch.items()})
             raise self._unstackable(str(error)) from error
         if losses.ndim != 1:

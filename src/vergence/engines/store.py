@@ -11,11 +11,12 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vergence.core.state import digest, pack, quick_digest, unpack
+from vergence.core.state import Packed, digest, quick_digest, unpack
 from vergence.engines.journal import Filed, Journal, Mark, read_journal
 from vergence.errors import PartialRun, StateError
 
@@ -59,6 +60,7 @@ class Folder:
     manifest: dict[str, Any] = field(default_factory=dict)
     _server: Any = None
     _journal: Journal | None = None
+    _spare: Path | None = None
 
     @property
     def state(self) -> Path:
@@ -76,7 +78,7 @@ class Folder:
             if (self.state / "checkpoint.json").exists():
                 self._reopen()
                 return
-            self.manifest = {"stamp": dict(self.stamp), "done": {}, "seed": None, "solving": {}}
+            self.manifest = {"stamp": dict(self.stamp), "done": {}, "seed": None, "solving": None}
             self._sweep()
             for name, columns in TABLES.items():
                 (self.path / name).write_text(",".join(columns) + "\n")
@@ -114,14 +116,16 @@ class Folder:
             rows = [row for row in csv.reader(file) if row[:2] == [str(seed), str(round)]]
         return rows[-1][5:] if rows else None
 
-    def solving(self, seed: int) -> Solving | None:
-        """Return how this seed's clients are trained, None if that is not yet chosen."""
-        chosen = self.manifest["solving"].get(str(seed))
+    @property
+    def solving(self) -> Solving | None:
+        """How this run's clients are trained, None if that is not yet chosen."""
+        chosen = self.manifest["solving"]
         return Solving(*chosen) if chosen else None
 
-    def solve(self, seed: int, solving: Solving) -> None:
-        """Choose how a seed's clients are trained; the next checkpoint keeps it."""
-        self.manifest["solving"][str(seed)] = list(solving)
+    @solving.setter
+    def solving(self, chosen: Solving) -> None:
+        """Keep the choice; the next checkpoint writes it down."""
+        self.manifest["solving"] = list(chosen)
 
     def save(
         self, seed: int, round: int, server: Any, clients: Registry, fingerprint: str | None = None
@@ -135,11 +139,15 @@ class Folder:
             if "server" in before and self._server is server:
                 entry = before["server"]
             else:
-                data = pack(server)
+                data = Packed(server).chunks()
                 # The last round is saved twice, before and after `finish`: never under one name.
                 at = round if fingerprint is None else "final"
-                entry = [f"seed{seed}.server.{at}.safetensors", digest(data)]
-                write_whole(self.state / entry[0], data)
+                entry = [f"seed{seed}.server.{at}.safetensors", digest(*data)]
+                if self._spare is not None:  # its pages are in memory already
+                    with suppress(FileNotFoundError):
+                        self._spare.replace(part_of(self.state / entry[0]))
+                    self._spare = None
+                write_whole(self.state / entry[0], *data)
             self._server = server
             journal = self._journal or Journal(self.state, seed)
             self._journal = journal.add(clients.changed, clients.filed)
@@ -152,9 +160,17 @@ class Folder:
             clients.pin()
             if fingerprint is not None:
                 clients.clear()
-            for part, about in before.items():
-                if about[0] != files[part][0]:
-                    (self.state / about[0]).unlink(missing_ok=True)
+            self._leave(before, files)
+            if fingerprint is not None and self._spare is not None:
+                self._spare.unlink(missing_ok=True)
+                self._spare = None
+
+    def _leave(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Keep the last server state to be written over; remove a journal that was written anew."""
+        if "server" in before and before["server"][0] != now["server"][0]:
+            self._spare = self.state / before["server"][0]
+        if "clients" in before and before["clients"][0] != now["clients"][0]:
+            (self.state / before["clients"][0]).unlink(missing_ok=True)
 
     def _replace_manifest(self) -> None:
         tables = {name: (self.path / name).stat().st_size for name in TABLES}

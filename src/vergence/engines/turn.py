@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -17,8 +17,10 @@ from vergence.core.site import Federation, Site
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message, Sealed, seal_coded
+from vergence.engines.device import at_home
 from vergence.engines.graphed import Graphed
 from vergence.engines.stacked import Stacked, groups_of
+from vergence.errors import ConfigError
 
 CPU = torch.device("cpu")
 STREAMS = 4
@@ -86,7 +88,8 @@ class Worker:
         self.solver = Solver(task, precision)
         self.wire = wire
         self.graphed = Graphed(task, device, precision, STREAMS) if device.type != "cpu" else None
-        self.stacked = Stacked(task, device, precision, self.solver) if stacks else None
+        scorer = self.graphed or self.solver
+        self.stacked = Stacked(task, device, precision, scorer) if stacks else None
         self.records = method.state_records(task)
 
     def do(self, order: Order) -> Done:
@@ -105,7 +108,7 @@ class Worker:
             fits = [turn for turn in asking if isinstance(turn.ask, Fit)]
             for turn in asking:
                 if isinstance(turn.ask, Compute):
-                    turn.go_on(self.solver.compute(turn.ask))
+                    turn.go_on(self._compute(turn.ask))
             for group in groups_of([turn.ask for turn in fits if isinstance(turn.ask, Fit)]):
                 self._train([fits[place] for place in group])
         return [self._done(turn) for turn in turns]
@@ -158,7 +161,11 @@ class Worker:
         if isinstance(ask, Fit):
             return (self.graphed or self.solver).fit(ask, turn.batches(), turn.order.progress)
         assert ask is not None
-        return self.solver.compute(ask)
+        return self._compute(ask)
+
+    def _compute(self, ask: Compute) -> Any:
+        data = at_home(ask.data) if self.graphed is not None else ask.data
+        return self.solver.compute(replace(ask, data=data))
 
     def _evaluate(self, order: Order) -> Done:
         site = self.site(self.people, order)
@@ -222,6 +229,12 @@ class Turn:
             self.ask = self.conversation.send(answer)
         except StopIteration as end:
             self.ask, self.end = None, end.value
+            return
+        if not isinstance(self.ask, Fit | Compute):
+            raise ConfigError(
+                f"a client's '{self.order.message.verb}' asks for a {type(self.ask).__name__}; it "
+                "may ask for `fit` and `compute` only"
+            )
 
 
 def drive(conversation: Any, answer: Callable[[Any], Any]) -> Any:

@@ -96,11 +96,12 @@ class Forked:
 
     def __init__(self, desk: Desk, count: int) -> None:
         context = multiprocessing.get_context("fork")
-        self.sent, self.tickets = Arena(), Tickets(context)
+        self.tickets = Tickets(context)
         # Every word from a worker wakes this process, which has no core of its own: where sums are
         # small, several groups are told of at once, and as many sums may wait.
         self.small = desk.worker.solver.layout.n <= SMALL
-        self.slots = [Arena() for _ in range((4 if self.small else 2) * (count + 1))]
+        slots = (4 if self.small else 2) * (count + 1)
+        self.sent, *self.slots = (Arena(slots + 1) for _ in range(slots + 1))
         self.layouts = Layouts(desk.worker.solver.layout)
         self.ready = selectors.DefaultSelector()
         self.pipes: list[Connection] = []
