@@ -152,7 +152,8 @@ class Solver:
         if not len(ask.data):
             raise ConfigError("a client without training samples was asked to train")
         self.vector.copy_(ask.params.flat)
-        torch.manual_seed(stream.child("network").number())  # of dropout, where there is any
+        # Of dropout, where there is any; torch.manual_seed would look for every kind of GPU.
+        torch.default_generator.manual_seed(stream.child("network").number())
         step = self._optimiser(ask, progress)
         adjust = self._adjuster(ask)
         self._mode(train=True)
@@ -188,6 +189,8 @@ class Solver:
 
     def _adjuster(self, ask: Fit) -> Callable[[list[Tensor]], list[Tensor]]:
         """Return what happens to the gradients of this fit: leash, freeze, clip; in place."""
+        if ask.anchor is None and ask.trainable is None and not ask.local.clip:
+            return lambda gradients: gradients
         keep = None
         if ask.anchor is not None and self.scratch is None:
             self.scratch = self._buffer()

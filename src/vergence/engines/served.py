@@ -48,6 +48,7 @@ class Served:
         threading.Thread(target=die_with_parent, daemon=True).start()
         torch.set_num_threads(1)
         gc.freeze()  # what is shared with the parent stays: it is not looked through, nor copied
+        gc.set_threshold(20_000, 20, 20)  # a turn makes thousands of objects, none in a cycle
         for other in self.others:
             other.close()
         try:
