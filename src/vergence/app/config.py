@@ -28,6 +28,7 @@ from vergence.core.method import Method
 from vergence.core.site import Dataset
 from vergence.core.task import Model, Task
 from vergence.engines.conduct import Plan
+from vergence.engines.device import pick
 from vergence.engines.presence import Presence
 from vergence.errors import ConfigError, nearest
 
@@ -76,12 +77,15 @@ class Experiment:
         return {**table, "method": named[label]}
 
 
-def load(path: Path, sets: Sequence[str] = ()) -> Experiment:
+def load(path: Path | str, sets: Sequence[str] = ()) -> Experiment:
     """Read, merge and check an experiment file.
 
     Raises:
         ConfigError: names the key or value, what is allowed, and the file.
     """
+    if isinstance(sets, str):
+        raise ConfigError(f"sets must be a list of key=value texts, got the text '{sets}'")
+    path = Path(path)
     table = read(path)
     for item in sets:
         override(table, item)
@@ -166,6 +170,7 @@ def check(table: Table) -> Experiment:
     network = dict(table["model"])
     name = network.pop("name")
     model = bind(find("models", name, Model), network, f"model ({name})")
+    pick(plan.device)  # before anything is written
     methods = {}
     for entry in method_tables(table):
         label, method = build_method(entry, table.get("local", {}))

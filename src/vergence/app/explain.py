@@ -29,6 +29,11 @@ def explain(experiment: Experiment, console: Console) -> None:
         console.rule(f"[bold]{label}")
         console.print((type(method).__doc__ or "").partition("\n")[0])
         console.print(flow(method, task), highlight=False, markup=False)
+        wire = experiment.plan.wire
+        if not wire.lossless and not method.pooled:
+            owed = "; what was not sent yet stays with the client" if wire.feedback else ""
+            text = f"  up goes by the codec {wire.codec}, smaller than written above{owed}"
+            console.print(text, highlight=False, markup=False)
         console.print(learns(method, task))
 
 

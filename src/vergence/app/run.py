@@ -55,6 +55,9 @@ def load_data(experiment: Experiment) -> Loaded:
     """
     torch.set_num_threads(1)  # the workers' number: more would wait for each other here
     raw = experiment.dataset.load(data_root(experiment.root))
+    for label, method in experiment.methods.items():
+        if method.pooled:
+            raw.refuse_many(f"method '{label}', which pools everybody's data,")
     experiment.plan.presence.check(raw.clients)
     task = experiment.task(experiment.plan.seeds[0])
     try:
@@ -92,13 +95,14 @@ def digest(federation: Federation) -> str:
     return whole.hexdigest()
 
 
-def start(experiment: Experiment, out: Path) -> None:
+def start(experiment: Experiment, out: Path | str) -> None:
     """Run an experiment into a new directory.
 
     Raises:
         StateError: the directory holds a run already.
         PartialRun: interrupted, or the disk is full; what is done is kept.
     """
+    out = Path(out)
     with locked(out):
         if (out / "config.toml").exists():
             raise StateError(

@@ -1,4 +1,4 @@
-"""A regression that trains in a blink: the whole library on six numbers."""
+"""A regression that trains in a blink: the whole library on five numbers."""
 
 from __future__ import annotations
 
