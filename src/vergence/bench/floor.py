@@ -8,7 +8,6 @@ clock says so (see `vergence.bench.gate`).
 
 from __future__ import annotations
 
-import ctypes
 import json
 import multiprocessing
 import os
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from vergence.bench.gate import Gate
 from vergence.bench.plain import LOSSES, Job
+from vergence.engines.served import die_with_parent
 
 READY = 8
 """Batches kept ready, of as many clients."""
@@ -127,12 +127,6 @@ def _serve(job: Job, pipe: Connection, others: list[Connection]) -> None:
             pipe.send_bytes(b"done")
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(0)
-
-
-def die_with_parent() -> None:
-    """Ask Linux to kill this process with its parent, however that ends; elsewhere do nothing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def main(folder: str, processes: str, share: str) -> None:

@@ -11,13 +11,13 @@ resident and set to zero, and one fused kernel takes the step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt, Interval
-from torch import Tensor
+from torch import Tensor, nn
 
 from vergence.core.mask import Mask
 from vergence.core.params import Layout, Params
@@ -31,6 +31,8 @@ Precision = Literal["fp32", "bf16"]
 SLOTS = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"),
          "adamw": ("exp_avg", "exp_avg_sq")}  # fmt: skip
 """The buffers of each optimiser, by torch's names."""
+KERNELS = {name: getattr(torch, f"_fused_{name}_") for name in SLOTS}
+"""What is behind `torch.optim` with `fused=True`."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ class Solver:
     """
 
     def __init__(self, task: Task, precision: Precision = "fp32") -> None:
-        self.task, self.precision = task, precision
+        self.task = task
+        self.precision: Precision = precision
         self.module = task.module()
         start = Params.of(self.module)
         self.layout: Layout = start.layout
@@ -159,9 +162,9 @@ class Solver:
         self._mode(train=True)
         losses, steps = 0.0, 0
         for rows in batches(len(ask.data), ask.local, stream):
-            loss = self._loss(ask.data.take(rows))
+            loss = training_loss(self.task, self.module, ask.data.take(rows), self.precision)
             loss.backward()
-            step(adjust(self._gradients()))
+            step(adjust(take_gradients(self.parameters)))
             if ask.trainable is not None:
                 ask.trainable.restore(self.vector, ask.params)
             losses += float(loss.detach())
@@ -171,21 +174,6 @@ class Solver:
         if ask.score_on is not None:
             metrics["score"] = self.score(params, ask.score_on)
         return Fitted(params, self.task.weigh(ask.data), steps, self._kept(ask, steps), metrics)
-
-    def _loss(self, batch: Batch) -> Tensor:
-        if self.precision == "fp32":
-            return self.task.loss(self.task.forward(self.module, batch), batch)
-        with torch.autocast(self.vector.device.type, dtype=torch.bfloat16):
-            output = self.task.forward(self.module, batch)
-        return self.task.loss(output.float(), batch)
-
-    def _gradients(self) -> list[Tensor]:
-        """Take autograd's own buffers: adding into ours would cost two more passes over them."""
-        taken = []
-        for parameter in self.parameters:
-            grad, parameter.grad = parameter.grad, None
-            taken.append(torch.zeros_like(parameter) if grad is None else grad)
-        return taken
 
     def _adjuster(self, ask: Fit) -> Callable[[list[Tensor]], list[Tensor]]:
         """Return what happens to the gradients of this fit: leash, freeze, clip; in place."""
@@ -226,7 +214,8 @@ class Solver:
             else:
                 self.slots[name][0].zero_()
         buffers = [self.slots[name][1] for name in names]
-        return stepper(self.tensors, buffers, ask.local, ask.local.rate(progress), before.steps)
+        rate, count = ask.local.rate(progress), torch.tensor(float(before.steps))
+        return stepper(self.tensors, buffers, ask.local, rate, count)
 
     def _kept(self, ask: Fit, steps: int) -> OptimiserState | None:
         if ask.optimiser is None:
@@ -268,34 +257,63 @@ class Solver:
         return total / len(data)
 
 
+def training_loss(task: Task, module: nn.Module, batch: Batch, precision: Precision) -> Tensor:
+    """Return the loss of a batch in training, its forward pass in this precision."""
+    if precision == "fp32":
+        return task.loss(task.forward(module, batch), batch)
+    device = next(module.parameters()).device.type
+    # Without its cache: a CUDA graph must not hold casts of an earlier step's parameters.
+    with torch.autocast(device, dtype=torch.bfloat16, cache_enabled=False):
+        output = task.forward(module, batch)
+    return task.loss(output.float(), batch)
+
+
+def take_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Take autograd's own buffers: adding into ours would cost two more passes over them.
+
+    They are None before the next backward, which inside a CUDA graph then allocates them from the
+    graph's memory, at the same address in every replay.
+    """
+    taken = []
+    for parameter in parameters:
+        grad, parameter.grad = parameter.grad, None
+        taken.append(torch.zeros_like(parameter) if grad is None else grad)
+    return taken
+
+
 def stepper(
-    tensors: list[Tensor], buffers: list[list[Tensor]], local: Local, rate: float, taken: int
+    tensors: list[Tensor],
+    buffers: list[list[Tensor]],
+    local: Local,
+    rate: float | Tensor,
+    count: Tensor,
 ) -> Callable[[list[Tensor]], None]:
     """Return one optimiser step over lists of tensors and their buffers, as one fused kernel.
 
     The kernels are those behind `torch.optim` with `fused=True`, called without its bookkeeping
     (23 % of a step of a 29 000-parameter network). SGD's first step copies the gradient into the
-    momentum; adding it to a buffer of zeros is the same.
+    momentum; adding it to a buffer of zeros is the same. `count` is the number of steps taken, and
+    is counted on; a rate in a tensor is read anew in every step.
     """
+    kernel = KERNELS[local.optimiser]
     if local.optimiser == "sgd":
         momentum = buffers[0] if buffers else []
 
         def sgd(gradients: list[Tensor]) -> None:
-            torch._fused_sgd_(
+            kernel(
                 tensors, gradients, momentum, weight_decay=local.weight_decay,
                 momentum=local.momentum, lr=rate, dampening=0.0, nesterov=local.nesterov,
                 maximize=False, is_first_step=False,
             )  # fmt: skip
 
         return sgd
-    kernel = torch._fused_adamw_ if local.optimiser == "adamw" else torch._fused_adam_
-    count = torch.tensor(float(taken), device=tensors[0].device)
+    first, second = buffers
     counts = [count] * len(tensors)
 
     def adam(gradients: list[Tensor]) -> None:
         count.add_(1)
         kernel(
-            tensors, gradients, buffers[0], buffers[1], [], counts, lr=rate, beta1=0.9, beta2=0.999,
+            tensors, gradients, first, second, [], counts, lr=rate, beta1=0.9, beta2=0.999,
             weight_decay=local.weight_decay, eps=1e-8, amsgrad=False, maximize=False,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ before the end. On a CPU the same code runs without the recording, which is how 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from vergence.core.fitting import (
     OptimiserState,
     Precision,
     batches,
+    stepper,
+    take_gradients,
+    training_loss,
 )  # fmt: skip
 from vergence.core.params import Params
 from vergence.core.site import Batch, Samples
@@ -32,8 +35,6 @@ from vergence.engines.device import at_home
 from vergence.engines.replay import Program, Replay
 from vergence.errors import ConfigError
 
-KERNELS = {name: getattr(torch, f"_fused_{name}_") for name in SLOTS}
-"""What is behind `torch.optim` with `fused=True`."""
 WARM_UP = 3
 """Steps before recording: libraries choose algorithms and allocate workspaces, as torch advises."""
 PROGRAMS = 32
@@ -128,7 +129,8 @@ class Lane:
     """One client at a time in static memory, on one stream."""
 
     def __init__(self, task: Task, device: torch.device, precision: Precision) -> None:
-        self.task, self.device, self.precision = task, device, precision
+        self.task, self.device = task, device
+        self.precision: Precision = precision
         self.replay = Replay(device)
         self.module = task.module()
         start = Params.of(self.module)
@@ -247,12 +249,13 @@ class Lane:
         names = SLOTS[local.optimiser] if local.buffers else ()
         buffers = [self._views(self.slots[name]) for name in names]
         pull, keep = self._views(self.scratch), self._views(self.keep)
-        step = _stepper(self.tensors, buffers, local, self.rate, self.count)
+        step = stepper(self.tensors, buffers, local, self.rate, self.count)
 
         def work() -> None:
-            loss = self._loss(self._batch(self.order.index_select(0, self.cursor + within)))
+            batch = self._batch(self.order.index_select(0, self.cursor + within))
+            loss = training_loss(self.task, self.module, batch, self.precision)
             loss.backward()
-            gradients = self._gradients()
+            gradients = take_gradients(self.parameters)
             with torch.no_grad():
                 if mu is not None:
                     torch.sub(self.vector, self.centre, out=self.scratch)
@@ -291,23 +294,6 @@ class Lane:
             batch[name] = found.view(*numbers.shape, *held.shape[1:])
         return batch
 
-    def _loss(self, batch: Batch) -> Tensor:
-        if self.precision == "fp32":
-            return self.task.loss(self.task.forward(self.module, batch), batch)
-        # Without its cache: a recording must not hold casts of an earlier step's parameters.
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False):
-            output = self.task.forward(self.module, batch)
-        return self.task.loss(output.float(), batch)
-
-    def _gradients(self) -> list[Tensor]:
-        # None before the next backward: inside a recording autograd then allocates them from the
-        # graph's own memory, at the same address in every replay.
-        taken = []
-        for parameter in self.parameters:
-            grad, parameter.grad = parameter.grad, None
-            taken.append(torch.zeros_like(parameter) if grad is None else grad)
-        return taken
-
     @torch.no_grad()
     def outputs(self, params: Params, data: Samples, batch: int) -> Tensor:
         """Return the network's outputs in evaluation mode."""
@@ -333,32 +319,3 @@ def _clip(gradients: list[Tensor], limit: float) -> None:
     scale = torch.where(norm > limit, limit / norm, 1.0)
     for gradient in gradients:
         gradient.mul_(scale)
-
-
-def _stepper(
-    tensors: list[Tensor], buffers: list[list[Tensor]], local: Local, rate: Tensor, count: Tensor
-) -> Callable[[list[Tensor]], None]:
-    """As `fitting.stepper`, with rate and step count in tensors that a recording reads anew."""
-    kernel = KERNELS[local.optimiser]
-    if local.optimiser == "sgd":
-        momentum = buffers[0] if buffers else []
-
-        def sgd(gradients: list[Tensor]) -> None:
-            kernel(
-                tensors, gradients, momentum, weight_decay=local.weight_decay,
-                momentum=local.momentum, lr=rate, dampening=0.0, nesterov=local.nesterov,
-                maximize=False, is_first_step=False,
-            )  # fmt: skip
-
-        return sgd
-    first, second = buffers
-    counts = [count] * len(tensors)
-
-    def adam(gradients: list[Tensor]) -> None:
-        count.add_(1)
-        kernel(
-            tensors, gradients, first, second, [], counts, lr=rate, beta1=0.9, beta2=0.999,
-            weight_decay=local.weight_decay, eps=1e-8, amsgrad=False, maximize=False,
-        )  # fmt: skip
-
-    return adam

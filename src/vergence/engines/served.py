@@ -43,9 +43,7 @@ class Served:
     def forever(self) -> None:
         """Serve until the other end closes."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        threading.Thread(target=die_with_parent, daemon=True).start()
+        die_with_parent()
         torch.set_num_threads(1)
         gc.freeze()  # what is shared with the parent stays: it is not looked through, nor copied
         gc.set_threshold(20_000, 20, 20)  # a turn makes thousands of objects, none in a cycle
@@ -136,14 +134,17 @@ def placed(sealed: Sealed, slot: Arena, layouts: Layouts) -> dict[str, Any]:
 
 
 def die_with_parent() -> None:
-    """Wait for the parent's end, however it comes, and end too.
+    """End when the parent does, however that ends: Linux sees to it, elsewhere a thread.
 
-    Its end closes a pipe, of which workers forked later hold copies: they end one after the other.
+    The thread waits for a pipe to close, of which workers forked later hold copies: they end one
+    after the other.
     """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = parent_process()
     if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
+        watch = threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True)
+        watch.start()
 
 
 def keep_memory() -> None:

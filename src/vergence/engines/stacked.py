@@ -18,7 +18,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from vergence.core.fitting import SLOTS, Fit, Fitted, Local, Precision, Solver, stepper
+from vergence.core.fitting import (
+    SLOTS,
+    Fit,
+    Fitted,
+    Local,
+    Precision,
+    Solver,
+    stepper,
+    take_gradients,
+    training_loss,
+)
 from vergence.core.params import CHANNELS_LAST, Layout, Params
 from vergence.core.site import Batch
 from vergence.core.stream import Stream
@@ -102,7 +112,9 @@ class Stacked:
         leaves = [block.detach().requires_grad_() for block in blocks]
         names = SLOTS[local.optimiser] if local.buffers else ()
         buffers = [self._blocks(name, clients, zero=True) for name in names]
-        step = stepper(blocks, buffers, local, local.rate(progress), 0)
+        step = stepper(
+            blocks, buffers, local, local.rate(progress), torch.zeros((), device=self.device)
+        )
         masks = [ask.trainable.bits for ask in asks if ask.trainable is not None]
         keep = self._columns(masks) if masks else []
         adjust = self._adjuster(asks, blocks, keep)
@@ -113,7 +125,7 @@ class Stacked:
             for batch in feed:
                 losses = self._losses(leaves, batch)
                 torch.autograd.backward(losses, torch.ones_like(losses))
-                step(adjust(_gradients(leaves)))
+                step(adjust(take_gradients(leaves)))
                 # Weight decay reaches frozen entries, too.
                 for block, part, start in zip(blocks, keep, starts, strict=False):
                     torch.where(part, block, start, out=block)
@@ -209,15 +221,11 @@ class _Loss(nn.Module):
 
     def __init__(self, task: Task, module: nn.Module, precision: Precision) -> None:
         super().__init__()
-        self.task, self.module, self.precision = task, module, precision
+        self.task, self.module = task, module
+        self.precision: Precision = precision
 
     def forward(self, batch: Batch) -> Tensor:
-        if self.precision == "fp32":
-            return self.task.loss(self.task.forward(self.module, batch), batch)
-        device = next(self.module.parameters()).device.type
-        with torch.autocast(device, dtype=torch.bfloat16):
-            output = self.task.forward(self.module, batch)
-        return self.task.loss(output.float(), batch)
+        return training_loss(self.task, self.module, batch, self.precision)
 
 
 @contextmanager
@@ -260,14 +268,6 @@ def _common(asks: Sequence[Fit], streams: Sequence[Stream]) -> Local:
     if not len(first.data):
         raise ConfigError("a client without training samples was asked to train")
     return first.local
-
-
-def _gradients(leaves: list[Tensor]) -> list[Tensor]:
-    taken = []
-    for leaf in leaves:
-        taken.append(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
-        leaf.grad = None
-    return taken
 
 
 def _clip(gradients: list[Tensor], limit: float) -> None:
