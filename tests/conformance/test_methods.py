@@ -33,8 +33,20 @@ LOCAL = Local(epochs=2, batch=8, lr=0.05)
 TASK = Toy(Linear())
 
 
+SUITED = {
+    "apfl": {"alpha": 0.8},
+    "fedadam": {"server_lr": 0.1, "beta1": 0.5, "tau": 0.03},
+    "fedyogi": {"server_lr": 0.1, "beta1": 0.5, "tau": 0.03},
+    "fedadagrad": {"server_lr": 0.3},
+    "fedavgm": {"beta": 0.5, "server_lr": 0.5},
+    "pfedme": {"lamda": 2.0, "w_lr": 0.4},
+    "qfedavg": {"q": 0.05},
+}
+"""Rates that suit a line and thirty rounds, where a method's defaults suit networks."""
+
+
 def build(name):
-    return find("methods", name, Method)(local=LOCAL)
+    return find("methods", name, Method)(local=LOCAL, **SUITED.get(name, {}))
 
 
 def run(method, tmp_path, people=None, **plan):

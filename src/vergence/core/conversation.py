@@ -10,9 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from torch import Tensor
-
-from vergence.core.fitting import Compute, Fit, Fitted, Local, OptimiserState
+from vergence.core.fitting import Align, Compute, Fit, Fitted, Local, OptimiserState
 from vergence.core.mask import Mask
 from vergence.core.params import Params
 from vergence.core.site import Samples
@@ -77,6 +75,8 @@ def fit(
     anchor: tuple[Params, float] | None = None,
     optimiser: OptimiserState | None = None,
     score_on: Samples | None = None,
+    correction: Params | None = None,
+    align: Align | None = None,
 ) -> Conversation[Fitted]:
     """Train parameters on data, as `local` says.
 
@@ -88,12 +88,22 @@ def fit(
         anchor: `(centre, mu)` adds `mu / 2 * ||params - centre||^2` to the loss.
         optimiser: state to go on from, where a method's optimiser persists.
         score_on: also report the task's score on these samples as `metrics["score"]`.
+        correction: added to every gradient.
+        align: pull features towards class centres.
     """
-    return (yield Fit(params, data, local, trainable, anchor, optimiser, score_on))
+    return (
+        yield Fit(params, data, local, trainable, anchor, optimiser, score_on, correction, align)
+    )
 
 
 def compute(
-    params: Params, data: Samples, want: Literal["loss", "outputs", "score"]
-) -> Conversation[float | Tensor]:
-    """Return the mean loss, the outputs or the score of parameters on data."""
+    params: Params,
+    data: Samples,
+    want: Literal["loss", "outputs", "score", "features", "gradient"],
+) -> Conversation[Any]:
+    """Return something of parameters on data, in evaluation mode.
+
+    The mean loss or the score (a float), the outputs or what enters the head (`[samples, ...]`), or
+    the gradient of the mean loss (`Params`).
+    """
     return (yield Compute(params, data, want))

@@ -82,6 +82,17 @@ class OptimiserState:
 
 
 @dataclass(frozen=True)
+class Align:
+    """Pull features towards the centres `[classes, d]` of their samples' classes.
+
+    Adds weight * mean((features - centre)^2), over batch and dimensions, to the loss.
+    """
+
+    centres: Tensor
+    weight: float
+
+
+@dataclass(frozen=True)
 class Fit:
     """A request for local training; see `conversation.fit`."""
 
@@ -92,6 +103,8 @@ class Fit:
     anchor: tuple[Params, float] | None = None
     optimiser: OptimiserState | None = None
     score_on: Samples | None = None
+    correction: Params | None = None
+    align: Align | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +113,7 @@ class Compute:
 
     params: Params
     data: Samples
-    want: Literal["loss", "outputs", "score"]
+    want: Literal["loss", "outputs", "score", "features", "gradient"]
 
 
 @dataclass(frozen=True)
@@ -162,7 +175,8 @@ class Solver:
         self._mode(train=True)
         losses, steps = 0.0, 0
         for rows in batches(len(ask.data), ask.local, stream):
-            loss = training_loss(self.task, self.module, ask.data.take(rows), self.precision)
+            batch = ask.data.take(rows)
+            loss = training_loss(self.task, self.module, batch, self.precision, ask.align)
             loss.backward()
             step(adjust(take_gradients(self.parameters)))
             if ask.trainable is not None:
@@ -176,10 +190,13 @@ class Solver:
         return Fitted(params, self.task.weigh(ask.data), steps, self._kept(ask, steps), metrics)
 
     def _adjuster(self, ask: Fit) -> Callable[[list[Tensor]], list[Tensor]]:
-        """Return what happens to the gradients of this fit: leash, freeze, clip; in place."""
-        if ask.anchor is None and ask.trainable is None and not ask.local.clip:
+        """Return what happens to the gradients of this fit: leash, correction, freeze, clip."""
+        asked = (ask.anchor, ask.correction, ask.trainable)
+        if asked == (None, None, None) and not ask.local.clip:
             return lambda gradients: gradients
-        keep = None
+        keep = push = None
+        if ask.correction is not None:
+            push = self._views(ask.correction.flat)
         if ask.anchor is not None and self.scratch is None:
             self.scratch = self._buffer()
         if ask.trainable is not None:
@@ -191,6 +208,8 @@ class Solver:
                 apart, views = self.scratch
                 torch.sub(self.vector, ask.anchor[0].flat, out=apart)
                 torch._foreach_add_(gradients, views, alpha=ask.anchor[1])
+            if push is not None:
+                torch._foreach_add_(gradients, push)
             if keep is not None:
                 torch._foreach_mul_(gradients, keep)
             if ask.local.clip:
@@ -224,10 +243,9 @@ class Solver:
         slots = {name: ask.params.like(self.slots[name][0].clone()) for name in names}
         return OptimiserState(slots, ask.optimiser.steps + steps)
 
-    def compute(self, ask: Compute) -> float | Tensor:
+    def compute(self, ask: Compute) -> float | Tensor | Params:
         """Answer a `Compute`."""
-        answers = {"loss": self.loss, "outputs": self.outputs, "score": self.score}
-        return answers[ask.want](ask.params, ask.data)
+        return getattr(self, ask.want)(ask.params, ask.data)
 
     @torch.no_grad()
     def outputs(self, params: Params, data: Samples, batch: int = 64) -> Tensor:
@@ -239,6 +257,30 @@ class Solver:
             for at in range(0, len(data), batch)
         ]
         return torch.cat(parts)
+
+    @torch.no_grad()
+    def features(self, params: Params, data: Samples, batch: int = 64) -> Tensor:
+        """Return what enters the network's head, `[samples, d]`, in evaluation mode."""
+        self.vector.copy_(params.flat)
+        self._mode(train=False)
+        parts = [
+            self.task.features(self.module, data.take(slice(at, at + batch)))[1].float()
+            for at in range(0, len(data), batch)
+        ]
+        return torch.cat(parts)
+
+    def gradient(self, params: Params, data: Samples, batch: int = 64) -> Params:
+        """Return the gradient of the loss in evaluation mode, over all samples."""
+        self.vector.copy_(params.flat)
+        self._mode(train=False)
+        for at in range(0, len(data), batch):
+            part = data.take(slice(at, at + batch))
+            loss = training_loss(self.task, self.module, part, "fp32")
+            (loss * (min(batch, len(data) - at) / len(data))).backward()
+        flat = torch.empty_like(self.vector)
+        for view, grad in zip(self._views(flat), take_gradients(self.parameters), strict=True):
+            view.copy_(grad)
+        return params.like(flat)
 
     def score(self, params: Params, data: Samples) -> float:
         """Return the task's score of these parameters on data."""
@@ -257,8 +299,17 @@ class Solver:
         return total / len(data)
 
 
-def training_loss(task: Task, module: nn.Module, batch: Batch, precision: Precision) -> Tensor:
-    """Return the loss of a batch in training, its forward pass in this precision."""
+def training_loss(
+    task: Task, module: nn.Module, batch: Batch, precision: Precision, align: Align | None = None
+) -> Tensor:
+    """Return the loss of a batch in training, its forward pass in this precision.
+
+    A pull towards class centres is computed in single precision.
+    """
+    if align is not None:
+        output, features = task.features(module, batch)
+        apart = features - align.centres[task.class_of(batch)]
+        return task.loss(output, batch) + align.weight * apart.square().mean()
     if precision == "fp32":
         return task.loss(task.forward(module, batch), batch)
     device = next(module.parameters()).device.type

@@ -46,6 +46,19 @@ class Exposed:
 
 
 @dataclass(frozen=True)
+class Layers:
+    """A client's parameters, and the names of those that stay with it, for whole layers."""
+
+    params: Params
+    personal: tuple[str, ...]
+
+    @property
+    def mask(self) -> Mask:
+        """The personal entries."""
+        return Mask.layers(self.params.layout, *self.personal)
+
+
+@dataclass(frozen=True)
 class Method(ABC, Generic[S, C]):
     """Base of every method. Subclasses add hyper-parameters as fields, nothing else.
 
@@ -62,6 +75,15 @@ class Method(ABC, Generic[S, C]):
 
     def __post_init__(self) -> None:
         check_ranges(self, type(self).__module__.rpartition(".")[2])
+
+    def check(self, task: Task) -> None:
+        """Refuse a task this method cannot work with, before anything is trained.
+
+        Raises:
+            ConfigError: names what the network or the task lacks.
+        """
+        self.server(task)
+        self.client(task)
 
     @abstractmethod
     def server(self, task: Task) -> S:

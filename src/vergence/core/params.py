@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,6 +36,11 @@ class Layout:
     def n(self) -> int:
         """Number of trainable entries."""
         return sum(math.prod(shape) for shape in self.shapes)
+
+    def only(self, names: Collection[str]) -> Layout:
+        """Describe the named tensors alone, in the order of this layout."""
+        kept = [(n, s) for n, s in zip(self.names, self.shapes, strict=True) if n in names]
+        return Layout(tuple(n for n, _ in kept), tuple(s for _, s in kept))
 
     def view(self, flat: Tensor, name: str) -> Tensor:
         """Return the named tensor as a view into `flat`, convolution weights channels-last."""
@@ -97,6 +102,9 @@ class Params(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         return self.layout.view(self.flat, name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.layout.names
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.layout.names)
 
@@ -106,6 +114,19 @@ class Params(Mapping[str, Tensor]):
     def like(self, flat: Tensor) -> Params:
         """Return parameters of the same layout around another vector."""
         return Params(flat, self.layout)
+
+    def only(self, names: Collection[str]) -> Params:
+        """Return the named tensors alone, in the order of this layout."""
+        layout = self.layout.only(names)
+        parts = [self.flat[self.layout.slices[name]] for name in layout.names]
+        return Params(torch.cat(parts) if parts else self.flat[:0], layout)
+
+    def put(self, part: Params) -> Params:
+        """Return these parameters with the tensors of `part` in place of those of their names."""
+        flat = self.flat.clone()
+        for name, at in part.layout.slices.items():
+            flat[self.layout.slices[name]] = part.flat[at]
+        return self.like(flat)
 
     def __add__(self, other: Params | float) -> Params:
         return self.like(self.flat + _flat(other))

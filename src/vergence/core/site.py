@@ -302,3 +302,5 @@ class Site:
     task: Task
     round: int
     rng: Stream
+    progress: float = 0.0
+    """Share of the rounds done, which schedules follow."""

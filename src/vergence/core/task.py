@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -12,11 +14,22 @@ from torch import Tensor, nn
 
 from vergence.core.params import Params
 from vergence.core.site import Batch, Federation, Samples
+from vergence.errors import ConfigError
+
+Names = tuple[str, ...]
+NORMS = (nn.GroupNorm, nn.LayerNorm)
+"""Layers that normalise; those with running statistics are not averaged (see `Layout.of`)."""
 
 
 @dataclass(frozen=True)
 class Model(ABC):
-    """Options of one network. Its module's name is its name."""
+    """Options of one network. Its module's name is its name.
+
+    `head` names the parameters (patterns, `decoder.*`) that turn features into the output, for
+    methods that split a network there; none given: the last layer that has parameters.
+    """
+
+    head: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def build(self) -> nn.Module:
@@ -37,6 +50,8 @@ class Task(ABC):
     network: Model
     seed: int = 0
 
+    classes: ClassVar[int] = 0
+    """How many classes `class_of` tells apart; 0: it tells none."""
     headline: ClassVar[str]
     """The metric tables and plots put first."""
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
@@ -52,9 +67,60 @@ class Task(ABC):
         """Return theta^0."""
         return Params.of(self.module())
 
+    def parts(self, *head: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the parameters of the network's body and of its head.
+
+        The head is what `Model.head` says, or the parameters named here (patterns).
+
+        Raises:
+            ConfigError: a pattern names nothing, or one part is empty.
+        """
+        names, default, _, _ = _parts(self.network)
+        for glob in head:
+            if not any(fnmatch(name, glob) for name in names):
+                raise ConfigError(f"no parameter is named like '{glob}': {', '.join(names)}")
+        top = tuple(n for n in names if any(fnmatch(n, g) for g in head)) if head else default
+        body = tuple(n for n in names if n not in top)
+        if not body or not top:
+            raise ConfigError(
+                f"{type(self.network).__name__} cannot be split: its {'head' if body else 'body'} "
+                f"would be empty; name the head's parameters with head = [...] among "
+                f"{', '.join(names)}, or use another model"
+            )
+        return body, top
+
+    def norms(self) -> tuple[str, ...]:
+        """Return the names of the parameters of the network's normalisation layers."""
+        return _parts(self.network)[2]
+
     @abstractmethod
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the network's output on a batch."""
+
+    def features(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the output, and the features that enter the head as `[batch, d]`.
+
+        Features of several places (frames, positions of a map) are averaged over them.
+        """
+        owner = module.get_submodule(_parts(self.network)[3])
+        caught: list[Tensor] = []
+        hook = owner.register_forward_pre_hook(lambda _, given: caught.append(given[0]))
+        try:
+            output = self.forward(module, batch)
+        finally:
+            hook.remove()
+        channels = caught[0].movedim(1, -1) if isinstance(owner, nn.Conv2d) else caught[0]
+        d = channels.shape[-1]
+        return output, channels.reshape(len(output), -1, d).mean(1)
+
+    def class_of(self, batch: Batch) -> Tensor:
+        """Return the class of every sample, int64 `[batch]`, for methods that need classes.
+
+        Raises:
+            ConfigError: this task tells no classes apart.
+        """
+        name = type(self).__module__.rpartition(".")[2]
+        raise ConfigError(f"task '{name}' has no classes, which this method needs")
 
     @abstractmethod
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
@@ -100,3 +166,22 @@ class Task(ABC):
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Score predictors that need no learning: prior name -> person -> metrics."""
         return {}
+
+
+@lru_cache(maxsize=16)
+def _parts(network: Model) -> tuple[Names, Names, Names, str]:
+    """Return all parameters, the head's and the norms', and the module where the head begins."""
+    with torch.random.fork_rng(devices=[]):
+        module = network.build()
+    names = tuple(name for name, _ in module.named_parameters())
+    owners = {name: name.rpartition(".")[0] for name in names}
+    layers = dict(module.named_modules())
+    norms = tuple(n for n in names if isinstance(layers[owners[n]], NORMS))
+    if network.head:
+        head = tuple(n for n in names if any(fnmatch(n, glob) for glob in network.head))
+    else:
+        order = list(layers)
+        last = max(owners.values(), key=order.index)
+        head = tuple(n for n in names if owners[n] == last)
+    entry = next((owners[n] for n in head if owners[n]), "")
+    return names, head, norms, entry

@@ -52,7 +52,7 @@ def groups_of(asks: Sequence[Fit]) -> list[list[int]]:
     """
     groups: dict[object, list[int]] = {}
     for number, ask in enumerate(asks):
-        alone = ask.optimiser is not None or not len(ask.data)
+        alone = ask.optimiser is not None or ask.align is not None or not len(ask.data)
         groups.setdefault(number if alone else _kind(ask), []).append(number)
     return list(groups.values())
 
@@ -61,7 +61,7 @@ def _kind(ask: Fit) -> tuple[object, ...]:
     mu = None if ask.anchor is None else ask.anchor[1]
     columns = tuple((n, c.dtype, c.shape) for n, c in ask.data.columns.items())
     banks = tuple((n, b.by, b.rows.dtype, b.rows.shape[1:]) for n, b in ask.data.banks.items())
-    return ask.local, mu, ask.trainable is None, columns, banks
+    return ask.local, mu, ask.trainable is None, ask.correction is None, columns, banks
 
 
 class Stacked:
@@ -177,13 +177,15 @@ class Stacked:
         return _split(rows.to(self.device), self.layout)
 
     def _adjuster(self, asks: Sequence[Fit], blocks: list[Tensor], keep: list[Tensor]) -> Adjust:
-        """Return what happens to the gradients, as in `Solver`: leash, freeze, clip; in place."""
+        """Return what happens to the gradients, as in `Solver`: leash, correction, freeze, clip."""
         anchors = [ask.anchor for ask in asks if ask.anchor is not None]
         mu, centres, pull = 0.0, [], []
         if anchors:
             mu = anchors[0][1]
             centres = self._columns([centre.flat for centre, _ in anchors])
             pull = self._blocks("pull", len(asks))
+        pushes = [ask.correction.flat for ask in asks if ask.correction is not None]
+        push = self._columns(pushes) if pushes else []
         clip = asks[0].local.clip
 
         @torch.no_grad()
@@ -191,6 +193,8 @@ class Stacked:
             if anchors:
                 for g, block, centre, out in zip(gradients, blocks, centres, pull, strict=True):
                     g.add_(torch.sub(block, centre, out=out), alpha=mu)
+            for gradient, part in zip(gradients, push, strict=False):
+                gradient.add_(part)
             for gradient, part in zip(gradients, keep, strict=False):
                 gradient.mul_(part)
             if clip:
@@ -255,6 +259,8 @@ def _common(asks: Sequence[Fit], streams: Sequence[Stream]) -> Local:
             len(ask.data) != len(first.data)
             or ask.local != first.local
             or ask.optimiser is not None
+            or ask.align is not None
+            or (ask.correction is None) != (first.correction is None)
             or (ask.trainable is None) != (first.trainable is None)
             or (None if ask.anchor is None else ask.anchor[1])
             != (None if first.anchor is None else first.anchor[1])

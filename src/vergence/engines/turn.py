@@ -115,7 +115,7 @@ class Worker:
 
     def _train(self, turns: Sequence[Turn]) -> None:
         trainer = self.graphed if self.stacked is None or len(turns) == 1 else self.stacked
-        if trainer is None:
+        if trainer is None or (trainer is self.graphed and _special(turns[0].ask)):
             for turn in turns:
                 turn.go_on(self._answer(turn.ask, turn))
             return
@@ -129,7 +129,9 @@ class Worker:
         """Return a client's place, with the part of the data that a turn may see."""
         data, at = federation.people[order.client], order.message.round
         rng = self.stream.child(order.client, at, order.message.verb)
-        return Site(order.client, data.train, data.val, self.task, at, rng)
+        return Site(
+            order.client, data.train, data.val, self.task, at, rng, order.progress
+        )
 
     def state(self, order: Order) -> Any:
         """Return the state a client goes on from."""
@@ -159,7 +161,10 @@ class Worker:
 
     def _answer(self, ask: Fit | Compute | None, turn: Turn) -> Any:
         if isinstance(ask, Fit):
-            return (self.graphed or self.solver).fit(ask, turn.batches(), turn.order.progress)
+            solver = self.graphed or self.solver
+            if self.graphed is not None and _special(ask):
+                solver, ask = self.solver, replace(ask, data=at_home(ask.data))
+            return solver.fit(ask, turn.batches(), turn.order.progress)
         assert ask is not None
         return self._compute(ask)
 
@@ -235,6 +240,11 @@ class Turn:
                 f"a client's '{self.order.message.verb}' asks for a {type(self.ask).__name__}; it "
                 "may ask for `fit` and `compute` only"
             )
+
+
+def _special(ask: Fit | Compute | None) -> bool:
+    """Tell whether a fit has parts that are not recorded as CUDA graphs."""
+    return isinstance(ask, Fit) and (ask.align is not None or ask.correction is not None)
 
 
 def drive(conversation: Any, answer: Callable[[Any], Any]) -> Any:

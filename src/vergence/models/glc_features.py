@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -36,6 +37,8 @@ class GlcFeatures(Model):
     blocks: int = 1
     grid: tuple[int, int] = (30, 40)
     standardise: bool = True
+
+    head: ClassVar[tuple[str, ...]] = ("head.*", "bias")
 
     def build(self) -> GlcFeaturesNet:
         """Return the head, initialised from torch's global generator.

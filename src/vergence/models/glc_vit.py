@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
@@ -62,6 +62,8 @@ class GlcVit(Model):
 
     preset: Preset = "tiny64"
     glc_mode: GlcMode = "last"
+
+    head: ClassVar[tuple[str, ...]] = ("decoder.*",)
 
     def build(self) -> GlcVitNet:
         """Return the network, initialised from torch's global generator.

@@ -1,7 +1,7 @@
 """A line: the smallest network, for learning the library and for hand-checked tests."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
@@ -15,6 +15,8 @@ class Linear(Model):
     """y = x . weight + bias, all zeros at the start."""
 
     inputs: Annotated[int, Ge(1)] = 4
+
+    head: ClassVar[tuple[str, ...]] = ("bias",)
 
     def build(self) -> nn.Module:
         """Return the network."""

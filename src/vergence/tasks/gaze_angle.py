@@ -19,6 +19,8 @@ from vergence.metrics.angles import angular_error_deg, mean_direction
 
 MEAN, DEVIATION = 0.5, 0.25
 """Of pixel values in [0, 1]."""
+EDGES = torch.deg2rad(torch.tensor([[-12.0, -8.7, -5.4], [-6.0, 0.0, 6.0]]))
+"""Inner edges of a 4 x 4 grid of pitch and yaw: near the quartiles of MPIIGaze's labels."""
 
 Angles = Float[Tensor, "samples 2"]
 
@@ -38,6 +40,7 @@ class GazeAngle(Task):
     criterion: Literal["l1", "mse", "angular"] = "l1"
     hit_deg: Annotated[float, Interval(gt=0, le=180)] = 5.0
 
+    classes: ClassVar[int] = 16
     headline: ClassVar[str] = "angle_error_deg"
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"angle_error_deg", "pitch_error_deg", "yaw_error_deg"}
@@ -71,6 +74,14 @@ class GazeAngle(Task):
         if self.criterion == "mse":
             return ((output - gaze) ** 2).mean()
         return torch.deg2rad(angular_error_deg(output, gaze)).mean()
+
+    def class_of(self, batch: Batch) -> Tensor:
+        """Return the cell of a 4 x 4 grid of gaze angles, 0 to 15."""
+        edges = EDGES.to(batch["gaze"].device)
+        pitch, yaw = (
+            torch.bucketize(batch["gaze"][:, i].float().contiguous(), edges[i]) for i in (0, 1)
+        )
+        return 4 * pitch + yaw
 
     def metrics(self, outputs: Angles, samples: Samples) -> dict[str, float]:
         """Return mean errors in degrees and the share of samples within `hit_deg`, the score.

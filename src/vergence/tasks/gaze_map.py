@@ -66,6 +66,7 @@ class GazeMap(Task):
     hit_average: Literal["clips", "frames"] = "clips"
     score_from: Literal["f1_hit", "f1_glc", "f1_best"] = "f1_hit"
 
+    classes: ClassVar[int] = 16
     headline: ClassVar[str] = "nss"
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"kld", "angle_error_deg", "angle_error_peak_deg"}
@@ -116,6 +117,12 @@ class GazeMap(Task):
                 frame = frame + torch.xlogy(label, label).sum(-1)
         weight = (label.sum(-1) > 0).to(output.dtype)
         return (frame * weight).sum() / weight.sum().clamp(min=1) / math.log(label.shape[-1])
+
+    def class_of(self, batch: Batch) -> Tensor:
+        """Return the cell of a 4 x 4 grid that holds a sample's mean gaze; 0 where it has none."""
+        centre = batch["points"].float().flatten(1, 2).nanmean(1).nan_to_num(0.0)
+        cell = (centre * 4).long().clamp(0, 3)
+        return 4 * cell[:, 1] + cell[:, 0]
 
     def metrics(
         self, outputs: Logits, samples: Samples, threshold: float | None = None

@@ -17,6 +17,7 @@ from vergence.core.task import Task
 class Toy(Task):
     """Predict y from x; batches hold `x` `[n, inputs]` and `y` `[n]`."""
 
+    classes: ClassVar[int] = 2
     headline: ClassVar[str] = "error"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"error"})
 
@@ -27,6 +28,10 @@ class Toy(Task):
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Return half the mean squared error."""
         return 0.5 * (output - batch["y"]).square().mean()
+
+    def class_of(self, batch: Batch) -> Tensor:
+        """Return 1 where y is above zero, else 0."""
+        return (batch["y"] > 0).long()
 
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
         """Return the root mean squared error and, as score, 1 / (1 + error)."""

@@ -1,0 +1,84 @@
+"""APFL: learn how much of one's own model to mix into the common one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, compute, fit
+from vergence.core.fitting import OptimiserState, batches
+from vergence.core.method import Global, Method
+from vergence.core.params import Params
+from vergence.core.ranges import Share
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A client's own model (v_i) and its share in the mix (alpha_i)."""
+
+    params: Params
+    alpha: float
+
+
+@dataclass(frozen=True)
+class APFL(Method[Global, Mixed]):
+    """Predict with alpha v + (1 - alpha) w; train w alone and v where the mix stands.
+
+    Per batch, both from where they were:  w <- w - lr grad f(w);
+    v <- v - lr alpha grad f(mix).  At the start of a turn, if `adaptive`:
+    alpha <- alpha - lr <v - w, grad f(mix)>, kept in [0, 1].
+
+    Args:
+        alpha: share of one's own model at the start.
+        adaptive: learn alpha, one step per turn.
+        weights: clients count by their samples, or equally.
+
+    Source: Deng, Kamani, Mahdavi, "Adaptive personalized federated learning", arXiv 2003.13461,
+    Algorithm 1 and section 4.2.
+    Differs: steps are those of `local` (momentum or Adam kept over the batches of a turn), where
+    the paper takes plain gradient steps.
+    """
+
+    alpha: Share = 0.5
+    adaptive: bool = True
+    weights: Literal["samples", "equal"] = "samples"
+
+    def server(self, task: Task) -> Global:
+        """Start from the task's initial model."""
+        return Global(task.init())
+
+    def client(self, task: Task) -> Mixed:
+        """Start from the task's initial model, too."""
+        return Mixed(task.init(), self.alpha)
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("model"))
+
+    def on_train(self, c: Mixed, msg: Message, site: Site) -> Conversation[tuple[Mixed, Reply]]:
+        """Train the received model and one's own side by side, batch by batch."""
+        w, v, alpha, loss, count = msg["model"], c.params, c.alpha, 0.0, 0
+        of_w = of_v = OptimiserState({}, 0)
+        for rows in batches(len(site.train), self.local, site.rng.child("order")):
+            data, once = site.train.subset(rows), replace(self.local, steps=1, batch=len(rows))
+            mix = alpha * v + (1 - alpha) * w
+            if self.adaptive and not count:
+                gradient = yield from compute(mix, data, "gradient")
+                slope = (v - w).dot(gradient)
+                alpha = min(max(alpha - self.local.rate(site.progress) * slope, 0.0), 1.0)
+                mix = alpha * v + (1 - alpha) * w
+            common = yield from fit(w, data, once, optimiser=of_w)
+            own = yield from fit(mix, data, once, optimiser=of_v)
+            v = v + alpha * (own.params - mix)
+            w, of_w, of_v = common.params, common.optimiser, own.optimiser
+            loss, count = loss + common.metrics["loss"], count + 1
+        weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
+        told = {"loss": loss / count}
+        return Mixed(v, alpha), reply(model=w - msg["model"], weight=weight, metrics=told)
+
+    def model_on(self, c: Mixed, msg: Message, site: Site) -> Params:
+        """Predict with the mix of one's own model and the received one."""
+        return c.alpha * c.params + (1 - c.alpha) * msg["model"]

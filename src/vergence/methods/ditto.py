@@ -1,0 +1,65 @@
+"""Ditto: a model for everybody, and beside it one's own on a leash."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, fit
+from vergence.core.method import Global, Method
+from vergence.core.params import Params
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+
+@dataclass(frozen=True)
+class Own:
+    """A client's own model, which never leaves."""
+
+    params: Params
+
+
+@dataclass(frozen=True)
+class Ditto(Method[Global, Own]):
+    """Train the common model as FedAvg; beside it one's own, pulled towards the received one.
+
+    Own model v_i minimises F_i(v) + mu / 2 ||v - model||^2.
+
+    Args:
+        mu: strength of the pull (lambda in the paper); 0 is local-only.
+        weights: clients count by their samples, or equally, in the common model.
+
+    Source: Li et al., "Ditto: Fair and robust federated learning through personalization",
+    ICML 2021, Algorithm 1.
+    """
+
+    mu: Annotated[float, Ge(0)] = 0.1
+    weights: Literal["samples", "equal"] = "samples"
+
+    def server(self, task: Task) -> Global:
+        """Start from the task's initial model."""
+        return Global(task.init())
+
+    def client(self, task: Task) -> Own:
+        """Start from the task's initial model, too."""
+        return Own(task.init())
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("model"))
+
+    def on_train(self, c: Own, msg: Message, site: Site) -> Conversation[tuple[Own, Reply]]:
+        """Train the received model to send it back, and one's own near the received one."""
+        model = msg["model"]
+        common = yield from fit(model, site.train, self.local)
+        own = yield from fit(c.params, site.train, self.local, anchor=(model, self.mu))
+        weight = common.examples if self.weights == "samples" else 1.0
+        update = common.params - model
+        return Own(own.params), reply(model=update, weight=weight, metrics=common.metrics)
+
+    def model_on(self, c: Own, msg: Message, site: Site) -> Params:
+        """Predict with one's own model."""
+        return c.params

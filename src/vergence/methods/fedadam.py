@@ -1,0 +1,87 @@
+"""FedAdam, the adaptive federated learning for gaze: Adam on the server."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Interval
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, fit
+from vergence.core.method import Method, Nothing
+from vergence.core.params import Params
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The model, first and second moments of its updates, and the number of steps taken."""
+
+    model: Params
+    first: Params
+    second: Params
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class FedAdam(Method[Moments, Nothing]):
+    """Take Adam's step on the server along the mean update D.
+
+    m <- beta1 m + (1 - beta1) D;  v <- beta2 v + (1 - beta2) D^2;
+    model <- model + server_lr m / (sqrt(v) + tau)
+
+    Args:
+        server_lr: eta, rate of the server's step.
+        beta1: decay of the mean of updates.
+        beta2: decay of the mean of their squares.
+        tau: floor of the denominator, the "degree of adaptivity"; it must fit the size of updates.
+        variant: `reddi` starts v at tau^2; `seed_exact` is the gaze paper's printed form, one decay
+            (beta1) for both moments and v from 0; `corrected` starts v at 0 and corrects the bias
+            of both moments, as Flower's newer strategy does.
+        weights: clients count equally, as in the gaze paper, or by their samples.
+
+    Source: Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2, FedAdam; for
+    gaze arXiv 2211.07330, Algorithm 1, lines 18-23.
+    Differs: of the gaze paper's Algorithm 1, beta in line 20 is the decay, not the server's rate.
+    """
+
+    server_lr: Annotated[float, Gt(0)] = 0.01
+    beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Interval(ge=0, lt=1)] = 0.99
+    tau: Annotated[float, Gt(0)] = 1e-3
+    variant: Literal["reddi", "seed_exact", "corrected"] = "reddi"
+    weights: Literal["samples", "equal"] = "equal"
+
+    def server(self, task: Task) -> Moments:
+        """Start from the task's initial model."""
+        start = task.init()
+        floor = self.tau**2 if self.variant == "reddi" else 0.0
+        return Moments(start, start * 0.0, start * 0.0 + floor)
+
+    def client(self, task: Task) -> Nothing:
+        """Keep nothing between rounds."""
+        return Nothing()
+
+    def round(self, s: Moments, cohort: Sequence[ClientId]) -> Conversation[Moments]:
+        """Let the cohort train and take the server's step."""
+        got = yield from aggregate("train", to=cohort)
+        if not got.count:
+            return s
+        update = got.mean("model")
+        beta1, steps = self.beta1, s.steps + 1
+        beta2 = beta1 if self.variant == "seed_exact" else self.beta2
+        first = beta1 * s.first + (1 - beta1) * update
+        second = beta2 * s.second + (1 - beta2) * update * update
+        rate = self.server_lr
+        if self.variant == "corrected":
+            rate *= math.sqrt(1 - beta2**steps) / (1 - beta1**steps)
+        step = first / (second.like(second.flat.sqrt()) + self.tau)
+        return Moments(s.model + rate * step, first, second, steps)
+
+    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+        """Train from the received model."""
+        fitted = yield from fit(msg["model"], site.train, self.local)
+        weight = fitted.examples if self.weights == "samples" else 1.0
+        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)

@@ -1,0 +1,66 @@
+"""FedAvgM: FedAvg with momentum on the server."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Interval
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, fit
+from vergence.core.method import Method, Nothing
+from vergence.core.params import Params
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+
+@dataclass(frozen=True)
+class Moving:
+    """The model and its velocity."""
+
+    model: Params
+    velocity: Params
+
+
+@dataclass(frozen=True)
+class FedAvgM(Method[Moving, Nothing]):
+    """Take a momentum step on the server along the mean update D.
+
+    v <- beta v + D;  model <- model + server_lr v
+
+    Args:
+        beta: how much of the velocity is kept.
+        server_lr: rate of the server's step; at rest the model moves 1 / (1 - beta) times as far.
+        weights: clients count by their samples, or equally.
+
+    Source: Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for federated
+    visual classification", arXiv 1909.06335, section 4.3.
+    """
+
+    beta: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    server_lr: Annotated[float, Gt(0)] = 1.0
+    weights: Literal["samples", "equal"] = "samples"
+
+    def server(self, task: Task) -> Moving:
+        """Start from the task's initial model."""
+        start = task.init()
+        return Moving(start, start * 0.0)
+
+    def client(self, task: Task) -> Nothing:
+        """Keep nothing between rounds."""
+        return Nothing()
+
+    def round(self, s: Moving, cohort: Sequence[ClientId]) -> Conversation[Moving]:
+        """Let the cohort train and take the server's step."""
+        got = yield from aggregate("train", to=cohort)
+        if not got.count:
+            return s
+        update = got.mean("model")
+        velocity = self.beta * s.velocity + update
+        return Moving(s.model + self.server_lr * velocity, velocity)
+
+    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+        """Train from the received model."""
+        fitted = yield from fit(msg["model"], site.train, self.local)
+        weight = fitted.examples if self.weights == "samples" else 1.0
+        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)

@@ -1,0 +1,91 @@
+"""FedBABU: learn a common body under a head that never changes, then fine-tune at home."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, fit
+from vergence.core.mask import Mask
+from vergence.core.method import Exposed, Global, Method
+from vergence.core.params import Params
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+
+@dataclass(frozen=True)
+class Untouched:
+    """The initial parameters, which everybody has, with the mask of the head; or the tuned ones."""
+
+    params: Params
+    head: Mask
+    tuned: bool = False
+
+
+@dataclass(frozen=True)
+class FedBABU(Method[Global, Untouched]):
+    """Train and average the body only, the head as it was initialised; at the end fine-tune all.
+
+    Args:
+        tune_epochs: passes over one's own data after the last round, for the whole network.
+        head: the fixed parameters (patterns, "fc2.*"); default what the model calls its head.
+        weights: clients count equally, as in the authors' code, or by their samples.
+
+    Source: Oh, Kim, Yun, "FedBABU: Towards enhanced representation for federated image
+    classification", ICLR 2022, Algorithm 1.
+    """
+
+    tune_epochs: Annotated[int, Ge(1)] = 10
+    head: tuple[str, ...] = ()
+    weights: Literal["samples", "equal"] = "equal"
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {
+        "train": Exposed(trees=("body",)), "tune": Exposed(trees=()),
+    }  # fmt: skip
+
+    def server(self, task: Task) -> Global:
+        """Start from the body of the task's initial model."""
+        return Global(task.init().only(task.parts(*self.head)[0]))
+
+    def client(self, task: Task) -> Untouched:
+        """Start with the head of the task's initial model."""
+        start = task.init()
+        return Untouched(start, Mask.layers(start.layout, *task.parts(*self.head)[1]))
+
+    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
+        """Send the body."""
+        return {"body": s.model}
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update of the body."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("body"))
+
+    def on_train(
+        self, c: Untouched, msg: Message, site: Site
+    ) -> Conversation[tuple[Untouched, Reply]]:
+        """Train the received body under the fixed head."""
+        start = c.params.put(msg["body"])
+        fitted = yield from fit(start, site.train, self.local, trainable=~c.head)
+        update = fitted.params.only(msg["body"]) - msg["body"]
+        weight = fitted.examples if self.weights == "samples" else 1.0
+        return c, reply(body=update, weight=weight, metrics=fitted.metrics)
+
+    def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
+        """Let everybody fine-tune."""
+        yield from aggregate("tune", to=clients)
+        return s
+
+    def on_tune(
+        self, c: Untouched, msg: Message, site: Site
+    ) -> Conversation[tuple[Untouched, Reply]]:
+        """Fine-tune body and head and keep both; nothing goes back but metrics."""
+        local = replace(self.local, epochs=self.tune_epochs, steps=None)
+        fitted = yield from fit(c.params.put(msg["body"]), site.train, local)
+        return replace(c, params=fitted.params, tuned=True), reply(metrics=fitted.metrics)
+
+    def model_on(self, c: Untouched, msg: Message, site: Site) -> Params:
+        """Predict with the fine-tuned network; before the end with the received body."""
+        return c.params if c.tuned else c.params.put(msg["body"])

@@ -1,0 +1,228 @@
+"""FedPAC: align features with everybody's class means, and combine heads of like-minded people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, collect, compute, fit
+from vergence.core.fitting import Align
+from vergence.core.mask import Mask
+from vergence.core.method import Exposed, Method
+from vergence.core.params import Layout, Params
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+from vergence.errors import ConfigError
+
+SMALLEST = 1e-3
+"""Weights of heads below this are dropped, as in the authors' code."""
+
+
+@dataclass(frozen=True)
+class Collaboration:
+    """The common body, everybody's combined head, and the common class means.
+
+    `head` is the mean of all heads, for those who have none; `centres` holds `means` `[K, d]` and
+    `counts` `[K]`, and is None before the first round.
+    """
+
+    body: Params
+    head: Params
+    heads: Mapping[str, Params] = field(default_factory=dict)
+    centres: Params | None = None
+
+
+@dataclass(frozen=True)
+class Collaborator:
+    """A client's parameters, the names of its head's, and `h` `[K, d]`, `v` `[1]` of its turn."""
+
+    params: Params
+    personal: tuple[str, ...]
+    sketch: Params | None = None
+
+    @property
+    def mask(self) -> Mask:
+        """The personal entries."""
+        return Mask.layers(self.params.layout, *self.personal)
+
+
+@dataclass(frozen=True)
+class FedPAC(Method[Collaboration, Collaborator]):
+    """Train the head, then the body with features pulled to common class means; combine heads.
+
+    Before training a client tells H_k = p_k m_k and V = (1/n)(sum_k p_k s_k - sum_k p_k^2 |m_k|^2)
+    of its features (p_k share, m_k mean, s_k mean square of class k). Its next head is
+    sum_j alpha_j head_j with alpha = argmin a^T P a over the simplex,
+    P = diag(V) + [<H_i - H_j, H_i - H_l>]_jl.
+
+    Args:
+        head_rate: learning rate of the head, times that of `local`.
+        head_epochs: passes over the data for the head.
+        lamda: strength of the pull towards class means, from the second round on.
+        head: the combined parameters (patterns, "fc2.*"); default what the model calls its head.
+
+    Source: Xu, Tong, Huang, "Personalized federated learning with feature alignment and classifier
+    collaboration", ICLR 2023, Algorithm 1, Equations 4-12.
+    Differs: classes of gaze are the cells of a 4 x 4 grid, used for class means and H only; what
+    maps features to gaze is the classifier. People without a head get the mean of all heads.
+    """
+
+    head_rate: Annotated[float, Gt(0)] = 10.0
+    head_epochs: Annotated[int, Ge(1)] = 1
+    lamda: Annotated[float, Ge(0)] = 1.0
+    head: tuple[str, ...] = ()
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {
+        "train": Exposed(trees=("body",)),
+        "share": Exposed("each", trees=("head", "statistics"), metrics=()),
+    }
+
+    def check(self, task: Task) -> None:
+        """Refuse a task that tells no classes apart, and a network that cannot be split."""
+        super().check(task)
+        if not task.classes:
+            name = type(task).__module__.rpartition(".")[2]
+            raise ConfigError(f"task '{name}' tells no classes apart, which fedpac needs")
+
+    def server(self, task: Task) -> Collaboration:
+        """Start from the task's initial model."""
+        start, (body, head) = task.init(), task.parts(*self.head)
+        return Collaboration(start.only(body), start.only(head))
+
+    def client(self, task: Task) -> Collaborator:
+        """Start from the task's initial model."""
+        return Collaborator(task.init(), task.parts(*self.head)[1])
+
+    def offer(self, s: Collaboration, client: ClientId) -> Mapping[str, Params]:
+        """Send the body, this client's head, and the class means if there are any."""
+        sent = {"body": s.body, "head": s.heads.get(client, s.head)}
+        return sent if s.centres is None else {**sent, "centres": s.centres}
+
+    def round(self, s: Collaboration, cohort: Sequence[ClientId]) -> Conversation[Collaboration]:
+        """Average bodies, then ask for heads and statistics, and combine them."""
+        got = yield from aggregate("train", to=cohort)
+        replies = yield from collect("share", to=cohort)
+        told = {c: replies[c] for c in cohort if c in replies}
+        body = s.body + got.mean("body")
+        if not told:
+            return replace(s, body=body)
+        heads = {c: r.trees["head"].total for c, r in told.items()}
+        statistics = [r.trees["statistics"].total for r in told.values()]
+        mixed = combined(heads, statistics)
+        mean = sum(heads.values(), s.head * 0.0) / float(len(heads))
+        return Collaboration(body, mean, {**s.heads, **mixed}, pooled(statistics, s.centres))
+
+    def on_train(
+        self, c: Collaborator, msg: Message, site: Site
+    ) -> Conversation[tuple[Collaborator, Reply]]:
+        """Note one's statistics, train the head, then the body; send the body."""
+        start = c.params.put(msg["body"]).put(msg["head"])
+        means, _, sketch = yield from self.statistics(start, site)
+        rate = replace(self.local, lr=self.local.lr * self.head_rate)
+        passes = replace(rate, epochs=self.head_epochs) if rate.steps is None else rate
+        headed = yield from fit(start, site.train, passes, trainable=c.mask)
+        align = None
+        if "centres" in msg.trees:
+            common = msg["centres"]
+            known = (common["counts"] > 0).unsqueeze(1)
+            align = Align(torch.where(known, common["means"], means), self.lamda)
+        fitted = yield from fit(
+            headed.params, site.train, self.local, trainable=~c.mask, align=align
+        )
+        update = fitted.params.only(msg["body"]) - msg["body"]
+        state = Collaborator(fitted.params, c.personal, sketch)
+        return state, reply(body=update, weight=fitted.examples, metrics=fitted.metrics)
+
+    def on_share(
+        self, c: Collaborator, msg: Message, site: Site
+    ) -> Conversation[tuple[Collaborator, Reply]]:
+        """Tell one's head, the class means of one's trained network, and H and V."""
+        means, counts, before = yield from self.statistics(c.params, site)
+        sketch = before if c.sketch is None else c.sketch
+        told = named(h=sketch["h"], v=sketch["v"], means=means, counts=counts)
+        return c, reply(head=c.params.only(msg["head"]), statistics=told)
+
+    def statistics(self, params: Params, site: Site) -> Conversation[tuple[Tensor, Tensor, Params]]:
+        """Return the class means `[K, d]` and counts `[K]` of one's features, and H and V."""
+        features = yield from compute(params, site.train, "features")
+        classes = site.task.class_of(dict(site.train.columns))
+        member = one_hot(classes, site.task.classes).to(features.dtype)
+        return sketched(features, member)
+
+    def model_on(self, c: Collaborator, msg: Message, site: Site) -> Params:
+        """Predict with the received body and combined head."""
+        return c.params.put(msg["body"]).put(msg["head"])
+
+
+def sketched(features: Tensor, member: Tensor) -> tuple[Tensor, Tensor, Params]:
+    """Return means, counts, and H and V of features `[n, d]` of classes `[n, K]` (one-hot)."""
+    counts, n = member.sum(0), len(features)
+    means = member.T @ features / counts.clamp(min=1).unsqueeze(1)
+    squares = member.T @ features.square().sum(1) / counts.clamp(min=1)
+    p = counts / n
+    h = p.unsqueeze(1) * means
+    v = ((p * squares).sum() - h.square().sum()) / n
+    return means, counts, named(h=h, v=v.reshape(1))
+
+
+def named(**tensors: Tensor) -> Params:
+    """Return tensors as parameters of their own layout."""
+    layout = Layout(tuple(tensors), tuple(tuple(t.shape) for t in tensors.values()))
+    return Params(torch.cat([t.flatten().float() for t in tensors.values()]), layout)
+
+
+def pooled(statistics: Sequence[Params], before: Params | None) -> Params:
+    """Return everybody's class means, weighted by counts; of a class nobody has, the last known."""
+    counts = torch.stack([s["counts"] for s in statistics])
+    means = torch.stack([s["means"] for s in statistics])
+    total = counts.sum(0)
+    mean = (counts.unsqueeze(2) * means).sum(0) / total.clamp(min=1).unsqueeze(1)
+    if before is not None:
+        mean = torch.where((total > 0).unsqueeze(1), mean, before["means"])
+        total = torch.where(total > 0, total, before["counts"])
+    return named(means=mean, counts=total)
+
+
+def combined(heads: Mapping[str, Params], statistics: Sequence[Params]) -> dict[str, Params]:
+    """Return everybody's combined head; whoever's weights cannot be found keeps their own."""
+    h = np.stack([s["h"].double().numpy().ravel() for s in statistics])
+    v = np.array([float(s["v"]) for s in statistics])
+    stacked = torch.stack([head.flat for head in heads.values()])
+    found = {}
+    for i, (client, head) in enumerate(heads.items()):
+        alpha = weights_of(h, v, i)
+        if alpha is None:
+            found[client] = head
+        else:
+            mix = torch.from_numpy(alpha).to(stacked.dtype)
+            found[client] = head.like(mix @ stacked)
+    return found
+
+
+def weights_of(h: np.ndarray, v: np.ndarray, i: int) -> np.ndarray | None:
+    """Return alpha of client i `[clients]`, None where the solver fails.
+
+    `h` is every client's H, flat, `[clients, K d]`; `v` their V.
+    """
+    apart = h[i] - h
+    p = np.diag(v) + apart @ apart.T
+    p = p / max(np.abs(p).max(), 1e-30)
+    start = np.full(len(v), 1 / len(v))
+    found = minimize(
+        lambda a: a @ p @ a, start, jac=lambda a: 2 * p @ a, bounds=[(0, 1)] * len(v),
+        constraints={"type": "eq", "fun": lambda a: a.sum() - 1, "jac": np.ones_like},
+        method="SLSQP", options={"ftol": 1e-15, "maxiter": 500},
+    )  # fmt: skip
+    if not found.success or not np.isfinite(found.x).all():
+        return None
+    alpha = np.where(found.x < SMALLEST, 0.0, found.x)
+    return alpha / alpha.sum()

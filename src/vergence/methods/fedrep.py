@@ -1,0 +1,91 @@
+"""FedRep: a head of one's own first, then one step of the common body under it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, fit
+from vergence.core.fitting import Local
+from vergence.core.method import Exposed, Global, Layers, Method
+from vergence.core.params import Params
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+
+@dataclass(frozen=True)
+class FedRep(Method[Global, Layers]):
+    """Train the head with the body fixed, then the body with the head fixed; average the bodies.
+
+    Args:
+        head_epochs: passes over the data for the head (of `local.steps` each, where given); the
+            body then trains as `local` says.
+        final_epochs: passes for the head after the last round, for everybody.
+        head: the personal parameters (patterns, "fc2.*"); default what the model calls its head.
+        weights: clients count by their samples, or equally.
+
+    Source: Collins et al., "Exploiting shared representations for personalized federated learning",
+    ICML 2021, Algorithm 1; defaults from the authors' code.
+    """
+
+    head_epochs: Annotated[int, Ge(1)] = 4
+    final_epochs: Annotated[int, Ge(0)] = 10
+    head: tuple[str, ...] = ()
+    weights: Literal["samples", "equal"] = "samples"
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {
+        "train": Exposed(trees=("body",)), "tune": Exposed(trees=()),
+    }  # fmt: skip
+
+    def server(self, task: Task) -> Global:
+        """Start from the body of the task's initial model."""
+        return Global(task.init().only(task.parts(*self.head)[0]))
+
+    def client(self, task: Task) -> Layers:
+        """Start with the head of the task's initial model."""
+        return Layers(task.init(), task.parts(*self.head)[1])
+
+    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
+        """Send the body."""
+        return {"body": s.model}
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update of the body."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("body"))
+
+    def on_train(self, c: Layers, msg: Message, site: Site) -> Conversation[tuple[Layers, Reply]]:
+        """Train one's own head on the received body, then the body."""
+        start = c.params.put(msg["body"])
+        passes = self.passes(self.head_epochs)
+        headed = yield from fit(start, site.train, passes, trainable=c.mask)
+        fitted = yield from fit(headed.params, site.train, self.local, trainable=~c.mask)
+        update = fitted.params.only(msg["body"]) - msg["body"]
+        weight = fitted.examples if self.weights == "samples" else 1.0
+        mine = Layers(fitted.params, c.personal)
+        return mine, reply(body=update, weight=weight, metrics=fitted.metrics)
+
+    def passes(self, count: int) -> Local:
+        """Return `local` with so many passes, or so many times its steps."""
+        if self.local.steps is not None:
+            return replace(self.local, steps=count * self.local.steps)
+        return replace(self.local, epochs=count)
+
+    def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
+        """Let everybody train their head on the final body."""
+        if self.final_epochs:
+            yield from aggregate("tune", to=clients)
+        return s
+
+    def on_tune(self, c: Layers, msg: Message, site: Site) -> Conversation[tuple[Layers, Reply]]:
+        """Train one's own head; nothing goes back but metrics."""
+        local = replace(self.local, epochs=self.final_epochs, steps=None)
+        start = c.params.put(msg["body"])
+        fitted = yield from fit(start, site.train, local, trainable=c.mask)
+        return Layers(fitted.params, c.personal), reply(metrics=fitted.metrics)
+
+    def model_on(self, c: Layers, msg: Message, site: Site) -> Params:
+        """Predict with the received body and one's own head."""
+        return c.params.put(msg["body"])

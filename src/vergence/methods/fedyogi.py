@@ -1,0 +1,75 @@
+"""FedYogi: FedAdam whose second moment forgets no faster than it learns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Interval
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, fit
+from vergence.core.method import Method, Nothing
+from vergence.core.params import Params
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The model, and first and second moments of its updates."""
+
+    model: Params
+    first: Params
+    second: Params
+
+
+@dataclass(frozen=True)
+class FedYogi(Method[Moments, Nothing]):
+    """Take Yogi's step on the server along the mean update D.
+
+    m <- beta1 m + (1 - beta1) D;  v <- v - (1 - beta2) D^2 sign(v - D^2);
+    model <- model + server_lr m / (sqrt(v) + tau)
+
+    Args:
+        server_lr: eta, rate of the server's step.
+        beta1: decay of the mean of updates.
+        beta2: decay of the mean of their squares.
+        tau: floor of the denominator; v starts at tau^2.
+        weights: clients count equally, or by their samples.
+
+    Source: Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2, FedYogi.
+    """
+
+    server_lr: Annotated[float, Gt(0)] = 0.01
+    beta1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Interval(ge=0, lt=1)] = 0.99
+    tau: Annotated[float, Gt(0)] = 1e-3
+    weights: Literal["samples", "equal"] = "equal"
+
+    def server(self, task: Task) -> Moments:
+        """Start from the task's initial model."""
+        start = task.init()
+        return Moments(start, start * 0.0, start * 0.0 + self.tau**2)
+
+    def client(self, task: Task) -> Nothing:
+        """Keep nothing between rounds."""
+        return Nothing()
+
+    def round(self, s: Moments, cohort: Sequence[ClientId]) -> Conversation[Moments]:
+        """Let the cohort train and take the server's step."""
+        got = yield from aggregate("train", to=cohort)
+        if not got.count:
+            return s
+        update = got.mean("model")
+        square = update * update
+        first = self.beta1 * s.first + (1 - self.beta1) * update
+        sign = square.like((s.second - square).flat.sign())
+        second = s.second - (1 - self.beta2) * square * sign
+        step = first / (second.like(second.flat.sqrt()) + self.tau)
+        return Moments(s.model + self.server_lr * step, first, second)
+
+    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+        """Train from the received model."""
+        fitted = yield from fit(msg["model"], site.train, self.local)
+        weight = fitted.examples if self.weights == "samples" else 1.0
+        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)

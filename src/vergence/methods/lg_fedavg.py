@@ -1,0 +1,61 @@
+"""LG-FedAvg: everybody keeps a body of their own, the head is shared."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, fit
+from vergence.core.method import Exposed, Global, Layers, Method
+from vergence.core.params import Params
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+
+@dataclass(frozen=True)
+class LGFedAvg(Method[Global, Layers]):
+    """Train body and head together; average the heads, keep the bodies: FedPer the other way round.
+
+    Args:
+        head: the shared parameters (patterns, "fc2.*"); default what the model calls its head.
+        weights: clients count by their samples, or equally.
+
+    Source: Liang et al., "Think locally, act globally: Federated learning with local and global
+    representations", arXiv 2001.01523, Algorithm 1.
+    Differs: starts from the task's initial model, where the authors' code starts from one that
+    FedAvg trained.
+    """
+
+    head: tuple[str, ...] = ()
+    weights: Literal["samples", "equal"] = "samples"
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed(trees=("head",))}
+
+    def server(self, task: Task) -> Global:
+        """Start from the head of the task's initial model."""
+        return Global(task.init().only(task.parts(*self.head)[1]))
+
+    def client(self, task: Task) -> Layers:
+        """Start with the body of the task's initial model."""
+        return Layers(task.init(), task.parts(*self.head)[0])
+
+    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
+        """Send the head."""
+        return {"head": s.model}
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update of the head."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("head"))
+
+    def on_train(self, c: Layers, msg: Message, site: Site) -> Conversation[tuple[Layers, Reply]]:
+        """Train one's own body under the received head, and keep the body."""
+        fitted = yield from fit(c.params.put(msg["head"]), site.train, self.local)
+        update = fitted.params.only(msg["head"]) - msg["head"]
+        weight = fitted.examples if self.weights == "samples" else 1.0
+        mine = Layers(fitted.params, c.personal)
+        return mine, reply(head=update, weight=weight, metrics=fitted.metrics)
+
+    def model_on(self, c: Layers, msg: Message, site: Site) -> Params:
+        """Predict with one's own body and the received head."""
+        return c.params.put(msg["head"])

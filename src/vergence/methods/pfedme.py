@@ -1,0 +1,81 @@
+"""pFedMe: personal models as proximal points of the common one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, fit
+from vergence.core.fitting import OptimiserState, batches
+from vergence.core.method import Global, Method
+from vergence.core.params import Params
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+
+@dataclass(frozen=True)
+class Own:
+    """A client's personal model (theta_i)."""
+
+    params: Params
+
+
+@dataclass(frozen=True)
+class PFedMe(Method[Global, Own]):
+    """Per batch: approach the proximal point theta of w, then move w towards theta.
+
+    theta ~ argmin F_i(theta) + lamda / 2 ||theta - w||^2 by `inner_steps` steps of `local`;
+    w <- w - w_lr lamda (w - theta);  server: model <- (1 - beta) model + beta mean(w).
+
+    Args:
+        lamda: strength of the pull between personal and common model.
+        inner_steps: K, steps towards the proximal point on each batch.
+        w_lr: eta, rate of w.
+        beta: how far the server moves to the mean.
+        weights: clients count equally, or by their samples.
+
+    Source: T Dinh, Tran, Nguyen, "Personalized federated learning with Moreau envelopes",
+    NeurIPS 2020, Algorithm 1.
+    Differs: the optimiser of the inner steps keeps its momentum over the batches of a turn.
+    """
+
+    lamda: Annotated[float, Gt(0)] = 15.0
+    inner_steps: Annotated[int, Ge(1)] = 5
+    w_lr: Annotated[float, Gt(0)] = 0.005
+    beta: Annotated[float, Gt(0)] = 1.0
+    weights: Literal["samples", "equal"] = "equal"
+
+    def server(self, task: Task) -> Global:
+        """Start from the task's initial model."""
+        return Global(task.init())
+
+    def client(self, task: Task) -> Own:
+        """Start from the task's initial model, too."""
+        return Own(task.init())
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and move towards the mean."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + self.beta * got.mean("model"))
+
+    def on_train(self, c: Own, msg: Message, site: Site) -> Conversation[tuple[Own, Reply]]:
+        """Follow w, batch by batch, with one's own theta before it."""
+        w, theta, loss, count = msg["model"], c.params, 0.0, 0
+        optimiser = OptimiserState({}, 0)
+        for rows in batches(len(site.train), self.local, site.rng.child("order")):
+            inner = replace(self.local, steps=self.inner_steps, batch=len(rows))
+            fitted = yield from fit(
+                theta, site.train.subset(rows), inner, anchor=(w, self.lamda), optimiser=optimiser
+            )
+            theta, optimiser = fitted.params, fitted.optimiser
+            w = w - self.w_lr * self.lamda * (w - theta)
+            loss, count = loss + fitted.metrics["loss"], count + 1
+        weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
+        told = {"loss": loss / count}
+        return Own(theta), reply(model=w - msg["model"], weight=weight, metrics=told)
+
+    def model_on(self, c: Own, msg: Message, site: Site) -> Params:
+        """Predict with one's own model."""
+        return c.params

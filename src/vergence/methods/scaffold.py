@@ -1,0 +1,115 @@
+"""SCAFFOLD: correct every gradient by how one's own direction differs from everybody's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Gt
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, compute, fit
+from vergence.core.fitting import Local
+from vergence.core.method import Exposed, Method
+from vergence.core.params import Params
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+from vergence.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Controlled:
+    """The common model, the mean of everybody's controls (c), and how many people there are."""
+
+    model: Params
+    control: Params
+    people: int = 0
+
+
+@dataclass(frozen=True)
+class Control:
+    """A client's control (c_i): the mean gradient it last saw."""
+
+    control: Params
+
+
+@dataclass(frozen=True)
+class Scaffold(Method[Controlled, Control]):
+    """Train with every gradient corrected by c - c_i; average updates and controls.
+
+    Option II, K steps at rate eta:  c_i+ = c_i - c + (x - y) / (K eta);  the server adds the mean
+    of y - x, and  c <- c + |cohort| / N * mean(c_i+ - c_i).
+
+    Args:
+        option: `II` as above, or `I`: c_i+ is the gradient of one's own data at the received
+            model, which costs one more pass and asks nothing of the optimiser.
+        server_lr: rate of the server's step.
+
+    Source: Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning",
+    ICML 2020, Algorithm 1.
+    Differs: with momentum, K eta becomes what the K steps do with a constant gradient.
+    """
+
+    option: Literal["I", "II"] = "II"
+    server_lr: Annotated[float, Gt(0)] = 1.0
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed(trees=("model", "control"))}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.option == "II" and self.local.optimiser != "sgd":
+            raise ConfigError(
+                f"scaffold: option II divides by the steps of local.optimiser = 'sgd', got "
+                f"'{self.local.optimiser}'; use sgd, or option = \"I\""
+            )
+
+    def server(self, task: Task) -> Controlled:
+        """Start from the task's initial model and no control."""
+        start = task.init()
+        return Controlled(start, start * 0.0)
+
+    def client(self, task: Task) -> Control:
+        """Start with no control."""
+        return Control(task.init() * 0.0)
+
+    def offer(self, s: Controlled, client: ClientId) -> Mapping[str, Params]:
+        """Send model and control."""
+        return {"model": s.model, "control": s.control}
+
+    def setup(self, s: Controlled, clients: Sequence[ClientId]) -> Conversation[Controlled]:
+        """Count the people (N)."""
+        return Controlled(s.model, s.control, len(clients))
+        yield
+
+    def round(self, s: Controlled, cohort: Sequence[ClientId]) -> Conversation[Controlled]:
+        """Let the cohort train; move the model by the mean update, the control by its share."""
+        got = yield from aggregate("train", to=cohort)
+        share = got.count / max(s.people, len(cohort))
+        return Controlled(
+            s.model + self.server_lr * got.mean("model"),
+            s.control + share * got.mean("control"),
+            s.people,
+        )
+
+    def on_train(self, c: Control, msg: Message, site: Site) -> Conversation[tuple[Control, Reply]]:
+        """Train with corrected gradients and renew one's control."""
+        model, common = msg["model"], msg["control"]
+        correction = common - c.control
+        if self.option == "I":
+            control = yield from compute(model, site.train, "gradient")
+            fitted = yield from fit(model, site.train, self.local, correction=correction)
+        else:
+            fitted = yield from fit(model, site.train, self.local, correction=correction)
+            way = travelled(self.local, fitted.steps) * self.local.rate(site.progress)
+            control = (model - fitted.params) / way - correction
+        return Control(control), reply(
+            model=fitted.params - model, control=control - c.control, metrics=fitted.metrics
+        )
+
+
+def travelled(local: Local, steps: int) -> float:
+    """Return how far `steps` SGD steps of rate 1 go along a constant gradient of 1."""
+    m, velocity, way = local.momentum, 0.0, 0.0
+    for _ in range(steps):
+        velocity = m * velocity + 1
+        way += 1 + m * velocity if local.nesterov else velocity
+    return way
