@@ -191,6 +191,76 @@ def test_label_range_narrows_each_person_to_a_part_of_the_screen():
     assert np.std([y.mean() for y in yaw]) > 2
 
 
+BEFORE = {
+    "default": ({}, -171.2542506823),
+    "weak": (
+        {"strength": 0.5, "label_range": 0.7, "quantity": 1.0, "glasses": 0.5},
+        -48.4685617047,
+    ),
+    "strong": ({"strength": 2.0, "eyes": "left", "light": 1.0}, -273.5027506065),
+}
+
+
+def condensed(data):
+    """One number that hangs on every value of every glance, and on their order."""
+    total = 0.0
+    for i in range(data.people):
+        found = data.glances(i)
+        for values in (found.gaze, found.pose, *vars(found.eyes).values()):
+            flat = values.astype(float).ravel()
+            total += float(flat @ np.cos(np.arange(flat.size) + i))
+    return total
+
+
+@pytest.mark.parametrize("case", BEFORE)
+def test_switches_at_their_defaults_change_nothing(case):
+    """Numbers taken before there were the switches appearance, crop, kappa and device."""
+    options, before = BEFORE[case]
+    data = EyeSynthetic(people=3, samples=60, seed=5, **options)
+    assert condensed(data) == pytest.approx(before, rel=1e-6)
+
+
+TRAITS = {
+    "appearance": {"radius", "skin", "freckles", "half_width"},
+    "crop": {"x", "y"},
+    "kappa": {"kappa"},
+}
+
+
+@pytest.mark.parametrize("switch", TRAITS)
+def test_a_switch_is_the_only_source_of_its_differences(switch):
+    """Off: everybody has the mean; on: exactly the traits that are there with everything on."""
+    alone = {name: float(name == switch) for name in TRAITS}
+    data = EyeSynthetic(people=3, samples=40, nuisance=0, **alone)
+    whole = replace(data, **dict.fromkeys(TRAITS, 1.0))
+    for name in set().union(*TRAITS.values()):
+        values = [getattr(data.glances(i).eyes, name)[0] + 0.0 for i in range(3)]
+        own = name in TRAITS[switch]
+        assert (len({v.tobytes() for v in values}) == 3) == own, name
+        if own:
+            full = [getattr(whole.glances(i).eyes, name)[0] for i in range(3)]
+            assert all(np.array_equal(a, b) for a, b in zip(values, full, strict=True))
+
+
+def test_a_device_gives_each_person_light_and_blur_of_their_own():
+    """Half of the variance of the scores is the person's: means differ, the whole does not.
+
+    Gain U(0.45, 1.15): mean 0.8, SD 0.202. Blur U(0, 1.1) of nuisance 1: mean 0.55, SD 0.318.
+    """
+    data = EyeSynthetic(people=60, samples=60, device=0.5, light=0.0, nuisance=1, seed=1)
+    eyes = [data.glances(i).eyes for i in range(60)]
+    without = replace(data, device=0.0).glances(0).eyes
+    for name, mean, sd in (("gain", 0.8, 0.202), ("blur", 0.55, 0.318)):
+        each = np.stack([getattr(e, name) for e in eyes])
+        # 60 people: the mean's standard error is 0.7 x 0.318 / 8.
+        assert each.mean() == pytest.approx(mean, abs=0.25 * sd)
+        assert each.std() == pytest.approx(sd, rel=0.1)
+        assert each.mean(1).std() > 0.5 * sd
+        assert each.std(1).mean() < 0.85 * sd
+    np.testing.assert_array_equal(eyes[0].gaze, without.gaze)
+    np.testing.assert_array_equal(eyes[0].shift, without.shift)
+
+
 def test_counts_are_taken_as_given():
     data = EyeSynthetic(people=2, counts=(40, 61))
     assert [data.count(i) for i in range(2)] == [40, 60]
@@ -209,6 +279,9 @@ def test_counts_are_taken_as_given():
         ({"counts": (50,)}, ("counts", "10 people", "got 1")),
         ({"people": 1, "counts": (5,)}, ("counts", ">= 40", "(5,)")),
         ({"glasses": 1.5}, ("glasses", "1.5", "<= 1")),
+        ({"appearance": -1.0}, ("appearance", "-1", ">= 0")),
+        ({"kappa": 5.0}, ("kappa", "5", "<= 4")),
+        ({"device": 1.1}, ("device", "1.1", "<= 1")),
     ],
 )
 def test_bad_options_say_what_is_allowed(options, parts):

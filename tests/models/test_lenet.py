@@ -17,9 +17,14 @@ def build(seed: int = 0) -> LeNetNet:
 
 @pytest.mark.parametrize(("channels", "count"), [((20, 50), 1_827_076), ((20, 80), 2_922_106)])
 def test_parameter_count(channels: tuple[int, int], count: int) -> None:
-    """20/50: 520 + 25,050 + 1,800,500 + 1,006. 20/80: 520 + 40,080 + 2,880,500 + 1,006."""
+    """20/50: 520 + 25,050 + 1,800,500 + 1,006. 20/80: 520 + 40,080 + 2,880,500 + 1,006.
+
+    The thesis cuts its wide network behind conv1 and pooling: 520 and 2,921,586.
+    """
     with torch.device("meta"):
-        assert Layout.of(LeNet(channels).build()).n == count
+        layout = Layout.of(LeNet(channels).build())
+    assert layout.n == count
+    assert layout.slices["conv2.weight"].start == 520
 
 
 def test_shape() -> None:

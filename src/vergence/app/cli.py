@@ -52,6 +52,11 @@ def resume(folder: Path) -> None:
     from vergence.app.run import resume as go_on
     from vergence.errors import StateError
 
+    if (folder / "sweep.toml").is_file():
+        from vergence.app import sweep as trials
+
+        trials.show(trials.resume(folder), out)
+        return
     if not (folder / "config.toml").is_file():
         raise StateError(f"{folder} holds no run (no config.toml): start one with `vergence run`")
     go_on(load(folder / "config.toml"), folder)
@@ -59,26 +64,73 @@ def resume(folder: Path) -> None:
 
 
 @app.command
+def sweep(
+    config: Path,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")],
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Try settings of every method, equally many of each, on validation data alone.
+
+    Args:
+        config: an experiment (TOML) with a `sweep`.
+        out_: a new directory, or one in which the same sweep was interrupted.
+        set_: `a.b=c` overrides a value of the file; may be given several times.
+    """
+    from vergence.app import sweep as trials
+    from vergence.app.config import load
+
+    trials.show(trials.sweep(load(config, set_), out_), out)
+
+
+@app.command
+def masks(folder: Path) -> None:
+    """Print which layers became personal, and how far people and seeds agree, beside chance.
+
+    Args:
+        folder: what `vergence run --out` wrote, or a run directory below.
+    """
+    from vergence.app.anatomy import tell
+
+    tell(folder, out)
+
+
+@app.command
 def compare(
     *folders: Path,
     metric: str | None = None,
+    reference: str | None = None,
+    margin: float | None = None,
+    unit: Literal["person", "person-seed"] = "person",
+    allow: list[str] = [],  # noqa: B006
+    table: Literal["methods", "fairness", "tests", "ranks"] | None = None,
     style: Annotated[Literal["table", "csv", "markdown"], Parameter(name="--format")] = "table",
 ) -> None:
-    """Print methods and priors side by side, with 95 % intervals over people.
+    """Print methods side by side, how they treat people, and which differences are real.
+
+    Runs whose data, split, people, seeds, budget or tuning differ are refused.
 
     Args:
         folders: what `vergence run --out` wrote, or single run directories below.
         metric: the metric to test differences of; default the task's headline.
+        reference: pair every method with this one; default with FedAvg and with local-only.
+        margin: differences up to this, in the metric's units, are of no importance: adds an
+            equivalence test. Choose it before looking.
+        unit: what is one observation: a person, seeds averaged first, or a person in one seed.
+        allow: a field in which runs may differ all the same, such as rounds or local.lr; may be
+            given several times. The output says so.
+        table: print this table alone; CSV holds one table, by default methods.
         style: how to print.
     """
     from vergence.app import compare as tables
 
-    study = tables.gather(folders)
+    study = tables.gather(folders, allow)
+    parts = tables.blocks(study, metric, reference, margin, unit)
+    notes = tables.agree(study.runs, allow)
     if style == "table":
-        tables.show(study, out, metric)
+        tables.print_parts(parts, out, table, notes)
     else:
-        write = tables.to_csv if style == "csv" else tables.to_markdown
-        sys.stdout.write(write(tables.rows(study)))
+        sys.stdout.write(tables.written(study, parts, style, table, notes))
 
 
 @app.command
@@ -210,6 +262,27 @@ def list_data() -> None:
     for name in names("data", Dataset):
         table.add_row(name, (find("data", name, Dataset).__doc__ or "").partition("\n")[0])
     out.print(table)
+
+
+@data.command
+def skew(
+    target: str,
+    *,
+    root: str | None = None,
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+    picture: Path | None = None,
+) -> None:
+    """Measure how people's data differ: every skew of every client, against all others.
+
+    Args:
+        target: a data set (see `vergence data list`) or an experiment file (.toml).
+        root: its folder; relative to the working directory, else to VERGENCE_DATA.
+        set_: `federation.key=value` or `noise.key=value`; may be given several times.
+        picture: write the shares as a heat map (.png, .svg, .pdf).
+    """
+    from vergence.app.skew import show
+
+    show(target, root, out, set_, picture)
 
 
 @data.command

@@ -1,7 +1,8 @@
 """Experiments as TOML: tables bind to dataclasses, names are module names.
 
-Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `method` or
-`methods`, `local`, `presence`, `wire`, `run`. `--set a.b=c` wins over all.
+Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `noise`,
+`method` or `methods`, `local`, `presence`, `wire`, `run`, `sweep`, `tuning`; `--set a.b=c` wins
+over all.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from vergence.app.space import ROOTS, Range, Space, Sweep, Tuning, flat, listed, setting
 from vergence.core.codec import Compression
 from vergence.core.fitting import Local
 from vergence.core.method import Method
-from vergence.core.site import Dataset
+from vergence.core.site import Dataset, Federation
 from vergence.core.task import Model, Task
+from vergence.data.noise import Noise
 from vergence.engines.conduct import Plan
 from vergence.engines.device import pick
 from vergence.engines.presence import Presence
@@ -38,12 +41,15 @@ KEYS = (
     "task",
     "model",
     "federation",
+    "noise",
     "method",
     "methods",
     "local",
     "presence",
     "wire",
     "run",
+    "sweep",
+    "tuning",
 )
 Table = dict[str, Any]
 
@@ -58,12 +64,19 @@ class Experiment:
     model: Model
     methods: Mapping[str, Method]
     plan: Plan
+    noise: Noise
+    sweep: Sweep | None = None
+    tuning: Tuning | None = None
 
     def task(self, seed: int) -> Task:
         """Return the task for one seed."""
         table = dict(self.table["task"])
         kind = find("tasks", table.pop("name"), Task)
         return bind(kind, table, "task", network=self.model, seed=seed)
+
+    def federation(self) -> Federation:
+        """Load the data, with the noise that the experiment asks for."""
+        return self.noise.apply(self.dataset.load(data_root(self.root)))
 
     @property
     def several(self) -> bool:
@@ -177,7 +190,10 @@ def check(table: Table) -> Experiment:
         if label in methods:
             raise ConfigError(f"two methods are labelled '{label}': give one a `label` of its own")
         methods[label] = method
-    experiment = Experiment(table, dataset, root, model, methods, plan)
+    sweep = build_sweep(table, list(methods))
+    noise = bind(Noise, table.get("noise", {}), "noise")
+    tuning = bind(Tuning, table["tuning"], "tuning") if "tuning" in table else None
+    experiment = Experiment(table, dataset, root, model, methods, plan, noise, sweep, tuning)
     experiment.task(plan.seeds[0])
     return experiment
 
@@ -201,6 +217,7 @@ def build_method(entry: Table, local: Table) -> tuple[str, Method]:
     label = entry.pop("label", Path(name).stem)
     if not isinstance(label, str) or not label.replace("_", "").replace("-", "").isalnum():
         raise ConfigError(f"method label '{label}' must be letters, digits, _ and -")
+    entry.pop("sweep", None)
     own = entry.pop("local", {})
     for part in (local, own):
         if not isinstance(part, dict):
@@ -208,6 +225,54 @@ def build_method(entry: Table, local: Table) -> tuple[str, Method]:
     merged = merge(local, own)
     return label, bind(find("methods", name, Method), entry, f"method ({name})",
                        local=bind(Local, merged, "local"))  # fmt: skip
+
+
+def build_sweep(table: Table, labels: Sequence[str]) -> Sweep | None:
+    """Return the sweep, with every method's space: the common one, over it the method's own."""
+    owns = {label: entry.get("sweep") for label, entry in
+            zip(labels, method_tables(table), strict=True)}  # fmt: skip
+    if "sweep" not in table:
+        lone = next((label for label, own in owns.items() if own is not None), None)
+        if lone:
+            raise ConfigError(
+                f"method '{lone}' has a sweep, the experiment none: add sweep = {{ search = "
+                '"random", trials = 12 } to it'
+            )
+        return None
+    given = table["sweep"]
+    for where, part in (("sweep", given), *((f"sweep of '{m}'", own) for m, own in owns.items())):
+        if part is not None and not isinstance(part, dict):
+            raise ConfigError(f"{where} must be a table, got {part!r}")
+    # The short form: sweep = { "method.limit" = [...] }.
+    short = {k: v for k, v in given.items() if k.partition(".")[0] in ROOTS}
+    common = given.get("space", {})
+    if not isinstance(common, dict):
+        raise ConfigError(f"sweep.space must be a table, got {common!r}")
+    shared, brief = build_space(common, "sweep.space"), build_space(short, "sweep")
+    for key in shared.keys() & brief.keys():
+        raise ConfigError(f"sweep: {key} is given twice, in sweep and in sweep.space; keep one")
+    spaces = {}
+    for label, own in owns.items():
+        named = {k if k.partition(".")[0] in ROOTS else f"method.{k}": v
+                 for k, v in (own or {}).items()}  # fmt: skip
+        spaces[label] = {**shared, **brief, **build_space(named, f"sweep of '{label}'")}
+    rest = {k: v for k, v in given.items() if k not in short and k != "space"}
+    return bind(Sweep, rest, "sweep", spaces=spaces)
+
+
+def build_space(table: Table, where: str) -> Space:
+    """Return the settings of a space, each with a list of values or a range."""
+    found: dict[str, tuple[Any, ...] | Range] = {}
+    for key, value in flat(table).items():
+        place = f"{where}: {setting(key, where)}"
+        try:
+            found[key] = (
+                bind(Range, value, place) if isinstance(value, dict) else listed(value, place)
+            )
+        except ConfigError as error:
+            text = str(error)
+            raise ConfigError(text if text.startswith(place) else f"{place}: {text}") from None
+    return found
 
 
 def find(kind: str, name: str, base: type[T]) -> type[T]:

@@ -24,7 +24,7 @@ from rich.progress import (
 )
 
 from vergence.app import results, seals, stamp
-from vergence.app.config import Experiment, data_root
+from vergence.app.config import Experiment
 from vergence.app.saved import Saved, read_saved
 from vergence.app.showcase import write_maps
 from vergence.core.method import Method
@@ -54,7 +54,7 @@ def load_data(experiment: Experiment) -> Loaded:
         ConfigError: task, model and federation do not fit together.
     """
     torch.set_num_threads(1)  # the workers' number: more would wait for each other here
-    raw = experiment.dataset.load(data_root(experiment.root))
+    raw = experiment.federation()
     for label, method in experiment.methods.items():
         if method.pooled:
             raw.refuse_many(f"method '{label}', which pools everybody's data,")
@@ -71,6 +71,11 @@ def load_data(experiment: Experiment) -> Loaded:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{parts} do not fit together: {reason}; change one of them") from error
     task.check(ready)
+    for label, method in experiment.methods.items():
+        try:
+            method.check(task)
+        except ConfigError as error:
+            raise ConfigError(f"method '{label}': {error}") from None
     return Loaded(raw, ready, digest(ready))
 
 

@@ -51,6 +51,22 @@ METHOD_NAMES = {
     "fedcpf": "FedCPF",
     "fedcpf_random": "random freezing",
     "fedcpf_inverted": "inverted FedCPF",
+    "fedpac": "FedPAC",
+    "fedper": "FedPer",
+    "fedrep": "FedRep",
+    "fedbabu": "FedBABU",
+    "lg_fedavg": "LG-FedAvg",
+    "fedbn": "FedBN",
+    "ditto": "Ditto",
+    "fedala": "FedALA",
+    "pfedme": "pFedMe",
+    "apfl": "APFL",
+    "scaffold": "SCAFFOLD",
+    "fedadam": "FedAdam",
+    "fedyogi": "FedYogi",
+    "fedadagrad": "FedAdagrad",
+    "fedavgm": "FedAvgM",
+    "qfedavg": "q-FedAvg",
 }
 
 METRIC_NAMES = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from vergence.data.eye_render import Eyes
 
@@ -21,7 +21,7 @@ PITCH_DEG, YAW_DEG = (-17.0, 0.0), (-15.0, 15.0)
 IRIS_LIGHT, IRIS_SHARE = (0.13, 0.22, 0.38, 0.5), (0.45, 0.25, 0.2, 0.1)
 LEFT, RIGHT = 0, 1
 
-_PERSON, _GLANCES = 1, 2
+_PERSON, _GLANCES, _DEVICE = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,20 @@ class Variety:
     light: float
     label_range: float
     glasses: float
+    appearance: float = 1.0
+    crop: float = 1.0
+    kappa: float = 1.0
+    device: float = 0.0
 
     @property
     def day_share(self) -> float:
         """Share of the variance of light and camera that belongs to the person's day."""
         return self.light * min(self.strength, 1.0)
+
+    @property
+    def device_share(self) -> float:
+        """Share of the variance of light, exposure and blur that belongs to the person."""
+        return self.device * min(self.strength, 1.0)
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,8 @@ class Identity:
     days: int
     quantity: float
     """Standard normal score of how much data the person has."""
+    device: NDArray
+    """Standard normal scores of the six light and camera values, and of the blur, `[7]`."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +90,17 @@ class Glances:
 def identity(seed: int, index: int, variety: Variety, days: tuple[int, int]) -> Identity:
     """Return person `index`, whoever else takes part; strength 0 makes everybody the mean."""
     rng = np.random.default_rng([seed, _PERSON, index])
+    looks = variety.strength * variety.appearance
+    crop, kappa = variety.strength * variety.crop, variety.strength * variety.kappa
 
-    def normal(mean: float, sd: float) -> float:
-        return mean + variety.strength * sd * rng.normal()
+    def normal(mean: float, sd: float, factor: float = looks) -> float:
+        return mean + factor * sd * rng.normal()
 
     def uniform(low: float, high: float) -> float:
         middle = (low + high) / 2
-        return middle + variety.strength * (rng.uniform(low, high) - middle)
+        return middle + looks * (rng.uniform(low, high) - middle)
 
-    iris_light = 0.22 + variety.strength * (rng.choice(IRIS_LIGHT, p=IRIS_SHARE) - 0.22)
+    iris_light = 0.22 + looks * (rng.choice(IRIS_LIGHT, p=IRIS_SHARE) - 0.22)
     traits = {
         "radius": normal(12.0, 0.4),
         "iris": normal(5.9, 0.25),
@@ -98,8 +111,8 @@ def identity(seed: int, index: int, variety: Variety, days: tuple[int, int]) -> 
         "half_width": normal(14.5, 1.0),
         "tilt": normal(-0.06, 0.06),
         "peak": normal(-0.10, 0.12),
-        "x": normal(0.0, 0.9),
-        "y": normal(0.2, 1.1),
+        "x": normal(0.0, 0.9, crop),
+        "y": normal(0.2, 1.1, crop),
         "crease": normal(3.4, 0.7),
         "crease_depth": max(uniform(0.1, 0.4), 0.0),
         "brow": normal(12.5, 1.5),
@@ -111,16 +124,17 @@ def identity(seed: int, index: int, variety: Variety, days: tuple[int, int]) -> 
         lid_gain=normal(0.55, 0.1),
         upper=normal(4.9, 0.75),
         lower=normal(3.6, 0.45),
-        kappa=np.deg2rad([normal(-1.5, 1.2), normal(4.5, 1.6)]),
-        bias=np.deg2rad(variety.strength * rng.normal(0, 1.0, (2, 2))),
-        freckles=variety.strength * rng.normal(0, 1, (2, 10, 16)),
-        glasses=bool(rng.random() < variety.glasses * variety.strength),
+        kappa=np.deg2rad([normal(-1.5, 1.2, kappa), normal(4.5, 1.6, kappa)]),
+        bias=np.deg2rad(kappa * rng.normal(0, 1.0, (2, 2))),
+        freckles=looks * rng.normal(0, 1, (2, 10, 16)),
+        glasses=bool(rng.random() < variety.glasses * looks),
         head=np.deg2rad([normal(8, 3), normal(0, 4)]),
         head_spread=np.deg2rad([uniform(4, 10), uniform(4, 10)]),
         between_eyes=normal(63.0, 3.0),
         range_centre=rng.random(2),
         days=int(rng.integers(days[0], days[1] + 1)),
         quantity=float(rng.normal()),
+        device=np.random.default_rng([seed, _DEVICE, index]).normal(size=7),
     )
 
 
@@ -214,17 +228,17 @@ def _one_side(
         "head": 0.35 * pose,
         "upper": np.maximum(upper * shared["blink"], 0.8),
         "lower": np.maximum(lower, 0.8),
-        **_capture(rng, variety, light, count, sign),
+        **_capture(who, rng, variety, light, count, sign),
     }
     return Eyes(**{name: np.asarray(a, np.float32) for name, a in eyes.items()}), gaze, pose
 
 
 def _capture(
-    rng: Generator, variety: Variety, light: Callable, count: int, sign: float
+    who: Identity, rng: Generator, variety: Variety, light: Callable, count: int, sign: float
 ) -> dict[str, NDArray]:
     """Draw light, crop error, glasses' glare and sensor."""
-    # Uniform numbers by way of normal ones: their range does not depend on the day's share.
-    u = ndtr(light(6))
+    # Uniform numbers by way of normal ones: their range does not depend on who has what share.
+    u = ndtr(_held(light(6), who.device[:6], variety.device_share))
 
     def between(column: int, low: float, high: float) -> NDArray:
         return low + (high - low) * u[:, column]
@@ -246,9 +260,21 @@ def _capture(
         "glint": rng.uniform(0.3, 1.0, count),
         "glint_size": rng.uniform(0.4, 0.9, count),
         "glare": np.column_stack([glare, place, extent]),
-        "blur": rng.uniform(0, 1.1, count) * variety.nuisance,
+        "blur": _blur(who, rng, variety, count) * variety.nuisance,
         "noise": rng.uniform(0.4, 2.0, count) * variety.nuisance,
     }
+
+
+def _blur(who: Identity, rng: Generator, variety: Variety, count: int) -> NDArray:
+    soft = rng.uniform(0, 1.1, count)
+    if not variety.device_share:  # the way through normal numbers rounds
+        return soft
+    return 1.1 * ndtr(_held(ndtri(soft / 1.1), who.device[6], variety.device_share))
+
+
+def _held(scores: NDArray, own: NDArray, share: float) -> NDArray:
+    """Return standard normal scores, `share` of whose variance is the person's `own`."""
+    return np.sqrt(share) * own + np.sqrt(1 - share) * scores
 
 
 def _interleave(sides: tuple[Eyes, ...]) -> Eyes:

@@ -6,7 +6,7 @@ Source: eyeimages design note, 5 (parametric generator, matched to LeNet errors 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 import numpy as np
@@ -39,8 +39,15 @@ class EyeSynthetic(Dataset):
         size: whole patches, or the 9x15 centre crops that exist of MPIIGaze.
         nuisance: factor of all disturbances of single pictures; 1.8 meets the errors on MPIIGaze.
         strength: factor of all differences between people; 0 gives everybody the same
-            distribution (IID), and lets no day differ from another.
-        light: share of the variance of light and camera that is fixed for a person's day.
+            distribution (IID), and lets no day differ from another. The next seven say which
+            differences there are; docs/skew.md says which skew each of them makes.
+        appearance: factor of the differences in looks, in posture and in who wears glasses.
+        crop: factor of the differences in where the patch cuts the eye out.
+        kappa: factor of the differences in kappa and in the error of the label frame: the same
+            picture has another label.
+        device: share of the variance of light, exposure and blur that is fixed for a person.
+        light: share of the variance of light, camera and crop error that is fixed for a person's
+            day.
         label_range: 0, everybody looks all over the screen; 1, each person only at a part of it.
         quantity: spread (standard deviation of the logarithm) of the number of patches.
         counts: number of patches of each person, instead of `samples` and `quantity`.
@@ -56,6 +63,10 @@ class EyeSynthetic(Dataset):
     size: Literal["36x60", "9x15"] = "36x60"
     nuisance: Annotated[float, Interval(ge=0, le=3)] = 1.8
     strength: Annotated[float, Interval(ge=0, le=2)] = 1.0
+    appearance: Annotated[float, Interval(ge=0, le=2)] = 1.0
+    crop: Annotated[float, Interval(ge=0, le=4)] = 1.0
+    kappa: Annotated[float, Interval(ge=0, le=4)] = 1.0
+    device: Share = 0.0
     light: Share = 0.7
     label_range: Share = 0.0
     quantity: Annotated[float, Interval(ge=0, le=3)] = 0.0
@@ -138,7 +149,8 @@ class EyeSynthetic(Dataset):
         return self._glances(index)[0]
 
     def _variety(self) -> Variety:
-        return Variety(self.strength, self.nuisance, self.light, self.label_range, self.glasses)
+        shared = (field.name for field in fields(Variety))
+        return Variety(**{name: getattr(self, name) for name in shared})
 
     def _glances(self, index: int) -> tuple[Glances, np.random.Generator]:
         sides = (LEFT, RIGHT) if self.eyes == "both" else (LEFT,)

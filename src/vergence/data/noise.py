@@ -1,0 +1,135 @@
+"""Noisy clients: Gaussian noise on the training inputs of a share of the people.
+
+Source: adaptive-FL paper, section 3.4 and Fig. 4 (deviation 0.5, after Mills et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from annotated_types import Interval
+from torch import Tensor
+
+from vergence.core.ranges import Share, check_ranges
+from vergence.core.site import Bank, Federation, Population, Samples, Splits
+from vergence.core.stream import Stream
+from vergence.errors import DataError
+
+TARGETS = ("gaze", "pose", "points", "label", "y")
+"""Columns that are no pictures and no plain inputs, and so stay as they are."""
+CHUNK = 256
+NAMED = 40
+"""So many noisy people are listed by name in `about`."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Which people's training inputs are noisy, and how much; validation and test stay clean.
+
+    Attributes:
+        share: of the people; 0 for nobody. A larger share has the people of a smaller one too.
+        std: standard deviation, where 0 to 1 is the range of a picture's values. Pictures are
+            rounded and clipped; inputs of a floating type are taken to be in their unit already.
+        seed: of who is noisy, and of the noise.
+    """
+
+    share: Share = 0.0
+    std: Annotated[float, Interval(ge=0, le=10)] = 0.5
+    seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "noise")
+
+    def chosen(self, clients: Sequence[str]) -> tuple[str, ...]:
+        """Return the noisy clients, `round(share * clients)` of them, in client order."""
+        ranked = sorted(clients, key=lambda c: Stream("noise", self.seed, c).number())
+        noisy = set(ranked[: round(self.share * len(ranked))])
+        return tuple(client for client in clients if client in noisy)
+
+    def apply(self, federation: Federation) -> Federation:
+        """Return the federation with noisy training inputs; the same object where nobody is noisy.
+
+        Noise goes on pictures (uint8); only where there are none, on inputs of a floating type. A
+        noisy client gets its own copy of the bank rows it trains on: rows shared with others, or
+        with its own validation and test samples, stay clean.
+
+        Raises:
+            DataError: a noisy client has neither pictures nor inputs of a floating type.
+            ConfigError: these are more than 100,000 people made on demand.
+        """
+        if not (self.share and self.std):
+            return federation
+        federation.refuse_many("choosing noisy people")
+        noisy = self.chosen(federation.clients)
+        if not noisy:
+            return federation
+        about = {**federation.about, "noise": self._sentence(noisy, len(federation.clients))}
+        return replace(federation, people=self._people(federation, set(noisy)), about=about)
+
+    def _people(self, federation: Federation, noisy: set[str]) -> Mapping[str, Splits]:
+        people = federation.people
+        if not isinstance(people, Population):
+            return {c: self._splits(c, s) if c in noisy else s for c, s in people.items()}
+
+        def make(number: int) -> Splits:
+            client = ids[number]
+            return self._splits(client, people[client]) if client in noisy else people[client]
+
+        ids = people.ids
+        return Population(len(people), make, f"{people.recipe} {self!r}")
+
+    def _sentence(self, noisy: tuple[str, ...], people: int) -> str:
+        more = f" and {len(noisy) - NAMED} more" if len(noisy) > NAMED else ""
+        return (
+            f"Gaussian, standard deviation {self.std:g} of inputs in [0, 1], on the training data "
+            f"of {len(noisy)} of {people} people (seed {self.seed}): "
+            f"{', '.join(noisy[:NAMED])}{more}"
+        )
+
+    def _splits(self, client: str, splits: Splits) -> Splits:
+        return replace(splits, train=self._noisy(client, splits.train))
+
+    def _noisy(self, client: str, samples: Samples) -> Samples:
+        columns, banks = _inputs(samples, client)
+        generator = Stream("noise", self.seed, client, "values").torch()
+        changed = {n: self._add(samples.columns[n], generator) for n in columns}
+        own = dict(samples.banks)
+        for by in dict.fromkeys(samples.banks[name].by for name in banks):
+            used, place = samples.columns[by].unique(return_inverse=True)
+            changed[by] = place.to(samples.columns[by].dtype)
+            for name, bank in samples.banks.items():
+                if bank.by == by:
+                    rows = bank.rows[used]
+                    own[name] = Bank(self._add(rows, generator) if name in banks else rows, by)
+        return Samples({**samples.columns, **changed}, own)
+
+    def _add(self, values: Tensor, generator: torch.Generator) -> Tensor:
+        out = torch.empty_like(values, memory_format=torch.contiguous_format)
+        for start in range(0, len(values), CHUNK):
+            part = slice(start, start + CHUNK)
+            noise = self.std * torch.randn(values[part].shape, generator=generator)
+            if values.dtype == torch.uint8:
+                out[part] = (values[part] + 255 * noise).round_().clamp_(0, 255).to(torch.uint8)
+            else:
+                out[part] = values[part] + noise.to(values.dtype)
+        return out
+
+
+def _inputs(samples: Samples, client: str) -> tuple[list[str], list[str]]:
+    """Return the columns and the banks that get noise."""
+    plain = {n: c for n, c in samples.columns.items() if n not in TARGETS}
+    rows = {n: bank.rows for n, bank in samples.banks.items()}
+    columns = [n for n, c in plain.items() if c.dtype == torch.uint8 and c.ndim >= 3]
+    banks = [n for n, r in rows.items() if r.dtype == torch.uint8]
+    if not columns + banks:
+        columns = [n for n, c in plain.items() if c.is_floating_point()]
+        banks = [n for n, r in rows.items() if r.is_floating_point()]
+    if not columns + banks:
+        raise DataError(
+            f"noise needs pictures (uint8) or inputs of a floating type; '{client}' has "
+            f"{', '.join([*samples.columns, *samples.banks])}: leave noise out"
+        )
+    return columns, banks

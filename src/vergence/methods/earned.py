@@ -1,0 +1,98 @@
+"""Earned personalisation: follow one's own model only as far as validation data says it pays."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, compute, fit
+from vergence.core.method import Exposed, Global, Method
+from vergence.core.params import Params
+from vergence.core.site import Site
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """A client's own model, and the share of it that validation data last chose."""
+
+    params: Params
+    share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Earned(Method[Global, Mixing]):
+    """Average as FedAvg; beside it train one's own model from the best mix of own and common.
+
+    Candidates are share * own + (1 - share) * model for shares 0, 1 / grid, ..., 1. Each turn the
+    one of lowest validation loss is where one's own model goes on from, and at the end, with the
+    final model, the one a person keeps: so nobody is served worse than by either model, as far
+    as validation data can tell.
+
+    Args:
+        grid: steps between the common model (share 0) and one's own (share 1).
+        weights: clients count by their samples, or equally, in the common model.
+
+    Source: this project, docs/methods/earned.md; the common model is McMahan et al. 2017,
+    Algorithm 1.
+    """
+
+    grid: Annotated[int, Ge(1)] = 4
+    weights: Literal["samples", "equal"] = "samples"
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {
+        "train": Exposed(), "settle": Exposed(trees=(), metrics=()),
+    }  # fmt: skip
+
+    def server(self, task: Task) -> Global:
+        """Start from the task's initial model."""
+        return Global(task.init())
+
+    def client(self, task: Task) -> Mixing:
+        """Start from the task's initial model, following the common one."""
+        return Mixing(task.init())
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("model"))
+
+    def on_train(self, c: Mixing, msg: Message, site: Site) -> Conversation[tuple[Mixing, Reply]]:
+        """Train the received model to send it back, and one's own from the best mix."""
+        model = msg["model"]
+        common = yield from fit(model, site.train, self.local)
+        share = yield from self.best(c.params, model, site)
+        own = yield from fit(mixed(c.params, model, share), site.train, self.local)
+        weight = common.examples if self.weights == "samples" else 1.0
+        update = common.params - model
+        return Mixing(own.params, 1.0), reply(model=update, weight=weight, metrics=common.metrics)
+
+    def best(self, own: Params, model: Params, site: Site) -> Conversation[float]:
+        """Return the share of one's own model in the mix of lowest validation loss."""
+        losses = []
+        for step in range(self.grid + 1):
+            share = step / self.grid
+            loss = yield from compute(mixed(own, model, share), site.val, "loss")
+            losses.append((loss, share))
+        return min(losses)[1]
+
+    def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
+        """Let everybody settle on a mix with the final model."""
+        yield from aggregate("settle", to=clients)
+        return s
+
+    def on_settle(self, c: Mixing, msg: Message, site: Site) -> Conversation[tuple[Mixing, Reply]]:
+        """Keep the share of lowest validation loss; nothing goes back."""
+        share = yield from self.best(c.params, msg["model"], site)
+        return replace(c, share=share), reply()
+
+    def model_on(self, c: Mixing, msg: Message, site: Site) -> Params:
+        """Predict with the mix last chosen."""
+        return mixed(c.params, msg["model"], c.share)
+
+
+def mixed(own: Params, model: Params, share: float) -> Params:
+    """Return share * own + (1 - share) * model, exactly one of them at 0 and 1."""
+    return {0.0: model, 1.0: own}.get(share) or share * own + (1 - share) * model

@@ -1,0 +1,290 @@
+"""How people's data differ: one measure for each skew, of every client against all others.
+
+Four compare distributions, P(x), P(y), P(x|y) and P(y|x), by the energy coefficient; the others are
+the dependence of a client's samples on each other and the amount of data. docs/skew.md gives the
+formulas, and says which skews cannot be told apart.
+Source: taxonomy of the adaptive-FL paper, section 3.1; energy coefficient of Szekely and Rizzo,
+"Energy statistics", Journal of Statistical Planning and Inference 143(8), 2013.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from scipy.ndimage import uniform_filter
+from scipy.spatial.distance import cdist
+from scipy.special import ndtri
+from scipy.stats import wasserstein_distance
+
+from vergence.errors import DataError
+from vergence.metrics.compact import Compact
+
+Array = NDArray[np.float64]
+MEASURES = ("covariate", "label", "x_given_y", "y_given_x", "dependence", "quantity")
+"""P(x), P(y), P(x|y), P(y|x), samples that depend on each other, amount."""
+RUNS = 20
+"""A client's samples are cut into so many runs of neighbours, or fewer where they are few."""
+FEWEST = 8
+CHANCE = 0.99
+"""Shares above this quantile of chance count: six measures each, so 95 % would often be wrong."""
+FOLDS, RIDGE, RELUS = 5, 0.02, 300
+COMPONENTS, SHOWN = 40, 8
+"""Principal components that predict labels, and those P(x) is compared on."""
+BOX = 7
+
+
+@dataclass(frozen=True)
+class Skew:
+    """Every measure of every client, `[clients, 6]` in the order of `MEASURES`.
+
+    `value` is in `units`. `share` puts the measures side by side: 0 without skew, at most 1.
+    `chance` is the 99 % quantile of the share where there is no skew. `samples` counts all that a
+    client has, `gini` is their inequality.
+    """
+
+    clients: tuple[str, ...]
+    samples: NDArray[np.int64]
+    units: tuple[str, ...]
+    value: Array
+    share: Array
+    chance: Array
+
+    @property
+    def found(self) -> NDArray[np.bool_]:
+        """Where the share is beyond chance."""
+        return self.share > self.chance
+
+    @property
+    def gini(self) -> float:
+        """Gini coefficient of the numbers of samples: 0 if equal, towards 1 if one has all."""
+        gaps = np.abs(self.samples[:, None] - self.samples)
+        return float(gaps.mean() / (2 * self.samples.mean()))
+
+    def dominating(self, client: int) -> str | None:
+        """Return the measure with the largest share of those beyond chance; None without any."""
+        shares = np.where(self.found[client], self.share[client], -1)
+        return MEASURES[int(shares.argmax())] if self.found[client].any() else None
+
+
+def measure(
+    people: Mapping[str, Compact], samples: Sequence[int], draws: int = 400, seed: int = 0
+) -> Skew:
+    """Measure every skew of every client against all others together.
+
+    Args:
+        people: each client's training samples, in order of recording.
+        samples: how many samples each has in all, the other parts included.
+        draws: permutations that say what chance would do.
+        seed: of the permutations.
+
+    Raises:
+        DataError: fewer than two clients, or one with fewer than 8 samples.
+    """
+    if len(people) < 2:
+        raise DataError(f"skew compares people: at least 2 are needed, there is {len(people)}")
+    for client, own in people.items():
+        if len(own) < FEWEST:
+            raise DataError(
+                f"'{client}' has {len(own)} training samples with a label, skew needs "
+                f"{FEWEST}: leave this person out"
+            )
+    rng = np.random.default_rng(seed)
+    parts = list(people.values())
+    runs = Runs.of([len(own) for own in parts])
+    views, marks = _views(parts, runs)
+    unit = parts[0].unit
+    units = ("SD", unit, "SD", unit, "effective samples", "of the mean")
+    columns = [_distribution(v, u, runs, rng, draws) for v, u in zip(views, units, strict=False)]
+    scaled = np.hstack([views[0], marks])
+    columns += [_dependence(scaled, runs, [p.total for p in parts], rng, draws)]
+    columns += [_quantity(samples)]
+    value, share, chance = (np.stack(c, 1) for c in zip(*columns, strict=True))
+    return Skew(tuple(people), np.asarray(samples), units, value, share, chance)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Where clients' runs of neighbouring samples begin, and whose they are; rows are in order."""
+
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    owner: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, lengths: Sequence[int]) -> Runs:
+        """Cut each client's samples into `RUNS` runs, at least four samples each where possible."""
+        sizes, owner = [], []
+        for client, length in enumerate(lengths):
+            count = min(RUNS, max(length // 4, 2))
+            sizes += [b - a for a, b in pairwise(np.arange(count + 1) * length // count)]
+            owner += [client] * count
+        starts = np.cumsum([0, *sizes[:-1]])
+        return cls(starts, np.array(sizes), np.array(owner))
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The owner of every sample."""
+        return np.repeat(self.owner, self.sizes)
+
+    @property
+    def folds(self) -> NDArray[np.int64]:
+        """The fold of every sample: whole runs, so that neighbours stay together."""
+        return np.repeat(np.arange(len(self.sizes)) % FOLDS, self.sizes)
+
+
+def _views(parts: Sequence[Compact], runs: Runs) -> tuple[list[Array], Array]:
+    """Return the samples as P(x), P(y), P(x|y) and P(y|x) are compared on, and scaled labels."""
+    y = np.concatenate([own.labels for own in parts])
+    pictures = np.concatenate([own.pictures for own in parts]).astype(float)
+    numbers = np.concatenate([own.numbers for own in parts])
+    detail, summary, inputs = numbers, [numbers], [numbers]
+    if pictures.size:
+        flat = pictures.reshape(len(y), -1)
+        components = _components(flat)
+        looks = np.stack([flat.mean(1), flat.std(1)], 1)
+        summary += [looks, components[:, :SHOWN]]
+        inputs += [looks, components]
+        # Without its local mean a picture tells of edges and places, not of light and skin.
+        detail = (pictures - uniform_filter(pictures, BOX, axes=(1, 2))).reshape(len(y), -1)
+    marks = _standard(y)
+    rich = _random_features(_standard(np.hstack(inputs)))
+    away = y - _crossfit(rich, y, runs.folds)
+    there = _at_same_label(detail, marks, runs)
+    return [_standard(np.hstack(summary)), y, there, away], marks
+
+
+def _at_same_label(detail: Array, marks: Array, runs: Runs) -> Array:
+    """Return where inputs lie along the directions in which labels move them, given the label.
+
+    The part of the inputs that the label does not explain (cross-fitted, quadratic), projected on
+    the slopes of the inputs over the label; one standardised column for each label column.
+    """
+    squares = [marks[:, i] * marks[:, j] for i in range(marks.shape[1]) for j in range(i + 1)]
+    terms = marks if marks.shape[1] > 3 else np.column_stack([marks, *squares])
+    rest = detail - _crossfit(_standard(terms), detail, runs.folds, 1e-4)
+    slopes = np.linalg.lstsq(marks, detail - detail.mean(0), rcond=None)[0]
+    return _standard(rest @ np.linalg.pinv(slopes, rcond=1e-6))
+
+
+def _standard(columns: Array) -> Array:
+    """Return columns with mean 0 and deviation 1, without those that are constant."""
+    centred, spread = columns - columns.mean(0), columns.std(0)
+    varied = spread > 1e-9 * max(1.0, float(np.abs(columns).max(initial=0)))
+    return centred[:, varied] / spread[varied]
+
+
+def _components(flat: Array) -> Array:
+    centred = flat - flat.mean(0)
+    axes = np.linalg.svd(centred.T @ centred)[0][:, :COMPONENTS]
+    return centred @ axes
+
+
+def _random_features(inputs: Array) -> Array:
+    """Return the inputs and fixed random ReLU features of them."""
+    rng, width = np.random.default_rng(0), inputs.shape[1]
+    weights = rng.normal(size=(width, RELUS)) / np.sqrt(max(width, 1))
+    return np.hstack([inputs, np.maximum(inputs @ weights + rng.normal(size=RELUS), 0)])
+
+
+def _crossfit(inputs: Array, target: Array, folds: NDArray, ridge: float = RIDGE) -> Array:
+    """Return ridge predictions of every fold from the other folds, of all people alike."""
+    found = np.empty_like(target)
+    for fold in range(FOLDS):
+        held = folds == fold
+        x, y = inputs[~held], target[~held]
+        middle = x.mean(0)
+        gram = (x - middle).T @ (x - middle)
+        gram[np.diag_indices_from(gram)] += ridge * len(x)
+        slopes = np.linalg.solve(gram, (x - middle).T @ (y - y.mean(0)))
+        found[held] = (inputs[held] - middle) @ slopes + y.mean(0)
+    return found
+
+
+def _distribution(
+    view: Array, unit: str, runs: Runs, rng: Generator, draws: int
+) -> tuple[Array, ...]:
+    """Return Wasserstein distance in the unit, energy coefficient and its chance level."""
+    gaps = cdist(view, view)
+    gaps = np.add.reduceat(np.add.reduceat(gaps, runs.starts, 0), runs.starts, 1)
+    share = energy_coefficients(gaps, runs.sizes, runs.owner)
+    dealt = [
+        energy_coefficients(gaps, runs.sizes, rng.permutation(runs.owner)) for _ in range(draws)
+    ]
+    value = _wasserstein(view, runs.rows)
+    if unit == "SD":  # of a typical column, not growing with the number of columns
+        value /= np.sqrt(max(view.shape[1], 1))
+    return value, share, np.quantile(dealt, CHANCE, 0)
+
+
+def energy_coefficients(gaps: Array, sizes: NDArray, owner: NDArray) -> Array:
+    """Return each owner's (2 E|X-Y| - E|X-X'| - E|Y-Y'|) / 2 E|X-Y| against all others.
+
+    0 on average where both have one distribution, towards 1 where they lie far apart.
+
+    Args:
+        gaps: sums of distances between the samples of two runs, `[runs, runs]`.
+        sizes: samples of each run.
+        owner: number of the client who owns each run.
+    """
+    whose = np.eye(owner.max() + 1)[owner]
+    sums, n = whose.T @ gaps @ whose, whose.T @ sizes
+    others, within = n.sum() - n, np.diag(sums)
+    across = sums.sum(1) - within
+    rest = sums.sum() - 2 * across - within
+    own_mean, rest_mean = within / (n * (n - 1)), rest / (others * (others - 1))
+    twice = np.maximum(2 * across / (n * others), np.finfo(float).tiny)
+    return (twice - own_mean - rest_mean) / twice
+
+
+def _wasserstein(view: Array, rows: NDArray) -> Array:
+    """Return each owner's distance to all others, Euclidean over the columns."""
+    found = []
+    for client in range(rows.max() + 1):
+        mine = rows == client
+        each = [wasserstein_distance(column[mine], column[~mine]) for column in view.T]
+        found.append(np.linalg.norm(each))
+    return np.array(found)
+
+
+def _dependence(
+    columns: Array, runs: Runs, totals: Sequence[int], rng: Generator, draws: int
+) -> tuple[Array, ...]:
+    """Return effective sample sizes, and the intraclass correlation of runs as the share."""
+    values, shares, chances = [], [], []
+    for client, total in enumerate(totals):
+        own, sizes = columns[runs.rows == client], runs.sizes[runs.owner == client]
+        share = intraclass(own, sizes)
+        dealt = [intraclass(rng.permutation(own), sizes) for _ in range(draws)]
+        values.append(total / (1 + (total / len(sizes) - 1) * max(share, 0.0)))
+        shares.append(share)
+        chances.append(np.quantile(dealt, CHANCE))
+    return np.array(values), np.array(shares), np.array(chances)
+
+
+def intraclass(columns: Array, sizes: NDArray) -> float:
+    """Return the share of the variance of all columns together that lies between runs.
+
+    One-way analysis of variance with runs of unequal length; below 0 where runs differ less than
+    chance lets them.
+    """
+    n, groups = len(columns), len(sizes)
+    sums = np.add.reduceat(columns, np.cumsum([0, *sizes[:-1]]), 0)
+    means = sums / sizes[:, None]
+    between = float((sizes[:, None] * (means - columns.mean(0)) ** 2).sum()) / (groups - 1)
+    inside = float(((columns - np.repeat(means, sizes, 0)) ** 2).sum()) / (n - groups)
+    typical = (n - (sizes**2).sum() / n) / (groups - 1)
+    extra = (between - inside) / typical
+    return extra / max(extra + inside, np.finfo(float).tiny)
+
+
+def _quantity(samples: Sequence[int]) -> tuple[Array, ...]:
+    """Return n / mean n, |n - mean| / (n + mean), and what dealing all samples at random gives."""
+    n = np.asarray(samples, float)
+    ratio = n / n.mean()
+    luck = ndtri((1 + CHANCE) / 2) * np.sqrt((1 - 1 / len(n)) / n.mean())
+    return ratio, np.abs(ratio - 1) / (ratio + 1), np.full(len(n), luck / (2 + luck))

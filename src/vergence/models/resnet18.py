@@ -1,0 +1,112 @@
+"""ResNet-18 for eye patches, head pose at the last layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Interval
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.core.ranges import check_ranges
+from vergence.core.task import Model
+from vergence.errors import ConfigError
+from vergence.models.resnet_preact import check_patches, initialise
+
+WIDENING = (1, 2, 4, 8)
+"""Channels of the four stages, as multiples of the first."""
+
+
+@dataclass(frozen=True)
+class ResNet18(Model):
+    """The residual network of 18 layers on one grey channel: 11,168,710 parameters.
+
+    Its stem is one 3 x 3 convolution without max-pooling: the usual 7 x 7 stem of stride 2 with
+    pooling leaves 9 x 15 pixels of a 36 x 60 patch before the first block. BatchNorm is GroupNorm
+    here, as running statistics are not parameters. The thesis (Model 3) does not state its stem.
+
+    Attributes:
+        channels: of the first stage; the others have 2, 4 and 8 times as many.
+        groups: into which GroupNorm puts the channels.
+        stride: of the stem: 2 for 36 x 60 patches, 1 for 9 x 15 crops.
+
+    Trained by Adam in the thesis, which gives no rate; the table of docs/eye_models.md takes 1e-3.
+    Source: eyeimages design note, section 1.3, Model 3; He et al. 2016, "Deep residual learning for
+    image recognition"; Wu & He 2018, "Group normalization".
+    """
+
+    channels: Annotated[int, Ge(1)] = 64
+    groups: Annotated[int, Ge(1)] = 32
+    stride: Annotated[int, Interval(ge=1, le=2)] = 2
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "resnet18")
+        if self.channels % self.groups:
+            raise ConfigError(
+                f"resnet18: channels must be a multiple of groups, got {self.channels} and "
+                f"{self.groups}"
+            )
+
+    def build(self) -> ResNet18Net:
+        """Return the network, initialised from torch's global generator."""
+        return ResNet18Net(self.channels, self.groups, self.stride)
+
+
+class ResNet18Net(nn.Module):
+    """Patches `[B, 1, H, W]` and pose `[B, 2]` to (pitch, yaw) in radians."""
+
+    def __init__(self, channels: int, groups: int, stride: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, channels, 3, stride, padding=1, bias=False)
+        self.norm = nn.GroupNorm(groups, channels)
+        blocks, before = [], channels
+        for factor in WIDENING:
+            after = factor * channels
+            blocks += [
+                BasicBlock(before, after, 1 + (factor > 1), groups),
+                BasicBlock(after, after, 1, groups),
+            ]
+            before = after
+        self.blocks = nn.Sequential(*blocks)
+        self.fc = nn.Linear(before + 2, 2)
+        initialise(self)
+
+    def forward(
+        self, image: Float[Tensor, "batch 1 height width"], pose: Float[Tensor, "batch 2"]
+    ) -> Float[Tensor, "batch 2"]:
+        """Return the gaze.
+
+        Raises:
+            ConfigError: pictures that are not grey, or smaller than 9 x 15.
+        """
+        check_patches("resnet18", image)
+        x = self.blocks(functional.relu(self.norm(self.conv(image)))).mean((2, 3))
+        return self.fc(torch.cat([x, pose], 1))
+
+
+class BasicBlock(nn.Module):
+    """3 x 3, norm, ReLU, 3 x 3, norm, plus what came in (projected where it changes), ReLU."""
+
+    def __init__(self, before: int, after: int, stride: int, groups: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.GroupNorm(groups, after)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.norm2 = nn.GroupNorm(groups, after)
+        self.project = (
+            nn.Identity()
+            if before == after
+            else nn.Sequential(
+                nn.Conv2d(before, after, 1, stride, bias=False), nn.GroupNorm(groups, after)
+            )
+        )
+
+    def forward(
+        self, x: Float[Tensor, "batch before h w"]
+    ) -> Float[Tensor, "batch after rows cols"]:
+        """Return the maps, of half the size where the stride is 2."""
+        inner = functional.relu(self.norm1(self.conv1(x)))
+        return functional.relu(self.norm2(self.conv2(inner)) + self.project(x))
