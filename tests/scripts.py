@@ -1,16 +1,22 @@
 """Models of a few numbers, scripted training, and drivers: how tests hold a conversation."""
 
 from dataclasses import dataclass
+from itertools import count
 from types import SimpleNamespace
+from typing import ClassVar
 
 import torch
+from torch import nn
 
 from vergence.core.conversation import Request
-from vergence.core.fitting import Fit, Fitted, OptimiserState
+from vergence.core.fitting import Fit, Fitted, Local, OptimiserState, Solver
 from vergence.core.mask import Mask
 from vergence.core.params import Layout, Params
+from vergence.core.site import Samples, Site
 from vergence.core.stream import Stream
+from vergence.core.task import Model, Task
 from vergence.core.wire import Message, add_up, seal
+from vergence.engines.turn import drive
 
 
 def layout(n: int, name: str = "weight") -> Layout:
@@ -63,15 +69,84 @@ def turn(method, state, received: Params, ends, round=0, client="a", examples=1.
 
 def aggregate(method, server, sealed):
     """Hold one round whose cohort replied this."""
-    conversation = method.round(server, [f"c{i}" for i in range(len(sealed))])
-    request = conversation.send(None)
-    assert isinstance(request, Request)
-    try:
-        conversation.send(add_up(sealed, {"model": server.model}))
-    except StopIteration as end:
-        return end.value
-    raise AssertionError("one request per round expected")
+    return summed(method, server, sealed, {"model": server.model})
 
 
 def values(got: Params) -> list[float]:
     return [round(float(v), 6) for v in got.flat]
+
+
+PLAIN = Local(batch=100, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
+"""One gradient step per epoch, on all samples at once, and nothing else."""
+
+
+@dataclass(frozen=True)
+class Two(Model):
+    """A body weight and a head weight, in float64: head * body * x."""
+
+    body: float = 2.0
+    second: float = 1.0
+
+    head: ClassVar[tuple[str, ...]] = ("head.*",)
+
+    def build(self):
+        net = nn.Sequential()
+        for name, start in (("body", self.body), ("head", self.second)):
+            layer = nn.Linear(1, 1, bias=False).double()
+            nn.init.constant_(layer.weight, start)
+            net.add_module(name, layer)
+        return net
+
+
+class Product(Task):
+    """Half the mean squared error of head * body * x from y; class 1 is y above zero."""
+
+    classes = 2
+    headline = "error"
+
+    def forward(self, module, batch):
+        return module(batch["x"].unsqueeze(1)).squeeze(1)
+
+    def loss(self, output, batch):
+        return 0.5 * (output - batch["y"]).square().mean()
+
+    def class_of(self, batch):
+        return (batch["y"] > 0).long()
+
+    def metrics(self, outputs, samples):
+        error = float((outputs - samples.columns["y"]).square().mean().sqrt())
+        return {"error": error, "score": 1 / (1 + error)}
+
+
+def pairs(*xy: tuple[float, float]) -> Samples:
+    """Samples of the product, as (x, y)."""
+    table = torch.tensor(xy, dtype=torch.float64)
+    return Samples({"x": table[:, 0].contiguous(), "y": table[:, 1].contiguous()})
+
+
+def taught(method, task, state, trees, data, verb="train", round=0, asked=None):
+    """Take one turn with a real solver; `asked` collects what the turn asks for."""
+    solver, number = Solver(task), count()
+    place = Site("a", data, data, task, round, Stream("test", round))
+
+    def answer(ask):
+        if asked is not None:
+            asked.append(ask)
+        if isinstance(ask, Fit):
+            return solver.fit(ask, Stream("t", round, next(number)))
+        return solver.compute(ask)
+
+    handler = getattr(method, f"on_{verb}")
+    state, reply = drive(handler(state, Message(verb, trees, round=round), place), answer)
+    return state, seal(reply, round)
+
+
+def summed(method, server, sealed, offered):
+    """Hold a round of one request with these replies; `offered` shapes the trees."""
+    conversation = method.round(server, [f"c{i}" for i in range(len(sealed))])
+    assert isinstance(conversation.send(None), Request)
+    try:
+        conversation.send(add_up(sealed, offered))
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("one request per round expected")

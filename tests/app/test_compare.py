@@ -9,9 +9,24 @@ import shutil
 import pytest
 from rich.console import Console
 
+from tests.app.commands import vergence
 from tests.app.conftest import write_study
-from vergence.app.compare import comparisons, gather, paired, show, table, to_csv, to_markdown
+from vergence.app.compare import (
+    blocks,
+    comparisons,
+    gather,
+    paired,
+    show,
+    steps,
+    table,
+    to_csv,
+    to_markdown,
+    written,
+)
+from vergence.app.judging import family, judge, rank, treatment
+from vergence.app.results import write_harm
 from vergence.errors import ConfigError, DataError, StateError
+from vergence.metrics import statistics
 from vergence.metrics.intervals import interval
 
 
@@ -84,26 +99,115 @@ def test_every_method_is_paired_with_both_references(out):
     ]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "told"),
-    [
-        ("task", "gaze_angle", "task differs, local_only has gaze_map, .*fedavg has gaze_angle"),
-        ("federation", "gazecom", "federation differs.*osie.*gazecom"),
-        ("seeds", [0, 2], r"seeds differs.*\[0, 1\].*\[0, 2\]"),
-    ],
-)
-def test_runs_that_differ_are_refused(out, tmp_path, key, value, told):
-    other = shutil.copytree(out / "fedavg", tmp_path / "fedavg")
-    results = json.loads((other / "results.json").read_text())
-    (other / "results.json").write_text(json.dumps({**results, key: value}))
-    with pytest.raises(ConfigError, match=told):
-        table([out / "local_only", other])
+def test_one_reference_pairs_everybody_with_it(out):
+    pairs = [(p.a, p.b) for p in comparisons(gather([out]), reference="fedcpf")]
+    assert pairs == [("local_only", "fedcpf"), ("fedavg", "fedcpf")]
+    with pytest.raises(ConfigError, match=r"no run 'fedcp'.*did you mean 'fedcpf'"):
+        comparisons(gather([out]), reference="fedcp")
 
 
-def test_equal_labels_from_two_folders_stay_apart(out, tmp_path):
+def test_all_equal_labels_from_several_folders_get_their_folders_name(out, tmp_path):
     second = write_study(tmp_path / "AGAIN", methods=("fedavg",))
     labels = [r.label for r in table([out, second]) if not r.prior]
-    assert labels == ["local_only", "fedavg", "fedcpf", "AGAIN/fedavg"]
+    assert labels == ["local_only", "OUT/fedavg", "fedcpf", "AGAIN/fedavg"]
+    turned = [r.label for r in table([second, out / "fedavg", out / "fedcpf"]) if not r.prior]
+    assert turned == ["AGAIN/fedavg", "OUT/fedavg", "fedcpf"], "a run alone is named alike"
+
+
+def test_folders_of_equal_names_are_told_apart_by_those_above(tmp_path):
+    studies = [write_study(tmp_path / name / "OUT", methods=("fedavg",)) for name in "ab"]
+    assert [r.label for r in table(studies) if not r.prior] == ["a/OUT/fedavg", "b/OUT/fedavg"]
+
+
+def test_a_run_named_twice_is_refused(out):
+    with pytest.raises(ConfigError, match=r"fedavg is named 2 times"):
+        table([out, out / "fedavg"])
+
+
+def test_steps_are_counted_once_per_turn(out, tmp_path):
+    """2 seeds x 6 rounds x 4 people x 5 steps: 30 per client and seed. A tune adds 7, once a tree.
+
+    A second row of the same turn (tree "other" after "model") adds nothing, a second turn does.
+    """
+    run = gather([out]).run("fedavg")
+    assert steps(run) == 30
+    copy = shutil.copytree(out / "fedavg", tmp_path / "fedavg")
+    more = [f"0,6,p1,{turn},0,0,80,80,8,,ok\n"
+            for turn in ("tune,model", "tune,other", "tune,model")]  # fmt: skip
+    with (copy / "turns.csv").open("a") as file:
+        file.writelines(more)
+    assert steps(gather([copy]).runs[0]) == 30 + 2 * 8 / 4 / 2
+
+
+def test_judge_is_the_statistics_of_the_people(out):
+    """FedCPF - FedAvg = 0.6, 0.3, 0.2, 0.5; every pair has an exact p of 2 / 2^4 over 3 pairs."""
+    judged = judge(gather([out]), "nss", margin=0.7)
+    assert [(j.pair.a, j.pair.b) for j in judged][1] == ("fedcpf", "fedavg")
+    j, d = judged[1], [0.6, 0.3, 0.2, 0.5]
+    assert family(judged) == 3, "local-only and FedAvg stand in the table twice"
+    assert (j.p, j.holm) == (pytest.approx(0.125), pytest.approx(0.375))
+    assert j.t == pytest.approx(statistics.paired_t(d))
+    assert j.dz == pytest.approx(0.4 / 0.1825742, rel=1e-6)
+    assert j.rank_biserial == 1
+    assert j.bootstrap == pytest.approx(statistics.bootstrap(d))
+    assert judged[0].holm == judged[2].holm, "a - b and b - a are one hypothesis"
+
+
+def test_equivalence_needs_the_whole_interval_within_the_margin(out, tmp_path):
+    """FedProx copies FedAvg + 0.05 for everybody: equivalent within 0.1, not within 0.04.
+
+    Eight people: the exact p is 2 / 2^8, which is different where it is not equivalent.
+    """
+    both = write_study(tmp_path / "OUT", methods=("fedavg", "fedprox"), people=8)
+    within, beyond = (judge(gather([both]), margin=margin)[0] for margin in (0.1, 0.04))
+    assert (within.pair.a, within.pair.mean) == ("fedprox", pytest.approx(0.05))
+    assert (within.verdict, beyond.verdict) == ("equivalent", "different")
+    assert beyond.p == pytest.approx(2 / 2**8)
+    few = judge(gather([out]), "nss", reference="fedavg", margin=0.5)
+    assert [j.verdict for j in few] == ["equivalent", "undecided"], "0.2 always; 0.2 to 0.6"
+    with pytest.raises(ConfigError, match=r"--margin must be a positive number.*got -1"):
+        judge(gather([out]), margin=-1)
+
+
+def test_a_person_in_a_seed_as_unit(out):
+    p = paired(gather([out]), "fedcpf", "fedavg", "nss", "person-seed")
+    assert (p.people, p.better) == (8, 8)
+    assert p.mean == pytest.approx(0.4)
+    judged = judge(gather([out]), unit="person-seed")
+    assert judged[1].p == pytest.approx(2 / 2**8)
+
+
+def test_ranks_of_three_methods(out):
+    """Everybody: FedCPF 1, FedAvg 2, local-only 3; Friedman 12 / (4 * 12) * 224 - 48 = 8."""
+    found = rank(gather([out]))
+    assert found is not None
+    assert found.labels == ("local_only", "fedavg", "fedcpf")
+    assert found.ranking.ranks == (3, 2, 1)
+    assert found.ranking.statistic == pytest.approx(8)
+    assert rank(gather([out / "fedavg", out / "fedcpf"])) is None
+
+
+def test_treatment_of_people(out):
+    """FedCPF 2.8 2.6 2.6 3.0 against 2.0 2.1 2.2 2.3 alone: nobody is harmed, p1 has most."""
+    found = treatment(gather([out]))
+    f = found["fedcpf"]
+    assert (f.best_person, f.worst_person) == ("p4", "p2")
+    assert (f.p10, f.p90) == pytest.approx((2.6, 2.94))
+    assert (f.harmed, f.worst_harm) == (0, 0)
+    assert treatment(gather([out / "fedcpf"]))["fedcpf"].harmed is None
+
+
+def test_harm_is_against_local_only_of_the_same_experiment(out, tmp_path):
+    """Where everybody has 3.0 alone, FedAvg with 2.2 + 0.1 i harms all; in the other nobody."""
+    copy = shutil.copytree(out, tmp_path / "MORE")
+    people = copy / "local_only" / "people.csv"
+    lines = [line.rpartition(",")[0] + ",3.0" if ",nss," in line else line
+             for line in people.read_text().splitlines()]  # fmt: skip
+    people.write_text("\n".join(lines) + "\n")
+    found = treatment(gather([out, copy]))
+    assert (found["OUT/fedavg"].harmed, found["MORE/fedavg"].harmed) == (0, 1)
+    assert found["MORE/fedavg"].worst_harm == pytest.approx(0.8 / 3)
+    assert found["MORE/fedavg"].most_harmed == "p1"
 
 
 def test_csv_keeps_full_precision(out):
@@ -113,19 +217,32 @@ def test_csv_keeps_full_precision(out):
     assert float(rows[5]["nss"]) == pytest.approx(2.75, abs=1e-12)
     assert float(rows[5]["nss_lo"]) == pytest.approx(2.4453040, abs=1e-6)
     assert rows[4]["harmed_vs_local"] == ""
-    assert rows[0]["seconds"] == ""
+    assert rows[0]["seconds"] == rows[0]["steps"] == ""
+    assert float(rows[5]["steps"]) == 30
 
 
 def test_markdown_line(out):
     lines = to_markdown(table([out])).splitlines()
     assert lines[-1] == (
-        "| FedCPF | 2.75 | [2.45, 3.05] | 2.60 | 25% | 0.0054 | 0.0100 | 12 | 1.25 |"
+        "| FedCPF | 2.75 | [2.45, 3.05] | 2.60 | 25% | 0.0054 | 0.0100 | 12 | 30 | 1.25 |"
     )
     assert lines[2].startswith("| *uniform* (prior) | 0.15 | [\u22120.06, 0.36] | 0.00 |")
     assert len({line.count("|") for line in lines}) == 1
 
 
-@pytest.mark.parametrize("width", [70, 100])
+def test_results_hold_the_fairness_block_of_the_headline(out, tmp_path):
+    """FedAvg against FedCPF as if that were alone: p1 loses most, 0.6 of 2.8."""
+    copy = shutil.copytree(out, tmp_path / "OUT")
+    write_harm(copy / "fedavg", copy / "fedcpf")
+    told = json.loads((copy / "fedavg" / "results.json").read_text())
+    assert told["harmed_vs_local"] == told["fairness"]["harmed"] == 1
+    assert told["fairness"]["worst_harm"] == pytest.approx(0.6 / 2.8)
+    assert told["fairness"]["most_harmed"] == "p1"
+    assert told["fairness"]["spread"] == pytest.approx(0.24)
+    assert set(told["fairness"]) >= {"best", "worst", "worst_person", "p10", "p90", "std"}
+
+
+@pytest.mark.parametrize("width", [70, 80, 100, 160])
 def test_printed_tables_fit_and_carry_the_pairs(out, width):
     console = Console(width=width, record=True, file=io.StringIO())
     show(gather([out]), console)
@@ -134,7 +251,57 @@ def test_printed_tables_fit_and_carry_the_pairs(out, width):
     assert "centre (prior)" in text
     assert "+0.400" in text
     assert "[0.109, 0.691]" in text
+    told = " ".join(text.split())
+    assert "Holm over 3 comparisons" in told
+    assert "Wilcoxon's p cannot be below 0.125, nor Holm's below 0.375" in told
+    assert "Fairness in NSS over 4 people" in text
+    assert "Not to be told apart: FedCPF, FedAvg." in text
     assert "…" not in text
+    assert max(map(len, text.splitlines())) <= max(width, 80), "headings alone may be longer"
+
+
+def test_markdown_has_every_table(out):
+    """TOST of FedCPF - FedAvg: t = (0.4 - 0.7) / 0.0912871 = -3.286, p = 0.0231; two pairs are
+    surer (local-only - FedAvg) or less sure (FedCPF - local-only), so Holm doubles it.
+    """
+    study = gather([out])
+    text = written(study, blocks(study, margin=0.7), "markdown")
+    assert text.startswith(to_markdown(table([out])))
+    assert "| FedCPF | 2.60 | p2 | 2.60 | 2.94 | 3.00 | 0.19 | 0.34 | 0% | 0.0% |" in text
+    assert (
+        "| FedCPF | FedAvg | +0.400 | [0.109, 0.691] | [0.225, 0.550] | 4 of 4 | 0.125 | 0.375 | "
+        "0.022 | 2.19 | equivalent (0.046) |"
+    ) in text
+    assert "| FedCPF | 1.00 |" in text
+
+
+@pytest.mark.parametrize(
+    ("part", "line"),
+    [
+        ("fairness", {"row": "fedcpf", "worst_person": "p2", "harmed": "0.0", "most_harmed": ""}),
+        ("tests", {"a": "fedcpf", "b": "fedavg", "holm_p": "0.375", "verdict": "", "margin": ""}),
+        ("ranks", {"row": "fedcpf", "mean_rank": "1.0", "groups": "0"}),
+    ],
+)
+def test_csv_holds_one_table(out, part, line):
+    text = vergence("compare", out, "--format", "csv", "--table", part).out
+    found = list(csv.DictReader(io.StringIO(text)))
+    assert any(line.items() <= row.items() for row in found), found
+
+
+def test_the_command_takes_reference_margin_and_unit(out):
+    said = vergence("compare", out, "--reference", "fedcpf", "--margin", 0.3, "--table", "tests",
+                    "--unit", "person-seed")  # fmt: skip
+    assert (said.code, said.err) == (0, "")
+    assert "within ±0.3" in said.out
+    assert "8 of 8" not in said.out
+    assert "0 of 8" in said.out, "nobody is better off than with FedCPF"
+    assert "Seeds of one person are not independent" in said.out
+    assert "NSS: mean" not in said.out
+    vergence("compare", out, "--reference", "fedcp").complains(2, "no run 'fedcp'", "'fedcpf'")
+    vergence("compare", out, "--margin", 0).complains(2, "--margin must be a positive number")
+    vergence("compare", out / "fedcpf", "--table", "tests").complains(2, "tests needs a run")
+    vergence("compare", out / "fedcpf", "--table", "ranks").complains(2, "ranks needs three")
 
 
 def test_unknown_metric_and_run_are_named(out):

@@ -84,6 +84,43 @@ def sweep(
 
 
 @app.command
+def reproduce(
+    *tables: str,
+    list_: Annotated[bool, Parameter(name="--list", negative="")] = False,
+    check_paper: Annotated[bool, Parameter(negative="")] = False,
+    on: str | None = None,
+    root: str | None = None,
+    seeds: int = 5,
+    rounds: int | None = None,
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Run a paper's tables again, beside its numbers, with a verdict on every claim.
+
+    Args:
+        tables: such as fedcpf/table1; fedcpf or adaptive for all of a paper.
+        list_: print every table id and its state.
+        check_paper: compute the printed numbers again instead of running anything.
+        on: data set; default ego_synthetic (fedcpf), eye_synthetic (adaptive).
+        root: its folder.
+        seeds: how many; fewer than 5 is stamped fast.
+        rounds: instead of the data set's own number.
+        out_: default runs/reproduce/DATASET; the same command goes on.
+        set_: `a.b=c` overrides a value of every experiment.
+    """
+    from vergence.app import reproduce as papers
+    from vergence.app.papers.running import Wish
+
+    if list_:
+        papers.listing(out, out_)
+    elif check_paper:
+        papers.check_paper(tables, out)
+    else:
+        wish = Wish(root, seeds, rounds, tuple(set_))
+        papers.reproduce(tables, out, on=on, wish=wish, out=out_)
+
+
+@app.command
 def masks(folder: Path) -> None:
     """Print which layers became personal, and how far people and seeds agree, beside chance.
 

@@ -10,6 +10,7 @@ import resource
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,8 @@ from vergence.core.site import Federation
 from vergence.core.task import Task
 from vergence.engines.conduct import UPLOAD
 from vergence.engines.store import Solving, saving, write_whole
+from vergence.metrics.fairness import fairness
 from vergence.metrics.intervals import interval
-
-HARM = 0.01
-"""A person is harmed when the headline is worse than alone by more than this share."""
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -123,6 +122,7 @@ def write_results(
         "peak_mb": peak / 1024,
         "solver": {**solving._asdict()},
         "harmed_vs_local": None,
+        "fairness": treatment(means[task.headline], task.headline in task.lower_is_better),
         "personal_fraction": personal,
         "input": input_shape(federation),
         "fingerprint": {str(seed): sha for seed, sha in fingerprints.items()},
@@ -144,16 +144,23 @@ def judged(folder: Path) -> bool:
     return json.loads((folder / "results.json").read_text())["harmed_vs_local"] is not None
 
 
+def treatment(
+    people: Mapping[str, float], lower_is_better: bool, alone: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """Return the fairness block of person -> headline; without `alone`, harm is null."""
+    found = fairness(people, lower_is_better, alone)
+    told = {**asdict(found), "spread": found.spread}
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v
+            for k, v in told.items()}  # fmt: skip
+
+
 def write_harm(folder: Path, local: Path) -> None:
-    """Add the share of people worse off than alone to a run's results.json."""
+    """Add whom a run makes worse off than alone to its results.json."""
     results = json.loads((folder / "results.json").read_text())
-    metric, sign = (
-        results["headline"],
-        -1 if results["headline"] in results["lower_is_better"] else 1,
-    )
+    metric = results["headline"]
     mine, alone = person_means(folder)[metric], person_means(local)[metric]
-    harmed = [sign * mine[p] < sign * alone[p] - HARM * abs(alone[p]) for p in mine]
-    results["harmed_vs_local"] = float(np.mean(harmed))
+    block = treatment(mine, metric in results["lower_is_better"], alone)
+    results |= {"harmed_vs_local": block["harmed"], "fairness": block}
     write_json(folder / "results.json", results)
 
 

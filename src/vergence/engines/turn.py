@@ -129,9 +129,7 @@ class Worker:
         """Return a client's place, with the part of the data that a turn may see."""
         data, at = federation.people[order.client], order.message.round
         rng = self.stream.child(order.client, at, order.message.verb)
-        return Site(
-            order.client, data.train, data.val, self.task, at, rng, order.progress
-        )
+        return Site(order.client, data.train, data.val, self.task, at, rng, order.progress)
 
     def state(self, order: Order) -> Any:
         """Return the state a client goes on from."""

@@ -95,4 +95,6 @@ class Earned(Method[Global, Mixing]):
 
 def mixed(own: Params, model: Params, share: float) -> Params:
     """Return share * own + (1 - share) * model, exactly one of them at 0 and 1."""
-    return {0.0: model, 1.0: own}.get(share) or share * own + (1 - share) * model
+    if share in (0, 1):
+        return own if share else model
+    return share * own + (1 - share) * model

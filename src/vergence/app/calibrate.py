@@ -1,0 +1,214 @@
+"""`vergence calibrate`: what k labelled samples of a person buy, on predictions or on a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from torch import Tensor
+
+from vergence.app.config import data_root
+from vergence.app.curves import Curves, present
+from vergence.app.newcomers import Judge, Unseen, unseen
+from vergence.app.run import progress_bar
+from vergence.core.fitting import Fit
+from vergence.core.mask import Mask
+from vergence.core.params import Params
+from vergence.core.stream import Stream
+from vergence.data.checks import read_npz
+from vergence.errors import ConfigError, DataError, nearest
+from vergence.metrics.calibration import COUNTS, KINDS, Eyes, errors_deg, orders
+from vergence.tasks.gaze_angle import GazeAngle
+
+NEEDED = "an npz with gaze [people, n, 2] and predictions of the same shape, radians (pitch, yaw)"
+AXIS = "calibration samples"
+TUNED = ("last layer", "whole model")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to calibrate.
+
+    Attributes:
+        person: who, or `all`.
+        prediction: the array of predictions, of an npz only.
+        eyes: see `metrics.calibration.errors_deg`.
+        counts: numbers of calibration samples k.
+        draws: random choices of the k samples, per person; 0: 200 of predictions, 5 of a run.
+        steps: batches of fine-tuning.
+        lr: learning rate of fine-tuning; 0: that of the run.
+        seed: of the random choices.
+    """
+
+    person: str = "all"
+    prediction: str = "pred_lenet"
+    eyes: Eyes = "together"
+    counts: tuple[int, ...] = COUNTS
+    draws: int = 0
+    steps: int = 50
+    lr: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.counts or min(self.counts) < 0 or min(self.draws, self.lr, self.steps - 1) < 0:
+            raise ConfigError(
+                f"calibrate: counts {self.counts}, draws {self.draws} and lr {self.lr:g} must be 0 "
+                f"or more, steps {self.steps} 1 or more"
+            )
+
+
+def calibrate(source: Path, out: Path, options: Options, console: Console) -> Curves:
+    """Measure the calibration curve of an npz of predictions or of a run; print, write and draw it.
+
+    Args:
+        source: the npz (here, or below VERGENCE_DATA), or a run directory of one method with people
+            it never saw.
+        out: the figure (.png, .svg, .pdf); the numbers go beside it, as .csv.
+        options: how.
+        console: where the table goes.
+
+    Raises:
+        ConfigError: unknown person or prediction, or nobody was left out of the run.
+        DataError: the npz is unusable.
+    """
+    if not source.exists():
+        source = Path(data_root(str(source)) or source)
+    if source.is_dir():
+        curves = of_run(unseen(source, options.person), options)
+    else:
+        curves = of_predictions(source, options)
+    present(curves, out, console)
+    return curves
+
+
+def of_predictions(path: Path, options: Options) -> Curves:
+    """Calibrate recorded predictions: `gaze` and predictions `[people, n, 2]`, left eyes first."""
+    table = read_npz(path, {"gaze": 3, options.prediction: 3}, NEEDED, optional=("person",))
+    gaze, predicted = (torch.from_numpy(table[name].astype(np.float64))
+                       for name in ("gaze", options.prediction))  # fmt: skip
+    if gaze.shape != predicted.shape or gaze.shape[-1] != 2:
+        raise DataError(f"{path}: gaze is {tuple(gaze.shape)} and {options.prediction} "
+                        f"{tuple(predicted.shape)}; needed is {NEEDED}")  # fmt: skip
+    names = tuple(map(str, table.get("person", range(len(gaze)))))
+    chosen = names if options.person == "all" else (options.person,)
+    if not set(chosen) <= set(names):
+        raise ConfigError(f"{path}: no person '{chosen[0]}'{nearest(chosen[0], names)}")
+    n, draws = gaze.shape[1], options.draws or 200
+    side = (torch.arange(n) >= n // 2).long()
+    errors = {kind: np.zeros((len(chosen), len(options.counts))) for kind in KINDS}
+    with progress_bar() as bar:
+        line = bar.add_task("people", total=len(chosen), score="")
+        for row, person in enumerate(chosen):
+            at = names.index(person)
+            order = orders(n, draws, Stream("calibrate", options.seed, person).numpy())
+            for kind, calibration in KINDS.items():
+                found = errors_deg(calibration, predicted[at], gaze[at], order, options.counts,
+                                   side, options.eyes)  # fmt: skip
+                errors[kind][row] = found.mean(1).numpy()
+            bar.advance(line)
+    how = f"{options.prediction}, eyes {options.eyes}, {draws} draws per person"
+    return Curves("angle_error_deg", AXIS, chosen, options.counts, errors, how)
+
+
+def of_run(strangers: Unseen, options: Options) -> Curves:
+    """Calibrate the shared model of runs for people who took no part in them.
+
+    The k samples are drawn from a person's training part, the error is that of the test part. Eyes
+    are told apart by a column `side` where the data has one.
+    """
+    people, draws = tuple(strangers.folders), options.draws or 5
+    first = strangers.judge(people[0])
+    headline = first.saved.task.headline
+    seeds = first.saved.experiment.plan.seeds
+    found: dict[str, NDArray[np.float64]] = {}
+    with progress_bar() as bar:
+        line = bar.add_task("people", total=len(people) * len(seeds), score="")
+        for row, person in enumerate(people):
+            for seed in seeds:
+                judge = strangers.judge(person, seed)
+                for kind, values in _one(judge, person, draws, options).items():
+                    table = found.setdefault(kind, np.zeros((len(people), len(options.counts))))
+                    table[row] += np.array(values) / len(seeds)
+                bar.advance(line)
+    how = f"{first.saved.folder.name}, {len(seeds)} seeds, {draws} draws per person"
+    return Curves(headline, AXIS, people, options.counts, found, how)
+
+
+def _one(judge: Judge, person: str, draws: int, options: Options) -> dict[str, list[float]]:
+    """Return the curve of one person and seed per kind."""
+    task, data = judge.saved.task, judge.ready.people[person]
+    if not judge.shares():
+        raise ConfigError(
+            f"{judge.saved.folder}: this method shares no model that a newcomer could start from"
+        )
+    most = max(options.counts)
+    if most > len(data.train):
+        raise ConfigError(f"calibrate: {most} samples, but '{person}' has {len(data.train)} for "
+                          "training; give smaller counts")  # fmt: skip
+    start = judge.model(person, known=False)
+    layout = start.layout
+    head = Mask.layers(layout, *task.parts()[1])
+    stream = Stream("calibrate", options.seed, judge.saved.task.seed, person)
+    order = orders(len(data.train), draws, stream.numpy())
+
+    def tuned(trainable: Mask | None, what: str) -> Callable[[int, Tensor], float]:
+        local = replace(judge.saved.method.local, steps=options.steps, schedule="constant")
+        local = replace(local, lr=options.lr or local.lr)
+
+        def score(draw: int, rows: Tensor) -> float:
+            ask = Fit(start, data.train.subset(rows), local, trainable)
+            fitted = judge.worker.solver.fit(ask, stream.child(what, draw, len(rows)))
+            return judge.measure(fitted.params, person)[task.headline]
+
+        return score
+
+    kinds = dict(zip(TUNED, (tuned(head, TUNED[0]), tuned(None, TUNED[1])), strict=True))
+    if isinstance(task, GazeAngle):
+        kinds = {**corrected(judge, start, person, options.eyes), **kinds}
+    before = judge.measure(start, person)[task.headline]
+    return {
+        kind: [
+            before if k == 0 else float(np.mean([score(d, order[d, :k]) for d in range(draws)]))
+            for k in options.counts
+        ]
+        for kind, score in kinds.items()
+    }
+
+
+def corrected(
+    judge: Judge, start: Params, person: str, eyes: Eyes
+) -> dict[str, Callable[[int, Tensor], float]]:
+    """Return, per kind of correction, the error on test data after fitting it to some rows.
+
+    Raises:
+        ConfigError: eyes are to be told apart, and the data does not say which is which.
+    """
+    data, outputs = judge.ready.people[person], judge.worker.solver.outputs
+    near, far = (outputs(start, part).double() for part in (data.train, data.test))
+    true = data.train.columns["gaze"].double()
+    if eyes != "together" and (eyes == "each" or "side" not in data.train.columns):
+        raise ConfigError(
+            f"calibrate: eyes = '{eyes}' on a run: 'apart' needs a column side in the data, 'each' "
+            "is for recorded predictions; use eyes = 'together'"
+        )
+    sides = [
+        part.columns["side"] if eyes == "apart" else torch.zeros(len(part))
+        for part in (data.train, data.test)
+    ]
+
+    def scorer(kind: str) -> Callable[[int, Tensor], float]:
+        def score(_: int, rows: Tensor) -> float:
+            fixed = far.clone()
+            for side in sides[1].unique():
+                mine, here = rows[sides[0][rows] == side], sides[1] == side
+                fixed[here] = KINDS[kind].fit(near[mine], true[mine])(far[here])
+            return judge.saved.task.metrics(fixed, data.test)[judge.saved.task.headline]
+
+        return score
+
+    return {kind: scorer(kind) for kind in KINDS}

@@ -1,0 +1,150 @@
+"""People a finished run never saw: who they are, what they predict with, and the models' matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vergence.app.run import Loaded, digest, load_data
+from vergence.app.runs import read
+from vergence.app.saved import Saved, one_run, read_saved
+from vergence.core.fitting import Compute, Fit
+from vergence.core.params import Params
+from vergence.core.site import Dataset, Federation
+from vergence.core.stream import Stream
+from vergence.core.wire import Message
+from vergence.engines.turn import Order, Worker, drive
+from vergence.errors import ConfigError, StateError, nearest
+
+Metrics = Mapping[str, float]
+NEWCOMER, OTHERS = "newcomer", "others"
+"""Evaluations of a person who took no part: by the method's newcomer, and by everybody's models."""
+
+
+@dataclass(frozen=True)
+class Part(Dataset):
+    """Some people of data that is loaded already."""
+
+    whole: Federation
+    people: tuple[str, ...]
+
+    def load(self, root: str | None = None) -> Federation:
+        """Return these people alone."""
+        return self.whole.only(self.people)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """One seed of a finished run, and data to measure its models on; `ready` is prepared."""
+
+    saved: Saved
+    ready: Federation
+
+    @cached_property
+    def worker(self) -> Worker:
+        """Computes with the run's task and method, on everybody's data."""
+        stream = Stream("run", self.saved.task.seed)
+        return Worker(self.saved.method, self.saved.task, self.ready, self.ready, stream)
+
+    def shares(self, whole: bool = False) -> bool:
+        """Tell whether a newcomer is offered anything; with `whole`, all of a network."""
+        offered = self.saved.method.offer(self.saved.server, NEWCOMER)
+        n = self.worker.solver.layout.n
+        return any(params.layout.n == n for params in offered.values()) if whole else bool(offered)
+
+    def model(self, person: str, known: bool = True) -> Params:
+        """Return what a person predicts with, from the state of a newcomer where not `known`."""
+        saved, worker = self.saved, self.worker
+        state: Any = saved.method.client(saved.task)
+        if known:
+            state = saved.clients.get(person, state)
+        offered = saved.method.offer(saved.server, person)
+        message = Message("evaluate", offered, round=saved.experiment.plan.rounds)
+        site = worker.site(worker.people, Order("evaluate", person, message))
+
+        def answer(ask: Fit | Compute) -> Any:
+            if isinstance(ask, Fit):
+                return worker.solver.fit(ask, site.rng.child("batches", 0), 1.0)
+            return worker.solver.compute(ask)
+
+        return drive(saved.method.model_on(state, message, site), answer)
+
+    def measure(self, params: Params, person: str) -> Metrics:
+        """Score parameters on a person's test data."""
+        task, data, outputs = self.saved.task, self.ready.people[person], self.worker.solver.outputs
+        test = outputs(params, data.test)
+        if not task.chooses:
+            return task.metrics(test, data.test)
+        return task.evaluate(test, data.test, outputs(params, data.val), data.val)
+
+    def matrix(
+        self, owners: Sequence[str], people: Sequence[str]
+    ) -> Iterator[tuple[str, str, Metrics]]:
+        """Yield (owner, person, metrics) of every owner's final model on everybody's test data."""
+        shared, rows = None, {}
+        for owner in owners:
+            params = self.model(owner)
+            if params is not shared:  # a method with one model for everybody hands out that one
+                shared, rows = params, {p: self.measure(params, p) for p in people}
+            for person in people:
+                yield owner, person, rows[person]
+
+    def stranger(self, person: str, owners: Sequence[str]) -> dict[str, Metrics]:
+        """Score somebody who took no part: evaluation -> metrics.
+
+        `newcomer` is the method's own, where it offers anything; `others` the mean over the final
+        models of those who took part. P0 is the first where a whole model is offered, else the
+        second: what individual learning has to offer a stranger.
+        """
+        rows = [metrics for _, _, metrics in self.matrix(owners, [person])]
+        found: dict[str, Metrics] = {
+            OTHERS: {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+        }
+        if self.shares():
+            found[NEWCOMER] = self.measure(self.model(person, known=False), person)
+        found["P0"] = found[NEWCOMER] if self.shares(whole=True) else found[OTHERS]
+        return found
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Somebody's data, and the runs (person -> run directory) that were trained without them."""
+
+    loaded: Loaded
+    folders: Mapping[str, Path]
+
+    def judge(self, person: str, seed: int | None = None) -> Judge:
+        """Return one seed of the run without this person."""
+        return Judge(read_saved(self.folders[person], seed), self.loaded.ready)
+
+
+def unseen(folder: Path, person: str = "all") -> Unseen:
+    """Find who was left out of a run directory, or of those a leave-one-out directory names.
+
+    Raises:
+        ConfigError: nobody, or not this person, was left out.
+        StateError: the data is not what the run was trained on.
+    """
+    run = read(folder).runs[0]
+    folders = {who: folder / at for who, at in run.results.get("folds", {}).items()}
+    first = next(iter(folders.values()), folder)
+    loaded, trained = load_data(one_run(first)), read(first).runs[0]
+    if digest(loaded.ready.only(trained.people)) != trained.provenance["data"]["sha256"]:
+        raise StateError(f"{first} was trained on other data than what is read now; restore it")
+    if not folders:
+        folders = {who: folder for who in loaded.ready.clients if who not in trained.people}
+    if not folders:
+        raise ConfigError(
+            f"{folder}: everybody took part in this run; make runs with somebody left out: "
+            "vergence evaluate leave-one-out CONFIG --out DIR"
+        )
+    if person != "all":
+        if person not in folders:
+            raise ConfigError(f"{folder}: '{person}' was not left out{nearest(person, folders)}")
+        folders = {person: folders[person]}
+    return Unseen(loaded, folders)

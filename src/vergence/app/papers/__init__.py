@@ -1,0 +1,1 @@
+"""The papers behind the project: their printed numbers, their claims, and how to test them."""

@@ -1,0 +1,121 @@
+"""What a paper's table is: printed numbers, claims about them, and the runs that test them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+from vergence.app.papers.grounds import Ground
+
+Table = dict[str, Any]
+Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Label -> metric -> person -> value, seeds averaged within a person."""
+
+Protocol = Literal["within", "matrix", "leave_one_out"]
+"""Own later data; everybody's model on everybody's data; trained without the person."""
+
+LEFT_OUT = " left out"
+"""Ends the label of a row whose people took no part in training."""
+
+OWN, OTHERS = "individual own", "individual others"
+"""Labels of the person matrix: the model trained on oneself, and the mean over others' models."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One experiment of a table: what it varies, and under which protocol it is scored.
+
+    `above` is merged over the data set's experiment; `suffix` ends the labels of its rows, so that
+    one method may stand in a table several times. Parts of one name are run once for a paper.
+    """
+
+    name: str
+    methods: Callable[[Ground], Sequence[Table]] | Sequence[Table]
+    protocol: Protocol = "within"
+    above: Mapping[str, Any] = field(default_factory=dict)
+    suffix: str = ""
+
+    def entries(self, ground: Ground) -> Sequence[Table]:
+        """Return the method entries on a data set."""
+        return self.methods(ground) if callable(self.methods) else self.methods
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The mean of rows `these`, person by person, is said to be better than row `rival`."""
+
+    these: tuple[str, ...]
+    rival: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper as differences over people, all of which must hold.
+
+    Attributes:
+        text: the statement.
+        where: its place in the paper.
+        pairs: what is said to be better than what.
+        quantity: which score it is about: `main`, `recall`, `precision` or `map`.
+        margin: share of the rival's value by which a row may be worse and the claim still holds,
+            fixed before any run; 0 asks for a difference, more for "no worse than".
+        untestable: why no run can decide it; then there are no pairs.
+    """
+
+    text: str
+    where: str
+    pairs: tuple[Pair, ...] = ()
+    quantity: str = "main"
+    margin: float = 0.0
+    untestable: str = ""
+
+
+def better(text: str, where: str, these: str, *rivals: str, **more: Any) -> Claim:
+    """Return the claim that one row is better than each rival."""
+    return Claim(text, where, tuple(Pair((these,), rival) for rival in rivals), **more)
+
+
+def order(text: str, where: str, *labels: str) -> Claim:
+    """Return the claim that rows stand in this order, worst first."""
+    return Claim(text, where, tuple(Pair((high,), low) for low, high in pairwise(labels)))
+
+
+def peak(text: str, where: str, these: Sequence[str], others: Sequence[str], **more: Any) -> Claim:
+    """Return the claim that some settings, on average, are better than every other one."""
+    return Claim(text, where, tuple(Pair(tuple(these), other) for other in others), **more)
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """One table or figure of a paper.
+
+    Attributes:
+        id: such as `fedcpf/table1`.
+        title: what it shows.
+        columns: quantities printed; besides those of a claim `best` and `worst`, a person's.
+        printed: the paper's data set -> row -> value of each column, NaN where it prints none.
+        unit: the task whose scores may stand beside the printed ones.
+        parts: the experiments behind it.
+        claims: what the paper says about it.
+        figure: the picture to draw: `strip`, `matrix`, `convergence` or `noise`.
+        rows: row label -> printed name, where a label alone says too little.
+        note: what a reader must know about the comparison.
+    """
+
+    id: str
+    title: str
+    columns: tuple[str, ...]
+    printed: Mapping[str, Mapping[str, tuple[float, ...]]]
+    unit: str
+    parts: tuple[Part, ...]
+    claims: tuple[Claim, ...]
+    figure: str | None = None
+    rows: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def paper(self) -> str:
+        """The paper's short name."""
+        return self.id.partition("/")[0]

@@ -1,0 +1,85 @@
+"""The papers' figures, drawn from the runs behind a table."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from vergence.app import plot_gaze, plots
+from vergence.app.papers.adaptive import SHARES, noisy
+from vergence.app.papers.outcome import Outcome
+from vergence.app.runs import Run, Study
+from vergence.app.style import COLOURS, MUTED, SPARE, canvas, column_names, metric_name, styled
+from vergence.metrics.intervals import interval
+
+
+def draw(outcome: Outcome) -> Figure | None:
+    """Return the figure of a table; None where the paper has none or the runs lack its data."""
+    kinds = {"strip": strip, "matrix": matrix, "convergence": convergence, "noise": noise}
+    return kinds[outcome.table.figure](outcome) if outcome.table.figure else None
+
+
+def strip(outcome: Outcome) -> Figure | None:
+    """Draw the heat maps of all methods on the same test samples (FedCPF Fig. 3)."""
+    return next((plot_gaze.strip(result.study) for result in outcome.results.values()), None)
+
+
+@styled
+def matrix(outcome: Outcome) -> Figure | None:
+    """Draw the error of every person's model on every person (adaptive FL Fig. 2)."""
+    found = next((r for r in outcome.results.values() if r.matrix is not None), None)
+    if found is None or found.matrix is None:
+        return None
+    count = len(found.people)
+    figure = canvas(2.4 + 0.42 * count, 1.6 + 0.38 * count)
+    axes = figure.add_subplot()
+    shown = axes.imshow(found.matrix, cmap="viridis_r")
+    middle = (found.matrix.min() + found.matrix.max()) / 2
+    for trained in range(count):
+        for tested in range(count):
+            value = found.matrix[trained, tested]
+            dark = value > middle
+            axes.text(tested, trained, f"{value:.1f}", ha="center", va="center", fontsize=7,
+                      color="white" if dark else "black")  # fmt: skip
+    column_names(axes, found.people)
+    axes.set_yticks(range(count), found.people)
+    axes.grid(visible=False)
+    axes.set_xlabel("tested on")
+    axes.set_ylabel("trained on")
+    figure.colorbar(shown, ax=axes, label=metric_name(found.study.headline), shrink=0.8)
+    return figure
+
+
+def convergence(outcome: Outcome) -> Figure | None:
+    """Draw the person-specific error over rounds (adaptive FL Fig. 3)."""
+    runs: dict[str, Run] = {}
+    for (_, protocol), result in outcome.results.items():
+        if protocol == "within":
+            runs |= {run.label: run for run in result.study.runs}
+    if not runs:
+        return None
+    first = next(r for (_, protocol), r in outcome.results.items() if protocol == "within").study
+    return plots.convergence(Study(first.folder, tuple(runs.values()), {}))
+
+
+@styled
+def noise(outcome: Outcome) -> Figure | None:
+    """Draw the error against the share of noisy people, with intervals (adaptive FL Fig. 4)."""
+    metric, scores = outcome.metric("main"), outcome.evidence.scores
+    figure = canvas(6.4, 3.7)
+    axes = figure.add_subplot()
+    methods = dict.fromkeys(label.partition(" ")[0] for label in scores if label.endswith("noisy"))
+    for method, spare in zip(methods, SPARE, strict=False):
+        shares = [s for s in SHARES if noisy(method, s) in scores]
+        people = [list(scores[noisy(method, s)][metric].values()) for s in shares]
+        at = 100 * np.array(shares)
+        mean = np.array([np.mean(values) for values in people])
+        ends = np.array([interval(values) for values in people])
+        colour = COLOURS.get(method, spare)
+        axes.plot(at, mean, "o-", color=colour, label=outcome.name(method))
+        axes.fill_between(at, ends[:, 0], ends[:, 1], color=colour, alpha=0.15, linewidth=0)
+    axes.set_xlabel("people with noisy training data (%)")
+    axes.set_ylabel(metric_name(metric))
+    axes.axvline(70, color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
+    axes.legend()
+    return figure

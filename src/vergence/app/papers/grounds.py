@@ -1,0 +1,154 @@
+"""What the tables can be run on: each data set with its task, network and local training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vergence.errors import ConfigError, nearest
+
+_Table = dict[str, Any]
+
+HIT: Mapping[str, tuple[str, ...]] = {
+    "main": ("f1_hit", "f1_glc", "nss"),
+    "recall": ("recall_hit", "recall_glc"),
+    "precision": ("precision_hit", "precision_glc"),
+    "map": ("nss", "cc"),
+}
+GLC: Mapping[str, tuple[str, ...]] = {
+    "main": ("f1_glc", "f1_hit", "nss"),
+    "recall": ("recall_glc", "recall_hit"),
+    "precision": ("precision_glc", "precision_hit"),
+    "map": ("nss", "cc"),
+}
+ANGLE: Mapping[str, tuple[str, ...]] = {"main": ("angle_error_deg",)}
+
+LENET_SGD = {"epochs": 1, "batch": 32, "lr": 0.01, "nesterov": True, "schedule": "step"}
+EYE_SGD = {"epochs": 1, "batch": 32, "lr": 0.05, "nesterov": True, "schedule": "step"}
+VIDEO = {"batch": 8, "optimiser": "adamw", "lr": 1e-3, "weight_decay": 0.05, "schedule": "cosine",
+         "clip": 1.0}  # fmt: skip
+STILLS = {"epochs": 1, "batch": 20, "optimiser": "adamw", "lr": 1e-3, "weight_decay": 0.01,
+          "schedule": "cosine"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A data set to test a paper on.
+
+    Attributes:
+        name: of the data set, as in `vergence data list`.
+        kind: `real` people, `generated` ones, or `toy` numbers for plumbing.
+        papers: whose tables it can carry.
+        table: task, model, federation and local training.
+        rounds: of a full run.
+        quantities: a claim's quantity -> metrics; the first decides, the others are told.
+        rho: largest personal share of the paper's best row.
+        rate: share of parameters that become personal per round, so that masks fill early.
+        same_as: the paper's data set that this is.
+        root: where its files lie below VERGENCE_DATA; None: --root must say; "" for no files.
+        note: what differs from the paper.
+    """
+
+    name: str
+    kind: Literal["real", "generated", "toy"]
+    papers: tuple[str, ...]
+    table: Mapping[str, Any]
+    rounds: int
+    quantities: Mapping[str, tuple[str, ...]]
+    rho: float = 0.5
+    rate: float = 0.05
+    same_as: str = ""
+    root: str | None = ""
+    note: str = ""
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+        return self.table["task"]["name"]
+
+
+def _still(
+    name: str, grid: list[int], sigma: float, local: Mapping[str, Any], **more: Any
+) -> _Table:
+    return {
+        "task": {"name": "gaze_map", "criterion": "kl", "sigma": sigma, "score_from": "f1_best"},
+        "model": {"name": "glc_features", "grid": grid, "width": 32},
+        "federation": {"name": name, **more},
+        "local": {**STILLS, **local},
+    }
+
+
+def _video(name: str, steps: int, **options: Any) -> _Table:
+    return {
+        "task": {"name": "gaze_map"},
+        "model": {"name": "glc_vit", "preset": "tiny64"},
+        "federation": {"name": name, **options},
+        "local": {**VIDEO, "steps": steps},
+    }
+
+
+def _eye(model: str, name: str, local: Mapping[str, Any], **options: Any) -> _Table:
+    return {
+        "task": {"name": "gaze_angle"},
+        "model": {"name": model},
+        "federation": {"name": name, **options},
+        "local": dict(local),
+    }
+
+
+TOY = {
+    "task": {"name": "toy"},
+    "model": {"name": "linear", "inputs": 4},
+    "federation": {"name": "toy", "people": 4},
+    "local": {"epochs": 2, "batch": 8, "lr": 0.05},
+}
+BOTH = ("fedcpf", "adaptive")
+EGTEA_FIVE = ["P02", "OP03", "OP04", "OP06", "P04"]
+"""Subjects with enough test clips; the paper does not say who its five clients are."""
+
+GROUNDS = {
+    ground.name: ground
+    for ground in (
+        Ground("ego_synthetic", "generated", ("fedcpf",),
+               _video("ego_synthetic", 2, people=5, clips=80), 100, HIT),
+        Ground("eye_synthetic", "generated", BOTH,
+               _eye("small_eye", "eye_synthetic", EYE_SGD, people=15, size="9x15", quantity=0.8),
+               25, ANGLE, note="small_eye on 9x15 crops, not LeNet on 36x60 patches"),
+        Ground("osie", "real", ("fedcpf",), _still("osie", [30, 40], 0.02, {}), 10, GLC, rate=0.1,
+               root="osie", note="15 viewers of still images: every viewer sees the same ones"),
+        Ground("gazecom", "real", ("fedcpf",),
+               _still("gazecom", [24, 40], 0.03, {"steps": 4, "batch": 8}, window=8),
+               10, GLC, rate=0.1, root="gazecom_video",
+               note="36 viewers of the same clips, frames rebuilt from crops"),
+        Ground("mpiigaze_crops", "real", BOTH, _eye("small_eye", "mpiigaze_crops", EYE_SGD),
+               25, ANGLE, root="eyes/mpiigaze_9x15",
+               note="11 of the 15 people of MPIIGaze, 9x15 centre crops, small_eye"),
+        Ground("mpiigaze", "real", BOTH, _eye("lenet", "mpiigaze", LENET_SGD), 20, ANGLE,
+               same_as="MPIIGaze", root=None,
+               note="the paper states neither rounds nor batch; learning rate 0.01, not its 1e-5"),
+        Ground("egtea", "real", ("fedcpf",), _video("egtea", 20, people=EGTEA_FIVE), 100, HIT,
+               same_as="EGTEA Gaze+", root=None,
+               note="five subjects, each split in time; the paper's five clients are not known"),
+        Ground("ego4d", "real", ("fedcpf",), _video("ego4d", 20), 100, HIT, rho=0.4,
+               same_as="Ego4D", root=None,
+               note="a video is a client; the paper deals them to five"),
+        Ground("toy", "toy", BOTH, TOY, 8, {"main": ("error",)}, rate=0.2),
+    )
+}  # fmt: skip
+
+DEFAULT = {"fedcpf": "ego_synthetic", "adaptive": "eye_synthetic"}
+"""What a paper's tables run on when nobody says."""
+
+
+def ground(paper: str, name: str | None) -> Ground:
+    """Return the data set to run a paper's tables on.
+
+    Raises:
+        ConfigError: it cannot carry them.
+    """
+    name = name or DEFAULT[paper]
+    fit = [g for g in GROUNDS if paper in GROUNDS[g].papers]
+    if name not in fit:
+        raise ConfigError(f"the tables of {paper} cannot run on '{name}'{nearest(name, fit)}")
+    return GROUNDS[name]

@@ -1,0 +1,283 @@
+"""What a reproduced table says: rows beside the paper's, verdicts, and both as text and JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vergence.app.papers.base import PaperTable
+from vergence.app.papers.grounds import Ground
+from vergence.app.papers.running import Result
+from vergence.app.papers.verdicts import Difference, Evidence, Verdict
+from vergence.app.results import write_json
+from vergence.app.saving import replacing
+from vergence.app.style import DASH, METHOD_NAMES, MINUS, metric_name, number
+from vergence.metrics.intervals import interval
+
+COLOUR = {"holds": "green", "does not hold": "red", "not testable here": "yellow"}
+EXTREMES = {"best": min, "worst": max}
+NAMES = METHOD_NAMES | {"fedpac": "FedPAC", "fedadam": "adaptive FL (FedAdam)"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A table as reproduced here.
+
+    Attributes:
+        stamps: what keeps it from being a full result: fast, generated data, changed settings.
+        facts: data, seeds, rounds, budget, machine, command.
+        results: of the parts, by name and protocol.
+    """
+
+    table: PaperTable
+    ground: Ground
+    stamps: tuple[str, ...]
+    facts: Mapping[str, Any]
+    evidence: Evidence
+    verdicts: tuple[Verdict, ...]
+    results: Mapping[tuple[str, str], Result]
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the printed numbers have the unit of ours."""
+        return self.ground.task == self.table.unit
+
+    @property
+    def columns(self) -> list[str]:
+        """The table's columns that exist for this task."""
+        return [c for c in self.table.columns if c in self.ground.quantities or c in EXTREMES]
+
+    def metric(self, column: str) -> str:
+        """Return the metric behind a column."""
+        return self.ground.quantities["main" if column in EXTREMES else column][0]
+
+    def name(self, label: str) -> str:
+        """Return a row's printed name."""
+        for known, printed in NAMES.items():
+            if label == known or label.startswith(f"{known} "):
+                return self.table.rows.get(label, printed + label[len(known) :])
+        return self.table.rows.get(label, label.replace("_", " "))
+
+    def value(self, label: str, column: str) -> float:
+        """Return a row's mean over people, or that of its best or worst person; NaN for none."""
+        people = self.evidence.scores.get(label, {}).get(self.metric(column))
+        if not people:
+            return math.nan
+        values = list(people.values())
+        if column not in EXTREMES:
+            return float(np.mean(values))
+        lower = self.metric(column) in self.evidence.lower
+        return float(EXTREMES[column](values) if lower else EXTREMES[_flip(column)](values))
+
+
+def _flip(column: str) -> str:
+    return "worst" if column == "best" else "best"
+
+
+def scale(metric: str) -> float:
+    """Return the factor from a score to what is printed: shares are printed as percent."""
+    return 100.0 if metric.startswith(("f1", "recall", "precision")) else 1.0
+
+
+def unit(metric: str) -> str:
+    """Return a metric's printed name with its unit."""
+    return metric_name(metric) + (" %" if scale(metric) == 100 else "")
+
+
+def labels(outcome: Outcome) -> list[str]:
+    """Return the rows: the paper's first, then what it lacks, then the priors."""
+    printed = [label for rows in outcome.table.printed.values() for label in rows]
+    return list(dict.fromkeys([*printed, *outcome.evidence.scores, *outcome.evidence.missing]))
+
+
+def rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
+    """Return heads and cells: ours with its interval over people, beside the paper's."""
+    columns = outcome.columns or ["main"]
+    lead = "main" if "main" in columns else columns[0]
+    heads = [""]
+    for column in columns:
+        heads.append(f"{column} person" if column in EXTREMES else unit(outcome.metric(column)))
+        heads += ["95 % interval"] if column == lead else []
+    for data in outcome.table.printed:
+        heads += [f"{data}, printed", "ours - printed"]
+    return heads, [_row(outcome, label, columns, lead) for label in labels(outcome)]
+
+
+def _row(outcome: Outcome, label: str, columns: Sequence[str], lead: str) -> list[str]:
+    cells = [outcome.name(label)]
+    for column in columns:
+        metric = outcome.metric(column)
+        factor, ours = scale(metric), outcome.value(label, column)
+        cells.append(number(factor * ours, 2))
+        if column == lead:
+            people = outcome.evidence.scores.get(label, {}).get(metric, {})
+            ends = interval(people.values()) if people else (math.nan, math.nan)
+            told = ", ".join(number(factor * end, 2) for end in ends)
+            cells.append(f"[{told}]" if people else "not run")
+    at = outcome.table.columns.index(lead) if lead in outcome.table.columns else None
+    for printed in outcome.table.printed.values():
+        theirs = printed.get(label)
+        cells.append("" if theirs is None else " / ".join(number(v, 2) for v in theirs))
+        gap = math.nan
+        if theirs is not None and at is not None and outcome.comparable:
+            metric = outcome.metric(lead)
+            gap = scale(metric) * outcome.value(label, lead) - theirs[at]
+        cells.append(signed(gap) if math.isfinite(gap) else "")
+    return cells
+
+
+def signed(value: float) -> str:
+    """Print a difference with its sign."""
+    return ("+" if value > 0 else "") + number(value, 2)
+
+
+def claims(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
+    """Return heads and cells of the verdicts, one line per pair."""
+    heads = ["claim", "verdict", "better by", "95 % interval", "people", "printed", "reason"]
+    lines = []
+    for verdict in outcome.verdicts:
+        claim = verdict.claim
+        text = f"{claim.text} ({claim.where})"
+        pairs = verdict.differences
+        cells = _difference(pairs[0]) if len(pairs) == 1 else [DASH, "", "", ""]
+        lines.append([text, verdict.word, *cells, verdict.reason])
+        for found in pairs if len(pairs) > 1 else ():
+            these = ", ".join(map(outcome.name, found.these))
+            name = f"\u2003{these} against {outcome.name(found.rival)}"
+            lines.append([name, "", *_difference(found), ""])
+    return heads, lines
+
+
+def _difference(found: Difference) -> list[str]:
+    factor = scale(found.metric)
+    ends = ", ".join(number(factor * end, 2) for end in (found.lo, found.hi))
+    printed = ", ".join(f"{data} {signed(v)}" for data, v in found.printed.items()
+                        if math.isfinite(v))  # fmt: skip
+    gain = f"{signed(factor * found.mean)} ({100 * found.share:+.0f} %)".replace("-", MINUS)
+    return [gain, f"[{ends}]", f"{found.better} of {found.people}", printed]
+
+
+def facts(outcome: Outcome) -> list[str]:
+    """Return the lines that say what this rests on."""
+    told = outcome.facts
+    deciding = dict.fromkeys(unit(outcome.metric(c)) for c in outcome.columns or ["main"])
+    return [
+        f"data: {told['data']} ({outcome.ground.kind}), {told['people']} people"
+        + (f"; {outcome.ground.note}" if outcome.ground.note else ""),
+        f"{told['seeds']} seeds, {told['rounds']} rounds, {told['budget']}; nothing was tuned",
+        f"machine: {told['machine']}; {told['minutes']:.1f} minutes in rounds",
+        f"decided by {', '.join(deciding)}; 95 % t interval over people, seeds averaged "
+        "within a person",
+    ] + ([outcome.table.note] if outcome.table.note else [])
+
+
+def show(outcome: Outcome, console: Console) -> None:
+    """Print rows, verdicts and what they rest on."""
+    console.print()
+    console.print(Text(f"{outcome.table.id}: {outcome.table.title}", style="bold"))
+    for stamp in outcome.stamps:
+        console.print(Text(stamp, style="yellow"))
+    console.print(_grid(*rows(outcome)))
+    console.print()
+    console.print(_grid(*claims(outcome)))
+    console.print()
+    for line in facts(outcome):
+        console.print(Text(line, style="dim"))
+
+
+def _grid(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for i, head in enumerate(heads):
+        grid.add_column(
+            head, justify="left" if i == 0 or head in ("verdict", "reason") else "right"
+        )
+    for line in lines:
+        grid.add_row(*(Text(cell, style=COLOUR.get(cell, "")) for cell in line))
+    return grid
+
+
+def markdown(outcome: Outcome, figure: str | None) -> str:
+    """Return the page of a table."""
+    title = outcome.table.title
+    parts = [f"# {outcome.table.id}", "", f"{title[0].upper()}{title[1:]}.", ""]
+    parts += [line for stamp in outcome.stamps for line in (f"**{stamp}**", "")]
+    parts += [f"`{outcome.facts['command']}`", ""]
+    parts += [f"- {line}" for line in facts(outcome)]
+    parts += ["", _markdown(*rows(outcome)), "## Verdicts", "", _markdown(*claims(outcome))]
+    others = [d for v in outcome.verdicts for d in v.also]
+    if others:
+        heads = ["these", "against", "metric", "better by", "95 % interval", "people"]
+        lines = [[", ".join(map(outcome.name, d.these)), outcome.name(d.rival),
+                  unit(d.metric), *_difference(d)[:3]] for d in others]  # fmt: skip
+        parts += ["## The same pairs in other metrics", "", _markdown(heads, lines)]
+    missing = outcome.evidence.missing
+    if missing:
+        parts += ["## Not run", "", *(f"- {k}: {v}" for k, v in missing.items()), ""]
+    if figure:
+        parts += [f"![{title}]({figure})", ""]
+    return "\n".join(parts)
+
+
+def _markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---"] * len(heads)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *lines)) + "\n"
+
+
+def record(outcome: Outcome) -> dict[str, Any]:
+    """Return everything as JSON values; a number that is not there is null."""
+    found = {
+        "id": outcome.table.id,
+        "title": outcome.table.title,
+        "on": outcome.ground.name,
+        "stamps": list(outcome.stamps),
+        **outcome.facts,
+        "metrics": {c: outcome.metric(c) for c in outcome.columns},
+        "rows": {
+            label: {"ours": {c: outcome.value(label, c) for c in outcome.columns},
+                    "interval": _ends(outcome, label),
+                    "printed": {data: dict(zip(outcome.table.columns, table[label], strict=True))
+                                for data, table in outcome.table.printed.items()
+                                if label in table}}
+            for label in labels(outcome)
+        },
+        "claims": [
+            {"text": v.claim.text, "where": v.claim.where, "quantity": v.claim.quantity,
+             "margin": v.claim.margin, "verdict": v.word, "reason": v.reason,
+             "differences": [asdict(d) for d in v.differences],
+             "also": [asdict(d) for d in v.also]}
+            for v in outcome.verdicts
+        ],
+        "not_run": dict(outcome.evidence.missing),
+    }  # fmt: skip
+    return _finite(found)
+
+
+def _ends(outcome: Outcome, label: str) -> dict[str, tuple[float, float]]:
+    people = outcome.evidence.scores.get(label, {})
+    return {c: interval(people[outcome.metric(c)].values()) for c in outcome.columns
+            if c not in EXTREMES and people.get(outcome.metric(c))}  # fmt: skip
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write(outcome: Outcome, folder: Path, figure: str | None) -> None:
+    """Write verdicts.json and report.md."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "verdicts.json", record(outcome))
+    with replacing(folder / "report.md") as scratch:
+        scratch.write_text(markdown(outcome, figure), encoding="utf-8")

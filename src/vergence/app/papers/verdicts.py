@@ -1,0 +1,161 @@
+"""Verdicts: a claim against the 95 % interval of paired differences over people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from vergence.app.papers.base import Claim, Pair, PaperTable, Scores
+from vergence.app.papers.grounds import Ground
+from vergence.metrics.intervals import interval
+
+TIE = 1e-12
+"""Differences below the rounding of a mean of float64 count as equal."""
+
+Word = Literal["holds", "does not hold", "not testable here"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better `these` are than `rival` over people, in the units of the metric.
+
+    Positive means better, whatever the direction of the metric; `share` is the mean difference
+    over the rival's mean, NaN where that is 0. `eased` is the interval that the verdict rests on:
+    of the difference plus the claim's margin, a share of each person's rival value. `printed` maps
+    the paper's data set to its own difference, NaN where a number is missing.
+    """
+
+    these: tuple[str, ...]
+    rival: str
+    metric: str
+    mean: float
+    share: float
+    lo: float
+    hi: float
+    eased: tuple[float, float]
+    better: int
+    people: int
+    printed: Mapping[str, float]
+
+    @property
+    def word(self) -> str:
+        """What the interval says: `claimed` side, `opposite` side, or `none`."""
+        low, high = self.eased
+        return "claimed" if low > 0 else "opposite" if high < 0 else "none"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, judged on its deciding metric, and the differences in the other metrics."""
+
+    claim: Claim
+    word: Word
+    reason: str
+    differences: tuple[Difference, ...] = ()
+    also: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the runs of a table gave.
+
+    Attributes:
+        scores: of every row.
+        lower: metrics where less is better.
+        missing: rows that could not be run here, and why.
+        barred: rows that ran but must not be judged, and why.
+    """
+
+    scores: Scores
+    lower: frozenset[str]
+    missing: Mapping[str, str]
+    barred: Mapping[str, str]
+
+
+def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -> Verdict:
+    """Return the verdict on one claim.
+
+    Every interval above 0: holds. One below 0: does not hold, the opposite was found. Otherwise it
+    does not hold here: no difference was shown. A row or score that is not there: not testable.
+    """
+    reason = claim.untestable or _obstacle(claim, ground, evidence)
+    if reason:
+        return Verdict(claim, "not testable here", reason)
+    metrics = ground.quantities[claim.quantity]
+    found = [_difference(table, claim, pair, metrics[0], evidence) for pair in claim.pairs]
+    also = [
+        _difference(table, claim, pair, metric, evidence)
+        for metric in metrics[1:]
+        for pair in claim.pairs
+    ]
+    word, why = _word(found)
+    if claim.margin:
+        ends = "; ".join(f"[{d.eased[0]:.3g}, {d.eased[1]:.3g}]" for d in found)
+        why += f" (interval with the margin of {claim.margin:.0%}: {ends})"
+    return Verdict(claim, word, why, tuple(found), tuple(also))
+
+
+def _word(found: Sequence[Difference]) -> tuple[Word, str]:
+    if any(math.isnan(d.lo) for d in found):
+        return "not testable here", "one person: nothing is known about the spread over people"
+    against = [d for d in found if d.word == "opposite"]
+    open_ = [d for d in found if d.word == "none"]
+    if against:
+        return "does not hold", f"opposite found against {_rivals(against)}"
+    if open_:
+        return "does not hold", f"no difference shown here against {_rivals(open_)}"
+    return "holds", "every interval excludes 0 on the claimed side"
+
+
+def _rivals(found: Sequence[Difference]) -> str:
+    return ", ".join(d.rival for d in found)
+
+
+def _obstacle(claim: Claim, ground: Ground, evidence: Evidence) -> str:
+    if claim.quantity not in ground.quantities:
+        return f"the task {ground.task} has no {claim.quantity}"
+    named = dict.fromkeys(label for p in claim.pairs for label in (*p.these, p.rival))
+    for label in named:
+        for reasons in (evidence.missing, evidence.barred):
+            if label in reasons:
+                return f"{label}: {reasons[label]}"
+        if label not in evidence.scores:
+            return f"no row '{label}' was run"
+    return ""
+
+
+def _difference(
+    table: PaperTable, claim: Claim, pair: Pair, metric: str, evidence: Evidence
+) -> Difference:
+    scores = evidence.scores
+    rival = scores[pair.rival][metric]
+    sign = -1.0 if metric in evidence.lower else 1.0
+    people = [p for p in rival if all(p in scores[label][metric] for label in pair.these)]
+    mine = np.array([np.mean([scores[label][metric][p] for label in pair.these]) for p in people])
+    other = np.array([rival[p] for p in people])
+    gain = sign * (mine - other)
+    level = abs(float(other.mean()))
+    share = float(gain.mean()) / level if level else math.nan
+    return Difference(
+        pair.these, pair.rival, metric, float(gain.mean()), share, *interval(gain),
+        interval(gain + claim.margin * np.abs(other)), int((gain > TIE).sum()), len(people),
+        _printed(table, claim, pair),
+    )  # fmt: skip
+
+
+def _printed(table: PaperTable, claim: Claim, pair: Pair) -> dict[str, float]:
+    """Return the paper's own difference, data set by data set."""
+    if claim.quantity not in table.columns:
+        return {}
+    at = table.columns.index(claim.quantity)
+    sign = -1.0 if table.unit == "gaze_angle" else 1.0
+    found = {}
+    for data, rows in table.printed.items():
+        if all(label in rows for label in (*pair.these, pair.rival)):
+            mine = float(np.mean([rows[label][at] for label in pair.these]))
+            found[data] = sign * (mine - rows[pair.rival][at])
+    return found

@@ -1,0 +1,278 @@
+"""`vergence evaluate`: an experiment under one protocol, in folds that can be interrupted.
+
+Within OUT every protocol has its folder: `within` and `leave-one-out`, `late`, `people` hold runs;
+what is measured on them (`matrix`, `conditions`) lies beside. Docs: docs/protocols.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from vergence.app import measures, merging, stamp
+from vergence.app.config import Experiment, check
+from vergence.app.curves import Curves, present, write_csv
+from vergence.app.newcomers import Judge, Part
+from vergence.app.run import Loaded, digest, load_data, resume, start
+from vergence.app.runs import Run, Study, read
+from vergence.app.saved import read_saved
+from vergence.app.style import digits, metric_name, number, title
+from vergence.errors import ConfigError, PartialRun
+from vergence.metrics.intervals import interval
+
+WITHIN, LEAVE, LATE, PEOPLE = "within", "leave-one-out", "late", "people"
+GROWTH, UNSEEN = (5, 10, 15, 30), 5
+"""Numbers of people to train on, and how many others are measured, for protocol `people`."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An experiment with `methods`, its data, where its protocols lie, and where to tell of it.
+
+    `sizes` and `unseen` are for protocol `people`: how many train, and how many others, the last
+    of the data, are measured.
+    """
+
+    experiment: Experiment
+    loaded: Loaded
+    out: Path
+    console: Console
+    sizes: tuple[int, ...] = GROWTH
+    unseen: int = UNSEEN
+
+    @property
+    def people(self) -> tuple[str, ...]:
+        """Everybody in the data."""
+        return tuple(self.loaded.raw.clients)
+
+    def judge(self, folder: Path, seed: int) -> Judge:
+        """Return one seed of a finished run, to be measured on everybody's data."""
+        return Judge(read_saved(folder, seed), self.loaded.ready)
+
+
+def evaluate(
+    protocol: str,
+    experiment: Experiment,
+    out: Path,
+    console: Console,
+    sizes: Sequence[int] = GROWTH,
+    unseen: int = UNSEEN,
+) -> None:
+    """Run what a protocol needs and is not there yet, measure, and print.
+
+    Raises:
+        ConfigError: an unknown protocol, or an experiment or data that does not suit it.
+        PartialRun: interrupted; the same command goes on.
+        StateError: OUT was begun with another experiment, code or data.
+    """
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"no protocol '{protocol}'; known: {', '.join(PROTOCOLS)}")
+    if not experiment.several:
+        table = {k: v for k, v in experiment.table.items() if k != "method"}
+        experiment = check({**table, "methods": [experiment.table["method"]]})
+    scene = Scene(experiment, load_data(experiment), out, console, tuple(sizes), unseen)
+    try:
+        PROTOCOLS[protocol](scene)
+    except PartialRun as error:
+        reason = str(error).partition(";")[0]
+        raise PartialRun(f"{reason}; what is done is kept: give the same command again") from None
+    summarise(out, console)
+
+
+def ran(scene: Scene, experiment: Experiment, folder: Path, people: Sequence[str]) -> Path:
+    """Run an experiment on these people, or go on with it; a finished one is left as it is."""
+    experiment = replace(experiment, dataset=Part(scene.loaded.raw, tuple(people)))
+    if not (folder / "config.toml").exists():
+        start(experiment, folder)
+        return folder
+    sha = digest(scene.loaded.ready.only(people))  # a finished run resumes without looking
+    stamp.check(folder, {"config": stamp.config_digest(experiment.table), "data": sha})
+    resume(experiment, folder)
+    return folder
+
+
+def within(scene: Scene) -> Path:
+    """Train on everybody, test on everybody's test part: what `vergence run` does."""
+    return ran(scene, scene.experiment, scene.out / WITHIN, scene.people)
+
+
+def leave_one_out(scene: Scene) -> Path:
+    """Train without one person, score that person; everybody in turn."""
+    others = {p: [c for c in scene.people if c != p] for p in scene.people}
+    if len(others) < 2:
+        raise ConfigError("leave-one-out needs two people or more; the data has one")
+    folds = {}
+    for number_, (person, rest) in enumerate(others.items(), start=1):
+        scene.console.print(f"without {person} ({number_} of {len(others)})", highlight=False)
+        folder = scene.out / LEAVE / "folds" / person
+        folds[person] = ran(scene, scene.experiment, folder, rest)
+
+    def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
+        return scene.judge(folds[person] / label, seed).stranger(person, others[person])
+
+    split = "leave one person out: trained on all others, tested on the test part of"
+    merging.merge(scene.experiment, scene.loaded, scene.out / LEAVE, folds, score, split)
+    return scene.out / LEAVE
+
+
+def late(scene: Scene) -> Path:
+    """Let one person join after half of the rounds; everybody in turn."""
+    presence, rounds = scene.experiment.plan.presence, scene.experiment.plan.rounds
+    if presence.trace or presence.rhythm:
+        raise ConfigError("late writes a presence trace of its own: take trace and rhythm out")
+    pooled = [label for label, m in scene.experiment.methods.items() if m.pooled]
+    if pooled:
+        raise ConfigError(
+            f"late: '{pooled[0]}' has everybody's data from the start; take it out of methods"
+        )
+    folds = {}
+    for place, person in enumerate(scene.people, start=1):
+        scene.console.print(f"{person} is late ({place} of {len(scene.people)})", highlight=False)
+        folder = scene.out / LATE / "folds" / person
+        lines = [f"{c},{rounds // 2 if c == person else 0},1,1\n" for c in scene.people]
+        folder.mkdir(parents=True, exist_ok=True)
+        trace = folder / "trace.csv"
+        trace.write_text("client,round,idle,charging\n" + "".join(lines))
+        table = {**scene.experiment.table.get("presence", {}), "trace": str(trace.resolve())}
+        changed = check({**scene.experiment.table, "presence": table})
+        folds[person] = ran(scene, changed, folder, scene.people)
+
+    def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
+        rows = [r for r in read(folds[person] / label).runs[0].values
+                if r.person == person and r.seed == seed]  # fmt: skip
+        found: dict[str, dict[str, float]] = {}
+        for row in rows:
+            found.setdefault(row.evaluation, {})[row.metric] = row.value
+        return found
+
+    split = f"one person joins at round {rounds // 2} of {rounds}; tested on"
+    merging.merge(scene.experiment, scene.loaded, scene.out / LATE, folds, score, split)
+    return scene.out / LATE
+
+
+def growth(scene: Scene) -> None:
+    """Train on more and more people, measure the same others as newcomers."""
+    sizes, people = scene.sizes, scene.people
+    needed = max(sizes) + scene.unseen
+    if min(sizes) < 1 or scene.unseen < 1 or needed > len(people):
+        raise ConfigError(
+            f"people: training on {', '.join(map(str, sizes))} and testing on {scene.unseen} "
+            f"others takes {needed} people, the data has {len(people)}: give fewer, or more data"
+        )
+    strangers = people[-scene.unseen :]
+    values: dict[str, np.ndarray] = {}
+    seeds = scene.experiment.plan.seeds
+    for column, size in enumerate(sizes):
+        scene.console.print(f"{size} people", highlight=False)
+        folder = scene.out / PEOPLE / f"n{size:02d}"
+        ran(scene, scene.experiment, folder, people[:size])
+        for label in scene.experiment.methods:
+            table = values.setdefault(label, np.zeros((len(strangers), len(sizes))))
+            for seed in seeds:
+                judge = scene.judge(folder / label, seed)
+                for row, person in enumerate(strangers):
+                    got = judge.stranger(person, people[:size])["P0"]
+                    table[row, column] += got[judge.saved.task.headline] / len(seeds)
+    headline = scene.experiment.task(seeds[0]).headline
+    how = f"newcomers, {len(seeds)} seeds"
+    curves = Curves(headline, "people in training", strangers, sizes, values, how)
+    present(curves, scene.out / PEOPLE / "people.png", scene.console)
+
+
+def matrix(scene: Scene) -> None:
+    """Measure everybody's final model on everybody's test data."""
+    folder = within(scene)
+    measures.write_matrix(scene.experiment, scene.judge, folder, scene.people, scene.console)
+
+
+def conditions(scene: Scene) -> None:
+    """Split everybody's error by what was recorded about the samples."""
+    folder = within(scene)
+    measures.write_conditions(scene.experiment, scene.judge, folder, scene.people, scene.console)
+
+
+def score(scene: Scene) -> None:
+    """Run both protocols that the combined score needs."""
+    within(scene)
+    leave_one_out(scene)
+
+
+PROTOCOLS: Mapping[str, Callable[[Scene], Any]] = {
+    WITHIN: within,
+    LEAVE: leave_one_out,
+    "score": score,
+    LATE: late,
+    PEOPLE: growth,
+    "matrix": matrix,
+    "conditions": conditions,
+}
+
+
+def combined(specific: float, independent: float, lower_is_better: bool) -> float:
+    """Return the harmonic mean of how good a method is for people it knows and for strangers.
+
+    Where less is better, goodness is 1 / error, and its harmonic mean is that of the mean error:
+    what a user sees on average who is known with probability one half. Elsewhere it is
+    2 / (1 / specific + 1 / independent), and 0 if either is not above 0.
+    """
+    if lower_is_better:
+        return (specific + independent) / 2
+    if min(specific, independent) <= 0:
+        return 0.0
+    return 2 / (1 / specific + 1 / independent)
+
+
+def summarise(out: Path, console: Console) -> None:
+    """Print the headline under each protocol done in OUT, and the combined score; write it too."""
+    done = {name: read(out / name) for name in (WITHIN, LEAVE, LATE)
+            if (out / name / "index.json").exists()}  # fmt: skip
+    if not done:
+        return
+    first = next(iter(done.values()))
+    lower = first.headline in first.lower_is_better
+    columns: dict[str, dict[str, dict[str, float]]] = {}
+    for run in first.runs:
+        scores = {name: found.scores(first.headline) for name, study in done.items()
+                  if (found := _same(study, run)) is not None}  # fmt: skip
+        if WITHIN in scores and LEAVE in scores:
+            scores["combined"] = {
+                p: combined(value, scores[LEAVE][p], lower)
+                for p, value in scores[WITHIN].items() if p in scores[LEAVE]
+            }  # fmt: skip
+        columns[run.label] = scores
+    names = list(dict.fromkeys(name for scores in columns.values() for name in scores))
+    places = digits(float(np.mean(list(v.values()))) for s in columns.values() for v in s.values())
+    grid = Table("", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in names:
+        grid.add_column(name, justify="right", no_wrap=True)
+    for run in first.runs:
+        grid.add_row(title(run), *(_cell(columns[run.label].get(n), places) for n in names))
+    sense = ", lower is better" if lower else ""
+    console.print(f"\n{metric_name(first.headline)}: mean and 95 % interval over people{sense}",
+                  style="bold", soft_wrap=True)  # fmt: skip
+    console.print(grid)
+    write_csv(
+        out / "protocols.csv", ("label", "protocol", "person", "metric", "value"),
+        ((label, name, person, first.headline, repr(float(value)))
+         for label, scores in columns.items() for name, values in scores.items()
+         for person, value in values.items()),
+    )  # fmt: skip
+
+
+def _same(study: Study, run: Run) -> Run | None:
+    return next((r for r in study.runs if r.label == run.label), None)
+
+
+def _cell(values: Mapping[str, float] | None, places: int) -> str:
+    if not values:
+        return ""
+    listed = list(values.values())
+    ends = ", ".join(number(end, places) for end in interval(listed))
+    return f"{number(float(np.mean(listed)), places)} [{ends}]"

@@ -1,0 +1,263 @@
+"""`vergence reproduce`: a paper's tables run again, and a verdict on every claim."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vergence.app.config import data_root
+from vergence.app.papers import adaptive, fedcpf, figures, outcome
+from vergence.app.papers.base import PaperTable
+from vergence.app.papers.catalog import ELSEWHERE, NOT_YET
+from vergence.app.papers.checks import Finding, check_adaptive, check_fedcpf
+from vergence.app.papers.grounds import DEFAULT, GROUNDS, Ground, ground
+from vergence.app.papers.outcome import Outcome
+from vergence.app.papers.running import PROTOCOLS, SEEDS, Planned, Result, Wish, plan
+from vergence.app.papers.verdicts import Evidence, judge
+from vergence.app.style import save
+from vergence.data.mpiigaze_crops import MpiigazeCrops
+from vergence.errors import ConfigError, DataError, nearest
+from vergence.metrics.angles import angular_error_deg, mean_direction
+
+TABLES: dict[str, PaperTable] = {t.id: t for t in (*fedcpf.TABLES, *adaptive.TABLES)}
+HOME = Path("runs/reproduce")
+CROPS = "mpiigaze_crops"
+
+
+def tables(ids: Sequence[str]) -> list[PaperTable]:
+    """Return the tables of these ids; a paper's name stands for all of its own.
+
+    Raises:
+        ConfigError: an id that is unknown, or not reproduced in this version.
+    """
+    if not ids:
+        raise ConfigError("name a table, such as fedcpf/table1; `vergence reproduce --list`")
+    found: dict[str, PaperTable] = {}
+    for name in ids:
+        own = [t for t in TABLES.values() if name in (t.id, t.paper)]
+        if not own and name in NOT_YET:
+            raise ConfigError(f"{name} is not reproduced yet (issue {NOT_YET[name]})")
+        if not own and name in ELSEWHERE:
+            raise ConfigError(f"{name} is a picture of the method: `{ELSEWHERE[name]}`")
+        if not own:
+            raise ConfigError(f"no table '{name}'{nearest(name, [*TABLES, *DEFAULT])}")
+        found |= {t.id: t for t in own}
+    return list(found.values())
+
+
+def reproduce(
+    ids: Sequence[str],
+    console: Console,
+    *,
+    on: str | None = None,
+    wish: Wish = Wish(),  # noqa: B008
+    out: Path | None = None,
+) -> list[Outcome]:
+    """Run the tables, or go on with them; print each and write it to OUT/ID.
+
+    Raises:
+        ConfigError: an id, data set, folder or setting that cannot be used.
+        StateError: OUT holds the same table with other settings.
+        PartialRun: interrupted; the same command goes on.
+    """
+    wanted = [(table, ground(table.paper, on)) for table in tables(ids)]
+    plans = {table.id: [plan(part, where, wish) for part in table.parts]
+             for table, where in wanted}  # fmt: skip
+    done = []
+    for table, where in wanted:
+        home = out or HOME / where.name
+        results = run_parts(plans[table.id], home / table.paper / "runs")
+        found = gather(table, where, wish, plans[table.id], results)
+        drawn = figures.draw(found)
+        name = f"{table.id.rpartition('/')[2]}.png" if drawn else None
+        outcome.write(found, home / table.id, name)
+        if drawn and name:
+            save(drawn, home / table.id / name)
+        outcome.show(found, console)
+        console.print(f"written: {home / table.id}", soft_wrap=True)
+        done.append(found)
+    return done
+
+
+def run_parts(parts: Sequence[Planned], folder: Path) -> dict[tuple[str, str], Result]:
+    """Run every part that can run, each in its own folder."""
+    found = {}
+    for planned in parts:
+        part = planned.part
+        if planned.experiment is not None:
+            run = PROTOCOLS[part.protocol]
+            found[part.name, part.protocol] = run(part, planned.experiment, folder / part.name)
+    return found
+
+
+def gather(
+    table: PaperTable,
+    where: Ground,
+    wish: Wish,
+    parts: Sequence[Planned],
+    results: dict[tuple[str, str], Result],
+) -> Outcome:
+    """Judge the claims of a table on what its parts gave."""
+    scores: dict[str, Any] = {}
+    lower: frozenset[str] = frozenset()
+    for result in results.values():
+        scores |= result.scores
+        lower = lower or result.study.lower_is_better
+    for result in results.values():
+        for prior, people in result.study.priors.items():
+            by_metric = {metric: {p: told[metric] for p, told in people.items()}
+                         for metric in next(iter(people.values()))}  # fmt: skip
+            scores.setdefault(f"{prior} (prior)", by_metric)
+    evidence = Evidence(
+        scores, lower, {k: v for p in parts for k, v in p.missing.items()},
+        {k: v for p in parts for k, v in p.barred.items()},
+    )  # fmt: skip
+    verdicts = tuple(judge(table, claim, where, evidence) for claim in table.claims)
+    told = facts(parts, results)
+    return Outcome(table, where, stamps(where, wish, told), told, evidence, verdicts, results)
+
+
+def stamps(where: Ground, wish: Wish, told: dict[str, Any]) -> tuple[str, ...]:
+    """Return what every output of a table must carry in plain sight."""
+    found = []
+    if told["seeds"] < SEEDS:
+        found.append(f"fast: {told['seeds']} of {SEEDS} seeds")
+    if told["rounds"] < where.rounds:
+        found.append(f"fast: {told['rounds']} of {where.rounds} rounds")
+    if where.kind == "generated":
+        found.append("generated data: shows what the methods do, not what people do")
+    if where.kind == "toy":
+        found.append("toy data: tries the machinery, says nothing about gaze")
+    changed = [item for item in wish.sets if not item.startswith("run.workers=")]
+    if changed:
+        found.append(f"changed settings: {', '.join(changed)}")
+    return tuple(found)
+
+
+def facts(parts: Sequence[Planned], results: dict[tuple[str, str], Result]) -> dict[str, Any]:
+    """Return data, people, seeds, rounds, budget, machine and command.
+
+    Raises:
+        ConfigError: no part of the table could run.
+    """
+    if not results:
+        reason = next((why for p in parts for why in p.missing.values()), "no part")
+        raise ConfigError(f"nothing of this table can run: {reason}")
+    experiment = next(p.experiment for p in parts if p.experiment is not None)
+    runs = [run for result in results.values() for run in result.study.runs]
+    first = runs[0]
+    box_, data = first.provenance["environment"], first.provenance["data"]
+    local = experiment.table["local"]
+    work = f"{local['steps']} steps" if local.get("steps") else f"{local['epochs']} epochs"
+    return {
+        "data": data["name"],
+        "data_sha256": data["sha256"],
+        "people": len(first.people),
+        "seeds": len(first.seeds),
+        "rounds": first.results["rounds"],
+        "budget": f"{work} of batch {local['batch']} per person and round",
+        "experiment": {k: v for k, v in experiment.table.items() if k != "methods"},
+        "machine": f"{box_['platform'].split('-')[0]} {box_['processor']}, {os.cpu_count()} cores, "
+        f"Python {box_['python']}, torch {box_['torch']}",
+        "minutes": sum(float(r.results["seconds"]) for r in {r.folder: r for r in runs}.values())
+        / 60,
+        "code": first.provenance["code"],
+        "command": "vergence " + shlex.join(sys.argv[1:]),
+    }
+
+
+def listing(console: Console, out: Path | None = None) -> None:
+    """Print every table id: what it runs on here, what it would run on, and what is in OUT."""
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for head in ("id", "what", "runs here on", "with --root on", f"in {out or HOME}"):
+        grid.add_column(head, no_wrap=head == "id")
+    for table in TABLES.values():
+        fit = [g for g in GROUNDS.values() if table.paper in g.papers and g.kind != "toy"]
+        here = [g.name for g in fit if at_hand(g)]
+        away = [g.name for g in fit if not at_hand(g)]
+        grid.add_row(table.id, table.title, ", ".join(here), ", ".join(away), status(table.id, out))
+    for name, command in ELSEWHERE.items():
+        grid.add_row(name, "a picture of the method", "", "", f"`{command}`")
+    for name, issue in NOT_YET.items():
+        grid.add_row(Text(name, style="dim"), "", "", "", Text(f"issue {issue}: not yet", "dim"))
+    console.print(grid)
+
+
+def at_hand(where: Ground) -> bool:
+    """Tell whether a data set needs no files, or has them in their usual place."""
+    if not where.root:
+        return where.root == ""
+    folder = data_root(where.root)
+    return folder is not None and Path(folder).is_dir()
+
+
+def status(name: str, out: Path | None) -> str:
+    """Return what earlier runs of a table found."""
+    paths = [out / name] if out else sorted(HOME.glob(f"*/{name}"))
+    told = []
+    for path in paths:
+        file = path / "verdicts.json"
+        if not file.is_file():
+            continue
+        try:
+            found = json.loads(file.read_text())
+            words = [claim["verdict"] for claim in found["claims"]]
+            fast = ", fast" if any(s.startswith("fast") for s in found["stamps"]) else ""
+            told.append(
+                f"{found['on']}, {found['seeds']} seeds{fast}: {words.count('holds')} of "
+                f"{len(words)} hold, {words.count('not testable here')} not testable"
+            )
+        except (ValueError, KeyError, TypeError):
+            told.append(f"{file} is damaged")
+    return "; ".join(told) or "not run"
+
+
+def check_paper(ids: Sequence[str], console: Console) -> list[Finding]:
+    """Print what the published numbers give when they are computed again."""
+    papers = dict.fromkeys(t.paper for t in tables(ids or list(DEFAULT)))
+    found = []
+    for paper in papers:
+        grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_lines=True)
+        for head in (f"{paper}: printed or implied", "computed", "verdict"):
+            grid.add_column(head)
+        own = check_fedcpf() if paper == "fedcpf" else check_adaptive(*mean_gaze())
+        for finding in own:
+            style = "green" if finding.ok else "red"
+            grid.add_row(finding.says, finding.computed, Text(finding.verdict, style))
+        console.print(grid)
+        found += own
+    return found
+
+
+def mean_gaze() -> tuple[float | None, int]:
+    """Return the error of predicting the others' mean gaze, and of how many people.
+
+    Measured on the MPIIGaze crops where they are at hand: each person against the mean direction
+    of everybody else's samples. Without them (None, 0).
+    """
+    where = GROUNDS[CROPS]
+    if not at_hand(where):
+        return None, 0
+    try:
+        people = MpiigazeCrops().load(data_root(where.root)).people
+    except DataError:
+        return None, 0
+    gaze = {p: torch.cat([part.columns["gaze"] for part in (s.train, s.val, s.test)])
+            for p, s in people.items()}  # fmt: skip
+    errors = []
+    for person, own in gaze.items():
+        others = torch.cat([g for p, g in gaze.items() if p != person])
+        mean = mean_direction(others).expand_as(own)
+        errors.append(float(angular_error_deg(own, mean).mean()))
+    return sum(errors) / len(errors), len(errors)

@@ -1,0 +1,156 @@
+"""Correcting predicted gaze angles for one person, from a few samples with known gaze."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from jaxtyping import Float, Int
+from numpy.random import Generator
+from torch import Tensor
+
+from vergence.core.ranges import check_ranges
+from vergence.errors import ConfigError
+from vergence.metrics.angles import angular_error_deg
+
+Eyes = Literal["together", "apart", "each"]
+COUNTS = (0, 1, 5, 9, 20, 50, 100)
+"""Calibration samples of the usual curve."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """q -> q + offset + (q - centre) slope; centre and offset `[*, 2]`, slope `[*, 2, 2]`."""
+
+    centre: Tensor
+    offset: Tensor
+    slope: Tensor
+
+    def __call__(self, predicted: Float[Tensor, "*batch n 2"]) -> Float[Tensor, "*batch n 2"]:
+        """Return corrected angles (pitch, yaw) in radians."""
+        apart = predicted - self.centre.unsqueeze(-2)
+        return predicted + self.offset.unsqueeze(-2) + apart @ self.slope
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fit a correction of (pitch, yaw) by penalised least squares.
+
+    With residuals r = true - predicted of k samples and x = predicted - their mean, the offset is
+    sum(r) / (k + offset_prior) and the slope minimises sum |r - mean(r) - x slope|^2 +
+    (slope_prior + ridge k) |slope|^2, so that it shrinks towards no change.
+
+    Attributes:
+        offset_prior: that many samples without error are added: shrinkage for small k.
+        slope_prior: ridge penalty, radians squared; infinite: an offset alone.
+        ridge: ridge penalty per sample, radians squared.
+
+    Source: eyeimages design note, 0.8 and 1.6.
+    """
+
+    offset_prior: Annotated[float, Ge(0)] = 0.0
+    slope_prior: Annotated[float, Ge(0)] = math.inf
+    ridge: Annotated[float, Ge(0)] = 0.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "calibration")
+        if self.slope_prior + self.ridge == 0:
+            raise ConfigError(
+                "calibration: slope_prior or ridge must be above 0, or two samples fix no slope"
+            )
+
+    def fit(
+        self,
+        predicted: Float[Tensor, "*batch k 2"],
+        true: Float[Tensor, "*batch k 2"],
+        weight: Float[Tensor, "*batch k"] | None = None,
+    ) -> Correction:
+        """Fit to k samples; a weight of 0 leaves a sample out, without any nothing is changed."""
+        w = torch.ones_like(predicted[..., 0]) if weight is None else weight
+        count = w.sum(-1, keepdim=True)
+        among = w.unsqueeze(-1) / count.clamp(min=1).unsqueeze(-1)
+        residual = true - predicted
+        centre, mean = (among * predicted).sum(-2), (among * residual).sum(-2)
+        offset = mean * count / (count + self.offset_prior).clamp(min=1)
+        if math.isinf(self.slope_prior):
+            return Correction(centre, offset, torch.zeros(*mean.shape, 2, dtype=mean.dtype))
+        x = (predicted - centre.unsqueeze(-2)) * w.unsqueeze(-1)
+        penalty = (self.slope_prior + self.ridge * count.clamp(min=1)).unsqueeze(-1)
+        gram = x.mT @ x + penalty * torch.eye(2, dtype=x.dtype)
+        slope = torch.linalg.solve(gram, x.mT @ (residual - mean.unsqueeze(-2)))
+        return Correction(centre, offset, slope)
+
+
+KINDS = {
+    "offset": Calibration(),
+    "shrunk offset": Calibration(offset_prior=3),
+    "affine": Calibration(slope_prior=0, ridge=1e-3),
+    "shrunk affine": Calibration(offset_prior=3, slope_prior=0.4),
+}
+"""Ways to correct angles; `offset` and `affine` are those of the eyeimages note, 1.6."""
+
+
+def orders(n: int, draws: int, rng: Generator) -> Int[Tensor, "draws n"]:
+    """Return random orders of n samples; the first k of each are the calibration samples."""
+    return torch.from_numpy(np.stack([rng.permutation(n) for _ in range(draws)]))
+
+
+def errors_deg(
+    calibration: Calibration,
+    predicted: Float[Tensor, "n 2"],
+    true: Float[Tensor, "n 2"],
+    order: Int[Tensor, "draws n"],
+    counts: Sequence[int] = COUNTS,
+    side: Int[Tensor, " n"] | None = None,
+    eyes: Eyes = "together",
+) -> Float[Tensor, "counts draws"]:
+    """Return the mean angular error (degrees) of one person over the samples not drawn.
+
+    Args:
+        calibration: how to correct.
+        predicted: (pitch, yaw) in radians.
+        true: likewise.
+        order: of the samples, one row per draw.
+        counts: k, numbers of calibration samples.
+        side: 0 left, 1 right; needed unless both eyes are calibrated together.
+        eyes: one correction for both eyes (`together`), or one per eye: from the k samples that
+            happen to be of it (`apart`), or from k samples of each eye (`each`).
+
+    Raises:
+        ConfigError: k leaves no sample to test on, or the sides are not known.
+    """
+    if eyes != "together" and side is None:
+        raise ConfigError(f"eyes = '{eyes}' needs to know which eye a sample shows; the data does "
+                          "not say, use eyes = 'together'")  # fmt: skip
+    groups = torch.zeros(len(true), dtype=torch.int64) if eyes == "together" else side
+    assert groups is not None
+    names = groups.unique().tolist()
+    found = []
+    for k in counts:
+        if k == 0:
+            found.append(angular_error_deg(predicted, true).mean().expand(len(order)))
+            continue
+        rows = _chosen(order, groups, names, k) if eyes == "each" else order[:, :k]
+        if rows.shape[1] >= len(true):
+            raise ConfigError(f"{k} calibration samples of {len(true)} leave none to test on")
+        fixed = predicted.expand(len(order), -1, -1).clone()
+        for name in names:
+            member = groups == name
+            got = calibration.fit(predicted[rows], true[rows], member[rows].to(predicted.dtype))
+            fixed[:, member] = got(fixed[:, member])
+        left = torch.ones(order.shape, dtype=predicted.dtype).scatter_(1, rows, 0.0)
+        found.append((angular_error_deg(fixed, true[None]) * left).sum(1) / left.sum(1))
+    return torch.stack(found)
+
+
+def _chosen(order: Tensor, groups: Tensor, names: Sequence[int], k: int) -> Tensor:
+    """Return the first k samples of every group in each order."""
+    if k > min(int((groups == name).sum()) for name in names):
+        raise ConfigError(f"{k} calibration samples of each eye are more than there are")
+    each = [torch.cat([row[groups[row] == name][:k] for name in names]) for row in order]
+    return torch.stack(each)

@@ -1,0 +1,154 @@
+"""`vergence calibrate`: recorded predictions, and a run that never saw a person."""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tests.app.commands import run
+from vergence.app.calibrate import Options, calibrate
+from vergence.app.config import load
+from vergence.app.newcomers import unseen
+from vergence.app.protocols import evaluate
+from vergence.core.stream import Stream
+from vergence.errors import ConfigError, DataError
+from vergence.metrics.calibration import orders
+
+EYES = """
+task       = { name = "gaze_angle" }
+model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
+federation = { name = "eye_synthetic", people = 3, samples = 120, days = [3, 3], size = "9x15" }
+methods    = ["fedavg", "local_only"]
+local      = { epochs = 1, batch = 16, lr = 0.05 }
+run        = { rounds = 2, evaluate_every = 0, workers = 1 }
+"""
+
+
+def quiet():
+    return Console(file=io.StringIO(), width=120)
+
+
+def table(path):
+    with path.open(newline="") as file:
+        return {(r["kind"], r["person"], int(r["count"])): float(r["value"])
+                for r in csv.DictReader(file)}  # fmt: skip
+
+
+def write_npz(folder: Path, n=80) -> Path:
+    """Two people whose predictions are off by 0.1 in pitch, the right eyes' the other way."""
+    rng = np.random.default_rng(0)
+    gaze = rng.normal(0, 0.1, (2, n, 2))
+    shift = np.where(np.arange(n) < n // 2, 0.1, -0.1)
+    pred = gaze + np.stack([shift, 0 * shift], 1)
+    pred[1] += 0.15
+    path = folder / "predictions.npz"
+    np.savez(path, gaze=gaze, mine=pred, person=np.array(["ann", "bob"]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def left_out(tmp_path_factory):
+    """A leave-one-out evaluation of three synthetic people."""
+    folder = tmp_path_factory.mktemp("loo")
+    (folder / "eyes.toml").write_text(EYES)
+    evaluate("leave-one-out", load(folder / "eyes.toml"), folder / "out", quiet())
+    return folder / "out" / "leave-one-out"
+
+
+def test_predictions_get_a_table_a_figure_and_numbers(tmp_path):
+    source, out, said = write_npz(tmp_path), tmp_path / "cal.png", io.StringIO()
+    options = Options(prediction="mine", counts=(0, 2, 20), draws=5)
+    curves = calibrate(source, out, options, Console(file=said, width=120))
+    assert out.stat().st_size > 5000
+    told = table(out.with_suffix(".csv"))
+    assert {person for _, person, _ in told} == {"ann", "bob"}
+    assert told["offset", "ann", 0] == pytest.approx(np.rad2deg(0.1), rel=0.01)
+    # Both eyes together: ann's biases cancel, bob's common part goes.
+    assert told["offset", "ann", 20] == pytest.approx(np.rad2deg(0.1), rel=0.05)
+    assert told["offset", "bob", 20] < told["offset", "bob", 0] - 1
+    assert curves.values["offset"][1, 0] == told["offset", "bob", 0]
+    assert "shrunk offset" in said.getvalue()
+
+
+def test_eyes_apart_and_one_person(tmp_path):
+    out = tmp_path / "cal.svg"
+    options = Options("bob", "mine", "each", (0, 2), 3)
+    calibrate(write_npz(tmp_path), out, options, quiet())
+    told = table(out.with_suffix(".csv"))
+    assert {person for _, person, _ in told} == {"bob"}
+    assert told["offset", "bob", 2] < 1e-6
+
+
+def test_the_same_choice_the_same_numbers(tmp_path):
+    source = write_npz(tmp_path)
+    for name in ("one.png", "two.png"):
+        options = Options(prediction="mine", counts=(3,), draws=2, seed=4)
+        calibrate(source, tmp_path / name, options, quiet())
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+
+
+def test_bad_predictions_are_named(tmp_path):
+    source, out = write_npz(tmp_path), tmp_path / "x.png"
+    with pytest.raises(DataError, match="pred_lenet"):
+        calibrate(source, out, Options(), quiet())
+    with pytest.raises(ConfigError, match=r"no person 'an'.*did you mean 'ann'"):
+        calibrate(source, out, Options("an", "mine"), quiet())
+    with pytest.raises(ConfigError, match="draws -1"):
+        Options(draws=-1)
+    np.savez(source, gaze=np.zeros((2, 9, 2)), mine=np.zeros((2, 8, 2)))
+    with pytest.raises(DataError, match="the same shape"):
+        calibrate(source, out, Options(prediction="mine"), quiet())
+
+
+def test_a_run_is_calibrated_for_those_it_never_saw(left_out, tmp_path):
+    out = tmp_path / "cal.png"
+    options = Options(counts=(0, 5, 20), draws=2, steps=4)
+    curves = calibrate(left_out / "fedavg", out, options, quiet())
+    assert curves.people == ("p00", "p01", "p02")
+    kinds = ["offset", "shrunk offset", "affine", "shrunk affine", "last layer", "whole model"]
+    assert list(curves.values) == kinds
+    people = (left_out / "fedavg" / "people.csv").read_text()
+    for row, person in enumerate(curves.people):
+        starts = {float(values[row, 0]) for values in curves.values.values()}
+        assert len(starts) == 1
+        assert f"0,{person},P0,angle_error_deg,{starts.pop()!r}" in people
+    assert not np.allclose(curves.values["last layer"], curves.values["whole model"])
+    assert curves.values["offset"][1, 2] == pytest.approx(by_hand(left_out / "fedavg", "p01", 20))
+
+
+def by_hand(folder: Path, person: str, k: int) -> float:
+    """The server's outputs plus the mean residual of the k samples of either draw."""
+    judge = unseen(folder).judge(person)
+    data, errors = judge.ready.people[person], []
+    near, far = (judge.worker.solver.outputs(judge.saved.server.model, part)
+                 for part in (data.train, data.test))  # fmt: skip
+    for rows in orders(len(data.train), 2, Stream("calibrate", 0, 0, person).numpy())[:, :k]:
+        offset = (data.train.columns["gaze"][rows] - near[rows]).mean(0)
+        errors.append(judge.saved.task.metrics(far + offset, data.test)["angle_error_deg"])
+    return float(np.mean(errors))
+
+
+def test_one_fold_and_one_person(left_out, tmp_path):
+    fold = left_out / "folds" / "p01" / "fedavg"
+    assert list(unseen(fold).folders) == ["p01"]
+    with pytest.raises(ConfigError, match="'p00' was not left out"):
+        unseen(fold, "p00")
+    options = Options("p01", counts=(0,), draws=1)
+    curves = calibrate(fold, tmp_path / "cal.png", options, quiet())
+    assert curves.people == ("p01",)
+
+
+def test_what_cannot_be_calibrated_is_said(left_out, tmp_path):
+    out = tmp_path / "cal.png"
+    with pytest.raises(ConfigError, match="shares no model"):
+        calibrate(left_out / "local_only", out, Options(counts=(0,)), quiet())
+    with pytest.raises(ConfigError, match=r"99 samples, but 'p00' has \d\d for training"):
+        calibrate(left_out / "fedavg", out, Options(counts=(99,)), quiet())
+    with pytest.raises(ConfigError, match="column side"):
+        calibrate(left_out / "fedavg", out, Options(eyes="each", counts=(5,)), quiet())
+    whole = run(tmp_path, EYES)
+    with pytest.raises(ConfigError, match="everybody took part"):
+        calibrate(whole / "fedavg", out, Options(), quiet())

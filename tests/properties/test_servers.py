@@ -1,0 +1,118 @@
+"""Servers that do more than average (methods design note, section 7: invariants 2, 3 and 5)."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.scripts import Numbers, params
+from vergence.core.fitting import Fit, Local, Solver
+from vergence.core.site import Federation
+from vergence.core.stream import Stream
+from vergence.core.wire import add_up, reply, seal
+from vergence.data.toy import Toy as People
+from vergence.engines.conduct import Plan, conduct
+from vergence.engines.presence import Presence
+from vergence.engines.store import Folder
+from vergence.engines.turn import drive
+from vergence.methods.fedadagrad import FedAdagrad
+from vergence.methods.fedadam import FedAdam
+from vergence.methods.fedavg import FedAvg
+from vergence.methods.fedavgm import FedAvgM
+from vergence.methods.fedprox import FedProx
+from vergence.methods.fedyogi import FedYogi
+from vergence.methods.qfedavg import QFedAvg
+from vergence.methods.scaffold import Scaffold
+from vergence.models.linear import Linear
+from vergence.tasks.toy import Toy
+
+TASK = Toy(Linear(inputs=20))
+PEOPLE = People(people=3, inputs=20).load()
+LOCAL = Local(epochs=2, batch=8, lr=0.05)
+WHOLE = Local(epochs=3, batch=1000, lr=0.05, clip=0.0)
+BARE = replace(WHOLE, momentum=0.0, weight_decay=0.0)
+AHEAD = replace(WHOLE, nesterov=True)
+SERVERS = [
+    FedAvg(), FedAdam(), FedAdam(variant="seed_exact"), FedAdam(variant="corrected"), FedYogi(),
+    FedAdagrad(beta1=0.5), FedAvgM(), QFedAvg(), Scaffold(),
+]  # fmt: skip
+
+
+def server_after(method, rounds):
+    """Return the server after rounds whose replies are (weight, update, control) each."""
+    server = drive(method.setup(method.server(Numbers((1.0, -2.0))), range(9)), None)
+    two = "control" in method.offer(server, "")
+    for answers in rounds:
+        sealed = [
+            seal(reply(weight=w, model=params(*d), **({"control": params(*e)} if two else {})), 0)
+            for w, d, e in answers
+        ]
+        heard = add_up(sealed, method.offer(server, ""))
+        cohort = [str(i) for i in range(len(answers))]
+        server = drive(method.round(server, cohort), lambda _, heard=heard: heard)
+    return server
+
+
+def vectors(state):
+    return [v.flat for v in vars(state).values() if hasattr(v, "flat")]
+
+
+NUMBER = st.floats(-1.0, 1.0, allow_subnormal=False).filter(lambda x: abs(x) > 1e-3)
+PAIR = st.tuples(NUMBER, NUMBER)
+ROUNDS = st.lists(
+    st.lists(st.tuples(st.floats(0.5, 50.0), PAIR, PAIR), min_size=1, max_size=6),
+    min_size=1,
+    max_size=3,
+)
+
+
+@pytest.mark.parametrize("method", SERVERS, ids=lambda m: type(m).__name__)
+@settings(max_examples=15)
+@given(rounds=ROUNDS, shuffle=st.randoms(use_true_random=False))
+def test_3_permuting_clients_changes_nothing(method, rounds, shuffle):
+    plain = server_after(method, rounds)
+    mixed = server_after(method, [shuffle.sample(answers, len(answers)) for answers in rounds])
+    for one, other in zip(vectors(plain), vectors(mixed), strict=True):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a function that runs a method and gives the server's last model."""
+    count = iter(range(100))
+
+    def go(method, people: Federation = PEOPLE, rounds=5, **presence):
+        folder = Folder(tmp_path / str(next(count)), {"config": "a"})
+        folder.open()
+        plan = Plan(rounds=rounds, evaluate_every=0, workers=1, presence=Presence(**presence))
+        return conduct(method, TASK, people, plan, folder).server.model
+
+    return go
+
+
+@pytest.mark.parametrize("method", [
+    FedAvg(local=WHOLE), FedAvg(local=WHOLE, weights="equal"), FedProx(local=WHOLE, mu=0.5),
+    Scaffold(local=BARE), Scaffold(local=WHOLE), Scaffold(local=AHEAD),
+    Scaffold(local=WHOLE, option="I"), QFedAvg(local=WHOLE, q=0.0),
+])  # fmt: skip
+def test_2_identical_clients_are_single_client_sgd(run, method):
+    """Three copies of one person, whole batches: the solver alone, five fits in a row."""
+    one = PEOPLE.people["p00"]
+    copies = run(method, replace(PEOPLE, people=dict.fromkeys("abc", one)))
+    alone, solver = TASK.init(), Solver(TASK)
+    for _ in range(5):
+        anchor = (alone, method.mu) if isinstance(method, FedProx) else None
+        alone = solver.fit(Fit(alone, one.train, method.local, anchor=anchor), Stream()).params
+    assert torch.allclose(copies.flat, alone.flat, atol=1e-5)
+    assert (alone - TASK.init()).norm() > 0.1
+
+
+@pytest.mark.parametrize("local", [LOCAL, WHOLE, replace(LOCAL, nesterov=True)])
+def test_5_scaffolds_round_0_is_uniform_fedavg(run, local):
+    """With part of the people and lost replies, too; from round 1 on controls tell them apart."""
+    some = {"cohort": 0.7, "lost": 0.2}
+    plain, scaffold = FedAvg(local=local, weights="equal"), Scaffold(local=local)
+    assert torch.equal(run(scaffold, rounds=1, **some).flat, run(plain, rounds=1, **some).flat)
+    assert not torch.equal(run(scaffold, rounds=2).flat, run(plain, rounds=2).flat)
