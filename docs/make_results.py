@@ -28,7 +28,7 @@ def table(study: Study, metrics: tuple[str, ...] | None = None) -> str:
     lines = [line.strip("| ").split(" | ") for line in text.splitlines()]
     lines[0].insert(0, "") if len(lines[0]) < len(lines[1]) else None
     keep = [i for i, head in enumerate(lines[0])
-            if i < 8 or head in {metric_name(m) for m in metrics}]  # fmt: skip
+            if i < 9 or head in {metric_name(m) for m in metrics}]  # fmt: skip
     return "\n".join("| " + " | ".join(row[i] for i in keep) + " |" for row in lines) + "\n"
 
 

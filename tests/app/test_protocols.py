@@ -173,8 +173,10 @@ def test_matrix(scored, tmp_path):
 
 
 def test_late_people_take_part_in_the_second_half_only(tmp_path):
-    methods = TOY.replace("METHODS", 'methods = ["fedavg", "local_only"]')
-    go(tmp_path, "late", tmp_path / "out", methods, "run.rounds=4")
+    methods = TOY.replace("METHODS", 'methods = ["fedavg", "centralised", "local_only"]')
+    said = go(tmp_path, "late", tmp_path / "out", methods, "run.rounds=4")
+    assert "without centralised" in said
+    assert not (tmp_path / "out" / "late" / "centralised").exists()
     fold = tmp_path / "out" / "late" / "folds" / "p01" / "fedavg"
     asked = {}
     for row in rows(fold / "turns.csv"):
@@ -242,8 +244,8 @@ def test_recorded_levels():
 def test_protocols_that_do_not_suit(tmp_path):
     with pytest.raises(ConfigError, match="no protocol 'lopo'; known: within"):
         go(tmp_path, "lopo", tmp_path / "a")
-    with pytest.raises(ConfigError, match="'centralised' has everybody's data"):
-        go(tmp_path, "late", tmp_path / "a")
+    with pytest.raises(ConfigError, match="no method is left"):
+        go(tmp_path, "late", tmp_path / "a", TOY.replace("METHODS", 'methods = ["centralised"]'))
     with pytest.raises(ConfigError, match="presence trace of its own"):
         go(tmp_path, "late", tmp_path / "a", TEXT, "presence.rhythm=true")
     with pytest.raises(ConfigError, match="two people or more"):

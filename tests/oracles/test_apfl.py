@@ -9,12 +9,13 @@ APFL: f1 = x^2 / 2, rate 0.1, received w = 1, own v = 3, alpha = 0.5, two batche
 
 With alpha fixed at 0.5: mix 2, v = 2.9; mix 1.9, v = 2.805.
 
-FedALA: own b = 2, h = 1; the model has b = 3, h = 2; the head has a mix W = 1; x = 1, y = 4, mix
-rate 0.1. d loss / d W = e b (2 - 1) with e = 3 (1 + W) - 4, since the body is the model's:
+FedALA: own b = 2, h = 1; the model has b = 3, h = 3; the head has a mix W = 1; x = 1, y = 4, mix
+rate 0.02. d loss / d W = e b (3 - 1) with e = 3 (1 + 2 W) - 4, since the body is the model's:
 
-    pass 1   W = 1:    e = 2,    W = 1 - 0.1 * 6 = 0.4
-    pass 2   W = 0.4:  e = 0.2,  W = 0.4 - 0.06 = 0.34
-    train    b = 3, h = 1.34: e = 0.02;  b = 3 - 0.002 * 1.34 = 2.99732, h = 1.34 - 0.006 = 1.334
+    pass 1   W = 1:    e = 5,    W = 1 - 0.02 * 30 = 0.4
+    pass 2   W = 0.4:  e = 1.4,  W = 0.4 - 0.02 * 8.4 = 0.232
+    train    b = 3, h = 1.464: e = 0.392;  b = 3 - 0.0392 * 1.464 = 2.942611,
+             h = 1.464 - 0.0392 * 3 = 1.3464
 """
 
 from dataclasses import replace
@@ -109,9 +110,9 @@ def test_apfl_averages_the_common_models(weights, expected):
 
 
 PRODUCT = Product(Two())
-MODEL = {"model": Product(Two(3.0, 2.0)).init()}
+MODEL = {"model": Product(Two(3.0, 3.0)).init()}
 DATA = pairs((1, 4))
-ALA = FedALA(local=PLAIN, rate=0.1, share=1.0, first_epochs=2)
+ALA = FedALA(local=PLAIN, rate=0.02, share=1.0, first_epochs=2)
 
 
 def ala(turns, mix=1.0):
@@ -120,12 +121,12 @@ def ala(turns, mix=1.0):
 
 
 def test_fedala_first_turn_starts_from_the_model_and_learns_no_mix():
-    """b = 3, h = 2: e = 2, b = 3 - 0.2 * 2, h = 2 - 0.2 * 3."""
+    """b = 3, h = 3: e = 5, b = 3 - 0.5 * 3, h = 3 - 0.5 * 3."""
     asked = []
     state, sealed = taught(ALA, PRODUCT, ALA.client(PRODUCT), MODEL, DATA, asked=asked)
     assert [type(a) for a in asked] == [Fit]
-    assert values(state.params) == [2.6, 1.4]
-    assert values(sealed.trees["model"].total) == [-0.4, -0.6]
+    assert values(state.params) == [1.5, 1.5]
+    assert values(sealed.trees["model"].total) == [-1.5, -1.5]
     assert (values(state.mix), state.turns) == ([1.0], 1)
 
 
@@ -133,46 +134,46 @@ def test_fedala_second_turn_learns_the_mix_for_its_first_epochs():
     asked = []
     state, sealed = taught(ALA, PRODUCT, ala(1), MODEL, DATA, asked=asked)
     assert [type(a) for a in asked] == [Compute, Compute, Fit]
-    assert (values(state.mix), state.turns) == ([0.34], 2)
-    assert values(asked[2].params) == [3.0, 1.34]
-    assert values(state.params) == [2.99732, 1.334]
-    assert values(sealed.trees["model"].total) == [-0.00268, -0.666]
+    assert (values(state.mix), state.turns) == ([0.232], 2)
+    assert values(asked[2].params) == [3.0, 1.464]
+    assert values(state.params) == [2.942611, 1.3464]
+    assert values(sealed.trees["model"].total) == [-0.057389, -1.6536]
 
 
 def test_fedala_third_turn_goes_on_for_one_pass():
-    """W = 0.34, h = 1.34: e = 0.02, W = 0.34 - 0.1 * 0.06 = 0.334."""
+    """W = 0.232, h = 1.464: e = 0.392, W = 0.232 - 0.02 * 2.352 = 0.18496."""
     asked = []
-    state, _ = taught(ALA, PRODUCT, ala(2, 0.34), MODEL, DATA, asked=asked)
+    state, _ = taught(ALA, PRODUCT, ala(2, 0.232), MODEL, DATA, asked=asked)
     assert [type(a) for a in asked] == [Compute, Fit]
-    assert (values(state.mix), state.turns) == ([0.334], 3)
-    assert values(asked[1].params) == [3.0, 1.334]
+    assert (values(state.mix), state.turns) == ([0.18496], 3)
+    assert values(asked[1].params) == [3.0, 1.36992]
 
 
 @pytest.mark.xfail(strict=True, reason="a pass over the mix is local.epochs passes")
 def test_fedala_a_pass_is_one_pass_whatever_local_training_takes():
     for local in (replace(PLAIN, epochs=3), replace(PLAIN, steps=5)):
-        state, _ = taught(replace(ALA, local=local), PRODUCT, ala(2, 0.34), MODEL, DATA)
-        assert values(state.mix) == [0.334]
+        state, _ = taught(replace(ALA, local=local), PRODUCT, ala(2, 0.232), MODEL, DATA)
+        assert values(state.mix) == [0.18496]
 
 
 @pytest.mark.parametrize(
     ("target", "mix", "expected"), [(4, 1.0, 0.0), (100, 0.5, 1.0), (-100, 0.5, 0.0)]
 )
 def test_fedala_the_mix_stays_in_the_unit_interval(target, mix, expected):
-    """Rate 1: y = 4, 1 - 6 < 0; y = 100, e = 4.5 - 100 and 0.5 + 286.5 > 1; y = -100 the other."""
+    """Rate 1: y = 4, 1 - 30 < 0; y = 100, e = 6 - 100 and 0.5 + 564 > 1; y = -100 the other."""
     method = replace(ALA, rate=1.0)
     state, _ = taught(method, PRODUCT, ala(2, mix), MODEL, pairs((1, target)))
     assert values(state.mix) == [expected]
 
 
 def test_fedala_lower_layers_are_the_models():
-    """Own (2, 1), model (3, 2), W = 0.25: body 3, head 1.25; `layers` may name others."""
+    """Own (2, 1), model (3, 3), W = 0.25: body 3, head 1.5; `layers` may name others."""
     own = PRODUCT.init()
-    assert values(mixed(own, MODEL["model"], own.only(["head.weight"]) * 0.25)) == [3.0, 1.25]
-    assert values(ALA.model_on(ala(5, 0.25), MODEL, None)) == [3.0, 1.25]
+    assert values(mixed(own, MODEL["model"], own.only(["head.weight"]) * 0.25)) == [3.0, 1.5]
+    assert values(ALA.model_on(ala(5, 0.25), MODEL, None)) == [3.0, 1.5]
     lower = FedALA(layers=("body.*",)).client(PRODUCT)
     assert lower.mix.layout.names == ("body.weight",)
-    assert values(mixed(own, MODEL["model"], lower.mix * 0.25)) == [2.25, 2.0]
+    assert values(mixed(own, MODEL["model"], lower.mix * 0.25)) == [2.25, 3.0]
 
 
 def test_fedala_learns_the_mix_on_a_share_of_the_data():

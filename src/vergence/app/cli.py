@@ -11,6 +11,8 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 from rich.table import Table
 
+from vergence.app.screen import out
+from vergence.app.study_commands import calibrate, evaluate, masks, reproduce, sweep
 from vergence.errors import ConfigError, PartialRun, VergenceError
 
 app = App(
@@ -21,7 +23,8 @@ app = App(
 )
 data = App(name="data", help="Data sets: what there is, and whether yours is whole.")
 app.command(data)
-out = Console(width=None if sys.stdout.isatty() else 160)
+for study in (sweep, evaluate, calibrate, reproduce, masks):
+    app.command(study)
 
 
 @app.command
@@ -61,75 +64,6 @@ def resume(folder: Path) -> None:
         raise StateError(f"{folder} holds no run (no config.toml): start one with `vergence run`")
     go_on(load(folder / "config.toml"), folder)
     _present(folder)
-
-
-@app.command
-def sweep(
-    config: Path,
-    *,
-    out_: Annotated[Path, Parameter(name="--out")],
-    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
-) -> None:
-    """Try settings of every method, equally many of each, on validation data alone.
-
-    Args:
-        config: an experiment (TOML) with a `sweep`.
-        out_: a new directory, or one in which the same sweep was interrupted.
-        set_: `a.b=c` overrides a value of the file; may be given several times.
-    """
-    from vergence.app import sweep as trials
-    from vergence.app.config import load
-
-    trials.show(trials.sweep(load(config, set_), out_), out)
-
-
-@app.command
-def reproduce(
-    *tables: str,
-    list_: Annotated[bool, Parameter(name="--list", negative="")] = False,
-    check_paper: Annotated[bool, Parameter(negative="")] = False,
-    on: str | None = None,
-    root: str | None = None,
-    seeds: int = 5,
-    rounds: int | None = None,
-    out_: Annotated[Path | None, Parameter(name="--out")] = None,
-    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
-) -> None:
-    """Run a paper's tables again, beside its numbers, with a verdict on every claim.
-
-    Args:
-        tables: such as fedcpf/table1; fedcpf or adaptive for all of a paper.
-        list_: print every table id and its state.
-        check_paper: compute the printed numbers again instead of running anything.
-        on: data set; default ego_synthetic (fedcpf), eye_synthetic (adaptive).
-        root: its folder.
-        seeds: how many; fewer than 5 is stamped fast.
-        rounds: instead of the data set's own number.
-        out_: default runs/reproduce/DATASET; the same command goes on.
-        set_: `a.b=c` overrides a value of every experiment.
-    """
-    from vergence.app import reproduce as papers
-    from vergence.app.papers.running import Wish
-
-    if list_:
-        papers.listing(out, out_)
-    elif check_paper:
-        papers.check_paper(tables, out)
-    else:
-        wish = Wish(root, seeds, rounds, tuple(set_))
-        papers.reproduce(tables, out, on=on, wish=wish, out=out_)
-
-
-@app.command
-def masks(folder: Path) -> None:
-    """Print which layers became personal, and how far people and seeds agree, beside chance.
-
-    Args:
-        folder: what `vergence run --out` wrote, or a run directory below.
-    """
-    from vergence.app.anatomy import tell
-
-    tell(folder, out)
 
 
 @app.command
@@ -343,8 +277,9 @@ def _present(folder: Path) -> None:
     from vergence.app import compare as tables
     from vergence.app import report as pages
 
-    study = tables.gather([folder])
-    tables.show(study, out, None)
+    study = tables.gather([folder], tables.ANYTHING)
+    notes = tables.agree(study.runs, tables.ANYTHING)
+    tables.print_parts(tables.blocks(study), out, notes=notes)
     for each in study.runs:
         if each.folder != folder:
             pages.report(each.folder)

@@ -27,9 +27,7 @@ from vergence.app.style import (
     styled,
     title,
 )
-
-HARM = 0.01
-"""A person is harmed by a method that is worse than local-only by more than 1 %."""
+from vergence.metrics.fairness import HARM
 
 
 def _better(study: Study) -> str:

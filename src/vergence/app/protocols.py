@@ -127,11 +127,16 @@ def late(scene: Scene) -> Path:
     presence, rounds = scene.experiment.plan.presence, scene.experiment.plan.rounds
     if presence.trace or presence.rhythm:
         raise ConfigError("late writes a presence trace of its own: take trace and rhythm out")
-    pooled = [label for label, m in scene.experiment.methods.items() if m.pooled]
-    if pooled:
-        raise ConfigError(
-            f"late: '{pooled[0]}' has everybody's data from the start; take it out of methods"
-        )
+    named = zip(scene.experiment.methods.items(), scene.experiment.table["methods"], strict=True)
+    kept = []
+    for (label, method), entry in named:
+        if not method.pooled:
+            kept.append(entry)
+            continue
+        scene.console.print(f"late: without {label}, which has everybody's data from the start")
+    if not kept:
+        raise ConfigError("late: no method is left in which a person can be absent")
+    late_table = {**scene.experiment.table, "methods": kept}
     folds = {}
     for place, person in enumerate(scene.people, start=1):
         scene.console.print(f"{person} is late ({place} of {len(scene.people)})", highlight=False)
@@ -140,8 +145,8 @@ def late(scene: Scene) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         trace = folder / "trace.csv"
         trace.write_text("client,round,idle,charging\n" + "".join(lines))
-        table = {**scene.experiment.table.get("presence", {}), "trace": str(trace.resolve())}
-        changed = check({**scene.experiment.table, "presence": table})
+        table = {**late_table.get("presence", {}), "trace": str(trace.resolve())}
+        changed = check({**late_table, "presence": table})
         folds[person] = ran(scene, changed, folder, scene.people)
 
     def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
@@ -153,7 +158,7 @@ def late(scene: Scene) -> Path:
         return found
 
     split = f"one person joins at round {rounds // 2} of {rounds}; tested on"
-    merging.merge(scene.experiment, scene.loaded, scene.out / LATE, folds, score, split)
+    merging.merge(check(late_table), scene.loaded, scene.out / LATE, folds, score, split)
     return scene.out / LATE
 
 

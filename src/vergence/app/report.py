@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from vergence.app import plot_gaze, plot_masks, plots
 from vergence.app.compare import (
+    ANYTHING,
     Row,
     agree,
     comparisons,
@@ -112,7 +113,7 @@ def report(folder: Path | str) -> Path:
         PartialRun: the page cannot be written.
     """
     study = read(folder)
-    agree(study.runs)
+    agree(study.runs, ANYTHING)
     environment = Environment(
         loader=PackageLoader("vergence.app"),
         autoescape=True,

@@ -176,10 +176,13 @@ class EyeSynthetic(Dataset):
         rows, columns = CROPS[self.size]
         days = int(made["day"].max()) + 1
         sizes = part_sizes(days, self.shares, f"eye_synthetic: days of p{index:02d}")
+        glasses = identity(self.seed, index, self._variety(), self.days).glasses
         stop = 0
         for part, size in zip(("train", "val", "test"), sizes, strict=True):
             start, stop = stop, stop + size
             chosen = (made["day"] >= start) & (made["day"] < stop)
             image = np.ascontiguousarray(made["image"][chosen][:, None, rows, columns])
-            arrays = {"image": image, "gaze": made["gaze"][chosen], "pose": made["pose"][chosen]}
+            arrays = {"image": image, "gaze": made["gaze"][chosen], "pose": made["pose"][chosen],
+                      "day": made["day"][chosen], "side": made["side"][chosen],
+                      "glasses": np.full(int(chosen.sum()), int(glasses))}  # fmt: skip
             yield part, Samples({name: torch.from_numpy(a) for name, a in arrays.items()})

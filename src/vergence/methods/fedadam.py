@@ -38,8 +38,8 @@ class FedAdam(Method[Moments, Nothing]):
         beta2: decay of the mean of their squares.
         tau: floor of the denominator, the "degree of adaptivity"; it must fit the size of updates.
         variant: `reddi` starts v at tau^2; `seed_exact` is the gaze paper's printed form, one decay
-            (beta1) for both moments and v from 0; `corrected` starts v at 0 and corrects the bias
-            of both moments, as Flower's newer strategy does.
+            (beta1) for both moments, and v from 0, which it does not state; `corrected` starts v at
+            0 and corrects the bias of both moments, as Kingma and Ba do.
         weights: clients count equally, as in the gaze paper, or by their samples.
 
     Source: Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2, FedAdam; for

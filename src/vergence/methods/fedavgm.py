@@ -35,6 +35,7 @@ class FedAvgM(Method[Moving, Nothing]):
 
     Source: Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for federated
     visual classification", arXiv 1909.06335, section 4.3.
+    Differs: momentum as printed; the paper's experiments may have used Nesterov's form.
     """
 
     beta: Annotated[float, Interval(ge=0, lt=1)] = 0.9

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from vergence.core.conversation import ClientId, Conversation, aggregate, compute, fit
 from vergence.core.method import Global, Method, Nothing
 from vergence.core.site import Site
 from vergence.core.task import Task
 from vergence.core.wire import Message, Reply, reply
+from vergence.errors import ConfigError
 
 SMALLEST = 1e-10
 """Losses are raised to powers below 1: a loss of 0 has none."""
@@ -20,17 +21,28 @@ SMALLEST = 1e-10
 class QFedAvg(Method[Global, Nothing]):
     """Average updates so that sum_k F_k^(q + 1) falls: a client of higher loss F_k counts more.
 
-    With L = 1 / lr and d_k = local_k - model:
+    With d_k = local_k - model and L:
     model <- model + sum_k F_k^q L d_k / sum_k (q F_k^(q - 1) ||L d_k||^2 + L F_k^q).
 
     Args:
         q: 0 is FedAvg with equal weights; larger q, more even losses.
+        lipschitz: L, by which an update is taken for a gradient; default 1 / learning rate. With
+            many local steps or momentum that is too large, and the model hardly moves: give less.
 
     Source: Li, Sanjabi, Beirami, Smith, "Fair resource allocation in federated learning",
     ICLR 2020, Algorithm 2.
     """
 
     q: Annotated[float, Ge(0)] = 1.0
+    lipschitz: Annotated[float, Gt(0)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.q and self.lipschitz is None and self.local.optimiser != "sgd":
+            raise ConfigError(
+                f"qfedavg: L = 1 / lr takes local.optimiser = 'sgd', got "
+                f"'{self.local.optimiser}'; use sgd, or give lipschitz = NUMBER"
+            )
 
     def server(self, task: Task) -> Global:
         """Start from the task's initial model."""
@@ -49,7 +61,8 @@ class QFedAvg(Method[Global, Nothing]):
         """Train from the received model; weigh the update by that model's loss."""
         loss = yield from compute(msg["model"], site.train, "loss")
         fitted = yield from fit(msg["model"], site.train, self.local)
-        update, scale = fitted.params - msg["model"], 1 / self.local.rate(site.progress)
+        update = fitted.params - msg["model"]
+        scale = self.lipschitz or 1 / self.local.rate(site.progress)
         loss = max(loss, SMALLEST)
         numerator = loss**self.q * scale
         weight = self.q * loss ** (self.q - 1) * (scale * update.norm()) ** 2 + numerator
