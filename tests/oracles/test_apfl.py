@@ -149,7 +149,6 @@ def test_fedala_third_turn_goes_on_for_one_pass():
     assert values(asked[1].params) == [3.0, 1.36992]
 
 
-@pytest.mark.xfail(strict=True, reason="a pass over the mix is local.epochs passes")
 def test_fedala_a_pass_is_one_pass_whatever_local_training_takes():
     for local in (replace(PLAIN, epochs=3), replace(PLAIN, steps=5)):
         state, _ = taught(replace(ALA, local=local), PRODUCT, ala(2, 0.232), MODEL, DATA)

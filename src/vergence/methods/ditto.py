@@ -16,9 +16,9 @@ from vergence.core.wire import Message, Reply, reply
 
 @dataclass(frozen=True)
 class Own:
-    """A client's own model, which never leaves."""
+    """A client's own model, which never leaves; none before its first turn."""
 
-    params: Params
+    params: Params | None
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Ditto(Method[Global, Own]):
     Own model v_i minimises F_i(v) + mu / 2 ||v - model||^2.
 
     Args:
-        mu: strength of the pull (lambda in the paper); 0 is local-only.
+        mu: strength of the pull (lambda in the paper); 0 trains it alone.
         weights: clients count by their samples, or equally, in the common model.
 
     Source: Li et al., "Ditto: Fair and robust federated learning through personalization",
@@ -43,8 +43,8 @@ class Ditto(Method[Global, Own]):
         return Global(task.init())
 
     def client(self, task: Task) -> Own:
-        """Start from the task's initial model, too."""
-        return Own(task.init())
+        """Start with none."""
+        return Own(None)
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add the mean update."""
@@ -55,11 +55,12 @@ class Ditto(Method[Global, Own]):
         """Train the received model to send it back, and one's own near the received one."""
         model = msg["model"]
         common = yield from fit(model, site.train, self.local)
-        own = yield from fit(c.params, site.train, self.local, anchor=(model, self.mu))
+        start = model if c.params is None else c.params
+        own = yield from fit(start, site.train, self.local, anchor=(model, self.mu))
         weight = common.examples if self.weights == "samples" else 1.0
         update = common.params - model
         return Own(own.params), reply(model=update, weight=weight, metrics=common.metrics)
 
     def model_on(self, c: Own, msg: Message, site: Site) -> Params:
-        """Predict with one's own model."""
-        return c.params
+        """Predict with one's own model, before the first turn with the received one."""
+        return msg["model"] if c.params is None else c.params

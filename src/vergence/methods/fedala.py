@@ -1,7 +1,7 @@
 """FedALA: learn, entry by entry, how far to follow the common model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -92,7 +92,8 @@ class FedALA(Method[Global, Aggregating]):
         apart, size = (model - own).only(mix), len(site.train)
         drawn = torch.randperm(size, generator=site.rng.child("share").torch())
         data = site.train.subset(drawn[: max(round(self.share * size), 1)])
-        for rows in batches(len(data), self.local, site.rng.child("mix", number)):
+        once = replace(self.local, epochs=1, steps=None)
+        for rows in batches(len(data), once, site.rng.child("mix", number)):
             gradient = yield from compute(mixed(own, model, mix), data.subset(rows), "gradient")
             moved = mix - self.rate * gradient.only(mix) * apart
             mix = mix.like(torch.clamp(moved.flat, 0.0, 1.0))

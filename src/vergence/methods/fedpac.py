@@ -68,7 +68,6 @@ class FedPAC(Method[Collaboration, Collaborator]):
         head_rate: learning rate of the head, times that of `local`.
         head_epochs: passes over the data for the head.
         lamda: strength of the pull towards class means, from the second round on.
-        head: the combined parameters (patterns, "fc2.*"); default what the model calls its head.
 
     Source: Xu, Tong, Huang, "Personalized federated learning with feature alignment and classifier
     collaboration", ICLR 2023, Algorithm 1, Equations 4-12.
@@ -79,7 +78,6 @@ class FedPAC(Method[Collaboration, Collaborator]):
     head_rate: Annotated[float, Gt(0)] = 10.0
     head_epochs: Annotated[int, Ge(1)] = 1
     lamda: Annotated[float, Ge(0)] = 1.0
-    head: tuple[str, ...] = ()
 
     exposure: ClassVar[Mapping[str, Exposed]] = {
         "train": Exposed(trees=("body",)),
@@ -95,12 +93,12 @@ class FedPAC(Method[Collaboration, Collaborator]):
 
     def server(self, task: Task) -> Collaboration:
         """Start from the task's initial model."""
-        start, (body, head) = task.init(), task.parts(*self.head)
+        start, (body, head) = task.init(), task.parts()
         return Collaboration(start.only(body), start.only(head))
 
     def client(self, task: Task) -> Collaborator:
         """Start from the task's initial model."""
-        return Collaborator(task.init(), task.parts(*self.head)[1])
+        return Collaborator(task.init(), task.parts()[1])
 
     def offer(self, s: Collaboration, client: ClientId) -> Mapping[str, Params]:
         """Send the body, this client's head, and the class means if there are any."""
@@ -110,7 +108,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
     def round(self, s: Collaboration, cohort: Sequence[ClientId]) -> Conversation[Collaboration]:
         """Average bodies, then ask for heads and statistics, and combine them."""
         got = yield from aggregate("train", to=cohort)
-        replies = yield from collect("share", to=cohort)
+        replies = yield from collect("share", to={c: Message("share") for c in cohort})
         told = {c: replies[c] for c in cohort if c in replies}
         body = s.body + got.mean("body")
         if not told:
@@ -128,7 +126,8 @@ class FedPAC(Method[Collaboration, Collaborator]):
         start = c.params.put(msg["body"]).put(msg["head"])
         means, _, sketch = yield from self.statistics(start, site)
         rate = replace(self.local, lr=self.local.lr * self.head_rate)
-        passes = replace(rate, epochs=self.head_epochs) if rate.steps is None else rate
+        steps = None if rate.steps is None else self.head_epochs * rate.steps
+        passes = replace(rate, epochs=self.head_epochs, steps=steps)
         headed = yield from fit(start, site.train, passes, trainable=c.mask)
         align = None
         if "centres" in msg.trees:
@@ -149,7 +148,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
         means, counts, before = yield from self.statistics(c.params, site)
         sketch = before if c.sketch is None else c.sketch
         told = named(h=sketch["h"], v=sketch["v"], means=means, counts=counts)
-        return c, reply(head=c.params.only(msg["head"]), statistics=told)
+        return c, reply(head=c.params.only(c.personal), statistics=told)
 
     def statistics(self, params: Params, site: Site) -> Conversation[tuple[Tensor, Tensor, Params]]:
         """Return the class means `[K, d]` and counts `[K]` of one's features, and H and V."""

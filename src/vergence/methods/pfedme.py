@@ -17,9 +17,9 @@ from vergence.core.wire import Message, Reply, reply
 
 @dataclass(frozen=True)
 class Own:
-    """A client's personal model (theta_i)."""
+    """A client's personal model (theta_i); none before its first turn."""
 
-    params: Params
+    params: Params | None
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class PFedMe(Method[Global, Own]):
 
     Source: T Dinh, Tran, Nguyen, "Personalized federated learning with Moreau envelopes",
     NeurIPS 2020, Algorithm 1.
-    Differs: the optimiser of the inner steps keeps its momentum over the batches of a turn.
+    Differs: the optimiser of the inner steps keeps its momentum over the batches of a turn, and
+    theta goes on from where it was, where the authors' code starts it at w in every turn.
     """
 
     lamda: Annotated[float, Gt(0)] = 15.0
@@ -52,8 +53,8 @@ class PFedMe(Method[Global, Own]):
         return Global(task.init())
 
     def client(self, task: Task) -> Own:
-        """Start from the task's initial model, too."""
-        return Own(task.init())
+        """Start with none."""
+        return Own(None)
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and move towards the mean."""
@@ -62,7 +63,8 @@ class PFedMe(Method[Global, Own]):
 
     def on_train(self, c: Own, msg: Message, site: Site) -> Conversation[tuple[Own, Reply]]:
         """Follow w, batch by batch, with one's own theta before it."""
-        w, theta, loss, count = msg["model"], c.params, 0.0, 0
+        w, loss, count = msg["model"], 0.0, 0
+        theta = w if c.params is None else c.params
         optimiser = OptimiserState({}, 0)
         for rows in batches(len(site.train), self.local, site.rng.child("order")):
             inner = replace(self.local, steps=self.inner_steps, batch=len(rows))
@@ -77,5 +79,5 @@ class PFedMe(Method[Global, Own]):
         return Own(theta), reply(model=w - msg["model"], weight=weight, metrics=told)
 
     def model_on(self, c: Own, msg: Message, site: Site) -> Params:
-        """Predict with one's own model."""
-        return c.params
+        """Predict with one's own model, before the first turn with the received one."""
+        return msg["model"] if c.params is None else c.params
