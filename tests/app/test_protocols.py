@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from tests.app.commands import TOY, write
+from vergence.app import protocols
 from vergence.app.compare import gather
 from vergence.app.config import load
 from vergence.app.measures import levels
@@ -269,3 +270,21 @@ def test_folds_are_named_in_the_results(scored):
     told = json.loads((out / "leave-one-out" / "fedavg" / "results.json").read_text())
     assert told["folds"]["p01"] == "../folds/p01/fedavg"
     assert told["clients"] == 3
+
+
+def test_noise_is_added_once(tmp_path, monkeypatch):
+    """A fold's training data is the noisy person's as loaded, not noisy twice over."""
+    experiment = load(write(tmp_path, TEXT), ["noise.share=1.0"])
+    loaded = load_data(experiment)
+    seen = []
+
+    def held(experiment, _):
+        seen.append(experiment.federation())
+
+    monkeypatch.setattr(protocols, "start", held)
+    scene = protocols.Scene(experiment, loaded, tmp_path, Console())
+    people = loaded.raw.clients[:2]
+    protocols.ran(scene, experiment, tmp_path / "fold", people)
+    for person in people:
+        ours, theirs = seen[0].people[person].train, loaded.raw.people[person].train
+        assert torch.equal(ours.columns["x"], theirs.columns["x"])

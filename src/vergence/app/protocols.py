@@ -24,6 +24,7 @@ from vergence.app.run import Loaded, digest, load_data, resume, start
 from vergence.app.runs import Run, Study, read
 from vergence.app.saved import read_saved
 from vergence.app.style import digits, metric_name, number, title
+from vergence.data.noise import Noise
 from vergence.errors import ConfigError, PartialRun
 from vergence.metrics.intervals import interval
 
@@ -88,7 +89,8 @@ def evaluate(
 
 def ran(scene: Scene, experiment: Experiment, folder: Path, people: Sequence[str]) -> Path:
     """Run an experiment on these people, or go on with it; a finished one is left as it is."""
-    experiment = replace(experiment, dataset=Part(scene.loaded.raw, tuple(people)))
+    part = Part(scene.loaded.raw, tuple(people))  # as loaded: with its noise, if any
+    experiment = replace(experiment, dataset=part, noise=Noise())
     if not (folder / "config.toml").exists():
         start(experiment, folder)
         return folder
