@@ -13,10 +13,13 @@ from PIL import Image
 from vergence.app import compare
 from vergence.app.report import figure
 from vergence.app.runs import Study
-from vergence.app.style import metric_name, title
+from vergence.app.style import metric_name
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "results"
+REFERENCES = ("fedcpf", "earned")
+"""Methods that are also tested against all others, besides FedAvg and local-only."""
+SWEPT = ("rivals_eye",)
 SHORT = ("nss", "auc_judd", "cc", "f1_glc", "f1_hit", "angle_error_deg", "hit5")
 
 
@@ -32,24 +35,16 @@ def table(study: Study, metrics: tuple[str, ...] | None = None) -> str:
     return "\n".join("| " + " | ".join(row[i] for i in keep) + " |" for row in lines) + "\n"
 
 
-def pairs(study: Study) -> str:
-    """Return the paired differences: all against FedAvg and local-only, FedCPF against all."""
-    found = compare.comparisons(study)
-    if study.find("fedcpf"):
-        done = {(p.a, p.b) for p in found}
-        found += [compare.paired(study, "fedcpf", r.label) for r in study.runs
-                  if r.label != "fedcpf" and ("fedcpf", r.label) not in done]  # fmt: skip
-    lines = ["| method | against | difference | 95 % interval | better for |",
-             "| --- | --- | ---: | ---: | ---: |"]  # fmt: skip
-    for p in found:
-        names = [title(study.run(label)) for label in (p.a, p.b)]
-        lines.append("| " + " | ".join([*names, *compare.paired_cells(p)]) + " |")
-    return "\n".join(lines) + "\n"
+def judged(study: Study, reference: str = "") -> str:
+    """Return fairness, paired tests and ranks; with a reference, its tests against all alone."""
+    parts = compare.blocks(study, reference=reference or None)
+    wanted = ("tests",) if reference else ("fairness", "tests", "ranks")
+    return "\n".join(block.markdown() for part in wanted for block in parts[part])
 
 
 def page(folder: Path, name: str) -> None:
     """Write one page."""
-    study = compare.gather([folder])
+    study = compare.gather([folder], compare.ANYTHING)
     run = study.runs[0]
     about, box = run.provenance["data"], run.provenance["environment"]
     seconds = sum(r.results["seconds"] for r in study.runs)
@@ -57,7 +52,7 @@ def page(folder: Path, name: str) -> None:
     lines = [
         f"# {name}",
         "",
-        f"`vergence run experiments/{name}.toml --out {folder}`: "
+        f"`vergence run {source(name)} --out runs/{name}`: "
         f"{len(run.people)} people, {len(run.seeds)} seed(s), {run.results['rounds']} rounds; "
         f"{seconds / 60:.0f} minutes in rounds of training on two busy cores "
         f"({box['platform'].split('-')[0]} {box['processor']}, Python {box['python']}, "
@@ -68,13 +63,18 @@ def page(folder: Path, name: str) -> None:
         "Mean over people with 95 % interval (Student t over people, seeds averaged within a "
         "person first); worst person; share of people harmed (more than 1 % worse than alone).",
         "",
+        *[f"> Note: {note}\n" for note in compare.agree(study.runs, compare.ANYTHING)],
         table(study),
-        f"## Paired differences in {metric_name(study.headline)}, person by person",
-        "",
-        pairs(study),
+        judged(study),
+        *[judged(study, label) for label in REFERENCES if study.find(label)],
     ]
     PAGES.mkdir(parents=True, exist_ok=True)
     (PAGES / f"{name}.md").write_text("\n".join(lines))
+
+
+def source(name: str) -> str:
+    """Return the experiment file of a page; where settings were swept, what the sweep wrote."""
+    return f"runs/{name}_sweep/best.toml" if name in SWEPT else f"experiments/{name}.toml"
 
 
 def readme(folder: Path) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vergence.app.screen import out
-from vergence.app.study_commands import calibrate, evaluate, masks, reproduce, sweep
+from vergence.app.study_commands import calibrate, cross, evaluate, masks, reproduce, sweep
 from vergence.errors import ConfigError, PartialRun, VergenceError
 
 app = App(
@@ -23,7 +23,7 @@ app = App(
 )
 data = App(name="data", help="Data sets: what there is, and whether yours is whole.")
 app.command(data)
-for study in (sweep, evaluate, calibrate, reproduce, masks):
+for study in (sweep, evaluate, calibrate, cross, reproduce, masks):
     app.command(study)
 
 

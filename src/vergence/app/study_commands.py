@@ -143,3 +143,17 @@ def masks(folder: Path) -> None:
     from vergence.app.anatomy import tell
 
     tell(folder, out)
+
+
+def cross(
+    *folders: Path, out_: Annotated[Path, Parameter(name="--out")] = Path("runs/cross")
+) -> None:
+    """Test every run's model on the people of every other run's data set.
+
+    Args:
+        folders: two or more run directories, one for each data set, of one task.
+        out_: where cross.csv goes.
+    """
+    from vergence.app.crossing import cross as measure
+
+    measure(folders, out_, out)

@@ -1,0 +1,108 @@
+"""Train on one data set, test on another: every run's model on everybody of every run's data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from vergence.app.curves import write_csv
+from vergence.app.newcomers import Judge
+from vergence.app.run import Loaded, load_data
+from vergence.app.runs import Run, read
+from vergence.app.saved import one_run, read_saved
+from vergence.app.style import digits, metric_name, number
+from vergence.errors import ConfigError
+from vergence.metrics.intervals import interval
+
+HEADS = ("trained_on", "tested_on", "seed", "person", "metric", "value")
+
+
+def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
+    """Write cross.csv and print mean and 95 % interval over people, rows trained, columns tested.
+
+    On its own data a run's models are scored as they were (P0); on other data everybody is a
+    newcomer, served by what the method offers to people without a state.
+
+    Raises:
+        ConfigError: fewer than two runs, runs of different tasks, a method that has nothing for
+            newcomers, or a network that cannot take another run's data.
+    """
+    runs = [run for folder in folders for run in read(folder).runs]
+    if len(runs) < 2:
+        raise ConfigError("cross needs two or more runs, one for each data set")
+    kinds = {run.results["task"] for run in runs}
+    if len(kinds) > 1:
+        raise ConfigError(f"cross needs runs of one task; got {', '.join(sorted(kinds))}")
+    names = _names(runs)
+    data = {name: load_data(one_run(run.folder)) for name, run in names.items()}
+    metric, lines = runs[0].headline, []
+    cells: dict[tuple[str, str], list[float]] = {}
+    for name, run in names.items():
+        for other, loaded in data.items():
+            rows = _own(run) if other == name else _strange(run, loaded, other)
+            lines += [(name, other, *row) for row in rows]
+            people: dict[str, list[float]] = {}
+            for _, person, what, value in rows:
+                if what == metric:
+                    people.setdefault(person, []).append(float(value))
+            cells[name, other] = [float(np.mean(values)) for values in people.values()]
+    write_csv(out / "cross.csv", HEADS, lines)
+    console.print(f"{metric_name(metric)}: trained on the row, tested on the column", style="bold")
+    console.print(_table(list(names), cells))
+    console.print(f"numbers: {out / 'cross.csv'}", soft_wrap=True)
+
+
+def _names(runs: Sequence[Run]) -> dict[str, Run]:
+    named: dict[str, Run] = {}
+    for run in runs:
+        name = "/".join(run.folder.resolve().parts[-2:])
+        if name in named:
+            raise ConfigError(f"{run.folder} and {named[name].folder} end alike; rename one")
+        named[name] = run
+    return named
+
+
+Row = tuple[int, str, str, str]
+
+
+def _own(run: Run) -> list[Row]:
+    return [(v.seed, v.person, v.metric, repr(v.value)) for v in run.values if v.evaluation == "P0"]
+
+
+def _strange(run: Run, loaded: Loaded, where: str) -> list[Row]:
+    rows: list[Row] = []
+    for seed in run.seeds:
+        judge = Judge(read_saved(run.folder, seed), loaded.ready)
+        if not judge.shares():
+            raise ConfigError(
+                f"'{run.label}' ({run.folder}) has nothing for people it never met; cross takes "
+                "methods with a server model, such as fedavg"
+            )
+        for person in loaded.ready.clients:
+            try:
+                found: Mapping[str, float] = judge.measure(judge.model(person, False), person)
+            except (ConfigError, RuntimeError, KeyError) as error:
+                reason = str(error).partition("\n")[0]
+                raise ConfigError(
+                    f"{run.folder} cannot take the data of {where}: {reason}"
+                ) from None
+            rows += [(seed, person, metric, repr(float(v))) for metric, v in found.items()]
+    return rows
+
+
+def _table(names: Sequence[str], cells: Mapping[tuple[str, str], list[float]]) -> Table:
+    grid = Table("", *names, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    places = digits(float(np.mean(values)) for values in cells.values())
+    for name in names:
+        told = []
+        for other in names:
+            low, high = interval(cells[name, other])
+            mean = number(float(np.mean(cells[name, other])), places)
+            told.append(f"{mean} [{number(low, places)}, {number(high, places)}]")
+        grid.add_row(name, *told)
+    return grid

@@ -1,0 +1,64 @@
+"""`vergence cross`: a line trained on one made-up crowd, tested on another."""
+
+import csv
+
+import pytest
+import torch
+
+from tests.app.commands import TOY, vergence, write
+from vergence.app.config import load
+from vergence.app.run import load_data, start
+from vergence.app.saved import read_saved
+
+
+@pytest.fixture(scope="module")
+def crowds(tmp_path_factory):
+    """Two runs of FedAvg, on the crowds of two seeds, and one of local-only."""
+    folder = tmp_path_factory.mktemp("cross")
+    for name, method, seed in (
+        ("one", "fedavg", 0),
+        ("two", "fedavg", 1),
+        ("own", "local_only", 0),
+    ):
+        text = TOY.replace("METHODS", f'method = {{ name = "{method}" }}')
+        config = write(folder, text, f"{name}.toml")
+        start(load(config, [f"federation.seed={seed}"]), folder / name)
+    return folder
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_model_is_scored_on_the_other_crowd(crowds, tmp_path):
+    said = vergence("cross", crowds / "one", crowds / "two", "--out", tmp_path)
+    assert said.code == 0, said.err
+    assert "trained on the row" in said.out
+    rows = rows_of(tmp_path / "cross.csv")
+    (found,) = [r for r in rows if r["trained_on"].endswith("/one")
+                and r["tested_on"].endswith("/two")
+                and (r["person"], r["metric"]) == ("p01", "error")]  # fmt: skip
+    model = read_saved(crowds / "one", 0).server.model
+    data = load_data(load(crowds / "two" / "config.toml")).ready.people["p01"].test.columns
+    error = data["x"] @ model["weight"][0] + model["bias"] - data["y"]
+    assert float(found["value"]) == pytest.approx(
+        float(torch.sqrt(error.square().mean())), rel=1e-6
+    )
+
+
+def test_own_data_keeps_the_scores_of_the_run(crowds, tmp_path):
+    vergence("cross", crowds / "one", crowds / "two", "--out", tmp_path)
+    rows = rows_of(tmp_path / "cross.csv")
+    own = {r["person"]: r["value"] for r in rows
+           if r["trained_on"] == r["tested_on"] and r["trained_on"].endswith("/one")
+           and r["metric"] == "error"}  # fmt: skip
+    kept = rows_of(crowds / "one" / "people.csv")
+    assert own == {r["person"]: r["value"] for r in kept
+                   if (r["evaluation"], r["metric"]) == ("P0", "error")}  # fmt: skip
+
+
+def test_what_cannot_be_crossed_is_named(crowds, tmp_path):
+    vergence("cross", crowds / "one", "--out", tmp_path).complains(2, "two or more runs")
+    said = vergence("cross", crowds / "own", crowds / "two", "--out", tmp_path)
+    said.complains(2, "local_only", "never met", "fedavg")
