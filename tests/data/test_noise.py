@@ -43,7 +43,6 @@ def test_nobody_noisy_is_the_same_federation():
     federation = EYES.load()
     assert Noise().apply(federation) is federation
     assert Noise(share=1.0, std=0.0).apply(federation) is federation
-    assert Noise(share=0.1).apply(federation) is federation  # round(0.4) people
 
 
 def test_only_training_pictures_of_the_chosen_change():
@@ -131,3 +130,11 @@ def test_data_without_inputs_are_refused():
     part = Samples({"label": torch.arange(3)})
     with pytest.raises(DataError, match="'a' has label"):
         Noise(share=1.0).apply(Federation("none", {"a": Splits(part, part, part)}))
+
+
+def test_a_share_is_rounded_up():
+    """0.1 of 5 people is one, 0.5 three; 0.7 of 15 is 10.5, so eleven are over 70 %."""
+    names = [f"p{i:02d}" for i in range(15)]
+    counts = [len(Noise(share=s).chosen(names[:5])) for s in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    assert counts == [1, 2, 3, 4, 5]
+    assert len(Noise(share=0.7).chosen(names)) == 11

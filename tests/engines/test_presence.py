@@ -359,3 +359,11 @@ def test_cohorts_and_losses_are_the_same_for_any_engine(tmp_path):
     assert turns(tmp_path / "a") == turns(tmp_path / "b")
     assert "lost" in {status for *_, status in turns(tmp_path / "a")}
     assert {sum(r == n for r, *_ in turns(tmp_path / "a")) for n in range(1, 9)} == {2}
+
+
+def test_nobody_is_lost_after_the_last_round(tmp_path):
+    """Fine-tuning happens at home: it has no reply to lose."""
+    method = FedAvgFT(local=LOCAL, tune_epochs=1)
+    outcome = conducted(tmp_path, method, people=8, rounds=2, presence=Presence(lost=0.6))
+    tuned = [state.params is not None for state in outcome.clients.values()]
+    assert tuned == [True] * 8

@@ -66,6 +66,8 @@ class Range:
         return min(max(drawn, self.low), self.high)
 
 
+DRAWS = 1000
+"""So many draws per trial are enough to tell that a space is too narrow."""
 Space = Mapping[str, "tuple[Any, ...] | Range"]
 
 
@@ -147,6 +149,11 @@ class Sweep:
             found.setdefault(json.dumps(point, default=str), point)
             if len(found) == trials:
                 break
+            if number > DRAWS * trials:
+                raise ConfigError(
+                    f"sweep: {DRAWS * trials} draws gave {len(found)} different points, {trials} "
+                    "are asked for; widen a range, or give fewer trials"
+                )
         return list(found.values())
 
     def chosen(self, clients: Sequence[str]) -> list[str]:

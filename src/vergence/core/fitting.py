@@ -165,8 +165,6 @@ class Solver:
 
     def fit(self, ask: Fit, stream: Stream, progress: float = 0.0) -> Fitted:
         """Answer a `Fit`. `progress` is the share of rounds done, for the schedule."""
-        if not len(ask.data):
-            raise ConfigError("a client without training samples was asked to train")
         self.vector.copy_(ask.params.flat)
         # Of dropout, where there is any; torch.manual_seed would look for every kind of GPU.
         torch.default_generator.manual_seed(stream.child("network").number())
@@ -289,6 +287,8 @@ class Solver:
     @torch.no_grad()
     def loss(self, params: Params, data: Samples, batch: int = 64) -> float:
         """Return the mean loss of these parameters on data."""
+        if not len(data):
+            raise ConfigError("the loss of no samples was asked for; is a validation part empty?")
         self.vector.copy_(params.flat)
         self._mode(train=False)
         total = 0.0
@@ -373,6 +373,8 @@ def stepper(
 
 def batches(n: int, local: Local, stream: Stream) -> Iterator[Tensor]:
     """Yield the sample numbers of each batch, a fresh permutation per epoch."""
+    if not n:
+        raise ConfigError("a client without training samples was asked to train")
     generator, left, epoch = stream.torch(), local.steps, 0
     while left is not None or epoch < local.epochs:
         for rows in torch.randperm(n, generator=generator).split(local.batch):

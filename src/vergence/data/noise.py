@@ -5,6 +5,7 @@ Source: adaptive-FL paper, section 3.4 and Fig. 4 (deviation 0.5, after Mills et
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -44,9 +45,9 @@ class Noise:
         check_ranges(self, "noise")
 
     def chosen(self, clients: Sequence[str]) -> tuple[str, ...]:
-        """Return the noisy clients, `round(share * clients)` of them, in client order."""
+        """Return the noisy clients, `share * clients` of them rounded up, in client order."""
         ranked = sorted(clients, key=lambda c: Stream("noise", self.seed, c).number())
-        noisy = set(ranked[: round(self.share * len(ranked))])
+        noisy = set(ranked[: math.ceil(self.share * len(ranked) - 1e-9)])
         return tuple(client for client in clients if client in noisy)
 
     def apply(self, federation: Federation) -> Federation:

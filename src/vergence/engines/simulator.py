@@ -76,7 +76,9 @@ class Simulator:
                 f"{request.reveal}, which its exposure table does not declare"
             )
         messages = self._messages(request.to, request.verb, server, round)
-        there = [c for c in messages if not self.presence.loses(c, round, self.stream)]
+        # After the last round everybody is waited for: what happens at home has no reply to lose.
+        waits = self.phase == "finish"
+        there = [c for c in messages if waits or not self.presence.loses(c, round, self.stream)]
         job = self._deal(there, messages, request.reveal, progress, points)
         whole, replies, receipts = Sum(), {}, {}
         for result in self._in_order(job):

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Gt
 
 from vergence.core.conversation import ClientId, Conversation, aggregate, compute, fit
 from vergence.core.fitting import OptimiserState, batches
@@ -28,11 +30,12 @@ class APFL(Method[Global, Mixed]):
 
     Per batch, both from where they were:  w <- w - lr grad f(w);
     v <- v - lr alpha grad f(mix).  At the start of a turn, if `adaptive`:
-    alpha <- alpha - lr <v - w, grad f(mix)>, kept in [0, 1].
+    alpha <- alpha - alpha_lr <v - w, grad f(mix)>, kept in [0, 1].
 
     Args:
         alpha: share of one's own model at the start.
         adaptive: learn alpha, one step per turn.
+        alpha_lr: its learning rate; default that of `local`, with which it moves slowly.
         weights: clients count by their samples, or equally.
 
     Source: Deng, Kamani, Mahdavi, "Adaptive personalized federated learning", arXiv 2003.13461,
@@ -43,6 +46,7 @@ class APFL(Method[Global, Mixed]):
 
     alpha: Share = 0.5
     adaptive: bool = True
+    alpha_lr: Annotated[float, Gt(0)] | None = None
     weights: Literal["samples", "equal"] = "samples"
 
     def server(self, task: Task) -> Global:
@@ -67,8 +71,8 @@ class APFL(Method[Global, Mixed]):
             mix = alpha * v + (1 - alpha) * w
             if self.adaptive and not count:
                 gradient = yield from compute(mix, data, "gradient")
-                slope = (v - w).dot(gradient)
-                alpha = min(max(alpha - self.local.rate(site.progress) * slope, 0.0), 1.0)
+                rate = self.alpha_lr or self.local.rate(site.progress)
+                alpha = min(max(alpha - rate * (v - w).dot(gradient), 0.0), 1.0)
                 mix = alpha * v + (1 - alpha) * w
             common = yield from fit(w, data, once, optimiser=of_w)
             own = yield from fit(mix, data, once, optimiser=of_v)

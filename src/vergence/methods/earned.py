@@ -67,7 +67,7 @@ class Earned(Method[Global, Mixing]):
         own = yield from fit(mixed(c.params, model, share), site.train, self.local)
         weight = common.examples if self.weights == "samples" else 1.0
         update = common.params - model
-        return Mixing(own.params, 1.0), reply(model=update, weight=weight, metrics=common.metrics)
+        return Mixing(own.params, share), reply(model=update, weight=weight, metrics=common.metrics)
 
     def best(self, own: Params, model: Params, site: Site) -> Conversation[float]:
         """Return the share of one's own model in the mix of lowest validation loss."""

@@ -223,5 +223,6 @@ def weights_of(h: np.ndarray, v: np.ndarray, i: int) -> np.ndarray | None:
     )  # fmt: skip
     if not found.success or not np.isfinite(found.x).all():
         return None
-    alpha = np.where(found.x < SMALLEST, 0.0, found.x)
+    smallest = min(SMALLEST, found.x.max())  # of a thousand alike none would be left
+    alpha = np.where(found.x < smallest, 0.0, found.x)
     return alpha / alpha.sum()
