@@ -6,6 +6,7 @@ experiment. No number in these pages is typed by hand.
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 from PIL import Image
@@ -13,7 +14,9 @@ from PIL import Image
 from vergence.app import compare
 from vergence.app.report import figure
 from vergence.app.runs import Study
-from vergence.app.style import metric_name
+from vergence.app.style import metric_name, title
+from vergence.metrics.fairness import HARM
+from vergence.metrics.intervals import interval
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "results"
@@ -91,6 +94,43 @@ def readme(folder: Path) -> None:
     shrink(folder / "aria_adt.png", pictures / "aria.jpg", 900)
 
 
+def recipe(folders: list[Path]) -> None:
+    """Put the recommended recipe beside its rivals into the README: a column per data set.
+
+    People that a sweep chose settings on are left out.
+    """
+    studies = [compare.gather([folder], compare.ANYTHING) for folder in folders]
+    heads, rows = [""], {run.label: [title(run)] for run in studies[0].runs}
+    for study in studies:
+        tuned = tomllib.loads(study.runs[0].config).get("tuning", {}).get("people", [])
+        scores = {
+            run.label: {p: v for p, v in run.scores(study.headline).items() if p not in tuned}
+            for run in study.runs
+        }
+        count, seeds = len(scores["earned"]), len(study.runs[0].seeds)
+        named = f"{study.folder.name.removeprefix('recipe_')}: {metric_name(study.headline)}"
+        heads += [
+            f"{named}, {count} people, {seeds} seeds",
+            "worse than alone",
+            "worse than FedAvg",
+        ]
+        sign = -1 if study.headline in study.lower_is_better else 1
+        for label, mine in scores.items():
+            low, high = interval(list(mine.values()))
+            mean = sum(mine.values()) / count
+            harmed = [
+                sum(sign * (mine[p] - base[p]) < -HARM * abs(base[p]) for p in mine)
+                for base in (scores["local_only"], scores["fedavg"])
+            ]
+            rows[label] += [f"{mean:.2f} [{low:.2f}, {high:.2f}]", *map(str, harmed)]
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows.values()]
+    block = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    text = (ROOT / "README.md").read_text()
+    text = re.sub(r"<!-- recipe -->.*?<!-- end recipe -->",
+                  f"<!-- recipe -->\n{block}\n<!-- end recipe -->", text, flags=re.S)  # fmt: skip
+    (ROOT / "README.md").write_text(text)
+
+
 def shrink(source: Path, target: Path, width: int) -> None:
     """Save a picture as a small JPEG."""
     with Image.open(source) as picture:
@@ -99,7 +139,11 @@ def shrink(source: Path, target: Path, width: int) -> None:
     small.save(target, quality=85)
 
 
-for given in map(Path, sys.argv[1:]):
+given_folders = [Path(name) for name in sys.argv[1:]]
+recipes = [folder for folder in given_folders if folder.name.startswith("recipe_")]
+if recipes:
+    recipe(recipes)
+for given in given_folders:
     named = "quickstart" if given.name == "demo" else given.name
     page(given, named)
     if named == "quickstart":

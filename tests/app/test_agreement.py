@@ -66,6 +66,10 @@ FIELDS = {
     "presence.lost": (["presence.lost=0.3"], {}, {}, "0.0", "0.3"),
     "presence.cohort": (["presence.cohort=5"], {}, {}, "0.8", "5"),
     "points": (['run.points=["P0", "P1"]'], {}, {}, r"\['P0'\]", r"\['P0', 'P1'\]"),
+    "evaluate_people": (["run.evaluate_people=3"], {}, {}, "0", "3"),
+    "precision": (["run.precision=bf16"], {}, {}, "fp32", "bf16"),
+    "wire.codec": (["wire.codec=int8"], {}, {}, "fp32", "int8"),
+    "wire.feedback": (["wire.feedback=true"], {}, {}, "False", "True"),
     "tuning.trials": (["tuning.trials=20"], {}, {}, "0", "20"),
     "local.lr": (["local.lr=0.01"], {}, {}, "0.001", "0.01"),
     "local.optimiser": (["local.optimiser=adam"], {}, {}, "sgd", "adam"),
@@ -138,8 +142,25 @@ def test_what_belongs_to_a_method_or_changes_no_result_may_differ(two):
     """Options of the method, where the data lies, workers, and a default that is spelled out."""
     write(two[1], ["method.tune_epochs=9", "federation.root=elsewhere", "run.workers=3",
                    "run.evaluate_every=1", "presence.lost=0.0", "local.momentum=0.9",
-                   'run.points=["P0"]', 'sweep.search="random"'])  # fmt: skip
+                   'run.points=["P0"]', 'sweep.search="random"', "run.evaluate_people=0",
+                   "run.precision=fp32", "wire.codec=fp32"])  # fmt: skip
     assert gather(two)
+
+
+def test_data_that_neither_run_names_is_not_the_same_data(two):
+    for folder in two:
+        write(folder, data={"sha256": None})
+    with pytest.raises(StateError, match=r"data is not known, .*fedavg and of fedcpf do not say"):
+        gather(two)
+    notes = agree(gather(two, ["data"]).runs, ["data"])
+    assert notes == ["data is not known: fedavg and 1 more have none"]
+
+
+def test_hidden_fields_get_no_note(two):
+    write(two[1], results={"rounds": 12}, data={"sha256": "11ee"})
+    assert agree(gather(two, ANYTHING).runs, ANYTHING, ["data"]) == [
+        "rounds differs: fedavg has 6; fedcpf has 12"
+    ]
 
 
 def test_long_lists_tell_what_the_other_lacks(two):

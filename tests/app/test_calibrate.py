@@ -21,7 +21,7 @@ EYES = """
 task       = { name = "gaze_angle" }
 model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
 federation = { name = "eye_synthetic", people = 3, samples = 120, days = [3, 3], size = "9x15" }
-methods    = ["fedavg", "local_only"]
+methods    = ["fedavg", "local_only", "fedper"]
 local      = { epochs = 1, batch = 16, lr = 0.05 }
 run        = { rounds = 2, evaluate_every = 0, workers = 1 }
 """
@@ -71,6 +71,7 @@ def test_predictions_get_a_table_a_figure_and_numbers(tmp_path):
     assert told["offset", "bob", 20] < told["offset", "bob", 0] - 1
     assert curves.values["offset"][1, 0] == told["offset", "bob", 0]
     assert "shrunk offset" in said.getvalue()
+    assert "Note: the priors of the shrunk corrections were read off public" in said.getvalue()
 
 
 def test_eyes_apart_and_one_person(tmp_path):
@@ -98,6 +99,14 @@ def test_bad_predictions_are_named(tmp_path):
         calibrate(source, out, Options("an", "mine"), quiet())
     with pytest.raises(ConfigError, match="draws -1"):
         Options(draws=-1)
+    with pytest.raises(ConfigError, match="steps must be 1 or more; got 0"):
+        Options(steps=0)
+    with pytest.raises(ConfigError, match="lr must be above 0; got 0"):
+        Options(lr=0.0)
+    with pytest.raises(ConfigError, match="--steps is for fine-tuning a run"):
+        calibrate(source, out, Options(prediction="mine", steps=50), quiet())
+    with pytest.raises(ConfigError, match="--lr is for fine-tuning a run"):
+        calibrate(source, out, Options(prediction="mine", lr=0.1), quiet())
     np.savez(source, gaze=np.zeros((2, 9, 2)), mine=np.zeros((2, 8, 2)))
     with pytest.raises(DataError, match="the same shape"):
         calibrate(source, out, Options(prediction="mine"), quiet())
@@ -141,8 +150,18 @@ def test_one_fold_and_one_person(left_out, tmp_path):
     assert curves.people == ("p01",)
 
 
+@pytest.mark.parametrize(("label", "warns"), [("fedavg", False), ("fedper", True)])
+def test_a_start_with_untrained_parts_is_said(left_out, tmp_path, label, warns):
+    said = io.StringIO()
+    options = Options("p01", counts=(0,), draws=1)
+    calibrate(left_out / label, tmp_path / "cal.png", options, Console(file=said, width=200))
+    assert ("k = 0 starts from parts never trained for anybody" in said.getvalue()) is warns
+
+
 def test_what_cannot_be_calibrated_is_said(left_out, tmp_path):
     out = tmp_path / "cal.png"
+    with pytest.raises(ConfigError, match="--prediction is for an npz"):
+        calibrate(left_out / "fedavg", out, Options(prediction="pred_lenet"), quiet())
     with pytest.raises(ConfigError, match="shares no model"):
         calibrate(left_out / "local_only", out, Options(counts=(0,)), quiet())
     with pytest.raises(ConfigError, match=r"99 samples, but 'p00' has \d\d for training"):

@@ -16,11 +16,13 @@ from vergence.app.compare import (
     comparisons,
     gather,
     paired,
+    rows,
     show,
     steps,
     table,
     to_csv,
     to_markdown,
+    unseen,
     written,
 )
 from vergence.app.judging import family, judge, rank, treatment
@@ -47,8 +49,8 @@ def test_rows_priors_first_then_methods_in_index_order(out):
     Prior "centre": 0.6 .. 0.9, mean 0.75, s = 0.1290994, t(0.975, 3) = 3.1824463,
     half = 3.1824463 * 0.1290994 / 2 = 0.2054260.
     """
-    rows = table([out])
-    assert [(r.label, r.prior) for r in rows] == [
+    listed = table([out])
+    assert [(r.label, r.prior) for r in listed] == [
         ("uniform", True),
         ("centre", True),
         ("other_people", True),
@@ -56,10 +58,10 @@ def test_rows_priors_first_then_methods_in_index_order(out):
         ("fedavg", False),
         ("fedcpf", False),
     ]
-    centre, best = rows[1].metrics["nss"], rows[5]
+    centre, best = listed[1].metrics["nss"], listed[5]
     assert centre[:3] == pytest.approx((0.75, 0.544574, 0.955426), abs=1e-6)
     assert centre.worst == 0.6
-    assert rows[1].metrics["kld"].worst == pytest.approx(0.9), "kld: lower is better"
+    assert listed[1].metrics["kld"].worst == pytest.approx(0.9), "kld: lower is better"
     assert list(best.metrics) == ["nss", "kld"], "headline first"
     assert best.metrics["nss"].mean == pytest.approx(2.75)
     assert best.metrics["nss"].worst == pytest.approx(2.6)
@@ -156,12 +158,19 @@ def test_judge_is_the_statistics_of_the_people(out):
 def test_equivalence_needs_the_whole_interval_within_the_margin(out, tmp_path):
     """FedProx copies FedAvg + 0.05 for everybody: equivalent within 0.1, not within 0.04.
 
-    Eight people: the exact p is 2 / 2^8, which is different where it is not equivalent.
+    Eight people: the exact p is 2 / 2^8, so it is different in any case. FedCPF - FedAvg of four
+    people has an exact p of 2 / 2^4: equivalent within 0.7, without being different.
     """
     both = write_study(tmp_path / "OUT", methods=("fedavg", "fedprox"), people=8)
     within, beyond = (judge(gather([both]), margin=margin)[0] for margin in (0.1, 0.04))
     assert (within.pair.a, within.pair.mean) == ("fedprox", pytest.approx(0.05))
-    assert (within.verdict, beyond.verdict) == ("equivalent", "different")
+    assert (within.verdict, beyond.verdict) == (
+        "different, but equivalent",
+        "different",
+    )
+    four = write_study(tmp_path / "FOUR", methods=("fedavg", "fedcpf"))
+    assert judge(gather([four]), margin=0.7)[0].verdict == "equivalent"
+    assert judge(gather([four]), margin=0.4)[0].verdict == "undecided"
     assert beyond.p == pytest.approx(2 / 2**8)
     few = judge(gather([out]), "nss", reference="fedavg", margin=0.5)
     assert [j.verdict for j in few] == ["equivalent", "undecided"], "0.2 always; 0.2 to 0.6"
@@ -211,14 +220,14 @@ def test_harm_is_against_local_only_of_the_same_experiment(out, tmp_path):
 
 
 def test_csv_keeps_full_precision(out):
-    rows = list(csv.DictReader(io.StringIO(to_csv(table([out])))))
-    assert rows[5]["row"] == "fedcpf"
-    assert rows[5]["kind"] == "method"
-    assert float(rows[5]["nss"]) == pytest.approx(2.75, abs=1e-12)
-    assert float(rows[5]["nss_lo"]) == pytest.approx(2.4453040, abs=1e-6)
-    assert rows[4]["harmed_vs_local"] == ""
-    assert rows[0]["seconds"] == rows[0]["steps"] == ""
-    assert float(rows[5]["steps"]) == 30
+    lines = list(csv.DictReader(io.StringIO(to_csv(table([out])))))
+    assert lines[5]["row"] == "fedcpf"
+    assert lines[5]["kind"] == "method"
+    assert float(lines[5]["nss"]) == pytest.approx(2.75, abs=1e-12)
+    assert float(lines[5]["nss_lo"]) == pytest.approx(2.4453040, abs=1e-6)
+    assert lines[4]["harmed_vs_local"] == ""
+    assert lines[0]["seconds"] == lines[0]["steps"] == ""
+    assert float(lines[5]["steps"]) == 30
 
 
 def test_markdown_line(out):
@@ -302,6 +311,50 @@ def test_the_command_takes_reference_margin_and_unit(out):
     vergence("compare", out, "--margin", 0).complains(2, "--margin must be a positive number")
     vergence("compare", out / "fedcpf", "--table", "tests").complains(2, "tests needs a run")
     vergence("compare", out / "fedcpf", "--table", "ranks").complains(2, "ranks needs three")
+
+
+def tuned(out, folder, *people):
+    """Copy a study whose settings were chosen on these people."""
+    copy = shutil.copytree(out, folder)
+    for config in copy.glob("*/config.toml"):
+        names = ", ".join(f'"{p}"' for p in people)
+        config.write_text(f"{config.read_text()}tuning = {{ trials = 3, people = [{names}] }}\n")
+    return copy
+
+
+def test_people_that_settings_were_chosen_on_are_left_out_everywhere(out, tmp_path):
+    """Without p1: FedCPF 2.6, 2.6, 3.0, FedAvg 2.3, 2.4, 2.5: differences 0.3, 0.2, 0.5.
+
+    Mean 8.2 / 3, s = 0.2309401, half = 4.3026527 * s / sqrt(3) = 0.5736870; the prior "centre" has
+    0.7, 0.8, 0.9. Nobody is worse off than alone, with 2.1, 2.2, 2.3.
+    """
+    study, note = unseen(gather([tuned(out, tmp_path / "OUT", "p1", "p9")]))
+    assert note == "without p1: settings were chosen on them (tuning.people)"
+    best = next(row for row in rows(study) if row.label == "fedcpf")
+    assert best.metrics["nss"][:3] == pytest.approx((2.7333333, 2.1596463, 3.3070204), abs=1e-6)
+    assert list(best.metrics) == ["nss", "kld"]
+    assert best.harmed == 0
+    assert rows(study)[1].metrics["nss"].mean == pytest.approx(0.8)
+    p = paired(study, "fedcpf", "fedavg")
+    assert (p.mean, p.people) == (pytest.approx(1 / 3), 3)
+    assert treatment(study)["fedavg"].worst_person == "p2"
+    found = rank(study)
+    assert found is not None
+    assert found.people == 3
+
+
+def test_the_command_compares_on_unseen_people(out, tmp_path):
+    copy = tuned(out, tmp_path / "OUT", "p1")
+    said = vergence("compare", copy, "--unseen")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("Note: without p1: settings were chosen on them")
+    assert "over 3 people" in said.out
+    assert "over 4 people" not in said.out
+    vergence("compare", out, "--unseen").complains(2, "--unseen", "vergence sweep")
+    everybody = tuned(out, tmp_path / "ALL", "p1", "p2", "p3", "p4")
+    vergence("compare", everybody, "--unseen").complains(2, "everybody", "sweep.people")
+    strange = vergence("compare", tuned(out, tmp_path / "ELSE", "q1"), "--unseen")
+    assert strange.out.startswith("Note: q1 are not in these runs")
 
 
 def test_unknown_metric_and_run_are_named(out):

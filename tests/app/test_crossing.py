@@ -13,16 +13,18 @@ from vergence.app.saved import read_saved
 
 @pytest.fixture(scope="module")
 def crowds(tmp_path_factory):
-    """Two runs of FedAvg, on the crowds of two seeds, and one of local-only."""
+    """Runs of FedAvg, on the crowds of two seeds, and of methods that share less."""
     folder = tmp_path_factory.mktemp("cross")
-    for name, method, seed in (
-        ("one", "fedavg", 0),
-        ("two", "fedavg", 1),
-        ("own", "local_only", 0),
+    for name, method, *sets in (
+        ("one", '"fedavg"'),
+        ("two", '"fedavg"', "federation.seed=1"),
+        ("long", '"fedavg"', "federation.seed=1", "run.rounds=4"),
+        ("own", '"local_only"'),
+        ("part", '"fedper", head = ["bias"]'),
     ):
-        text = TOY.replace("METHODS", f'method = {{ name = "{method}" }}')
+        text = TOY.replace("METHODS", f"method = {{ name = {method} }}")
         config = write(folder, text, f"{name}.toml")
-        start(load(config, [f"federation.seed={seed}"]), folder / name)
+        start(load(config, sets), folder / name)
     return folder
 
 
@@ -34,6 +36,7 @@ def rows_of(path):
 def test_a_model_is_scored_on_the_other_crowd(crowds, tmp_path):
     said = vergence("cross", crowds / "one", crowds / "two", "--out", tmp_path)
     assert said.code == 0, said.err
+    assert "Note" not in said.out, "they differ in their data alone"
     assert "trained on the row" in said.out
     rows = rows_of(tmp_path / "cross.csv")
     (found,) = [r for r in rows if r["trained_on"].endswith("/one")
@@ -61,4 +64,15 @@ def test_own_data_keeps_the_scores_of_the_run(crowds, tmp_path):
 def test_what_cannot_be_crossed_is_named(crowds, tmp_path):
     vergence("cross", crowds / "one", "--out", tmp_path).complains(2, "two or more runs")
     said = vergence("cross", crowds / "own", crowds / "two", "--out", tmp_path)
-    said.complains(2, "local_only", "never met", "fedavg")
+    said.complains(2, "local_only", "shares nothing", "never met", "fedavg")
+    said = vergence("cross", crowds / "part", crowds / "two", "--out", tmp_path)
+    said.complains(2, "fedper", "shares only a part", "never met", "fedavg")
+
+
+def test_what_else_differs_is_noted(crowds, tmp_path):
+    said = vergence("cross", crowds / "one", crowds / "long", "--out", tmp_path)
+    assert said.code == 0, said.err
+    (note,) = [line for line in said.out.splitlines() if line.startswith("Note: ")]
+    assert note.startswith("Note: rounds differs: ")
+    assert "/one has 3; " in note
+    assert note.endswith("/long has 4")

@@ -3,19 +3,20 @@
 import csv
 import io
 import json
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
-from tests.app.commands import TOY, write
+from tests.app.commands import TOY, vergence, write
 from vergence.app import protocols
 from vergence.app.compare import gather
 from vergence.app.config import load
 from vergence.app.measures import levels
 from vergence.app.merging import code_of
-from vergence.app.newcomers import Judge
+from vergence.app.newcomers import Judge, unseen
 from vergence.app.protocols import combined, evaluate
 from vergence.app.run import load_data
 from vergence.app.runs import read
@@ -23,6 +24,7 @@ from vergence.app.saved import read_saved
 from vergence.core.params import Params
 from vergence.core.site import Samples
 from vergence.errors import ConfigError, PartialRun, StateError
+from vergence.tasks.toy import Toy
 
 METHODS = 'methods = ["local_only", "fedavg", "centralised", { name = "fedcpf", rate = 0.2 }]'
 TEXT = TOY.replace("METHODS", METHODS)
@@ -188,8 +190,60 @@ def test_late_people_take_part_in_the_second_half_only(tmp_path):
     assert len(rows(tmp_path / "out" / "protocols.csv")) == 2 * len(PEOPLE)
 
 
+def test_a_late_protocol_goes_on_where_it_was_moved_to(tmp_path, monkeypatch):
+    """Stopped in the second fold, moved, given again: the same bytes as in one go."""
+    from vergence.app import run as app_run
+
+    one, real, calls = TOY.replace("METHODS", 'methods = ["fedavg"]'), app_run.conduct, []
+    go(tmp_path, "late", tmp_path / "whole", one)
+
+    def stopped(*args):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(app_run, "conduct", stopped)
+    with pytest.raises(PartialRun, match="the same command again"):
+        go(tmp_path, "late", tmp_path / "out", one)
+    monkeypatch.setattr(app_run, "conduct", real)
+    moved = (tmp_path / "out").rename(tmp_path / "moved")
+    go(tmp_path, "late", moved, one)
+    for config in moved.rglob("config.toml"):
+        assert str(tmp_path) not in config.read_text()
+    fold = moved / "late" / "folds" / "p01" / "fedavg" / "config.toml"
+    assert 'trace = "late_p01.csv"' in fold.read_text()
+    ours, theirs = (o / "late" / "fedavg" / "people.csv" for o in (moved, tmp_path / "whole"))
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+@dataclass(frozen=True)
+class Choosing(Toy):
+    """A task whose metric is chosen on validation data: the number of its samples."""
+
+    def evaluate(self, outputs, samples, val_outputs, val_samples):
+        assert len(val_outputs) == len(val_samples)
+        return {**self.metrics(outputs, samples), "chosen": float(len(val_samples))}
+
+
+def test_what_is_chosen_for_a_stranger_is_chosen_on_the_people_who_took_part(scored):
+    """A third of the validation samples of three people each; somebody known has their own."""
+    out, _ = scored
+    ready = load_data(load(out / "within" / "config.toml")).ready
+    own = {person: len(splits.val) for person, splits in ready.people.items()}
+    for label in ("fedavg", "local_only"):
+        saved = read_saved(out / "leave-one-out" / "folds" / "p00" / label)
+        judge = Judge(replace(saved, task=Choosing(saved.task.network)), ready)
+        for found in judge.stranger("p00", PEOPLE[1:]).values():
+            assert found["chosen"] == own["p01"] + own["p02"]
+        assert judge.measure(judge.model("p01"), "p01")["chosen"] == own["p01"]
+    trained = unseen(out / "leave-one-out" / "fedavg").judge("p00").trained
+    assert trained is not None
+    assert trained.clients == PEOPLE[1:]
+
+
 def test_number_of_people(tmp_path):
-    """Trained on the first one and two of four, measured on the last two as newcomers."""
+    """Trained on one and two of the first two of four, measured on the last two as newcomers."""
     one = TOY.replace("METHODS", 'method = "fedavg"')  # a single method does as well
     one = one.replace('"fedavg"', '{ name = "fedavg" }').replace("people = 3", "people = 4")
     out = tmp_path / "out"
@@ -198,12 +252,32 @@ def test_number_of_people(tmp_path):
     found = {(r["person"], int(r["count"])): float(r["value"])
              for r in rows(out / "people" / "people.csv")}  # fmt: skip
     assert set(found) == {(p, n) for p in ("p02", "p03") for n in (1, 2)}
-    folder = out / "people" / "n02" / "fedavg"
+    assert "newcomers; local-only: others' models; 1 seeds" in said
+    folder = out / "people" / "n02" / "seed0" / "fedavg"
     assert read(folder).runs[0].people == ["p00", "p01"]
     judge = Judge(read_saved(folder), load_data(load(write(tmp_path, one))).ready)
     assert found["p03", 2] == judge.measure(judge.saved.server.model, "p03")["error"]
     with pytest.raises(ConfigError, match="takes 5 people, the data has 4"):
         go(tmp_path, "people", out, one, sizes=(1, 3), unseen=2)
+
+
+def test_every_seed_draws_its_own_people_and_the_strangers_stay(tmp_path):
+    """Two of four, four seeds: not all alike, and one person is among the two of that seed."""
+    one = TOY.replace("METHODS", 'methods = ["fedavg"]').replace("people = 3", "people = 5")
+    out, seeds = tmp_path / "out", range(4)
+    go(tmp_path, "people", out, one, "run.seeds=[0, 1, 2, 3]", "run.rounds=1",
+       sizes=(1, 2), unseen=1)  # fmt: skip
+    drawn = {
+        (n, seed): set(read(out / "people" / f"n{n:02d}" / f"seed{seed}").runs[0].people)
+        for n in (1, 2)
+        for seed in seeds
+    }
+    assert len({frozenset(drawn[2, seed]) for seed in seeds}) > 1
+    for seed in seeds:
+        assert drawn[1, seed] < drawn[2, seed] <= {"p00", "p01", "p02", "p03"}
+        runs = read(out / "people" / "n02" / f"seed{seed}").runs
+        assert [run.seeds for run in runs] == [[seed]]
+    assert {r["person"] for r in rows(out / "people" / "people.csv")} == {"p04"}
 
 
 def test_conditions_of_eyes(tmp_path):
@@ -245,6 +319,13 @@ def test_recorded_levels():
 def test_protocols_that_do_not_suit(tmp_path):
     with pytest.raises(ConfigError, match="no protocol 'lopo'; known: within"):
         go(tmp_path, "lopo", tmp_path / "a")
+    with pytest.raises(ConfigError, match="--people is for protocol people"):
+        go(tmp_path, "within", tmp_path / "a", sizes=(1, 2))
+    with pytest.raises(ConfigError, match="--unseen is for protocol people"):
+        go(tmp_path, "late", tmp_path / "a", unseen=5)
+    said = vergence("evaluate", "score", write(tmp_path, TEXT), "--out", tmp_path / "a",
+                    "--people", 1, 2)  # fmt: skip
+    said.complains(2, "--people is for protocol people", "score")
     with pytest.raises(ConfigError, match="no method is left"):
         go(tmp_path, "late", tmp_path / "a", TOY.replace("METHODS", 'methods = ["centralised"]'))
     with pytest.raises(ConfigError, match="presence trace of its own"):

@@ -44,6 +44,16 @@ def test_page_says_which_intervals_include_zero(out, tmp_path, page):
     assert "which includes 0: no clear difference" in changed
 
 
+def test_page_says_what_its_runs_differ_in_above_the_tables(out, tmp_path, page):
+    assert 'class="warn"' not in page
+    copy = shutil.copytree(out, tmp_path / "OUT")
+    told = copy / "fedcpf" / "results.json"
+    told.write_text(told.read_text().replace('"rounds": 6', '"rounds": 9'))
+    changed = report(copy).read_text(encoding="utf-8")
+    note = "Note: rounds differs: local_only has 6; fedcpf has 9"
+    assert 0 < changed.index(note) < changed.index("<table>")
+
+
 def test_page_marks_priors_and_the_worst_person(page):
     assert page.count('<span class="tag">prior</span>') == 3
     block = page[page.index('id="people"') : page.index("<details>")]

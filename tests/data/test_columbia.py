@@ -74,6 +74,7 @@ def test_people_are_split_by_photo_within_each_head_pose(root):
         half = len(part) // 2
         gaze, pose = part.columns["gaze"].numpy(), part.columns["pose"].numpy()
         np.testing.assert_allclose(gaze[:half] * [1, -1], gaze[half:])
+        assert part.columns["side"].tolist() == [0] * half + [1] * half
         assert len(np.unique(pose[:half, 1])) == 5
         seen += [(*g, *p) for g, p in zip(gaze[:half], pose[:half], strict=True)]
     assert len(set(seen)) == 105

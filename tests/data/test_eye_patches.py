@@ -64,6 +64,8 @@ def test_both_eyes_are_left_ones_then_mirrored_right_ones():
     assert samples.columns["image"].shape == (4, 1, 36, 60)
     expected = torch.from_numpy(columns["gaze"][[0, 2, 3, 5]])
     assert torch.equal(samples.columns["gaze"], expected)
+    assert samples.columns["side"].tolist() == [0, 0, 1, 1]
+    assert samples.columns["side"].dtype == torch.int64
 
 
 def test_yaw_of_the_wrong_sign_is_refused():

@@ -99,6 +99,7 @@ def test_frames_of_a_dot_stay_together(root):
     assert not looked[0] & looked[1] | looked[0] & looked[2] | looked[1] & looked[2]
     assert splits.train.columns["image"].shape == (36, 1, 36, 60)
     assert not splits.train.columns["pose"].any()
+    assert splits.train.columns["side"].tolist() == [0] * 18 + [1] * 18
     gaze = splits.train.columns["gaze"].numpy()
     np.testing.assert_allclose(gaze[18:], gaze[:18] * [1, -1])
 

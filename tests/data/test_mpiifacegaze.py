@@ -80,6 +80,7 @@ def test_people_are_split_by_frame(root):
         gaze, pose = part.columns["gaze"].numpy(), part.columns["pose"].numpy()
         np.testing.assert_allclose(gaze[half:], gaze[:half] * [1, -1])
         np.testing.assert_allclose(pose[half:], pose[:half] * [1, -1])
+        assert part.columns["side"].tolist() == [0] * half + [1] * half
         rows = [int(np.abs(label[:, :2] - g).sum(1).argmin()) for g in gaze[:half]]
         np.testing.assert_allclose(label[rows, :2], gaze[:half], atol=1e-6)
         np.testing.assert_allclose(label[rows, 2:4], pose[:half], atol=1e-6)

@@ -131,6 +131,11 @@ def test_evaluation_subset_takes_the_listed_samples_and_splits_by_day(root):
     assert pictures(person.test) == expected
     test_gaze = np.concatenate([last.left.gaze[::2], last.right.gaze[::2]])
     np.testing.assert_array_equal(person.test.columns["gaze"], test_gaze)
+    assert person.test.columns["side"].tolist() == [0] * 4 + [1] * 4
+    assert person.test.columns["side"].dtype == person.test.columns["day"].dtype == torch.int64
+    assert person.test.columns["day"].tolist() == [6] * 8
+    assert person.val.columns["day"].unique().tolist() == [5]
+    assert person.train.columns["day"].unique().tolist() == [1, 2, 3]
 
 
 def test_all_takes_both_eyes_of_every_frame(root):
@@ -138,6 +143,11 @@ def test_all_takes_both_eyes_of_every_frame(root):
     person = Mpiigaze(subset="all", people=("p03",)).load(str(root)).people["p03"]
     assert [len(p) for p in (person.train, person.val, person.test)] == [44, 12, 14]
     assert not pictures(person.train) & pictures(person.test)
+    last = read_day(root / "Data" / "Normalized" / "p03" / "day06.mat")
+    for side, eye_ in enumerate((last.left, last.right)):
+        rows = person.test.columns["side"] == side
+        np.testing.assert_array_equal(person.test.columns["gaze"][rows], eye_.gaze)
+    assert person.test.columns["day"].unique().tolist() == [6]
 
 
 def test_days_are_dealt_whole_and_in_order():
@@ -166,6 +176,10 @@ def test_npz_layout_is_split_at_random_within_each_eye(tmp_path):
     assert [len(p) for p in parts] == [42, 6, 12]
     left = {picture.tobytes() for picture in columns["image"][:30]}
     assert [len(pictures(p) & left) for p in parts] == [21, 3, 6]
+    for part in parts:
+        for picture, side in zip(part.columns["image"].numpy(), part.columns["side"], strict=True):
+            assert (picture.tobytes() in left) == (side == 0)
+        assert "day" not in part.columns
     assert len(set.union(*map(pictures, parts))) == 60
     again = Mpiigaze().load(str(tmp_path)).people["p07"]
     assert torch.equal(again.test.columns["gaze"], person.test.columns["gaze"])
@@ -331,6 +345,7 @@ def test_crops_are_split_within_each_person_and_eye(tmp_path):
             rows = [place[picture.tobytes()] for picture in part.columns["image"].numpy()]
             np.testing.assert_array_equal(part.columns["gaze"], columns["gaze"][number, rows])
             np.testing.assert_array_equal(part.columns["pose"], columns["pose"][number, rows])
+            np.testing.assert_array_equal(part.columns["side"], np.array(rows) >= 20)
 
 
 @pytest.mark.parametrize(

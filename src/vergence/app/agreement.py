@@ -1,8 +1,8 @@
 """Which runs may stand in one table, and under which names.
 
 Runs agree when what a method does not choose is equal: data, split, people, seeds, budget, tuning,
-and the point of measuring. What belongs to a method (its options, extra steps of fine-tuning) may
-differ and is shown as gradient steps instead. Docs: docs/statistics.md.
+wire, precision, and the point of measuring. What belongs to a method (its options, extra steps of
+fine-tuning) may differ and is shown as gradient steps instead. Docs: docs/statistics.md.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any
 
 from vergence.app.config import exists, find, merge
 from vergence.app.runs import Run, Study
+from vergence.core.codec import Compression
 from vergence.core.fitting import Local
 from vergence.core.site import Dataset
 from vergence.core.task import Model, Task
+from vergence.engines.conduct import Plan
 from vergence.engines.presence import Presence
 from vergence.errors import ConfigError, StateError, nearest
 
@@ -32,14 +34,15 @@ Difference = tuple[str, Any, Any]
 """Field, value of the one run, value of the other."""
 
 
-def agree(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
+def agree(runs: Sequence[Run], allow: Iterable[str] = (), hide: Sequence[str] = ()) -> list[str]:
     """Check that runs may stand in one table; return a note for every difference let through.
 
     `allow` names fields (`rounds`, `local.lr`), or a table for all fields in it (`local`);
-    `tuning` allows learning rates and the like too.
+    `tuning` allows learning rates and the like too. Of allowed fields, `hide` gets no note.
 
     Raises:
         ConfigError: a field differs, with both values; or `allow` names no field.
+        StateError: neither of two runs says what data it read.
     """
     allowed = set(allow)
     for name in allowed:
@@ -54,16 +57,25 @@ def agree(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
     for run in runs[1:]:
         for field, one, other in differences(first, run):
             here, there = _shown(one, other), _shown(other, one)
+            if not _within(field, allowed) and one is other is None:
+                raise StateError(
+                    f"cannot compare: {field} is not known, the provenance.json of {first.label} "
+                    f"and of {run.label} do not say what was read; run them again, or compare all "
+                    f"the same with --allow {field}"
+                )
             if not _within(field, allowed):
                 raise ConfigError(
                     f"cannot compare: {field} differs, {first.label} has {here}, {run.label} has "
                     f"{there}; {DO[field.partition('.')[0]]}, or compare all the same with "
                     f"--allow {field}"
                 )
+            if _within(field, hide):
+                continue
             values = told.setdefault(field, {here: [first.label]})
             values.setdefault(there, []).append(run.label)
     return [
-        f"{field} differs: {'; '.join(f'{_few(who)} {value}' for value, who in values.items())}"
+        f"{field} {'is not known' if list(values) == [ABSENT] else 'differs'}: "
+        f"{'; '.join(f'{_few(who)} {value}' for value, who in values.items())}"
         for field, values in told.items()
     ]
 
@@ -77,13 +89,22 @@ def differences(one: Run, other: Run) -> Iterator[Difference]:
     """Yield what differs, the most basic first; a later field is read only when it is asked for.
 
     Learning rates and the like may differ between methods that were tuned with equally many trials.
+    A digest that is missing is not equal to another one that is missing.
     """
     for field, trait in TRAITS:
         if field == "local tuning":
             if min(_tuning(run)["trials"] for run in (one, other)) > 0:
                 continue
             field = "local"
-        yield from _unequal(field, trait(one), trait(other))
+        here, there = trait(one), trait(other)
+        if field == "data" and here is there is None:
+            yield field, here, there
+        yield from _unequal(field, here, there)
+
+
+def tuned_on(runs: Iterable[Run]) -> list[str]:
+    """Return the people on whom a sweep chose the settings of any of the runs."""
+    return list(dict.fromkeys(p for run in runs for p in _tuning(run).get("people", [])))
 
 
 def told_apart(studies: Sequence[Study]) -> list[Run]:
@@ -176,6 +197,10 @@ def _local(run: Run) -> Table:
     return local
 
 
+def _plan(key: str, default: Any) -> Callable[[Run], Any]:
+    return lambda run: _config(run).get("run", {}).get(key, default)
+
+
 def _tuning(run: Run) -> Table:
     """Return what a choice of settings cost, and on whom it was made; not what could be chosen."""
     tuning = _config(run).get("tuning", {})
@@ -220,8 +245,11 @@ TRAITS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
     ("federation", _part("federation", "data", Dataset)),
     ("split", lambda run: run.provenance.get("data", {}).get("split")),
     ("data", lambda run: run.provenance.get("data", {}).get("sha256")),
-    ("points", lambda run: _config(run).get("run", {}).get("points", ["P0"])),
+    ("points", _plan("points", ["P0"])),
+    ("evaluate_people", _plan("evaluate_people", Plan.evaluate_people)),
+    ("precision", _plan("precision", Plan.precision)),
     ("presence", lambda run: _filled(_config(run).get("presence", {}), Presence)),
+    ("wire", lambda run: _filled(_config(run).get("wire", {}), Compression)),
     ("local", lambda run: {k: v for k, v in _local(run).items() if k in BUDGET}),
     ("tuning", _tuning),
     ("local tuning", lambda run: {k: v for k, v in _local(run).items() if k not in BUDGET}),
@@ -240,10 +268,15 @@ DO: Mapping[str, str] = {
     "split": "run both on the same split",
     "data": "run both on the same copy of the data, read in the same way",
     "points": "measure both at the same run.points",
+    "evaluate_people": "run both with the same run.evaluate_people",
+    "precision": "run both with the same run.precision",
     "presence": "run both with the same presence",
+    "wire": "send the updates of both with the same wire",
     "local": "give both the same local",
     "tuning": "choose both with equally many trials, on the same people",
 }
 """What to do about each; the keys are what may be allowed."""
 ANYTHING = tuple(DO)
 """Allows all: for showing one experiment as it was run, with notes."""
+DATA = ("federation", "people", "split", "data")
+"""Fields that say what data was read, and of whom."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.text import Text
 from torch import Tensor
 
 from vergence.app.config import data_root
@@ -28,6 +29,13 @@ from vergence.tasks.gaze_angle import GazeAngle
 NEEDED = "an npz with gaze [people, n, 2] and predictions of the same shape, radians (pitch, yaw)"
 AXIS = "calibration samples"
 TUNED = ("last layer", "whole model")
+PREDICTION, STEPS = "pred_lenet", 50
+PRIORS = (
+    "the priors of the shrunk corrections were read off public LeNet and ResNet predictions for "
+    "p00 to p10 of MPIIGaze (docs/calibration.md): on these people the shrunk rows are no "
+    "independent result"
+)
+UNTRAINED = "k = 0 starts from parts never trained for anybody: this method shares only the others"
 
 
 @dataclass(frozen=True)
@@ -36,30 +44,33 @@ class Options:
 
     Attributes:
         person: who, or `all`.
-        prediction: the array of predictions, of an npz only.
+        prediction: the array of predictions, of an npz only; default pred_lenet.
         eyes: see `metrics.calibration.errors_deg`.
         counts: numbers of calibration samples k.
         draws: random choices of the k samples, per person; 0: 200 of predictions, 5 of a run.
-        steps: batches of fine-tuning.
-        lr: learning rate of fine-tuning; 0: that of the run.
+        steps: batches of fine-tuning, of a run only; default 50.
+        lr: learning rate of fine-tuning, of a run only; default that of the run.
         seed: of the random choices.
     """
 
     person: str = "all"
-    prediction: str = "pred_lenet"
+    prediction: str | None = None
     eyes: Eyes = "together"
     counts: tuple[int, ...] = COUNTS
     draws: int = 0
-    steps: int = 50
-    lr: float = 0.0
+    steps: int | None = None
+    lr: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.counts or min(self.counts) < 0 or min(self.draws, self.lr, self.steps - 1) < 0:
+        if not self.counts or min(*self.counts, self.draws) < 0:
             raise ConfigError(
-                f"calibrate: counts {self.counts}, draws {self.draws} and lr {self.lr:g} must be 0 "
-                f"or more, steps {self.steps} 1 or more"
+                f"calibrate: counts {self.counts} and draws {self.draws} must be 0 or more"
             )
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"calibrate: steps must be 1 or more; got {self.steps}")
+        if self.lr is not None and not self.lr > 0:
+            raise ConfigError(f"calibrate: lr must be above 0; got {self.lr:g}")
 
 
 def calibrate(source: Path, out: Path, options: Options, console: Console) -> Curves:
@@ -73,26 +84,42 @@ def calibrate(source: Path, out: Path, options: Options, console: Console) -> Cu
         console: where the table goes.
 
     Raises:
-        ConfigError: unknown person or prediction, or nobody was left out of the run.
+        ConfigError: unknown person or prediction, nobody was left out of the run, or an option
+            that is for the other kind of source.
         DataError: the npz is unusable.
     """
     if not source.exists():
         source = Path(data_root(str(source)) or source)
-    if source.is_dir():
-        curves = of_run(unseen(source, options.person), options)
-    else:
-        curves = of_predictions(source, options)
+    of_a_run = source.is_dir()
+    if of_a_run and options.prediction is not None:
+        raise ConfigError("--prediction is for an npz of predictions; a run makes its own")
+    for name in () if of_a_run else ("steps", "lr"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--{name} is for fine-tuning a run; {source} is none")
+    strangers = unseen(source, options.person) if of_a_run else None
+    curves = of_predictions(source, options) if strangers is None else of_run(strangers, options)
+    for caveat in caveats(curves, strangers):
+        console.print(Text(f"Note: {caveat}", style="yellow"), soft_wrap=True)
     present(curves, out, console)
     return curves
 
 
+def caveats(curves: Curves, strangers: Unseen | None) -> Iterator[str]:
+    """Yield what a reader of the table must know: where priors and starting points come from."""
+    if any(kind.startswith("shrunk") for kind in curves.values):
+        yield PRIORS
+    if strangers is not None and not strangers.judge(curves.people[0]).shares(whole=True):
+        yield UNTRAINED
+
+
 def of_predictions(path: Path, options: Options) -> Curves:
     """Calibrate recorded predictions: `gaze` and predictions `[people, n, 2]`, left eyes first."""
-    table = read_npz(path, {"gaze": 3, options.prediction: 3}, NEEDED, optional=("person",))
+    source = options.prediction or PREDICTION
+    table = read_npz(path, {"gaze": 3, source: 3}, NEEDED, optional=("person",))
     gaze, predicted = (torch.from_numpy(table[name].astype(np.float64))
-                       for name in ("gaze", options.prediction))  # fmt: skip
+                       for name in ("gaze", source))  # fmt: skip
     if gaze.shape != predicted.shape or gaze.shape[-1] != 2:
-        raise DataError(f"{path}: gaze is {tuple(gaze.shape)} and {options.prediction} "
+        raise DataError(f"{path}: gaze is {tuple(gaze.shape)} and {source} "
                         f"{tuple(predicted.shape)}; needed is {NEEDED}")  # fmt: skip
     names = tuple(map(str, table.get("person", range(len(gaze)))))
     chosen = names if options.person == "all" else (options.person,)
@@ -111,7 +138,7 @@ def of_predictions(path: Path, options: Options) -> Curves:
                                    side, options.eyes)  # fmt: skip
                 errors[kind][row] = found.mean(1).numpy()
             bar.advance(line)
-    how = f"{options.prediction}, eyes {options.eyes}, {draws} draws per person"
+    how = f"{source}, eyes {options.eyes}, {draws} draws per person"
     return Curves("angle_error_deg", AXIS, chosen, options.counts, errors, how)
 
 
@@ -157,7 +184,8 @@ def _one(judge: Judge, person: str, draws: int, options: Options) -> dict[str, l
     order = orders(len(data.train), draws, stream.numpy())
 
     def tuned(trainable: Mask | None, what: str) -> Callable[[int, Tensor], float]:
-        local = replace(judge.saved.method.local, steps=options.steps, schedule="constant")
+        local = judge.saved.method.local
+        local = replace(local, steps=options.steps or STEPS, schedule="constant")
         local = replace(local, lr=options.lr or local.lr)
 
         def score(draw: int, rows: Tensor) -> float:

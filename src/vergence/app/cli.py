@@ -73,6 +73,7 @@ def compare(
     reference: str | None = None,
     margin: float | None = None,
     unit: Literal["person", "person-seed"] = "person",
+    unseen: Annotated[bool, Parameter(negative="")] = False,
     allow: list[str] = [],  # noqa: B006
     table: Literal["methods", "fairness", "tests", "ranks"] | None = None,
     style: Annotated[Literal["table", "csv", "markdown"], Parameter(name="--format")] = "table",
@@ -88,6 +89,7 @@ def compare(
         margin: differences up to this, in the metric's units, are of no importance: adds an
             equivalence test. Choose it before looking.
         unit: what is one observation: a person, seeds averaged first, or a person in one seed.
+        unseen: leave out the people on whom a sweep chose settings; the output says whom.
         allow: a field in which runs may differ all the same, such as rounds or local.lr; may be
             given several times. The output says so.
         table: print this table alone; CSV holds one table, by default methods.
@@ -96,8 +98,11 @@ def compare(
     from vergence.app import compare as tables
 
     study = tables.gather(folders, allow)
-    parts = tables.blocks(study, metric, reference, margin, unit)
     notes = tables.agree(study.runs, allow)
+    if unseen:
+        study, note = tables.unseen(study)
+        notes.append(note)
+    parts = tables.blocks(study, metric, reference, margin, unit)
     if style == "table":
         tables.print_parts(parts, out, table, notes)
     else:

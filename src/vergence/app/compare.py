@@ -2,22 +2,24 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from vergence.app.agreement import ANYTHING as ANYTHING
-from vergence.app.agreement import agree, told_apart
+from vergence.app.agreement import agree, told_apart, tuned_on
 from vergence.app.blocks import Block, csv_text, markdown_table
 from vergence.app.judging import Paired as Paired
-from vergence.app.judging import Unit
+from vergence.app.judging import Unit, treatment
 from vergence.app.judging import comparisons as comparisons
 from vergence.app.judging import paired as paired
-from vergence.app.runs import Estimate, Run, Study, read
+from vergence.app.results import summary
+from vergence.app.runs import Estimate, PersonValue, Run, Study, read
 from vergence.app.style import DASH, digits, metric_name, number, title
 from vergence.app.verdicts import fairness_block, paired_block, ranks_block
 from vergence.app.verdicts import paired_cells as paired_cells
@@ -65,6 +67,61 @@ def gather(folders: Iterable[Path | str], allow: Iterable[str] = ()) -> Study:
     agree(runs, allow)
     priors = next((s.priors for s in studies if s.priors), {})
     return Study(studies[0].folder, tuple(runs), priors)
+
+
+@dataclass(frozen=True)
+class Rest(Run):
+    """A run as far as `people` of its results go: nobody else was ever measured."""
+
+    @cached_property
+    def values(self) -> list[PersonValue]:
+        """Rows of people.csv about these people."""
+        people = set(self.people)
+        return [row for row in super().values if row.person in people]
+
+
+def unseen(study: Study) -> tuple[Study, str]:
+    """Drop the people on whom a sweep chose settings from every run and prior, and name them.
+
+    What is a mean over people is computed again over those left; costs are those of the whole run.
+
+    Raises:
+        ConfigError: no settings were chosen on anybody, or nobody else is left.
+    """
+    seen = tuned_on(study.runs)
+    if not seen:
+        raise ConfigError(
+            "--unseen: no settings were chosen on anybody (tuning.people, which vergence sweep "
+            "writes); leave --unseen out"
+        )
+    runs = [_rest(run, seen) for run in study.runs]
+    if not all(run.people for run in runs):
+        raise ConfigError(
+            f"--unseen: settings were chosen on everybody ({len(seen)} people), nobody is left to "
+            "compare on; sweep again with fewer people (sweep.people)"
+        )
+    priors = {
+        name: {person: metrics for person, metrics in people.items() if person not in seen}
+        for name, people in study.priors.items()
+    }
+    harm = treatment(Study(study.folder, tuple(runs), priors))
+    runs = [_with(run, harmed_vs_local=harm[run.label].harmed) for run in runs]
+    dropped = [p for p in seen if any(p in run.people for run in study.runs)]
+    who = f"without {', '.join(dropped)}" if dropped else f"{', '.join(seen)} are not in these runs"
+    note = f"{who}: settings were chosen on them (tuning.people)"
+    return Study(study.folder, tuple(runs), priors), note
+
+
+def _rest(run: Run, seen: Sequence[str]) -> Run:
+    people = [person for person in run.people if person not in seen]
+    rest = Rest(run.folder, run.label, {**run.results, "people": people})
+    scores = {metric: rest.scores(metric) for metric in run.results["metrics"]}
+    found = {m: summary(s, m in run.lower_is_better) for m, s in scores.items() if s}
+    return _with(rest, metrics=found)
+
+
+def _with(run: Run, **results: Any) -> Run:
+    return replace(run, results={**run.results, **results})
 
 
 def table(dirs: Iterable[Path | str]) -> list[Row]:

@@ -17,7 +17,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -103,7 +103,7 @@ def load(path: Path | str, sets: Sequence[str] = ()) -> Experiment:
     for item in sets:
         override(table, item)
     try:
-        return check(table)
+        return check(table, path.parent)
     except ConfigError as error:
         raise ConfigError(f"{error} ({path})") from None
 
@@ -157,8 +157,11 @@ def override(table: Table, item: str) -> None:
     table[last] = value
 
 
-def check(table: Table) -> Experiment:
-    """Bind every table of a merged experiment."""
+def check(table: Table, home: Path | None = None) -> Experiment:
+    """Bind every table of a merged experiment; `home` is the folder of its file.
+
+    A presence trace lies there or one folder above, as that of a run directory, or where it says.
+    """
     for key in table:
         if key not in KEYS:
             raise ConfigError(f"unknown key '{key}'{nearest(key, KEYS)}")
@@ -173,6 +176,10 @@ def check(table: Table) -> Experiment:
             f"the experiment needs either method = {{...}} or methods = [...]; it has {had}"
         )
     presence = bind(Presence, table.get("presence", {}), "presence")
+    if presence.trace and home:
+        beside = (folder / presence.trace for folder in (home, home.parent))
+        found = next((str(path) for path in beside if path.is_file()), presence.trace)
+        presence = replace(presence, trace=found)
     wire = bind(Compression, table.get("wire", {}), "wire")
     plan = bind(Plan, table.get("run", {}), "run", presence=presence, wire=wire)
     federation = dict(table["federation"])

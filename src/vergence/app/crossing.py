@@ -9,7 +9,9 @@ import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from vergence.app.agreement import ANYTHING, DATA, agree
 from vergence.app.curves import write_csv
 from vergence.app.newcomers import Judge
 from vergence.app.run import Loaded, load_data
@@ -26,11 +28,12 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
     """Write cross.csv and print mean and 95 % interval over people, rows trained, columns tested.
 
     On its own data a run's models are scored as they were (P0); on other data everybody is a
-    newcomer, served by what the method offers to people without a state.
+    newcomer, served by what the method offers to people without a state. What else the runs differ
+    in is noted.
 
     Raises:
-        ConfigError: fewer than two runs, runs of different tasks, a method that has nothing for
-            newcomers, or a network that cannot take another run's data.
+        ConfigError: fewer than two runs, runs of different tasks, a method that has no whole
+            network for newcomers, or one that cannot take another run's data.
     """
     runs = [run for folder in folders for run in read(folder).runs]
     if len(runs) < 2:
@@ -44,7 +47,7 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
     cells: dict[tuple[str, str], list[float]] = {}
     for name, run in names.items():
         for other, loaded in data.items():
-            rows = _own(run) if other == name else _strange(run, loaded, other)
+            rows = _own(run) if other == name else _strange(run, data[name], loaded, other)
             lines += [(name, other, *row) for row in rows]
             people: dict[str, list[float]] = {}
             for _, person, what, value in rows:
@@ -52,6 +55,8 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
                     people.setdefault(person, []).append(float(value))
             cells[name, other] = [float(np.mean(values)) for values in people.values()]
     write_csv(out / "cross.csv", HEADS, lines)
+    for note in agree(list(names.values()), ANYTHING, DATA):
+        console.print(Text(f"Note: {note}", style="yellow"), soft_wrap=True)
     console.print(f"{metric_name(metric)}: trained on the row, tested on the column", style="bold")
     console.print(_table(list(names), cells))
     console.print(f"numbers: {out / 'cross.csv'}", soft_wrap=True)
@@ -63,7 +68,7 @@ def _names(runs: Sequence[Run]) -> dict[str, Run]:
         name = "/".join(run.folder.resolve().parts[-2:])
         if name in named:
             raise ConfigError(f"{run.folder} and {named[name].folder} end alike; rename one")
-        named[name] = run
+        named[name] = Run(run.folder, name, run.results)
     return named
 
 
@@ -74,14 +79,16 @@ def _own(run: Run) -> list[Row]:
     return [(v.seed, v.person, v.metric, repr(v.value)) for v in run.values if v.evaluation == "P0"]
 
 
-def _strange(run: Run, loaded: Loaded, where: str) -> list[Row]:
+def _strange(run: Run, own: Loaded, loaded: Loaded, where: str) -> list[Row]:
     rows: list[Row] = []
     for seed in run.seeds:
-        judge = Judge(read_saved(run.folder, seed), loaded.ready)
-        if not judge.shares():
+        judge = Judge(read_saved(run.folder, seed), loaded.ready, own.ready)
+        if not judge.shares(whole=True):
+            lacks = "shares only a part of its network" if judge.shares() else "shares nothing"
             raise ConfigError(
-                f"'{run.label}' ({run.folder}) has nothing for people it never met; cross takes "
-                "methods with a server model, such as fedavg"
+                f"'{run.method}' ({run.folder}) {lacks}, so that people it never met would get "
+                "parts trained for nobody; cross takes methods with a whole server model, such as "
+                "fedavg"
             )
         for person in loaded.ready.clients:
             try:

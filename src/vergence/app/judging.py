@@ -21,7 +21,7 @@ TIE = 1e-12
 """Differences below the rounding of a mean of float64 count as equal."""
 Unit = Literal["person", "person-seed"]
 """What is one observation: a person with seeds averaged first, or a person in one seed."""
-Verdict = Literal["equivalent", "different", "undecided"]
+Verdict = Literal["equivalent", "different", "different, but equivalent", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,9 @@ def judge(
     """Return the pairs of `pairs_of` with their tests, adjusted over them as one family.
 
     With a margin (in the metric's units) each gets a verdict: equivalent where TOST says so,
-    different where Wilcoxon's test does, both after Holm at 0.05, else undecided. A pair that
-    stands in the table in both directions is one hypothesis and counts once.
+    different where Wilcoxon's test does, both after Holm at 0.05, else undecided; where both do,
+    the difference is real, but too small to matter. A pair that stands in the table in both
+    directions is one hypothesis and counts once.
 
     Raises:
         ConfigError: an unknown run or metric, or a margin that is not positive.
@@ -223,6 +224,7 @@ def _family(p_values: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], 
 
 
 def _verdict(equivalence: float, difference: float) -> Verdict:
-    if equivalence < statistics.ALPHA:
-        return "equivalent"
-    return "different" if difference < statistics.ALPHA else "undecided"
+    near, apart = equivalence < statistics.ALPHA, difference < statistics.ALPHA
+    if near:
+        return "different, but equivalent" if apart else "equivalent"
+    return "different" if apart else "undecided"

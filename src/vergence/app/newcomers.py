@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from vergence.app.runs import read
 from vergence.app.saved import Saved, one_run, read_saved
 from vergence.core.fitting import Compute, Fit
 from vergence.core.params import Params
-from vergence.core.site import Dataset, Federation
+from vergence.core.site import Dataset, Federation, Samples
 from vergence.core.stream import Stream
 from vergence.core.wire import Message
 from vergence.engines.turn import Order, Worker, drive
@@ -40,10 +40,22 @@ class Part(Dataset):
 
 @dataclass(frozen=True)
 class Judge:
-    """One seed of a finished run, and data to measure its models on; `ready` is prepared."""
+    """One seed of a finished run, and data to measure its models on; `ready` is prepared.
+
+    What must be chosen (a threshold) is chosen on a person's own validation data; where `trained`
+    is given, the people who took part, on theirs together: a stranger has no labelled data.
+    """
 
     saved: Saved
     ready: Federation
+    trained: Federation | None = None
+
+    @cached_property
+    def validation(self) -> Samples | None:
+        """The validation data of all who took part, None where everybody has their own."""
+        if self.trained is None:
+            return None
+        return Samples.concatenate([splits.val for splits in self.trained.people.values()])
 
     @cached_property
     def worker(self) -> Worker:
@@ -80,7 +92,8 @@ class Judge:
         test = outputs(params, data.test)
         if not task.chooses:
             return task.metrics(test, data.test)
-        return task.evaluate(test, data.test, outputs(params, data.val), data.val)
+        val = data.val if self.validation is None else self.validation
+        return task.evaluate(test, data.test, outputs(params, val), val)
 
     def matrix(
         self, owners: Sequence[str], people: Sequence[str]
@@ -101,6 +114,8 @@ class Judge:
         models of those who took part. P0 is the first where a whole model is offered, else the
         second: what individual learning has to offer a stranger.
         """
+        if self.trained is None:
+            return replace(self, trained=self.ready.only(owners)).stranger(person, owners)
         rows = [metrics for _, _, metrics in self.matrix(owners, [person])]
         found: dict[str, Metrics] = {
             OTHERS: {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
@@ -120,7 +135,9 @@ class Unseen:
 
     def judge(self, person: str, seed: int | None = None) -> Judge:
         """Return one seed of the run without this person."""
-        return Judge(read_saved(self.folders[person], seed), self.loaded.ready)
+        folder, ready = self.folders[person], self.loaded.ready
+        people = read(folder).runs[0].people
+        return Judge(read_saved(folder, seed), ready, ready.only(people))
 
 
 def unseen(folder: Path, person: str = "all") -> Unseen:

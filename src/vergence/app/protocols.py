@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Grid
 
 from vergence.app import measures, merging, stamp
-from vergence.app.config import Experiment, check
+from vergence.app.config import Experiment, Table, check
 from vergence.app.curves import Curves, present, write_csv
 from vergence.app.newcomers import Judge, Part
 from vergence.app.run import Loaded, digest, load_data, resume, start
 from vergence.app.runs import Run, Study, read
 from vergence.app.saved import read_saved
 from vergence.app.style import digits, metric_name, number, title
+from vergence.core.stream import Stream
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError, PartialRun
 from vergence.metrics.intervals import interval
@@ -63,22 +64,27 @@ def evaluate(
     experiment: Experiment,
     out: Path,
     console: Console,
-    sizes: Sequence[int] = GROWTH,
-    unseen: int = UNSEEN,
+    sizes: Sequence[int] | None = None,
+    unseen: int | None = None,
 ) -> None:
     """Run what a protocol needs and is not there yet, measure, and print.
 
     Raises:
-        ConfigError: an unknown protocol, or an experiment or data that does not suit it.
+        ConfigError: an unknown protocol, options of another one, or an experiment or data that
+            does not suit it.
         PartialRun: interrupted; the same command goes on.
         StateError: OUT was begun with another experiment, code or data.
     """
     if protocol not in PROTOCOLS:
         raise ConfigError(f"no protocol '{protocol}'; known: {', '.join(PROTOCOLS)}")
+    for option, given in (("people", sizes), ("unseen", unseen)):
+        if given is not None and protocol != PEOPLE:
+            raise ConfigError(f"--{option} is for protocol {PEOPLE}; leave it out for {protocol}")
     if not experiment.several:
         table = {k: v for k, v in experiment.table.items() if k != "method"}
         experiment = check({**table, "methods": [experiment.table["method"]]})
-    scene = Scene(experiment, load_data(experiment), out, console, tuple(sizes), unseen)
+    sizes, unseen = tuple(GROWTH if sizes is None else sizes), UNSEEN if unseen is None else unseen
+    scene = Scene(experiment, load_data(experiment), out, console, sizes, unseen)
     try:
         PROTOCOLS[protocol](scene)
     except PartialRun as error:
@@ -145,11 +151,9 @@ def late(scene: Scene) -> Path:
         folder = scene.out / LATE / "folds" / person
         lines = [f"{c},{rounds // 2 if c == person else 0},1,1\n" for c in scene.people]
         folder.mkdir(parents=True, exist_ok=True)
-        trace = folder / "trace.csv"
+        trace = folder / f"late_{person}.csv"
         trace.write_text("client,round,idle,charging\n" + "".join(lines))
-        table = {**late_table.get("presence", {}), "trace": str(trace.resolve())}
-        changed = check({**late_table, "presence": table})
-        folds[person] = ran(scene, changed, folder, scene.people)
+        folds[person] = ran(scene, _traced(late_table, trace), folder, scene.people)
 
     def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
         rows = [r for r in read(folds[person] / label).runs[0].values
@@ -164,8 +168,20 @@ def late(scene: Scene) -> Path:
     return scene.out / LATE
 
 
+def _traced(table: Table, trace: Path) -> Experiment:
+    """Return an experiment under a trace; its config.toml names the file alone, as OUT may move."""
+
+    def under(name: str) -> Experiment:
+        return check({**table, "presence": {**table.get("presence", {}), "trace": name}})
+
+    return replace(under(str(trace.resolve())), table=under(trace.name).table)
+
+
 def growth(scene: Scene) -> None:
-    """Train on more and more people, measure the same others as newcomers."""
+    """Train on more and more people, measure the same others as newcomers.
+
+    Every seed draws its own order of people; a larger set of a seed holds its smaller ones.
+    """
     sizes, people = scene.sizes, scene.people
     needed = max(sizes) + scene.unseen
     if min(sizes) < 1 or scene.unseen < 1 or needed > len(people):
@@ -173,24 +189,32 @@ def growth(scene: Scene) -> None:
             f"people: training on {', '.join(map(str, sizes))} and testing on {scene.unseen} "
             f"others takes {needed} people, the data has {len(people)}: give fewer, or more data"
         )
-    strangers = people[-scene.unseen :]
+    known, strangers = people[: -scene.unseen], people[-scene.unseen :]
     values: dict[str, np.ndarray] = {}
     seeds = scene.experiment.plan.seeds
     for column, size in enumerate(sizes):
-        scene.console.print(f"{size} people", highlight=False)
-        folder = scene.out / PEOPLE / f"n{size:02d}"
-        ran(scene, scene.experiment, folder, people[:size])
-        for label in scene.experiment.methods:
-            table = values.setdefault(label, np.zeros((len(strangers), len(sizes))))
-            for seed in seeds:
+        for seed in seeds:
+            scene.console.print(f"{size} people, seed {seed}", highlight=False)
+            drawn = Stream("people", seed).numpy().permutation(len(known))[:size]
+            chosen = [known[int(i)] for i in sorted(drawn)]
+            folder = scene.out / PEOPLE / f"n{size:02d}" / f"seed{seed}"
+            ran(scene, _seeded(scene.experiment, seed), folder, chosen)
+            for label in scene.experiment.methods:
+                table = values.setdefault(label, np.zeros((len(strangers), len(sizes))))
                 judge = scene.judge(folder / label, seed)
                 for row, person in enumerate(strangers):
-                    got = judge.stranger(person, people[:size])["P0"]
+                    got = judge.stranger(person, chosen)["P0"]
                     table[row, column] += got[judge.saved.task.headline] / len(seeds)
     headline = scene.experiment.task(seeds[0]).headline
-    how = f"newcomers, {len(seeds)} seeds"
+    how = f"newcomers; local-only: others' models; {len(seeds)} seeds"
     curves = Curves(headline, "people in training", strangers, sizes, values, how)
     present(curves, scene.out / PEOPLE / "people.png", scene.console)
+
+
+def _seeded(experiment: Experiment, seed: int) -> Experiment:
+    """Return the experiment with this seed alone."""
+    run = {**experiment.table.get("run", {}), "seeds": [seed]}
+    return check({**experiment.table, "run": run})
 
 
 def matrix(scene: Scene) -> None:
@@ -256,7 +280,7 @@ def summarise(out: Path, console: Console) -> None:
         columns[run.label] = scores
     names = list(dict.fromkeys(name for scores in columns.values() for name in scores))
     places = digits(float(np.mean(list(v.values()))) for s in columns.values() for v in s.values())
-    grid = Table("", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    grid = Grid("", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in names:
         grid.add_column(name, justify="right", no_wrap=True)
     for run in first.runs:

@@ -113,7 +113,6 @@ def report(folder: Path | str) -> Path:
         PartialRun: the page cannot be written.
     """
     study = read(folder)
-    agree(study.runs, ANYTHING)
     environment = Environment(
         loader=PackageLoader("vergence.app"),
         autoescape=True,
@@ -149,6 +148,7 @@ def _context(study: Study) -> dict[str, Any]:
         "task": first.results["task"].replace("_", " "),
         "federation": _federation(first),
         "findings": list(_findings(study)),
+        "notes": agree(study.runs, ANYTHING),
         "facts": _facts(study),
         "headline": metric_name(study.headline),
         "lower": study.headline in study.lower_is_better,

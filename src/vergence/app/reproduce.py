@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vergence.app.agreement import agree
 from vergence.app.config import data_root
 from vergence.app.papers import adaptive, fedcpf, figures, outcome
 from vergence.app.papers.base import PaperTable
@@ -24,10 +25,11 @@ from vergence.app.papers.checks import Finding, check_adaptive, check_fedcpf
 from vergence.app.papers.grounds import DEFAULT, GROUNDS, Ground, ground
 from vergence.app.papers.outcome import Outcome
 from vergence.app.papers.running import PROTOCOLS, SEEDS, Planned, Result, Wish, plan
-from vergence.app.papers.verdicts import Evidence, judge
+from vergence.app.papers.verdicts import Evidence, judge, tally
+from vergence.app.runs import Run
 from vergence.app.style import save
 from vergence.data.mpiigaze_crops import MpiigazeCrops
-from vergence.errors import ConfigError, DataError, nearest
+from vergence.errors import ConfigError, DataError, PartialRun, nearest
 from vergence.metrics.angles import angular_error_deg, mean_direction
 
 TABLES: dict[str, PaperTable] = {t.id: t for t in (*fedcpf.TABLES, *adaptive.TABLES)}
@@ -54,6 +56,17 @@ def tables(ids: Sequence[str]) -> list[PaperTable]:
             raise ConfigError(f"no table '{name}'{nearest(name, [*TABLES, *DEFAULT])}")
         found |= {t.id: t for t in own}
     return list(found.values())
+
+
+def unread(option: str, given: Mapping[str, object]) -> None:
+    """Refuse what an option that runs nothing would leave unread; None is not given.
+
+    Raises:
+        ConfigError: names it.
+    """
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise ConfigError(f"{option} runs nothing and does not read {', '.join(names)}; drop it")
 
 
 def reproduce(
@@ -91,13 +104,25 @@ def reproduce(
 
 
 def run_parts(parts: Sequence[Planned], folder: Path) -> dict[tuple[str, str], Result]:
-    """Run every part that can run, each in its own folder."""
+    """Run every part that can run, each in its own folder.
+
+    Raises:
+        PartialRun: interrupted; the same command goes on.
+    """
     found = {}
     for planned in parts:
         part = planned.part
-        if planned.experiment is not None:
-            run = PROTOCOLS[part.protocol]
-            found[part.name, part.protocol] = run(part, planned.experiment, folder / part.name)
+        if planned.experiment is None:
+            continue
+        try:
+            found[part.name, part.protocol] = PROTOCOLS[part.protocol](
+                part, planned.experiment, folder / part.name
+            )
+        except PartialRun as error:  # a fold of a part is no run that anybody began
+            reason = str(error).partition(";")[0]
+            raise PartialRun(
+                f"{reason}; what is done is kept: give the same command again"
+            ) from None
     return found
 
 
@@ -125,7 +150,47 @@ def gather(
     )  # fmt: skip
     verdicts = tuple(judge(table, claim, where, evidence) for claim in table.claims)
     told = facts(parts, results)
-    return Outcome(table, where, stamps(where, wish, told), told, evidence, verdicts, results)
+    marks = (*stamps(where, wish, told), *alike(table, parts, results))
+    noisy = noisy_people(parts, results) if table.figure == "noise" else {}
+    return Outcome(table, where, marks, told, evidence, verdicts, results, noisy)
+
+
+def alike(
+    table: PaperTable, parts: Sequence[Planned], results: dict[tuple[str, str], Result]
+) -> list[str]:
+    """Check that the runs of a table may be judged against each other; tell what differs by design.
+
+    Raises:
+        ConfigError: a field differs that should not.
+    """
+    runs = [
+        Run(run.folder, run.label + planned.part.suffix, run.results)
+        for planned, result in ran(parts, results)
+        for run in result.study.runs
+    ]
+    try:
+        return [f"by design, {note}" for note in agree(runs, table.apart)]
+    except ConfigError as error:
+        reason = str(error).rpartition(", or compare all")[0]
+        raise ConfigError(f"{table.id}: {reason}") from None
+
+
+def ran(
+    parts: Sequence[Planned], results: dict[tuple[str, str], Result]
+) -> list[tuple[Planned, Result]]:
+    """Return the parts that ran, with their results."""
+    return [(p, results[key]) for p in parts if (key := (p.part.name, p.part.protocol)) in results]
+
+
+def noisy_people(
+    parts: Sequence[Planned], results: dict[tuple[str, str], Result]
+) -> dict[str, int]:
+    """Return of every row how many people have noisy training data."""
+    return {
+        run.label + planned.part.suffix: len(planned.experiment.noise.chosen(run.people))
+        for planned, result in ran(parts, results) if planned.experiment is not None
+        for run in result.study.runs
+    }  # fmt: skip
 
 
 def stamps(where: Ground, wish: Wish, told: dict[str, Any]) -> tuple[str, ...]:
@@ -214,12 +279,9 @@ def status(name: str, out: Path | None) -> str:
             found = json.loads(file.read_text())
             words = [claim["verdict"] for claim in found["claims"]]
             fast = ", fast" if any(s.startswith("fast") for s in found["stamps"]) else ""
-            told.append(
-                f"{found['on']}, {found['seeds']} seeds{fast}: {words.count('holds')} of "
-                f"{len(words)} hold, {words.count('not testable here')} not testable"
-            )
+            told.append(f"{found['on']}, {found['seeds']} seeds{fast}: {tally(words)}")
         except (ValueError, KeyError, TypeError):
-            told.append(f"{file} is damaged")
+            told.append(f"{file} is damaged, or of another version")
     return "; ".join(told) or "not run"
 
 

@@ -35,7 +35,7 @@ def reproduce(
     check_paper: Annotated[bool, Parameter(negative="")] = False,
     on: str | None = None,
     root: str | None = None,
-    seeds: int = 5,
+    seeds: int | None = None,
     rounds: int | None = None,
     out_: Annotated[Path | None, Parameter(name="--out")] = None,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
@@ -48,20 +48,25 @@ def reproduce(
         check_paper: compute the printed numbers again instead of running anything.
         on: data set; default ego_synthetic (fedcpf), eye_synthetic (adaptive).
         root: its folder.
-        seeds: how many; fewer than 5 is stamped fast.
+        seeds: how many, 5 by default; fewer is stamped fast.
         rounds: instead of the data set's own number.
         out_: default runs/reproduce/DATASET; the same command goes on.
         set_: `a.b=c` overrides a value of every experiment.
     """
     from vergence.app import reproduce as papers
-    from vergence.app.papers.running import Wish
+    from vergence.app.papers.running import SEEDS, Wish
 
+    given = {"--on": on, "--root": root, "--seeds": seeds, "--rounds": rounds,
+             "--set": set_ or None}  # fmt: skip
     if list_:
+        also = {"a table": tables or None, "--check-paper": check_paper or None}
+        papers.unread("--list", {**also, **given})
         papers.listing(out, out_)
     elif check_paper:
+        papers.unread("--check-paper", {**given, "--out": out_})
         papers.check_paper(tables, out)
     else:
-        wish = Wish(root, seeds, rounds, tuple(set_))
+        wish = Wish(root, SEEDS if seeds is None else seeds, rounds, tuple(set_))
         papers.reproduce(tables, out, on=on, wish=wish, out=out_)
 
 
@@ -70,7 +75,7 @@ def calibrate(
     *,
     out_: Annotated[Path, Parameter(name="--out")] = Path("calibration.png"),
     person: str = "all",
-    prediction: str = "pred_lenet",
+    prediction: str | None = None,
     eyes: Literal["together", "apart", "each"] = "together",
     counts: Annotated[tuple[int, ...], Parameter(consume_multiple=True)] = (
         0,
@@ -82,8 +87,8 @@ def calibrate(
         100,
     ),
     draws: int = 0,
-    steps: int = 50,
-    lr: float = 0.0,
+    steps: int | None = None,
+    lr: float | None = None,
     seed: int = 0,
 ) -> None:
     """Measure what k labelled samples of a person buy: a table, a figure, and the numbers as CSV.
@@ -93,13 +98,13 @@ def calibrate(
             yaw; left eyes first), or a run directory with people it never saw.
         out_: the figure; the numbers go beside it, as .csv.
         person: one person, or all.
-        prediction: the array of predictions in the npz.
+        prediction: the array of predictions in the npz; default pred_lenet.
         eyes: one correction for both eyes; one per eye from its part of the k samples (apart); or
             one per eye from k samples of each (each).
         counts: numbers of calibration samples.
         draws: random choices of the samples; default 200 for predictions, 5 for a run.
-        steps: batches of fine-tuning (last layer, whole model), for a run.
-        lr: its learning rate; default that of the run.
+        steps: batches of fine-tuning (last layer, whole model), for a run; default 50.
+        lr: its learning rate, for a run; default that of the run.
         seed: of the random choices.
     """
     from vergence.app.calibrate import Options
@@ -115,8 +120,8 @@ def evaluate(
     *,
     out_: Annotated[Path, Parameter(name="--out")],
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
-    people: Annotated[tuple[int, ...], Parameter(consume_multiple=True)] = (5, 10, 15, 30),
-    unseen: int = 5,
+    people: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True)] = None,
+    unseen: int | None = None,
 ) -> None:
     """Evaluate an experiment under a protocol; given again, it goes on where it was interrupted.
 
@@ -125,8 +130,8 @@ def evaluate(
         config: the experiment (TOML).
         out_: a directory for all protocols of this experiment.
         set_: `a.b=c` overrides a value of the file; may be given several times.
-        people: numbers of people to train on, for protocol people.
-        unseen: how many others, the last of the data, are measured then.
+        people: numbers of people to train on, for protocol people; default 5 10 15 30.
+        unseen: how many others, the last of the data, are measured then; default 5.
     """
     from vergence.app.config import load
     from vergence.app.protocols import evaluate as carry_out

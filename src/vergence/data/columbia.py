@@ -58,7 +58,8 @@ class Columbia(Dataset):
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split within each person; both eyes of a photo are in one part.
 
-        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians.
+        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
+        `side` int64 `[n]` (0 left, 1 right).
 
         Raises:
             DataError: whole photos, an eye without the other, a patch of another size, damaged or

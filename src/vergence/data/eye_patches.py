@@ -61,8 +61,13 @@ def both_eyes(left: NDArray, right: NDArray, gaze: NDArray, pose: NDArray) -> di
 
 
 def frame_samples(columns: dict[str, NDArray], frames: NDArray) -> Samples:
-    """Return both eyes of these frames, numbers `[m]`, of the columns of `both_eyes`."""
-    return eye_samples(columns, np.concatenate([frames, len(columns["gaze"]) // 2 + frames]))
+    """Return both eyes of these frames, numbers `[m]`, of the columns of `both_eyes`.
+
+    `side` int64 (0 left, 1 right) is added.
+    """
+    half = len(columns["gaze"]) // 2
+    columns = {**columns, "side": np.repeat([0, 1], half)}
+    return eye_samples(columns, np.concatenate([frames, half + frames]))
 
 
 def verify_yaw_sign(columns: Mapping[str, NDArray], what: str) -> None:

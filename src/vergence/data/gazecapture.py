@@ -74,8 +74,8 @@ class Gazecapture(Dataset):
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split within each subject; all frames of a dot are in one part.
 
-        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians;
-        gaze is approximate, pose is zero.
+        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
+        `side` int64 `[n]` (0 left, 1 right); gaze is approximate, pose is zero.
 
         Raises:
             DataError: a file is missing, damaged or of another version, a label is NaN or does not

@@ -75,7 +75,8 @@ class Mpiifacegaze(Dataset):
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split within each person; both eyes of a frame are in one part.
 
-        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians.
+        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
+        `side` int64 `[n]` (0 left, 1 right).
         Patches are kept in the cache folder: a file has 1.8 GB or more.
 
         Raises:

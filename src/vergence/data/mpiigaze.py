@@ -42,6 +42,7 @@ PEOPLE, LISTED, FRAMES, FEWEST, MOST = 15, 3000, 213_659, 1_498, 34_745
 HEIGHT, WIDTH = 36, 60
 NORMALIZED = Path("Data") / "Normalized"
 LISTS = Path("Evaluation Subset") / "sample list for eye image"
+SIDES = ("left", "right")
 FLIP_FRAMES = 20
 """The sign test of the two eyes needs this many frames to mean anything."""
 WHERE = (
@@ -70,7 +71,9 @@ class Mpiigaze(Dataset):
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split within each person: by day where the days are known.
 
-        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians.
+        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
+        `side` (0 left, 1 right) and, where days are known, `day` (the number of its file) int64
+        `[n]`.
 
         Raises:
             DataError: a file is missing, truncated or of another version, has NaN in gaze, fails
@@ -124,6 +127,7 @@ class Mpiigaze(Dataset):
             columns, day = _listed_samples(days, listed)
         else:
             columns, day = _all_samples(days)
+        columns["day"] = np.array([int(re.findall(r"\d+", name)[0]) for name in day])
         names, place, counts = np.unique(day, return_inverse=True, return_counts=True)
         parts = deal_in_order(counts, self.shares, f"recording days of {person} ({len(names)})")
         return Splits(*(eye_samples(columns, np.flatnonzero(np.isin(place, p))) for p in parts))
@@ -177,7 +181,7 @@ def read_day(path: Path) -> Day:
     """
     data = read_mat(path, "data", WHERE)
     names = tuple(_text(name) for name in np.atleast_1d(read_mat(path, "filenames", WHERE)).ravel())
-    left, right = (_read_eye(path, data, side, len(names)) for side in ("left", "right"))
+    left, right = (_read_eye(path, data, side, len(names)) for side in SIDES)
     mirrored = np.array([1, -1], np.float32)
     flipped = Eye(right.image[:, :, ::-1], right.gaze * mirrored, right.pose * mirrored)
     return Day(names, left, flipped)
@@ -237,13 +241,13 @@ def _listed_samples(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return the columns of the listed samples, in the order of the list, and their days."""
     place = {f"{n}/{f}": (n, i) for n, day in days.items() for i, f in enumerate(day.names)}
-    eyes, day_names, rows = [], [], []
+    eyes, day_names, rows, sides = [], [], [], []
     text = need_file(path, WHERE).read_text(encoding="utf-8", errors="replace")
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         frame, side = line.split() if len(line.split()) == 2 else (line, "")
-        if side not in ("left", "right") or frame not in place:
+        if side not in SIDES or frame not in place:
             raise DataError(
                 f"{path} line {number}: '{line.strip()}' is not 'dayDD/NNNN.jpg left|right' of a "
                 f"frame in Data/Normalized: {WHERE}"
@@ -252,13 +256,14 @@ def _listed_samples(
         eyes.append(getattr(days[day], side))
         day_names.append(day)
         rows.append(row)
+        sides.append(SIDES.index(side))
     if not rows:
         raise DataError(f"{path} lists no samples: {WHERE}")
     columns = {
         name: np.stack([getattr(eye, name)[row] for eye, row in zip(eyes, rows, strict=True)])
         for name in ("image", "gaze", "pose")
     }
-    return columns, np.array(day_names)
+    return {**columns, "side": np.array(sides)}, np.array(day_names)
 
 
 def _all_samples(days: Mapping[str, Day]) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -268,7 +273,9 @@ def _all_samples(days: Mapping[str, Day]) -> tuple[dict[str, np.ndarray], np.nda
         column: np.concatenate([getattr(eye, column) for _, eye in eyes])
         for column in ("image", "gaze", "pose")
     }
-    return columns, np.concatenate([np.full(len(eye.image), name) for name, eye in eyes])
+    frames = [len(eye.image) for _, eye in eyes]
+    columns["side"] = np.repeat(np.arange(len(eyes)) % 2, frames)
+    return columns, np.repeat([name for name, _ in eyes], frames)
 
 
 def _npz_files(folder: Path) -> dict[str, Path]:

@@ -22,6 +22,8 @@ from vergence.data.parts import Shares, check_shares, deal_at_random
 from vergence.errors import ConfigError, DataError
 
 FILE, PEOPLE, SAMPLES, HEIGHT, WIDTH = "mpiigaze_9x15.npz", 11, 3000, 9, 15
+RECORDED = ("side", "day")
+"""Columns that say under which conditions a sample was taken; no network sees them."""
 WHERE = (
     f"root must hold {FILE} (image, gaze, pose, person), cut from the MPIIGaze evaluation subset; "
     "MPIIGaze is CC BY-NC-SA 4.0, from the Max Planck Institute for Informatics"
@@ -45,7 +47,8 @@ class MpiigazeCrops(Dataset):
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split within each person, the same shares of left and right eyes.
 
-        Columns: `image` uint8 `[n, 1, 9, 15]`, `gaze` and `pose` float32 `[n, 2]` in radians.
+        Columns: `image` uint8 `[n, 1, 9, 15]`, `gaze` and `pose` float32 `[n, 2]` in radians,
+        `side` int64 `[n]` (0 left, 1 right).
 
         Raises:
             DataError: the file is missing, truncated, of another version, or has NaN in gaze.
@@ -97,16 +100,23 @@ def split_eyes(
     rows = np.arange(len(columns["image"]))
     left, right = np.split(rows, [len(rows) // 2])
     parts = deal_at_random([left, right], shares, rng, f"samples per eye of {person}")
+    columns = {**columns, "side": rows >= len(left)}
     return Splits(*(eye_samples(columns, part) for part in parts))
 
 
 def eye_samples(columns: dict[str, np.ndarray], rows: np.ndarray) -> Samples:
-    """Return the task columns of these rows: `image` gains its channel axis."""
+    """Return the task columns of these rows: `image` gains its channel axis.
+
+    `side` and `day`, where they are known, become int64.
+    """
+    known = (name for name in RECORDED if name in columns)
+    recorded = {name: torch.from_numpy(columns[name][rows].astype(np.int64)) for name in known}
     return Samples(
         {
             "image": torch.from_numpy(columns["image"][rows])[:, None],
             "gaze": torch.from_numpy(columns["gaze"][rows].astype(np.float32)),
             "pose": torch.from_numpy(columns["pose"][rows].astype(np.float32)),
+            **recorded,
         }
     )
 

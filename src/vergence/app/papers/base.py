@@ -102,6 +102,7 @@ class PaperTable:
         figure: the picture to draw: `strip`, `matrix`, `convergence` or `noise`.
         rows: row label -> printed name, where a label alone says too little.
         note: what a reader must know about the comparison.
+        apart: fields of `vergence.app.agreement` in which its parts differ by design.
     """
 
     id: str
@@ -114,6 +115,7 @@ class PaperTable:
     figure: str | None = None
     rows: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    apart: tuple[str, ...] = ()
 
     @property
     def paper(self) -> str:

@@ -200,12 +200,12 @@ def check_adaptive(mean_gaze: float | None = None, people: int = 0) -> list[Find
     so many `people`; without it, the published one of the evaluation subset is used.
     """
     error = adaptive.LEFT_OUT_MEAN
-    fedavg, best, single = error["fedavg"], error["fedadam"], error["individual"]
+    fedavg, best, single = error["fedavg"], error[adaptive.SEED], error["individual"]
     gain = 100 * (fedavg - best) / fedavg
     constant = adaptive.MEAN_GAZE if mean_gaze is None else mean_gaze
     source = ("evaluation subset, 15 people" if mean_gaze is None
               else f"measured here on {people} people of the 9x15 crops")  # fmt: skip
-    (low, high), (mine_low, mine_high) = (adaptive.SPECIFIC[k] for k in ("fedavg", "fedadam"))
+    (low, high), (mine_low, mine_high) = (adaptive.SPECIFIC[k] for k in ("fedavg", adaptive.SEED))
     return [
         Finding(
             f"adaptive FL beats FedAvg by {adaptive.GAIN} % ({fedavg} to {best} degrees)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vergence.app.papers.adaptive import SEED
 from vergence.app.papers.base import PaperTable
 from vergence.app.papers.grounds import Ground
 from vergence.app.papers.running import Result
-from vergence.app.papers.verdicts import Difference, Evidence, Verdict
+from vergence.app.papers.verdicts import Difference, Evidence, Verdict, tally
 from vergence.app.results import write_json
 from vergence.app.saving import replacing
 from vergence.app.style import DASH, METHOD_NAMES, MINUS, metric_name, number
 from vergence.metrics.intervals import interval
 
-COLOUR = {"holds": "green", "does not hold": "red", "not testable here": "yellow"}
+COLOUR = {
+    "holds": "green",
+    "does not hold (contradicted)": "red",
+    "does not hold (not shown)": "yellow",
+    "not testable here": "yellow",
+}
 EXTREMES = {"best": min, "worst": max}
-NAMES = METHOD_NAMES | {"fedpac": "FedPAC", "fedadam": "adaptive FL (FedAdam)"}
+NAMES = METHOD_NAMES | {"fedpac": "FedPAC", "fedadam": "FedAdam (Reddi et al.)",
+                        SEED: "adaptive FL (FedAdam as printed)"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,7 @@ class Outcome:
         stamps: what keeps it from being a full result: fast, generated data, changed settings.
         facts: data, seeds, rounds, budget, machine, command.
         results: of the parts, by name and protocol.
+        noisy: row -> how many people have noisy training data, where a table is about that.
     """
 
     table: PaperTable
@@ -45,6 +53,7 @@ class Outcome:
     evidence: Evidence
     verdicts: tuple[Verdict, ...]
     results: Mapping[tuple[str, str], Result]
+    noisy: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def comparable(self) -> bool:
@@ -113,7 +122,9 @@ def rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
 
 
 def _row(outcome: Outcome, label: str, columns: Sequence[str], lead: str) -> list[str]:
-    cells = [outcome.name(label)]
+    people = outcome.facts["people"]
+    noisy = f" ({outcome.noisy[label]} of {people} people)" if label in outcome.noisy else ""
+    cells = [outcome.name(label) + noisy]
     for column in columns:
         metric = outcome.metric(column)
         factor, ours = scale(metric), outcome.value(label, column)
@@ -173,7 +184,8 @@ def facts(outcome: Outcome) -> list[str]:
     return [
         f"data: {told['data']} ({outcome.ground.kind}), {told['people']} people"
         + (f"; {outcome.ground.note}" if outcome.ground.note else ""),
-        f"{told['seeds']} seeds, {told['rounds']} rounds, {told['budget']}; nothing was tuned",
+        f"{told['seeds']} seeds, {told['rounds']} rounds, {told['budget']}",
+        f"tuned: {outcome.ground.tuned}",
         f"machine: {told['machine']}; {told['minutes']:.1f} minutes in rounds",
         f"decided by {', '.join(deciding)}; 95 % t interval over people, seeds averaged "
         "within a person",
@@ -190,6 +202,7 @@ def show(outcome: Outcome, console: Console) -> None:
     console.print()
     console.print(_grid(*claims(outcome)))
     console.print()
+    console.print(tally([v.word for v in outcome.verdicts]), highlight=False)
     for line in facts(outcome):
         console.print(Text(line, style="dim"))
 
@@ -212,7 +225,8 @@ def markdown(outcome: Outcome, figure: str | None) -> str:
     parts += [line for stamp in outcome.stamps for line in (f"**{stamp}**", "")]
     parts += [f"`{outcome.facts['command']}`", ""]
     parts += [f"- {line}" for line in facts(outcome)]
-    parts += ["", _markdown(*rows(outcome)), "## Verdicts", "", _markdown(*claims(outcome))]
+    parts += ["", _markdown(*rows(outcome)), "## Verdicts", ""]
+    parts += [f"{tally([v.word for v in outcome.verdicts])}.", "", _markdown(*claims(outcome))]
     others = [d for v in outcome.verdicts for d in v.also]
     if others:
         heads = ["these", "against", "metric", "better by", "95 % interval", "people"]
@@ -246,7 +260,8 @@ def record(outcome: Outcome) -> dict[str, Any]:
                     "interval": _ends(outcome, label),
                     "printed": {data: dict(zip(outcome.table.columns, table[label], strict=True))
                                 for data, table in outcome.table.printed.items()
-                                if label in table}}
+                                if label in table},
+                    **({"noisy": outcome.noisy[label]} if label in outcome.noisy else {})}
             for label in labels(outcome)
         },
         "claims": [

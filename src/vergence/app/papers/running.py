@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from vergence.app.config import (
 )
 from vergence.app.newcomers import Judge
 from vergence.app.papers.base import OTHERS, OWN, Part, Scores
-from vergence.app.papers.grounds import Ground
+from vergence.app.papers.grounds import GROUNDS, Ground
 from vergence.app.protocols import Scene
 from vergence.app.run import load_data, resume, start
 from vergence.app.runs import Study
@@ -34,6 +35,8 @@ from vergence.errors import ConfigError, StateError
 
 SEEDS = 5
 """Of a run that is not stamped fast."""
+SIZES = {"run.seeds": "--seeds", "run.rounds": "--rounds"}
+"""Settings with an option of their own; others, such as when to measure, follow from these."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def plan(part: Part, ground: Ground, wish: Wish) -> Planned:
     if not there:
         return Planned(part, None, missing, {})
     rounds = wish.rounds or ground.rounds
-    table = merge(dict(ground.table), {
+    table = merge(deepcopy(dict(ground.table)), {
         "methods": there,
         "run": {"rounds": rounds, "seeds": list(range(wish.seeds)),
                 "evaluate_every": max(1, rounds // 5)},
@@ -125,7 +128,12 @@ def root(ground: Ground, wish: Wish) -> str | None:
     """
     if ground.root == "":
         if wish.root:
-            raise ConfigError(f"{ground.name} is generated and reads no files; drop --root")
+            fit = [g.name for g in GROUNDS.values()
+                   if g.root != "" and set(ground.papers) <= set(g.papers)]  # fmt: skip
+            raise ConfigError(
+                f"{ground.name} is generated and reads no files: say which data DIR holds with "
+                f"--on ({', '.join(fit)}), or drop --root"
+            )
         return None
     folder = wish.root or ground.root
     if not folder:
@@ -167,12 +175,18 @@ def settle(experiment: Experiment, out: Path) -> Study:
 
 def _same(out: Path, wanted: Table) -> None:
     had, now = (_bits(table) for table in (read(out / "config.toml"), wanted))
-    for key in sorted({*had, *now}):
-        if had.get(key) != now.get(key):
+    for key in (*SIZES, *sorted({*had, *now})):
+        then = had.get(key)
+        if then != now.get(key):
+            again = f"{SIZES[key]} {_count(then)}" if key in SIZES else "the same"
             raise StateError(
-                f"{out} was begun with other settings ({key}: {had.get(key)}, now {now.get(key)}); "
-                "ask for the same again, or choose another --out"
+                f"{out} was begun with other settings ({key}: {then}, now {now.get(key)}), and one "
+                f"--out holds one setting: choose another --out, or ask for {again} again"
             )
+
+
+def _count(value: object) -> object:
+    return len(value) if isinstance(value, list) else value
 
 
 def _bits(table: Table, above: str = "") -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +17,29 @@ from vergence.metrics.intervals import interval
 TIE = 1e-12
 """Differences below the rounding of a mean of float64 count as equal."""
 
-Word = Literal["holds", "does not hold", "not testable here"]
+Word = Literal[
+    "holds", "does not hold (contradicted)", "does not hold (not shown)", "not testable here"
+]
+KINDS: Mapping[str, str] = {
+    "holds": "hold",
+    "does not hold (contradicted)": "contradicted",
+    "does not hold (not shown)": "not shown",
+    "not testable here": "not testable",
+}
+"""Verdict -> how it is counted."""
+
+
+def tally(words: Sequence[str]) -> str:
+    """Return how many of each verdict there are.
+
+    >>> tally(["holds", "holds", "not testable here"])
+    '2 hold, 0 contradicted, 0 not shown, 1 not testable'
+
+    Raises:
+        KeyError: a word is no verdict.
+    """
+    counts = Counter(KINDS[word] for word in words)
+    return ", ".join(f"{counts[kind]} {kind}" for kind in KINDS.values())
 
 
 @dataclass(frozen=True)
@@ -79,8 +102,8 @@ class Evidence:
 def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -> Verdict:
     """Return the verdict on one claim.
 
-    Every interval above 0: holds. One below 0: does not hold, the opposite was found. Otherwise it
-    does not hold here: no difference was shown. A row or score that is not there: not testable.
+    Every interval above 0: holds. One below 0: contradicted. Otherwise not shown: it cannot be
+    told from chance. A row or score that is not there: not testable.
     """
     reason = claim.untestable or _obstacle(claim, ground, evidence)
     if reason:
@@ -105,9 +128,9 @@ def _word(found: Sequence[Difference]) -> tuple[Word, str]:
     against = [d for d in found if d.word == "opposite"]
     open_ = [d for d in found if d.word == "none"]
     if against:
-        return "does not hold", f"opposite found against {_rivals(against)}"
+        return "does not hold (contradicted)", f"opposite found against {_rivals(against)}"
     if open_:
-        return "does not hold", f"no difference shown here against {_rivals(open_)}"
+        return "does not hold (not shown)", f"no difference shown here against {_rivals(open_)}"
     return "holds", "every interval excludes 0 on the claimed side"
 
 
