@@ -1,7 +1,5 @@
 """The crowd: the same people in any order and any size, a digest that makes nobody else."""
 
-import time
-
 import pytest
 import torch
 
@@ -50,17 +48,6 @@ def test_people_weigh_the_same_inputs_differently():
     assert apart[0] < 0.1
     assert apart[1] == pytest.approx(apart[2] / 10, rel=0.1)
     assert apart[1] > 0.3
-
-
-def test_a_person_takes_less_than_a_third_of_a_millisecond():
-    """The best of five: a busy machine is not a failure."""
-    people, best = Crowd().load().people, 1.0
-    for start in range(0, 1000, 200):
-        began = time.perf_counter()
-        for number in range(start, start + 200):
-            people[f"c{number:07d}"]
-        best = min(best, (time.perf_counter() - began) / 200)
-    assert best < 3e-4
 
 
 def test_bad_options_are_named():

@@ -1,7 +1,6 @@
 """Fashion-MNIST: IDX files read or refused, images dealt to people once each."""
 
 import gzip
-import time
 from pathlib import Path
 
 import numpy as np
@@ -272,12 +271,7 @@ def test_check_counts_and_tells_what_is_wrong(copy):
 def test_the_published_files():
     root = research_data("fashion_mnist")
     assert all(c.ok for c in check(root))
-    best = 10.0
-    for _ in range(3):  # the best of three: a busy machine is not a failure
-        began = time.perf_counter()
-        federation = FashionMnist().load(str(root))
-        best = min(best, time.perf_counter() - began)
-    assert best < 0.7
+    federation = FashionMnist().load(str(root))
     assert {tuple(map(len, (s.train, s.val, s.test))) for s in federation.people.values()} == {
         (54, 6, 10)
     }
