@@ -42,7 +42,10 @@ def judged(study: Study, reference: str = "") -> str:
     """Return fairness, paired tests and ranks; with a reference, its tests against all alone."""
     parts = compare.blocks(study, reference=reference or None)
     wanted = ("tests",) if reference else ("fairness", "tests", "ranks")
-    return "\n".join(block.markdown() for part in wanted for block in parts[part])
+    text = "\n".join(block.markdown() for part in wanted for block in parts[part])
+    if not reference:
+        return text
+    return text.replace("person by person", f"against {title(study.run(reference))}", 1)
 
 
 def page(folder: Path, name: str) -> None:
