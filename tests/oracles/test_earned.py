@@ -12,7 +12,7 @@ import torch
 from tests.oracles.test_fedavg import F1, F2, PLAIN, One, Quadratic
 from tests.scripts import params, values
 from vergence.core.fitting import Solver
-from vergence.core.site import Site
+from vergence.core.site import Samples, Site
 from vergence.core.stream import Stream
 from vergence.core.wire import Message
 from vergence.engines.turn import drive
@@ -64,12 +64,26 @@ def test_of_equal_losses_the_common_model_wins():
     assert drive(coarse.best(params(5.0), MODEL, site), solver.compute) == 0.0
 
 
-def test_settling_keeps_a_share_and_sends_nothing():
+def test_settling_fine_tunes_as_far_as_it_pays():
+    """The best candidate is own, 2; three more steps: 2.2, 2.36, 2.488, better still."""
     state, sent = turn(2.0, verb="settle")
-    assert state.share == 1.0
-    assert values(state.params) == [2.0]
+    assert values(state.params) == [2.488]
+    assert values(METHOD.model_on(state, {"model": MODEL}, None)) == [2.488]
     assert not sent.trees
     assert not sent.metrics
+
+
+def test_settling_leaves_a_model_alone_that_fine_tuning_harms():
+    """Validation data f1: the common model 1 is best, and f2's steps lead away from its minimum."""
+    state, _ = turn(2.0, val=F1, verb="settle")
+    assert values(state.params) == [1.0]
+
+
+def test_settling_half_way():
+    """Validation data (x - 2.2)^2: of 2, 2.244 and 2.488 the middle is best."""
+    near = Samples({"a": torch.tensor([1.0]).double(), "b": torch.tensor([2.2]).double()})
+    state, _ = turn(2.0, val=near, verb="settle")
+    assert values(state.params) == [2.244]
 
 
 def test_prediction_is_the_mix_last_chosen():

@@ -27,12 +27,14 @@ class Earned(Method[Global, Mixing]):
     """Average as FedAvg; beside it train one's own model from the best mix of own and common.
 
     Candidates are share * own + (1 - share) * model for shares 0, 1 / grid, ..., 1. Each turn the
-    one of lowest validation loss is where one's own model goes on from, and at the end, with the
-    final model, the one a person keeps: so nobody is served worse than by either model, as far
-    as validation data can tell.
+    one of lowest validation loss is where one's own model goes on from. At the end, with the final
+    model, the best candidate is fine-tuned, and what a person keeps is the best mix of before and
+    after: so nobody is served worse than by either model or by fine-tuning, as far as validation
+    data can tell.
 
     Args:
         grid: steps between the common model (share 0) and one's own (share 1).
+        tune_epochs: epochs of fine-tuning at the end; 0 for none.
         weights: clients count by their samples, or equally, in the common model.
 
     Source: this project, docs/methods/earned.md; the common model is McMahan et al. 2017,
@@ -40,6 +42,7 @@ class Earned(Method[Global, Mixing]):
     """
 
     grid: Annotated[int, Ge(1)] = 4
+    tune_epochs: Annotated[int, Ge(0)] = 3
     weights: Literal["samples", "equal"] = "samples"
 
     exposure: ClassVar[Mapping[str, Exposed]] = {
@@ -79,14 +82,20 @@ class Earned(Method[Global, Mixing]):
         return min(losses)[1]
 
     def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
-        """Let everybody settle on a mix with the final model."""
+        """Let everybody settle on what to keep."""
         yield from aggregate("settle", to=clients)
         return s
 
     def on_settle(self, c: Mixing, msg: Message, site: Site) -> Conversation[tuple[Mixing, Reply]]:
-        """Keep the share of lowest validation loss; nothing goes back."""
+        """Fine-tune the best mix with the final model, as far as it pays; nothing goes back."""
         share = yield from self.best(c.params, msg["model"], site)
-        return replace(c, share=share), reply()
+        kept = mixed(c.params, msg["model"], share)
+        if self.tune_epochs:
+            local = replace(self.local, epochs=self.tune_epochs, steps=None)
+            tuned = yield from fit(kept, site.train, local)
+            share = yield from self.best(tuned.params, kept, site)
+            kept = mixed(tuned.params, kept, share)
+        return Mixing(kept, 1.0), reply()
 
     def model_on(self, c: Mixing, msg: Message, site: Site) -> Params:
         """Predict with the mix last chosen."""
