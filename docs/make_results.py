@@ -59,8 +59,8 @@ def page(folder: Path, name: str) -> None:
         f"# {name}",
         "",
         f"`vergence run {source(name)} --out runs/{name}`: "
-        f"{len(run.people)} people, {len(run.seeds)} seed(s), {run.results['rounds']} rounds; "
-        f"{seconds / 60:.0f} minutes in rounds of training on two busy cores "
+        f"{len(run.people)} people, {plural(len(run.seeds), 'seed')}, {run.results['rounds']} rounds; "
+        f"{plural(round(seconds / 60), 'minute')} in rounds of training on two busy cores "
         f"({box['platform'].split('-')[0]} {box['processor']}, Python {box['python']}, "
         f"torch {box['torch']}).",
         "",
@@ -76,6 +76,11 @@ def page(folder: Path, name: str) -> None:
     ]
     PAGES.mkdir(parents=True, exist_ok=True)
     (PAGES / f"{name}.md").write_text("\n".join(lines))
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a number and its noun."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def source(name: str) -> str:

@@ -66,8 +66,10 @@ class Judge:
     def shares(self, whole: bool = False) -> bool:
         """Tell whether a newcomer is offered anything; with `whole`, all of a network."""
         offered = self.saved.method.offer(self.saved.server, NEWCOMER)
-        n = self.worker.solver.layout.n
-        return any(params.layout.n == n for params in offered.values()) if whole else bool(offered)
+        if not whole:
+            return bool(offered)
+        there = {name for params in offered.values() for name in params.layout.names}
+        return there.issuperset(self.worker.solver.layout.names)
 
     def model(self, person: str, known: bool = True) -> Params:
         """Return what a person predicts with, from the state of a newcomer where not `known`."""

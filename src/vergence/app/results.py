@@ -60,10 +60,10 @@ def summary(people: Mapping[str, float], lower_is_better: bool) -> dict[str, Any
     return {"mean": float(np.mean(values)), "std": std, "worst": worst, "ci95": ends}
 
 
-def traffic(folder: Path) -> dict[str, float]:
+def traffic(folder: Path, rounds: int) -> dict[str, float]:
     """Return mean bytes up and down per client and round, from turns.csv.
 
-    What a data centre collects once is spread over its people and rounds.
+    What is sent once (a data centre's data, a last download after the rounds) is spread over them.
     """
     up = down = 0
     turns: set[tuple[str, ...]] = set()
@@ -73,7 +73,7 @@ def traffic(folder: Path) -> dict[str, float]:
             up, down = up + int(row["bytes_up"]), down + int(row["bytes_down"])
             if row["verb"] == UPLOAD:
                 uploads.add((row["seed"], row["client"]))
-            else:
+            elif int(row["round"]) <= rounds:
                 turns.add((row["seed"], row["round"], row["client"]))
     people = len({client for _, client in uploads})
     count = max(len(turns) * max(people, 1), 1)
@@ -117,7 +117,7 @@ def write_results(
         "headline": task.headline,
         "lower_is_better": sorted(task.lower_is_better),
         "metrics": {m: summary(p, m in task.lower_is_better) for m, p in means.items()},
-        "bytes": traffic(folder),
+        "bytes": traffic(folder, rounds),
         "seconds": seconds(folder),
         "peak_mb": peak / 1024,
         "solver": {**solving._asdict()},
