@@ -58,8 +58,8 @@ def page(folder: Path, name: str) -> None:
     lines = [
         f"# {name}",
         "",
-        f"`vergence run {source(name)} --out runs/{name}`: "
-        f"{len(run.people)} people, {plural(len(run.seeds), 'seed')}, {run.results['rounds']} rounds; "
+        f"`vergence run {source(name)} --out runs/{name}`: {len(run.people)} people, "
+        f"{plural(len(run.seeds), 'seed')}, {run.results['rounds']} rounds; "
         f"{plural(round(seconds / 60), 'minute')} in rounds of training on two busy cores "
         f"({box['platform'].split('-')[0]} {box['processor']}, Python {box['python']}, "
         f"torch {box['torch']}).",
