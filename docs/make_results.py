@@ -102,13 +102,22 @@ def readme(folder: Path) -> None:
     shrink(folder / "aria_adt.png", pictures / "aria.jpg", 900)
 
 
+def long(folder: Path) -> Path:
+    """Return where the controls of a recipe lie: as many steps, spent otherwise."""
+    return folder.with_name(f"{folder.name}_long")
+
+
 def recipe(folders: list[Path]) -> None:
     """Put the recommended recipe beside its rivals into the README: a column per data set.
 
     People that a sweep chose settings on are left out.
     """
-    studies = [compare.gather([folder], compare.ANYTHING) for folder in folders]
+    studies = [
+        compare.gather([f for f in (folder, long(folder)) if f.exists()], compare.ANYTHING)
+        for folder in folders
+    ]
     heads, rows = [""], {run.label: [title(run)] for run in studies[0].runs}
+    rows["earned"] = rows.pop("earned")  # last
     for study in studies:
         tuned = tomllib.loads(study.runs[0].config).get("tuning", {}).get("people", [])
         scores = {
@@ -123,14 +132,17 @@ def recipe(folders: list[Path]) -> None:
             "worse than FedAvg",
         ]
         sign = -1 if study.headline in study.lower_is_better else 1
-        for label, mine in scores.items():
+        for label in rows:
+            mine = scores[label]
             low, high = interval(list(mine.values()))
             mean = sum(mine.values()) / count
             harmed = [
                 sum(sign * (mine[p] - base[p]) < -HARM * abs(base[p]) for p in mine)
                 for base in (scores["local_only"], scores["fedavg"])
             ]
-            rows[label] += [f"{mean:.2f} [{low:.2f}, {high:.2f}]", *map(str, harmed)]
+            spent = compare.steps(study.run(label))
+            cells = [f"{mean:.2f} [{low:.2f}, {high:.2f}]", f"{spent:.0f}", *map(str, harmed)]
+            rows[label] += cells
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows.values()]
     block = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     text = (ROOT / "README.md").read_text()
@@ -148,7 +160,7 @@ def shrink(source: Path, target: Path, width: int) -> None:
 
 
 given_folders = [Path(name) for name in sys.argv[1:]]
-recipes = [folder for folder in given_folders if folder.name.startswith("recipe_")]
+recipes = [f for f in given_folders if f.name.startswith("recipe_") and long(f).exists()]
 if recipes:
     recipe(recipes)
 for given in given_folders:
