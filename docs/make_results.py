@@ -126,11 +126,8 @@ def recipe(folders: list[Path]) -> None:
         }
         count, seeds = len(scores["earned"]), len(study.runs[0].seeds)
         named = f"{study.folder.name.removeprefix('recipe_')}: {metric_name(study.headline)}"
-        heads += [
-            f"{named}, {count} people, {seeds} seeds",
-            "worse than alone",
-            "worse than FedAvg",
-        ]
+        heads += [f"{named}, {count} people, {seeds} seeds", "steps"]
+        heads += ["worse than alone", "worse than FedAvg"]
         sign = -1 if study.headline in study.lower_is_better else 1
         for label in rows:
             mine = scores[label]
