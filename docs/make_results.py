@@ -156,11 +156,22 @@ def shrink(source: Path, target: Path, width: int) -> None:
     small.save(target, quality=85)
 
 
+def reproduced(folder: Path) -> None:
+    """Copy the reports of `vergence reproduce --out FOLDER`: a page per table."""
+    for report in sorted(folder.rglob("report.md")):
+        name = "_".join(("reproduce", *report.parent.relative_to(folder).parts, folder.name))
+        (PAGES / f"{name}.md").write_text(report.read_text())
+        print(f"docs/results/{name}.md")
+
+
 given_folders = [Path(name) for name in sys.argv[1:]]
 recipes = [f for f in given_folders if f.name.startswith("recipe_") and long(f).exists()]
 if recipes:
     recipe(recipes)
 for given in given_folders:
+    if given.parent.name == "reproduce":
+        reproduced(given)
+        continue
     named = "quickstart" if given.name == "demo" else given.name
     page(given, named)
     if named == "quickstart":
