@@ -2,12 +2,16 @@
 
 import csv
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load
+from torch import nn
 
 from vergence.core.fitting import Local
+from vergence.core.stages import Staged
+from vergence.core.task import Model, Task
 from vergence.data.toy import Toy as People
 from vergence.engines import store
 from vergence.engines.conduct import Outcome, Plan, conduct
@@ -16,15 +20,41 @@ from vergence.models.linear import Linear
 from vergence.tasks.toy import Toy
 
 LOCAL = Local(epochs=1, batch=8, lr=0.05)
+
+
+@dataclass(frozen=True)
+class Chain(Model):
+    """A line in three stages, for methods that cut a network."""
+
+    def build(self):
+        return Stages()
+
+
+class Stages(Staged):
+    def __init__(self):
+        super().__init__()
+        self.stages = {name: (name,) for name in ("first", "middle", "last")}
+        self.first = nn.Linear(4, 6, bias=False)
+        self.middle = nn.Linear(6, 6, bias=False)
+        self.last = nn.Linear(6, 1, bias=False)
+        nn.init.eye_(self.middle.weight)
+
+    def stage(self, name, x, *beside):
+        return self.get_submodule(name)(x)
+
+
+CHAIN = Toy(Chain())
 STAMP = {"config": "a", "code": "b", "data": "c"}
 
 
-def conducted(path: Path, method, *, people: int = 3, inputs: int = 4, **plan) -> Outcome:
+def conducted(
+    path: Path, method, *, people: int = 3, inputs: int = 4, task: Task | None = None, **plan
+) -> Outcome:
     """Run a method for seed 0 into `path`, in one process unless told otherwise."""
     plan = {"rounds": 4, "evaluate_every": 0, "workers": 1, **plan}
     folder = Folder(path, STAMP)
     folder.open()
-    task = Toy(Linear(inputs=inputs))
+    task = task or Toy(Linear(inputs=inputs))
     federation = People(people=people, inputs=inputs).load()
     return conduct(method, task, federation, Plan(**plan), folder)
 

@@ -22,6 +22,10 @@ WEIGHTS = {
 }
 
 
+LABELS = "labels"
+"""The tree in which a method of split learning sends labels."""
+
+
 def explain(experiment: Experiment, console: Console) -> None:
     """Print, for every method of an experiment, the flow of data and who learns what."""
     task = experiment.task(experiment.plan.seeds[0])
@@ -40,15 +44,20 @@ def explain(experiment: Experiment, console: Console) -> None:
 def flow(method: Method, task: Task) -> str:
     """Draw what goes down, what goes up and what stays, with sizes."""
     server, client = method.server(task), method.client(task)
-    down = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.offer(server, "").items())
+    offered = {name: f"{name} ({megabytes(p)})" for name, p in method.offer(server, "").items()}
     lines = []
     if method.pooled:
         lines.append("  everybody's raw data ------> one data centre   (once, before training)")
     for verb, exposed in method.exposure.items():
+        sent = list(offered) if exposed.down is None else exposed.down
+        down = ", ".join(offered.get(name, name) for name in sent)
         lines += [
             f"  server --- {down or 'nothing'} ---> client        [{verb}]",
             f"  server <-- {upwards(exposed, server, method)} --- client",
         ]
+    beside = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.beside(server).items())
+    if beside:
+        lines.append(f"  stays with the server: {beside}")
     lines.append(f"  stays with the client: raw data; {', '.join(kept(client)) or 'no state'}")
     return "\n".join(lines)
 
@@ -88,16 +97,27 @@ def learns(method: Method, task: Task) -> Table:
         every = (
             "every person's reply" if exposed.reveal == "each" else "the weighted sum over people"
         )
-        trees = f"of {', '.join(exposed.trees)} updates" if exposed.trees else "of metrics only"
+        updates = "" if exposed.raw else " updates"
+        trees = f"of {', '.join(exposed.trees)}{updates}" if exposed.trees else "of metrics only"
         table.add_row(f"server ({verb})", f"{every} {trees}; {WEIGHTS[exposed.weight]}")
     offered = ", ".join(method.offer(method.server(task), ""))
     table.add_row("another client", f"the server's {offered}" if offered else "nothing")
     plain = any(e.trees for e in method.exposure.values())
     seen = "every single update: aggregation here is plain, not secure" if plain else "metrics"
     table.add_row("who runs or taps the server", f"{seen}; sizes and times of messages")
-    table.add_row("nobody else", "raw frames, eye images, gaze, validation scores"
-                  + (", personal entries" if personal(method.client(task)) else ""))  # fmt: skip
+    told = (*task.labels, *task.beside) if _tells_labels(method) else ()
+    if told:
+        table.add_row("server", f"{', '.join(told)} of every sample it is told of")
+    if any("smashed" in e.trees for e in method.exposure.values()):
+        table.add_row("beware", "pictures can be rebuilt from smashed data (see split_learning.md)")
+    secrets = ["raw frames", "eye images", *([] if told else ["gaze"]), "validation scores"]
+    secrets += ["personal entries"] if personal(method.client(task)) else []
+    table.add_row("nobody else", ", ".join(secrets))
     return table
+
+
+def _tells_labels(method: Method) -> bool:
+    return any(LABELS in exposed.trees for exposed in method.exposure.values())
 
 
 def personal(client: Any) -> bool:

@@ -65,7 +65,7 @@ class Judge:
 
     def shares(self, whole: bool = False) -> bool:
         """Tell whether a newcomer is offered anything; with `whole`, all of a network."""
-        offered = self.saved.method.offer(self.saved.server, NEWCOMER)
+        offered = self.saved.method.predicting(self.saved.server, NEWCOMER)
         if not whole:
             return bool(offered)
         there = {name for params in offered.values() for name in params.layout.names}
@@ -77,7 +77,7 @@ class Judge:
         state: Any = saved.method.client(saved.task)
         if known:
             state = saved.clients.get(person, state)
-        offered = saved.method.offer(saved.server, person)
+        offered = saved.method.predicting(saved.server, person)
         message = Message("evaluate", offered, round=saved.experiment.plan.rounds)
         site = worker.site(worker.people, Order("evaluate", person, message))
 

@@ -89,7 +89,7 @@ def heat_maps(saved: Saved, data: Samples, person: str | None) -> NDArray[np.flo
 
 def model_of(saved: Saved, worker: Worker, person: str | None) -> Params:
     """Return what a participant, or a newcomer, predicts with."""
-    offered = saved.method.offer(saved.server, person or NEWCOMER)
+    offered = saved.method.predicting(saved.server, person or NEWCOMER)
     if person is None and not offered:
         people = ", ".join(saved.clients)
         raise ConfigError(

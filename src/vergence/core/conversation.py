@@ -1,19 +1,23 @@
-"""The four words methods are written in; each is one `yield` with a precise return type.
+"""The words methods are written in; each is one `yield` with a precise return type.
 
 `aggregate` and `collect` ask clients, `fit` and `compute` ask for work on parameters and data.
-Whoever drives the generator answers: the simulator, a network, a test.
+Split learning adds `attend`, `ask`, `forward` and `step`: a server's part serves clients batch by
+batch. Whoever drives the generator answers: the simulator, a network, a test.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
+
+from torch import Tensor
 
 from vergence.core.fitting import Align, Compute, Fit, Fitted, Local, OptimiserState
 from vergence.core.mask import Mask
 from vergence.core.params import Params
-from vergence.core.site import Samples
+from vergence.core.site import Batch, Samples
+from vergence.core.stepping import Forward, Network, Step, Stepped
 from vergence.core.wire import Aggregate, Fact, Message, Sealed
 
 T = TypeVar("T")
@@ -23,11 +27,22 @@ ClientId = str
 
 @dataclass(frozen=True)
 class Request:
-    """Ask clients for a turn. `to` maps each to its message, or to None: what `offer` gives."""
+    """Ask clients for a turn. `to` maps each to its message, or to None: what `offer` gives.
+
+    `like` are trees of the shape that replies must have, where the client is not sent them.
+    """
 
     verb: str
     to: Mapping[ClientId, Message | None]
     reveal: Literal["aggregate", "each"]
+    like: Mapping[str, Params] = field(default_factory=dict)
+
+
+def release(
+    verb: str, to: Sequence[ClientId], like: Mapping[str, Params]
+) -> Conversation[Aggregate]:
+    """Ask clients for trees shaped `like` these, sending nothing; learn only the weighted sum."""
+    return (yield Request(verb, {c: Message(verb) for c in to}, "aggregate", like))
 
 
 def _request(
@@ -64,6 +79,96 @@ def collect(
 ) -> Conversation[dict[ClientId, Sealed]]:
     """Ask a cohort for a turn and learn every single reply."""
     return (yield _request(verb, to, "each", facts, trees))
+
+
+class Silent(Exception):
+    """A client that is being served gave a reply that must not count: it is not heard any more."""
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Quarantine a client that is being served, for this reason."""
+
+    client: ClientId
+    reason: str
+
+
+def silence(client: ClientId, reason: str) -> Conversation[None]:
+    """Hear a client that is being served no more; always raises `Silent`."""
+    yield Silence(client, reason)
+
+
+@dataclass(frozen=True)
+class Attend:
+    """Serve groups of clients, each by a copy of `held` that `Method.serve` trains.
+
+    What the copies hold is not sent to a client. With `shuffled`, the clients of a group come in
+    random order.
+    """
+
+    groups: tuple[tuple[ClientId, ...], ...]
+    held: Mapping[str, Params]
+    shuffled: bool = False
+
+
+@dataclass(frozen=True)
+class Attended:
+    """The weighted sum of what the copies became, and the clients that were served to the end."""
+
+    sum: Aggregate
+    clients: tuple[ClientId, ...]
+
+
+def attend(
+    groups: Sequence[Sequence[ClientId]], shuffled: bool = False, **held: Params
+) -> Conversation[Attended]:
+    """Serve groups of clients at once, those of a group one after the other by the same copy."""
+    return (yield Attend(tuple(tuple(group) for group in groups), held, shuffled))
+
+
+def ask(
+    client: ClientId,
+    verb: str,
+    trees: Mapping[str, Params] | None,
+    like: Mapping[str, Params] | None = None,
+) -> Conversation[dict[str, Params]]:
+    """Send these trees to a client that is being served, and learn those of its reply.
+
+    None sends what `offer` gives, which the server's copy itself does not see. `like` are trees of
+    the shape that the reply must have, where they are not sent.
+
+    Raises:
+        Silent: its reply was quarantined.
+    """
+    message = None if trees is None else Message(verb, trees)
+    got = yield Request(verb, {client: message}, "each", like or {})
+    return {name: tree.total for name, tree in got[client].trees.items()}
+
+
+def forward(params: Params, batch: Batch, on: Network) -> Conversation[Tensor]:
+    """Return what a network, or a piece of one, makes of a batch in training mode."""
+    return (yield Forward(params, batch, on))
+
+
+def step(
+    params: Params,
+    optimiser: OptimiserState,
+    batch: Batch,
+    local: Local,
+    on: Network,
+    wrt: str | None = None,
+) -> Conversation[Stepped]:
+    """Take one optimiser step on one batch; `params` and `optimiser` are given away.
+
+    Args:
+        params: of the piece `on`; changed in place.
+        optimiser: what the step before gave, `OptimiserState({}, 0)` at first; changed in place.
+        batch: columns, `smashed` and `pull` among them for a piece.
+        local: optimiser, rate and clip.
+        on: whose network and loss, found from the run's task.
+        wrt: the column of the batch whose gradient is wanted.
+    """
+    return (yield Step(params, optimiser, batch, local, on, wrt))
 
 
 def fit(

@@ -210,11 +210,7 @@ class Solver:
                 torch._foreach_add_(gradients, push)
             if keep is not None:
                 torch._foreach_mul_(gradients, keep)
-            if ask.local.clip:
-                norms = torch.stack(torch._foreach_norm(gradients))
-                norm = float(torch.linalg.vector_norm(norms)) + 1e-6
-                if norm > ask.local.clip:
-                    torch._foreach_mul_(gradients, ask.local.clip / norm)
+            clip_(gradients, ask.local.clip)
             return gradients
 
         return adjust
@@ -317,6 +313,17 @@ def training_loss(
     with torch.autocast(device, dtype=torch.bfloat16, cache_enabled=False):
         output = task.forward(module, batch)
     return task.loss(output.float(), batch)
+
+
+@torch.no_grad()
+def clip_(gradients: list[Tensor], limit: float) -> None:
+    """Shorten gradients in place to this norm over all of them; 0 leaves them."""
+    if not limit:
+        return
+    norms = torch.stack(torch._foreach_norm(gradients))
+    norm = float(torch.linalg.vector_norm(norms)) + 1e-6
+    if norm > limit:
+        torch._foreach_mul_(gradients, limit / norm)
 
 
 def take_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:

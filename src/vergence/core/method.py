@@ -14,7 +14,7 @@ from vergence.core.params import Params
 from vergence.core.ranges import check_ranges
 from vergence.core.site import Site
 from vergence.core.task import Task
-from vergence.core.wire import Message
+from vergence.core.wire import Message, Reply
 
 S = TypeVar("S")
 C = TypeVar("C")
@@ -36,13 +36,17 @@ class Nothing:
 class Exposed:
     """What one verb lets out: who sees the replies, and the trees, weights and metrics in them.
 
-    A weight `mask` may carry one number besides: the same weight wherever the mask is true.
+    A weight `mask` may carry one number besides: the same weight wherever the mask is true. `raw`
+    says that the trees are no updates of parameters but made from single samples. `down` names
+    the trees that a client is sent, over all messages of the verb; None: what `offer` gives.
     """
 
     reveal: Literal["aggregate", "each"] = "aggregate"
     trees: tuple[str, ...] = ("model",)
     weight: Literal["number", "mask", "per entry"] = "number"
     metrics: tuple[str, ...] = ("loss",)
+    raw: bool = False
+    down: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class Method(ABC, Generic[S, C]):
     """Per verb, what leaves a client. The conformance tests search the transcript for more."""
     pooled: ClassVar[bool] = False
     """True: one site owns everybody's data (the data centre the others are compared with)."""
+    served: ClassVar[bool] = False
+    """True: clients are served batch by batch, on the CPU, in the numbers the method says."""
 
     def __post_init__(self) -> None:
         check_ranges(self, type(self).__module__.rpartition(".")[2])
@@ -96,6 +102,25 @@ class Method(ABC, Generic[S, C]):
     def offer(self, s: S, client: ClientId) -> Mapping[str, Params]:
         """Return the trees a client downloads: for rounds, evaluation and prediction alike."""
         return {"model": s.model}  # type: ignore[attr-defined]
+
+    def beside(self, s: S) -> Mapping[str, Params]:
+        """Return what the server computes with in predictions that it makes together with a client.
+
+        It is not downloaded; default: nothing, a client predicts alone.
+        """
+        return {}
+
+    def predicting(self, s: S, client: ClientId) -> Mapping[str, Params]:
+        """Return all that `model_on` is given: what a client downloads, and what stands beside."""
+        return {**self.offer(s, client), **self.beside(s)}
+
+    def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
+        """Serve a group of clients that the round asked to `attend`; return what became of `held`.
+
+        `held` belongs to this copy of the server, which may change it in place.
+        """
+        raise NotImplementedError(f"{type(self).__name__} attends to nobody")
+        yield
 
     @abstractmethod
     def round(self, s: S, cohort: Sequence[ClientId]) -> Conversation[S]:

@@ -99,6 +99,31 @@ class Params(Mapping[str, Tensor]):
         """Return zeros of this layout."""
         return cls(torch.zeros(layout.n, dtype=dtype), layout)
 
+    @classmethod
+    def named(cls, **tensors: Tensor) -> Params:
+        """Copy tensors of one type into parameters of their own layout."""
+        layout = Layout(tuple(tensors), tuple(tuple(t.shape) for t in tensors.values()))
+        kinds = {t.dtype for t in tensors.values()} or {torch.float32}
+        if len(kinds) > 1:
+            raise ConfigError(f"tensors that travel together need one type, got {kinds}")
+        flat = torch.empty(layout.n, dtype=kinds.pop())
+        for name, tensor in tensors.items():
+            layout.view(flat, name).copy_(tensor)
+        return cls(flat, layout)
+
+    @classmethod
+    def join(cls, *parts: Params) -> Params:
+        """Put parameters one behind the other."""
+        layout = Layout(
+            tuple(name for part in parts for name in part.layout.names),
+            tuple(shape for part in parts for shape in part.layout.shapes),
+        )
+        return cls(torch.cat([part.flat for part in parts]), layout)
+
+    def copy(self) -> Params:
+        """Return the same entries in memory of their own."""
+        return self.like(self.flat.clone())
+
     def __getitem__(self, name: str) -> Tensor:
         return self.layout.view(self.flat, name)
 

@@ -52,6 +52,10 @@ class Task(ABC):
 
     classes: ClassVar[int] = 0
     """How many classes `class_of` tells apart; 0: it tells none."""
+    labels: ClassVar[tuple[str, ...]] = ()
+    """The columns that the loss looks at."""
+    beside: ClassVar[tuple[str, ...]] = ()
+    """The columns that enter the network beside its input, at a later stage."""
     headline: ClassVar[str]
     """The metric tables and plots put first."""
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
@@ -96,6 +100,15 @@ class Task(ABC):
     @abstractmethod
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the network's output on a batch."""
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return what enters the network's first stage, and what stands beside it.
+
+        Raises:
+            ConfigError: networks of this task are not cut into stages.
+        """
+        name = type(self).__module__.rpartition(".")[2]
+        raise ConfigError(f"task '{name}' does not say what enters its network's first stage")
 
     def features(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the output, and the features that enter the head as `[batch, d]`.

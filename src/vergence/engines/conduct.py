@@ -14,7 +14,7 @@ import torch
 from annotated_types import Ge
 
 from vergence.core.codec import Compression
-from vergence.core.conversation import Request
+from vergence.core.conversation import Attend, Request
 from vergence.core.fitting import OptimiserState, Precision
 from vergence.core.method import Method
 from vergence.core.ranges import check_ranges
@@ -102,7 +102,7 @@ def conduct(
 ) -> Outcome:
     """Run one seed (the task's) to its end, from its checkpoint if there is one."""
     torch.set_num_threads(1)
-    stream, device = Stream("run", task.seed), pick(plan.device)
+    stream, device = Stream("run", task.seed), device_for(method, plan)
     trained_on = federation.pooled() if method.pooled else federation
     presence = Presence() if method.pooled else plan.presence
     solving = folder.solving
@@ -129,10 +129,30 @@ def conduct(
         method, team, presence, stream, Registry(shelf), loads(trained_on), solving.chunk
     )
     try:
-        conductor = _Conductor(method, task, federation, trained_on, plan, folder, simulator, tick)
+        conductor = _Conductor(
+            method, task, federation, trained_on, plan, folder, simulator, worker, tick
+        )
         return conductor.run(worker.records)
     finally:
         team.close()
+
+
+def device_for(method: Method, plan: Plan) -> torch.device:
+    """Return where a method trains.
+
+    Raises:
+        ConfigError: the plan asks for what batch by batch service does not do.
+    """
+    if not method.served:
+        return pick(plan.device)
+    asked = {"device": plan.device not in ("auto", "cpu"), "precision": plan.precision != "fp32",
+             "wire": not plan.wire.lossless}  # fmt: skip
+    if wrong := [key for key, bad in asked.items() if bad]:
+        raise ConfigError(
+            f"{type(method).__name__} serves clients batch by batch, on the CPU and in fp32; leave "
+            f"out run.{wrong[0]}" + (", and set the method's `number`" if "wire" in wrong else "")
+        )
+    return torch.device("cpu")
 
 
 def solver_for(
@@ -163,6 +183,7 @@ class _Conductor:
     plan: Plan
     folder: Folder
     simulator: Simulator
+    worker: Worker
     tick: Tick | None
 
     @property
@@ -235,10 +256,12 @@ class _Conductor:
         """Hold one of the method's conversations and return the new server state."""
 
         def answer(ask: Any) -> Any:
-            if not isinstance(ask, Request):
-                raise ConfigError(f"a server cannot be asked for a {type(ask).__name__} yet")
             # Schedules run over the rounds: what comes after them starts at the full rate again.
             progress = at / self.plan.rounds % 1.0
+            if isinstance(ask, Attend):
+                return self.simulator.attend(ask, server, at, progress)
+            if not isinstance(ask, Request):
+                return self.worker.answer(ask, progress)
             return self.simulator.exchange(ask, server, at, progress, points)
 
         return drive(conversation, answer)

@@ -3,81 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
 from vergence.core.mask import Mask
 from vergence.core.params import Params
 from vergence.core.state import Packed
 from vergence.core.wire import Message, Sealed, SealedTree, Sum, support_mask, travelled
-from vergence.engines.journal import Filed
+from vergence.engines.job import Call, Job, Receipt, Result
+from vergence.engines.session import Session
 from vergence.engines.shelf import Kept, Shelf
 from vergence.engines.turn import Done, Order, Worker
 from vergence.privacy.guards import fault
-
-
-@dataclass(frozen=True)
-class Call:
-    """One client's part of a job: what it is sent, and where its state lies (None: nowhere yet).
-
-    `spare` is a file that a new state may be written over.
-    """
-
-    client: str
-    message: Message
-    file: str | None = None
-    spare: str | None = None
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a crew is asked at once.
-
-    `groups` are lengths: so many calls in a row are carried out by one worker and, if the request
-    reveals only the aggregate, added up there. `stamp` is new for every job of a run.
-    """
-
-    kind: Literal["turn", "evaluate"]
-    calls: Sequence[Call]
-    groups: Sequence[int]
-    reveal: Literal["aggregate", "each"] = "aggregate"
-    stamp: str = ""
-    progress: float = 0.0
-    points: tuple[str, ...] = ()
-
-    def group(self, number: int) -> Sequence[Call]:
-        """Return the calls of one group."""
-        start = sum(self.groups[:number])
-        return self.calls[start : start + self.groups[number]]
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What is written down about one call; plain data.
-
-    `up` and `weight` are per tree: bytes on the wire and the largest weight of an entry. `told`
-    are the reply's metrics, `measured` the engine's, per point. `filed` is the new state.
-    """
-
-    client: str
-    status: str = "ok"
-    up: Mapping[str, int] = field(default_factory=dict)
-    weight: Mapping[str, float] = field(default_factory=dict)
-    examples: float = 0.0
-    steps: int = 0
-    told: Mapping[str, float] = field(default_factory=dict)
-    measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    filed: Filed | None = None
-    share: float | None = None
-
-
-@dataclass
-class Result:
-    """What came of a group: a receipt per call, and the replies that count, summed or each."""
-
-    receipts: list[Receipt]
-    sum: Sum
-    replies: dict[str, Sealed] = field(default_factory=dict)
 
 
 class Desk:
@@ -94,6 +30,13 @@ class Desk:
             done = [self.worker.do(self._order(call, job, self.kept(call))) for call in calls]
             return Result([Receipt(d.client, measured=numbers(d.metrics)) for d in done], whole)
         result = Result([], whole)
+        if job.kind == "serve":
+            for served in [[call] for call in calls] if job.alone else [calls]:
+                receipts, became = Session(self, job, served).hold(job.held)
+                result.receipts += receipts
+                if became is not None:
+                    whole.add(became)
+            return result
         for call, before, done in self._turns(calls, job):
             receipt, sealed = self.settle(call, job, before, done)
             result.receipts.append(receipt)
@@ -114,6 +57,14 @@ class Desk:
             before = self.kept(call)
             yield call, before, self.worker.do(self._order(call, job, before))
 
+    def delivered(self, message: Message) -> Message:
+        """Return a message as it reaches a client."""
+        return message
+
+    def arrived(self, sealed: Sealed, known: Mapping[str, Mask]) -> Sealed:
+        """Return a reply as it reaches the server."""
+        return sealed
+
     def kept(self, call: Call) -> Kept:
         """Return what the client keeps; one that never took part starts fresh."""
         return self.kept_fresh() if call.file is None else self.shelf.read(call.file)
@@ -129,8 +80,9 @@ class Desk:
         return not packed.arrays and packed.header == Packed(self.kept_fresh()).header
 
     def _order(self, call: Call, job: Job, kept: Kept) -> Order:
+        kind = "evaluate" if job.kind == "evaluate" else "turn"
         return Order(
-            job.kind, call.client, call.message, kept.state, job.progress, job.points,
+            kind, call.client, call.message, kept.state, job.progress, job.points,
             owed=kept.owed,
         )  # fmt: skip
 
@@ -142,7 +94,7 @@ class Desk:
         assert sealed is not None
         exposed = self.worker.method.exposure[call.message.verb]
         status = "ok"
-        reason = fault(sealed, call.message.round, call.message.trees, exposed)
+        reason = fault(sealed, call.message.round, {**job.held, **call.message.trees}, exposed)
         after, packed = before, None
         if reason is None:
             after = Kept(done.state, {**before.told, **masks(sealed)}, done.owed)

@@ -21,7 +21,8 @@ import torch
 from vergence import errors
 from vergence.core.params import Params
 from vergence.core.wire import Message, Sealed, Sum
-from vergence.engines.desk import Call, Desk, Job, Result
+from vergence.engines.desk import Desk
+from vergence.engines.job import Call, Job, Result
 from vergence.engines.shared import Arena, Layouts, Tickets
 from vergence.errors import VergenceError
 
@@ -69,7 +70,9 @@ class Served:
         ]  # fmt: skip
         calls = [Call(c, messages[place], file, spare) for c, place, file, spare in note["calls"]]
         return Job(note["kind"], calls, note["groups"], note["reveal"], note["stamp"],
-                   note["progress"], tuple(note["points"]))  # fmt: skip
+                   note["progress"], tuple(note["points"]),
+                   held={t: self.sent.read(n, self.layouts) for t, n in note["held"].items()},
+                   )  # fmt: skip
 
     def _carry_out(self, job: Job, first: int, many: int) -> None:
         """Draw groups until there are none left; tell of `many` at a time."""

@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from vergence.core.conversation import Request
+from vergence.core.conversation import Attend, Attended, Request
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
 from vergence.core.stream import Stream
 from vergence.core.wire import Aggregate, Message, Sealed, Sum, size
-from vergence.engines.desk import Call, Job, Receipt
+from vergence.engines.job import Call, Job, Receipt
 from vergence.engines.presence import Presence
 from vergence.engines.shelf import Registry
 from vergence.engines.workers import Crew
 from vergence.errors import ConfigError
 
+SERVE = "serve"
+"""The verb under which a served client's messages of a round are counted together."""
 GROUPS = 64
 """Into how many groups a large cohort is cut: enough to share out evenly, few enough to fold."""
 
@@ -80,6 +82,7 @@ class Simulator:
         waits = self.phase == "finish"
         there = [c for c in messages if waits or not self.presence.loses(c, round, self.stream)]
         job = self._deal(there, messages, request.reveal, progress, points)
+        job = replace(job, held=request.like)
         whole, replies, receipts = Sum(), {}, {}
         for result in self._in_order(job):
             whole.merge(result.sum)
@@ -98,6 +101,53 @@ class Simulator:
         if request.reveal == "each":
             return {client: replies[client] for client in messages if client in replies}
         return whole.aggregate(self._shapes(messages, server, exposed), told)
+
+    def attend(self, ask: Attend, server: Any, round: int, progress: float) -> Attended:
+        """Let copies of a server's part serve groups of clients."""
+        groups = [self._there(group, ask.shuffled, round) for group in ask.groups]
+        alone = all(len(group) == 1 for group in ask.groups)
+        if alone:  # dealt as turns are, so that sums have the same last bits
+            there = [client for group in groups for client in group]
+            dealt = sorted(there, key=lambda client: -self.loads.get(client, 1))
+            length = -(-len(dealt) // GROUPS)
+            groups = [dealt[i : i + length] for i in range(0, len(dealt), max(length, 1))]
+        clients = [client for group in groups for client in group]
+        offered = self._messages(dict.fromkeys(clients), SERVE, server, round)
+        registry = self.clients
+        calls = [Call(c, offered[c], registry.file(c), registry.spare()) for c in clients]
+        self.jobs += 1
+        stamp, lengths_ = f"{self.phase}.{self.jobs}", [len(group) for group in groups if group]
+        job = Job(
+            "serve", calls, lengths_, stamp=stamp, progress=progress, held=ask.held, alone=alone
+        )
+        whole, receipts = Sum(), {}
+        for result in self._in_order(job):
+            whole.merge(result.sum)
+            receipts |= {receipt.client: receipt for receipt in result.receipts}
+        told: dict[str, list[float]] = {}
+        for client in (client for group in ask.groups for client in group):
+            receipt = receipts.get(client) or Receipt(client, "lost", down={})
+            self._count(receipt, Message(SERVE))
+            for name, value in receipt.told.items():
+                told.setdefault(name, []).append(value)
+        for name, values in told.items():
+            self.tally.metrics.setdefault(name, []).extend(values)
+        order = [client for group in ask.groups for client in group]
+        served = tuple(c for c in order if c in receipts and receipts[c].status == "ok")
+        return Attended(whole.aggregate(ask.held, told), served)
+
+    def _there(self, group: Sequence[str], shuffled: bool, round: int) -> list[str]:
+        """Return the clients of a group whose replies arrive, in the order they are served in."""
+        order: Sequence[int] = range(len(group))
+        if shuffled:
+            order = (
+                self.stream.child("served", round, *group[:1])
+                .numpy()
+                .permutation(len(group))
+                .tolist()
+            )
+        served = [group[i] for i in order]
+        return [c for c in served if not self.presence.loses(c, round, self.stream)]
 
     def message(
         self, given: Message | None, verb: str, server: Any, client: str, round: int
@@ -162,12 +212,14 @@ class Simulator:
         client, tally = receipt.client, self.tally
         tally.asked.add(client)
         if receipt.status == "ok":
-            tally.counted += 1
+            tally.counted += message.verb != SERVE  # its last reply, when all is said, counts
             if receipt.filed is not None:
                 self.clients.commit(client, receipt.filed)
         for point, metrics in receipt.measured.items():
             tally.measured.setdefault(point, {})[client] = metrics
-        down = {t: size({"values": p.flat}) for t, p in message.trees.items()}
+        down = receipt.down
+        if down is None:
+            down = {t: size({"values": p.flat}) for t, p in message.trees.items()}
         up = receipt.up
         if self.method.pooled:  # inside the data centre nothing travels
             down, up = {}, {}
@@ -186,6 +238,9 @@ class Simulator:
     ) -> dict[str, dict[str, Mapping[str, float]]]:
         """Measure people: point -> person -> metrics. Nobody's state changes."""
         messages = self._messages(dict.fromkeys(people), "evaluate", server, round)
+        beside = self.method.beside(server)
+        if beside:
+            messages = {p: replace(m, trees={**m.trees, **beside}) for p, m in messages.items()}
         calls = [Call(p, messages[p], self.clients.file(p)) for p in people]
         groups = lengths([1.0] * len(calls), -(-len(calls) // GROUPS), False)
         found: dict[str, dict[str, Mapping[str, float]]] = {}

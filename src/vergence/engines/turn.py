@@ -14,6 +14,7 @@ from vergence.core.fitting import Compute, Fit, Fitted, Precision, Solver
 from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.site import Federation, Site
+from vergence.core.stepping import Forward, Step, Stepped, Trainers
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message, Sealed, seal_coded
@@ -22,6 +23,7 @@ from vergence.engines.graphed import Graphed
 from vergence.engines.stacked import Stacked, groups_of
 from vergence.errors import ConfigError
 
+Ask = Fit | Compute | Step | Forward
 CPU = torch.device("cpu")
 STREAMS = 4
 """Clients trained side by side on a GPU; each replays its own graph."""
@@ -90,6 +92,7 @@ class Worker:
         self.graphed = Graphed(task, device, precision, STREAMS) if device.type != "cpu" else None
         scorer = self.graphed or self.solver
         self.stacked = Stacked(task, device, precision, scorer) if stacks else None
+        self.trainers = Trainers(task)
         self.records = method.state_records(task)
 
     def do(self, order: Order) -> Done:
@@ -107,8 +110,8 @@ class Worker:
         while asking := [turn for turn in turns if turn.ask is not None]:
             fits = [turn for turn in asking if isinstance(turn.ask, Fit)]
             for turn in asking:
-                if isinstance(turn.ask, Compute):
-                    turn.go_on(self._compute(turn.ask))
+                if not isinstance(turn.ask, Fit):
+                    turn.go_on(self._answer(turn.ask, turn))
             for group in groups_of([turn.ask for turn in fits if isinstance(turn.ask, Fit)]):
                 self._train([fits[place] for place in group])
         return [self._done(turn) for turn in turns]
@@ -157,7 +160,20 @@ class Worker:
             metrics=metrics,
         )
 
-    def _answer(self, ask: Fit | Compute | None, turn: Turn) -> Any:
+    def answer(self, ask: Any, progress: float) -> Any:
+        """Answer what a server's own half asks for."""
+        if isinstance(ask, Step | Forward):
+            return self.trainers.answer(ask, progress)
+        if isinstance(ask, Compute):
+            return self._compute(ask)
+        raise ConfigError(
+            f"a server's half cannot ask for a {type(ask).__name__}; it may `step`, `forward` and "
+            "`compute`"
+        )
+
+    def _answer(self, ask: Ask | None, turn: Turn) -> Any:
+        if isinstance(ask, Step | Forward):
+            return self.trainers.answer(ask, turn.order.progress)
         if isinstance(ask, Fit):
             solver = self.graphed or self.solver
             if self.graphed is not None and _special(ask):
@@ -209,7 +225,7 @@ class Turn:
         self.order, self.site = order, worker.site(worker.trained_on, order)
         self.fitted: Fitted | None = None
         self.fits, self.steps = 0, 0
-        self.ask: Fit | Compute | None = None
+        self.ask: Ask | None = None
         handler = getattr(worker.method, f"on_{order.message.verb}")
         self.end = self.conversation = handler(worker.state(order), order.message, self.site)
         if isinstance(self.conversation, Generator):
@@ -225,6 +241,8 @@ class Turn:
             self.fitted = answer
             self.fits += 1
             self.steps += answer.steps
+        elif isinstance(answer, Stepped):
+            self.steps += 1
         self._send(answer)
 
     def _send(self, answer: Any) -> None:
@@ -233,14 +251,14 @@ class Turn:
         except StopIteration as end:
             self.ask, self.end = None, end.value
             return
-        if not isinstance(self.ask, Fit | Compute):
+        if not isinstance(self.ask, Ask):
             raise ConfigError(
                 f"a client's '{self.order.message.verb}' asks for a {type(self.ask).__name__}; it "
-                "may ask for `fit` and `compute` only"
+                "may ask for `fit`, `compute`, `step` and `forward` only"
             )
 
 
-def _special(ask: Fit | Compute | None) -> bool:
+def _special(ask: Ask | None) -> bool:
     """Tell whether a fit has parts that are not recorded as CUDA graphs."""
     return isinstance(ask, Fit) and (ask.align is not None or ask.correction is not None)
 

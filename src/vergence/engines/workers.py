@@ -15,9 +15,11 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from vergence import errors
+from vergence.core.mask import Mask
 from vergence.core.state import pack, unpack
-from vergence.core.wire import Sealed, SealedTree, Sum, decode, encode
-from vergence.engines.desk import Call, Desk, Job, Receipt, Result
+from vergence.core.wire import Message, Sealed, SealedTree, Sum, decode, encode
+from vergence.engines.desk import Desk
+from vergence.engines.job import Call, Job, Receipt, Result
 from vergence.engines.journal import Filed
 from vergence.engines.served import Served, keep_memory
 from vergence.engines.shared import Arena, Layouts, Tickets
@@ -73,6 +75,14 @@ class Bytes(InProcess):
 
 class Frozen(Desk):
     """A desk at the end of a wire: a reply arrives there as bytes."""
+
+    def delivered(self, message: Message) -> Message:
+        """Send a message as bytes."""
+        return unpack(pack(message), Message)
+
+    def arrived(self, sealed: Sealed, known: Mapping[str, Mask]) -> Sealed:
+        """Send a reply as bytes."""
+        return decode(encode(sealed, known), known)
 
     def settle(
         self, call: Call, job: Job, before: Kept, done: Done
@@ -163,7 +173,8 @@ class Forked:
             messages[id(message)] = {**vars(message), "trees": trees}
         places = {key: place for place, key in enumerate(messages)}
         calls = [(c.client, places[id(c.message)], c.file, c.spare) for c in job.calls]
-        return {**vars(job), "calls": calls, "messages": list(messages.values())}
+        held = {name: self.sent.write(params, self.layouts) for name, params in job.held.items()}
+        return {**vars(job), "calls": calls, "messages": list(messages.values()), "held": held}
 
     def _result(self, note: Mapping[str, Any], slot: Arena) -> Result:
         receipts = [thawed(receipt) for receipt in note["receipts"]]

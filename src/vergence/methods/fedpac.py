@@ -81,7 +81,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
 
     exposure: ClassVar[Mapping[str, Exposed]] = {
         "train": Exposed(trees=("body",)),
-        "share": Exposed("each", trees=("head", "statistics"), metrics=()),
+        "share": Exposed("each", trees=("head", "statistics"), metrics=(), down=()),
     }
 
     def check(self, task: Task) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 
@@ -22,14 +22,16 @@ class LeNet(Model):
     """The LeNet of Zhang et al. 2015 as in hysts/pytorch_mpiigaze: 1,827,076 parameters.
 
     `channels` are the filters of its two convolutions; (20, 80) is the thesis's second model with
-    2,922,106 parameters, 520 of them in the first convolution, which its clients keep.
+    2,922,106 parameters, 520 of them in the first convolution, which its clients keep. Without
+    `pose` the last layer has four weights fewer and head pose need not leave a client.
 
     Trained there by SGD at lr 0.01 (momentum 0.9, Nesterov, weight decay 1e-4, batch 32, MSE) for
     10 epochs, a tenth of it after 8 and 9; the second model by Adam, its rate is not stated.
-    Source: eyeimages design note, sections 1.1 and 1.3.
+    Source: eyeimages design note, sections 1.1 and 1.3; the thesis's section 4.6.1 for `pose`.
     """
 
     channels: tuple[int, int] = (20, 50)
+    pose: bool = True
 
     def build(self) -> LeNetNet:
         """Return the network, initialised from torch's global generator.
@@ -41,19 +43,29 @@ class LeNet(Model):
             raise ConfigError(
                 f"lenet: channels must be two positive numbers, as (20, 50), got {self.channels}"
             )
-        return LeNetNet(*self.channels)
+        return LeNetNet(*self.channels, self.pose)
 
 
-class LeNetNet(nn.Module):
-    """Gray patches `[B, 1, 36, 60]` in [0, 1] and pose `[B, 2]` to (pitch, yaw) in radians."""
+class LeNetNet(Staged):
+    """Gray patches `[B, 1, 36, 60]` in [0, 1] and pose `[B, 2]` to (pitch, yaw) in radians.
 
-    def __init__(self, first: int, second: int) -> None:
+    There is no activation after the convolutions, as in the original.
+    """
+
+    cut = "pool1"
+
+    def __init__(self, first: int, second: int, pose: bool = True) -> None:
         super().__init__()
+        self.stages = {
+            "conv1": ("conv1",), "pool1": (), "conv2": ("conv2",), "pool2": (),
+            "fc1": ("fc1",), "fc2": ("fc2",),
+        }  # fmt: skip
+        self.reads = frozenset({"fc2"} if pose else ())
         self.conv1 = nn.Conv2d(1, first, KERNEL)
         self.conv2 = nn.Conv2d(first, second, KERNEL)
         rows, columns = (((n - 4) // 2 - 4) // 2 for n in (HEIGHT, WIDTH))
         self.fc1 = nn.Linear(second * rows * columns, HIDDEN)
-        self.fc2 = nn.Linear(HIDDEN + 2, 2)
+        self.fc2 = nn.Linear(HIDDEN + 2 * pose, 2)
         nn.init.normal_(self.conv1.weight, std=0.1)
         nn.init.normal_(self.conv2.weight, std=0.01)
         for layer in (self.fc1, self.fc2):
@@ -62,20 +74,25 @@ class LeNetNet(nn.Module):
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def forward(
-        self, image: Float[Tensor, "batch 1 36 60"], pose: Float[Tensor, "batch 2"]
-    ) -> Float[Tensor, "batch 2"]:
-        """Return the gaze; there is no activation after the convolutions, as in the original.
+    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
+        """Return what a layer makes of its input.
 
         Raises:
             ConfigError: patches of another size.
         """
-        if tuple(image.shape[1:]) != (1, HEIGHT, WIDTH):
-            raise ConfigError(
-                f"lenet takes eye patches [B, 1, {HEIGHT}, {WIDTH}], got {list(image.shape)}; "
-                "use model small_eye for 9 x 15 crops"
-            )
-        x = functional.max_pool2d(self.conv1(image), 2)
-        x = functional.max_pool2d(self.conv2(x), 2)
-        x = functional.relu(self.fc1(x.flatten(1)))
-        return self.fc2(torch.cat([x, pose], 1))
+        match name:
+            case "conv1":
+                if tuple(x.shape[1:]) != (1, HEIGHT, WIDTH):
+                    raise ConfigError(
+                        f"lenet takes eye patches [B, 1, {HEIGHT}, {WIDTH}], got {list(x.shape)}; "
+                        "use model small_eye for 9 x 15 crops"
+                    )
+                return self.conv1(x)
+            case "conv2":
+                return self.conv2(x)
+            case "fc1":
+                return functional.relu(self.fc1(x.flatten(1)))
+            case "fc2":
+                return self.fc2(torch.cat([x, *beside], 1) if self.reads else x)
+            case _:
+                return functional.max_pool2d(x, 2)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.core.ranges import check_ranges
+from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models.resnet_preact import check_patches, initialise
@@ -32,6 +33,8 @@ class ResNet18(Model):
         channels: of the first stage; the others have 2, 4 and 8 times as many.
         groups: into which GroupNorm puts the channels.
         stride: of the stem: 2 for 36 x 60 patches, 1 for 9 x 15 crops.
+        pose: whether head pose joins the last layer; without it the network has four weights
+            fewer and head pose need not leave a client.
 
     Trained by Adam in the thesis, which gives no rate; the table of docs/eye_models.md takes 1e-3.
     Source: eyeimages design note, section 1.3, Model 3; He et al. 2016, "Deep residual learning for
@@ -41,6 +44,7 @@ class ResNet18(Model):
     channels: Annotated[int, Ge(1)] = 64
     groups: Annotated[int, Ge(1)] = 32
     stride: Annotated[int, Interval(ge=1, le=2)] = 2
+    pose: bool = True
 
     def __post_init__(self) -> None:
         check_ranges(self, "resnet18")
@@ -52,14 +56,17 @@ class ResNet18(Model):
 
     def build(self) -> ResNet18Net:
         """Return the network, initialised from torch's global generator."""
-        return ResNet18Net(self.channels, self.groups, self.stride)
+        return ResNet18Net(self.channels, self.groups, self.stride, self.pose)
 
 
-class ResNet18Net(nn.Module):
+class ResNet18Net(Staged):
     """Patches `[B, 1, H, W]` and pose `[B, 2]` to (pitch, yaw) in radians."""
 
-    def __init__(self, channels: int, groups: int, stride: int) -> None:
+    def __init__(self, channels: int, groups: int, stride: int, pose: bool = True) -> None:
         super().__init__()
+        blocks_of = {f"block{i}": (f"blocks.{i}",) for i in range(2 * len(WIDENING))}
+        self.stages = {"conv": ("conv", "norm"), **blocks_of, "fc": ("fc",)}
+        self.reads = frozenset({"fc"} if pose else ())
         self.conv = nn.Conv2d(1, channels, 3, stride, padding=1, bias=False)
         self.norm = nn.GroupNorm(groups, channels)
         blocks, before = [], channels
@@ -71,20 +78,24 @@ class ResNet18Net(nn.Module):
             ]
             before = after
         self.blocks = nn.Sequential(*blocks)
-        self.fc = nn.Linear(before + 2, 2)
+        self.fc = nn.Linear(before + 2 * pose, 2)
         initialise(self)
 
-    def forward(
-        self, image: Float[Tensor, "batch 1 height width"], pose: Float[Tensor, "batch 2"]
-    ) -> Float[Tensor, "batch 2"]:
-        """Return the gaze.
+    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
+        """Return what the stem, a block, or the mean and the last layer make of their input.
 
         Raises:
             ConfigError: pictures that are not grey, or smaller than 9 x 15.
         """
-        check_patches("resnet18", image)
-        x = self.blocks(functional.relu(self.norm(self.conv(image)))).mean((2, 3))
-        return self.fc(torch.cat([x, pose], 1))
+        match name:
+            case "conv":
+                check_patches("resnet18", x)
+                return functional.relu(self.norm(self.conv(x)))
+            case "fc":
+                x = x.mean((2, 3))
+                return self.fc(torch.cat([x, *beside], 1) if self.reads else x)
+            case _:
+                return self.blocks[int(name.removeprefix("block"))](x)
 
 
 class BasicBlock(nn.Module):

@@ -12,8 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.core.ranges import check_ranges
+from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
+
+SAFE_CHANNELS = 16
+"""A block of oneDNN's AVX-512 kernels; the others' blocks are smaller."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class ResNetPreact(Model):
     Attributes:
         channels: of the first stage; the others have twice and four times as many.
         groups: into which GroupNorm puts the channels; 1 is LayerNorm over the whole picture.
+        pose: whether head pose joins the last layer; without it the network has four weights
+            fewer and head pose need not leave a client.
 
     Trained there by SGD at lr 0.1 (momentum 0.9, Nesterov, weight decay 1e-4, batch 32, MSE) for 40
     epochs, a tenth of it after 30 and 35.
@@ -36,6 +42,7 @@ class ResNetPreact(Model):
 
     channels: Annotated[int, Ge(1)] = 16
     groups: Annotated[int, Ge(1)] = 4
+    pose: bool = True
 
     def __post_init__(self) -> None:
         check_ranges(self, "resnet_preact")
@@ -47,34 +54,44 @@ class ResNetPreact(Model):
 
     def build(self) -> ResNetPreactNet:
         """Return the network, initialised from torch's global generator."""
-        return ResNetPreactNet(self.channels, self.groups)
+        return ResNetPreactNet(self.channels, self.groups, self.pose)
 
 
-class ResNetPreactNet(nn.Module):
+class ResNetPreactNet(Staged):
     """Patches `[B, 1, H, W]` and pose `[B, 2]` to (pitch, yaw) in radians."""
 
-    def __init__(self, channels: int, groups: int) -> None:
+    def __init__(self, channels: int, groups: int, pose: bool = True) -> None:
         super().__init__()
+        whole = {name: (name,) for name in ("conv", "stage1", "stage2", "stage3")}
+        self.stages = {**whole, "fc": ("norm", "fc")}
+        self.reads = frozenset({"fc"} if pose else ())
         self.conv = nn.Conv2d(1, channels, 3, padding=1, bias=False)
         self.stage1 = Block(channels, channels, 1, groups)
         self.stage2 = Block(channels, 2 * channels, 2, groups)
         self.stage3 = Block(2 * channels, 4 * channels, 2, groups)
         self.norm = nn.GroupNorm(groups, 4 * channels)
-        self.fc = nn.Linear(4 * channels + 2, 2)
+        self.fc = nn.Linear(4 * channels + 2 * pose, 2)
         initialise(self)
 
-    def forward(
-        self, image: Float[Tensor, "batch 1 height width"], pose: Float[Tensor, "batch 2"]
-    ) -> Float[Tensor, "batch 2"]:
-        """Return the gaze.
+    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
+        """Return what a stage makes of its input; norm, ReLU and mean are part of the last.
 
         Raises:
             ConfigError: pictures that are not grey, or smaller than 9 x 15.
         """
-        check_patches("resnet_preact", image)
-        x = self.stage3(self.stage2(self.stage1(self.conv(image))))
-        x = functional.relu(self.norm(x)).mean((2, 3))
-        return self.fc(torch.cat([x, pose], 1))
+        match name:
+            case "conv":
+                check_patches("resnet_preact", x)
+                return self.conv(x)
+            case "stage1":
+                return self.stage1(x)
+            case "stage2":
+                return self.stage2(x)
+            case "stage3":
+                return self.stage3(x)
+            case _:
+                x = functional.relu(self.norm(x)).mean((2, 3))
+                return self.fc(torch.cat([x, *beside], 1) if self.reads else x)
 
 
 class Block(nn.Module):
@@ -89,9 +106,7 @@ class Block(nn.Module):
         self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
         self.norm2 = nn.GroupNorm(groups, after)
         self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
-        self.project = (
-            nn.Identity() if before == after else nn.Conv2d(before, after, 1, stride, bias=False)
-        )
+        self.project = nn.Identity() if before == after else Shortcut(before, after, stride)
 
     def forward(
         self, x: Float[Tensor, "batch before h w"]
@@ -100,6 +115,26 @@ class Block(nn.Module):
         x = functional.relu(self.norm1(x))
         inner = functional.relu(self.norm2(self.conv1(x)))
         return self.conv2(inner) + self.project(x)
+
+
+class Shortcut(nn.Conv2d):
+    """A 1 x 1 convolution with a stride, without bias.
+
+    From fewer than 16 channels the stride is taken by indexing, not by the convolution. The result
+    is the same, but the backward pass of such a convolution in channels-last storage writes past
+    its workspace on x86 CPUs and ends the process.
+    Source: oneDNN issue 6035; torch 2.13 has it.
+    """
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__(before, after, 1, stride, bias=False)
+
+    def forward(self, input: Float[Tensor, "batch before h w"]) -> Float[Tensor, "batch after r c"]:
+        """Return the maps of every `stride`-th row and column."""
+        if self.in_channels >= SAFE_CHANNELS:
+            return super().forward(input)
+        rows, columns = self.stride
+        return functional.conv2d(input[..., ::rows, ::columns], self.weight)
 
 
 def initialise(network: nn.Module) -> None:

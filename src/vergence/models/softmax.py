@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
+from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 
@@ -41,27 +41,26 @@ class Softmax(Model):
         return SoftmaxNet(self.image, self.classes)
 
 
-class SoftmaxNet(nn.Module):
+class SoftmaxNet(Staged):
     """Images `[B, *image]` with pixels in [0, 1] to unnormalised log-probabilities."""
 
     def __init__(self, image: tuple[int, int, int], classes: int) -> None:
         super().__init__()
+        self.stages = {"linear": ("linear",)}
         self.image = tuple(image)
         self.linear = nn.Linear(math.prod(image), classes)
         torch.nn.init.zeros_(self.linear.weight)
         torch.nn.init.zeros_(self.linear.bias)
 
-    def forward(
-        self, image: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch classes"]:
+    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
         """Return the scores.
 
         Raises:
             ConfigError: images of another size.
         """
-        if tuple(image.shape[1:]) != self.image:
+        if tuple(x.shape[1:]) != self.image:
             raise ConfigError(
                 f"softmax takes images [B, {', '.join(map(str, self.image))}], got "
-                f"{list(image.shape)}; set model.image to their size"
+                f"{list(x.shape)}; set model.image to their size"
             )
-        return self.linear(image.flatten(1))
+        return self.linear(x.flatten(1))

@@ -41,6 +41,8 @@ class GazeAngle(Task):
     hit_deg: Annotated[float, Interval(gt=0, le=180)] = 5.0
 
     classes: ClassVar[int] = 16
+    labels: ClassVar[tuple[str, ...]] = ("gaze",)
+    beside: ClassVar[tuple[str, ...]] = ("pose",)
     headline: ClassVar[str] = "angle_error_deg"
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"angle_error_deg", "pitch_error_deg", "yaw_error_deg"}
@@ -55,16 +57,21 @@ class GazeAngle(Task):
         Raises:
             ConfigError: images of another type, or a network that returns another shape.
         """
-        image = batch["image"]
-        if image.dtype != torch.uint8:
-            raise ConfigError(f"gaze_angle: images are {image.dtype}; give uint8, 0 to 255")
-        output = module((image.float() - 255 * MEAN) / (255 * DEVIATION), batch["pose"].float())
+        image, beside = self.inputs(batch)
+        output = module(image, *beside)
         if tuple(output.shape) != (len(image), 2):
             raise ConfigError(
                 f"gaze_angle: {type(module).__name__} returned {list(output.shape)} for "
                 f"{len(image)} images; (pitch, yaw) per image, [{len(image)}, 2], is needed"
             )
         return output
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor]]:
+        """Return the images with pixels of mean 0 and scale 1, and the head poses."""
+        image = batch["image"]
+        if image.dtype != torch.uint8:
+            raise ConfigError(f"gaze_angle: images are {image.dtype}; give uint8, 0 to 255")
+        return (image.float() - 255 * MEAN) / (255 * DEVIATION), (batch["pose"].float(),)
 
     def loss(self, output: Angles, batch: Batch) -> Float[Tensor, ""]:
         """Return the mean loss over the batch."""

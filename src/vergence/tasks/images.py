@@ -27,6 +27,7 @@ class Images(Task):
     deep networks from decentralized data", AISTATS 2017, section 3.
     """
 
+    labels: ClassVar[tuple[str, ...]] = ("label",)
     headline: ClassVar[str] = "accuracy"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"log_loss"})
 
@@ -36,16 +37,21 @@ class Images(Task):
         Raises:
             ConfigError: images of another type, or a network that returns another shape.
         """
-        image = batch["image"]
-        if image.dtype != torch.uint8:
-            raise ConfigError(f"images: images are {image.dtype}; give uint8, 0 to {WHITE}")
-        output = module(image.float().div_(WHITE))
+        image, _ = self.inputs(batch)
+        output = module(image)
         if output.ndim != 2 or len(output) != len(image):
             raise ConfigError(
                 f"images: {type(module).__name__} returned {list(output.shape)} for {len(image)} "
                 f"images; a score per image and class, [{len(image)}, classes], is needed"
             )
         return output
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, tuple[()]]:
+        """Return the images with pixels in [0, 1]; nothing stands beside them."""
+        image = batch["image"]
+        if image.dtype != torch.uint8:
+            raise ConfigError(f"images: images are {image.dtype}; give uint8, 0 to {WHITE}")
+        return image.float().div_(WHITE), ()
 
     def loss(self, output: Scores, batch: Batch) -> Float[Tensor, ""]:
         """Return the mean cross-entropy in nats."""

@@ -18,6 +18,7 @@ class Toy(Task):
     """Predict y from x; batches hold `x` `[n, inputs]` and `y` `[n]`."""
 
     classes: ClassVar[int] = 2
+    labels: ClassVar[tuple[str, ...]] = ("y",)
     headline: ClassVar[str] = "error"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"error"})
 
@@ -27,7 +28,11 @@ class Toy(Task):
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Return half the mean squared error."""
-        return 0.5 * (output - batch["y"]).square().mean()
+        return 0.5 * (output.reshape(batch["y"].shape) - batch["y"]).square().mean()
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, tuple[()]]:
+        """Return x; nothing stands beside it."""
+        return batch["x"], ()
 
     def class_of(self, batch: Batch) -> Tensor:
         """Return 1 where y is above zero, else 0."""

@@ -1,0 +1,234 @@
+"""What the methods of split learning share: a client with the first layers, a server with the rest.
+
+A client sends what its layers make of a batch (smashed data) and the batch's labels, gets the
+gradient of what it sent, and steps. When the gradient arrives the client computes its layers again:
+so no graph has to outlive a message, and a turn can be taken in a new process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from vergence.core.conversation import ClientId, Conversation, ask, forward, silence, step
+from vergence.core.fitting import Local, OptimiserState, batches
+from vergence.core.method import Exposed, Method
+from vergence.core.params import Params
+from vergence.core.site import Batch, Samples, Site
+from vergence.core.stages import PULL, SMASHED, Piece, pieces, reading
+from vergence.core.state import is_finite
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+FRESH = OptimiserState({}, 0)
+Number = Literal["float32", "float16", "int8"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Server state: the clients' first layers and the server's own."""
+
+    front: Params
+    tail: Params
+
+
+@dataclass(frozen=True)
+class Half:
+    """A client between two messages: its layers, where they started, and the batch under way.
+
+    Between rounds it holds nothing.
+    """
+
+    front: Params | None = None
+    start: Params | None = None
+    optimiser: OptimiserState = FRESH
+    rows: Tensor | None = None
+    at: int = 0
+
+
+P = TypeVar("P", bound=Parts)
+H = TypeVar("H", bound=Half)
+
+
+@dataclass
+class Copy:
+    """A server's copy of its layers while it serves: what they are, and what it has seen."""
+
+    tail: Params
+    optimiser: OptimiserState = FRESH
+    examples: float = 0.0
+    losses: list[float] = field(default_factory=list)
+
+    def copy(self) -> Copy:
+        """Return the same in memory of its own, to go back to."""
+        slots = {name: slot.copy() for name, slot in self.optimiser.slots.items()}
+        optimiser = OptimiserState(slots, self.optimiser.steps)
+        return Copy(self.tail.copy(), optimiser, self.examples, list(self.losses))
+
+    def told(self, weights: str, **trees: Params) -> Reply:
+        """Return what became of these layers, and their mean loss."""
+        metrics = {"loss": sum(self.losses) / len(self.losses)} if self.losses else {}
+        return reply(self.examples if weights == "samples" else 1.0, metrics, **trees)
+
+
+@dataclass(frozen=True)
+class Splitting(Method[P, H]):
+    """A method whose network is cut after the stage `cut` (default: the network's own choice).
+
+    `number` is how smashed data and their gradients travel. `weights` is how clients are averaged.
+    """
+
+    cut: str = ""
+    number: Number = "float32"
+    weights: Literal["equal", "samples"] = "equal"
+
+    served: ClassVar[bool] = True
+    exposure: ClassVar[Mapping[str, Exposed]] = {
+        "train": Exposed(
+            "each", ("smashed", "labels"), metrics=(), raw=True, down=("front", "gradient")
+        ),
+        "release": Exposed(trees=("front",), metrics=(), down=()),
+    }
+
+    def parts(self, task: Task) -> tuple[Piece, ...]:
+        """Return the pieces of the network: the clients' first, then the server's."""
+        return pieces(task, self.cut)
+
+    def front(self, task: Task) -> Piece:
+        """Return the clients' part of the network."""
+        return self.parts(task)[0]
+
+    def back(self, task: Task) -> Piece:
+        """Return the server's part of the network."""
+        return self.parts(task)[1]
+
+    def server(self, task: Task) -> Any:
+        """Start from the task's initial model."""
+        front, tail = (piece.init() for piece in self.parts(task))
+        return Parts(front, tail)
+
+    def client(self, task: Task) -> Any:
+        """Keep nothing between rounds."""
+        return Half()
+
+    def offer(self, s: P, client: ClientId) -> Mapping[str, Params]:
+        """Send the first layers."""
+        return {"front": s.front}
+
+    def beside(self, s: P) -> Mapping[str, Params]:
+        """Predict with the server's layers behind the client's."""
+        return {"tail": s.tail}
+
+    def lesson(
+        self, client: ClientId, copy: Copy, first: Mapping[str, Params] | None = None
+    ) -> Conversation[None]:
+        """Train one copy of the server's layers with one client, batch by batch, to its last one.
+
+        The client starts from what it is sent `first`, or from what it is offered.
+        """
+        said = yield from ask(client, "train", first)
+        while len(smashed := (yield from heard(client, said["smashed"]))):
+            batch = {SMASHED: smashed, **said["labels"]}
+            done = yield from step(copy.tail, copy.optimiser, batch, self.local, self.back, SMASHED)
+            copy.tail, copy.optimiser = done.params, done.optimiser
+            copy.losses.append(done.loss)
+            assert done.gradient is not None
+            pull = {"gradient": closed(done.gradient, self.number)}
+            said = yield from ask(client, "train", pull)
+        copy.examples += float(said["labels"]["examples"])
+
+    def on_train(self, c: H, msg: Message, site: Site) -> Conversation[tuple[H, Reply]]:
+        """Step with the gradient that came back, and send what the layers make of the next batch.
+
+        After the last batch, nothing is left to send but the number of examples.
+        """
+        c = yield from self.advanced(c, msg, site)
+        assert c.front is not None
+        if c.rows is None:
+            return c, self.end(site)
+        batch = site.train.take(c.rows)
+        smashed = yield from forward(c.front, batch, self.front)
+        told = labels(batch, self.back(site.task))
+        return c, reply(smashed=closed(smashed, self.number), labels=told)
+
+    def end(self, site: Site) -> Reply:
+        """Return what a client says after its last batch: only how many examples it has."""
+        examples = torch.tensor([site.task.weigh(site.train)])
+        nothing = closed(torch.empty(0), self.number)
+        return reply(smashed=nothing, labels=Params.named(examples=examples))
+
+    def advanced(self, c: H, msg: Message, site: Site) -> Conversation[H]:
+        """Return the client at its next batch: its first, or the one after a step."""
+        if "front" in msg.trees:
+            start = msg["front"]
+            c = replace(c, front=start.copy(), start=start, optimiser=FRESH, at=0)
+        else:
+            assert c.front is not None
+            assert c.rows is not None
+            batch = {**site.train.take(c.rows), PULL: opened(msg["gradient"])}
+            done = yield from step(c.front, c.optimiser, batch, self.local, self.front)
+            c = replace(c, front=done.params, optimiser=done.optimiser, at=c.at + 1)
+        return replace(c, rows=nth(site.train, self.local, site, c.at))
+
+    def on_release(self, c: H, msg: Message, site: Site) -> tuple[Any, Reply]:
+        """Send what became of the first layers, for the average."""
+        assert c.front is not None
+        assert c.start is not None
+        weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
+        return Half(), reply(weight, front=c.front - c.start)
+
+    def model_on(self, c: H, msg: Message, site: Site) -> Params:
+        """Predict with the common first layers, and the server's behind them."""
+        return Params.join(msg["front"], msg["tail"])
+
+
+def nth(data: Samples, local: Local, site: Site, at: int) -> Tensor | None:
+    """Return the sample numbers of a batch as a fit would draw them, None after the last."""
+    for number, rows in enumerate(batches(len(data), local, site.rng.child("batches", 0))):
+        if number == at:
+            return rows
+    return None
+
+
+def labels(batch: Batch, back: Piece) -> Params:
+    """Return the columns that the server's layers and their loss need."""
+    names = back.task.labels + (back.task.beside if reading(back) else ())
+    return Params.named(**{name: batch[name] for name in names})
+
+
+def closed(values: Tensor, number: Number) -> Params:
+    """Return values as they travel: smaller numbers with one scale per tensor.
+
+    The largest entry is 127 as int8, 1 as float16, whose bits travel as int16 so that those of the
+    scale may stand beside them. Values that hold NaN or infinity travel as they are, for the
+    guards to refuse.
+    """
+    if number == "float32" or not is_finite(values):
+        return Params.named(values=values.float())
+    top, kind = (127, torch.int8) if number == "int8" else (1, torch.int16)
+    scale = values.abs().amax() / top if values.numel() else torch.zeros(())
+    shrunk = values / scale.clamp(min=1e-30)
+    small = shrunk.round().to(kind) if number == "int8" else shrunk.half().view(kind)
+    return Params.named(values=small, scale=scale.float().reshape(1).view(kind))
+
+
+def opened(sent: Params) -> Tensor:
+    """Undo `closed`, to float32."""
+    values = sent["values"]
+    if "scale" not in sent:
+        return values.float()
+    if values.dtype == torch.int16:
+        values = values.view(torch.float16)
+    return values.float() * sent["scale"].clone().view(torch.float32)
+
+
+def heard(client: ClientId, sent: Params) -> Conversation[Tensor]:
+    """Return what a client sent, or silence it: no guard sees a scale that is NaN or infinite."""
+    values = opened(sent)
+    if "scale" in sent and not is_finite(values):
+        yield from silence(client, "finite: it sent NaN or infinity")
+    return values

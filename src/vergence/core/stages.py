@@ -1,0 +1,180 @@
+"""Networks as rows of stages, which can be cut between any two, and the piece between two cuts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vergence.core.site import Batch, Samples
+from vergence.core.task import Model, Task
+from vergence.errors import ConfigError
+
+SMASHED, PULL = "smashed", "pull"
+"""The columns of what enters a piece from another machine, and of the gradient of its output."""
+
+
+class Staged(nn.Module):
+    """A network that is a row of stages, each from one tensor to one tensor.
+
+    `stages` names them in order, each with the submodules whose parameters it uses. `reads` are
+    those that also take what stands beside the input (a head pose).
+    """
+
+    stages: Mapping[str, tuple[str, ...]]
+    reads: frozenset[str] = frozenset()
+    cut: ClassVar[str] = ""
+    """After which stage split learning cuts if nobody says; none: after the first."""
+
+    @abstractmethod
+    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
+        """Return what a stage makes of `x` `[batch, ...]`; only those in `reads` use `beside`."""
+
+    def forward(self, x: Tensor, *beside: Tensor) -> Tensor:
+        """Return what the stages make of `x`, one after the other."""
+        for name in self.stages:
+            x = self.stage(name, x, *beside)
+        return x
+
+
+@dataclass(frozen=True)
+class Cut(Model):
+    """The stages `of` of another network, with its initial parameters under their own names."""
+
+    whole: Model
+    of: tuple[str, ...]
+
+    def build(self) -> Staged:
+        """Return the network with these stages alone.
+
+        Raises:
+            ConfigError: the network is not a row of stages.
+        """
+        network = staged(self.whole)
+        kept = {path for name in self.of for path in network.stages[name]}
+        for name, paths in network.stages.items():
+            for path in () if name in self.of else paths:
+                if path not in kept:
+                    network.set_submodule(path, nn.Identity())
+        network.stages = {name: network.stages[name] for name in self.of}
+        return network
+
+
+@dataclass(frozen=True)
+class Piece(Task):
+    """Some stages of a task's network, as one machine trains them.
+
+    A batch holds the task's own columns, or what the stage before them gave as `smashed`
+    `[batch, ...]`. The loss is the task's, or, where a batch brings the gradient of the output as
+    `pull`, the product of both: its gradient is what the whole network's would be.
+    """
+
+    whole: Task | None = None
+
+    @property
+    def task(self) -> Task:
+        """The task whose network this is a piece of."""
+        assert self.whole is not None
+        return self.whole
+
+    def forward(self, module: nn.Module, batch: Batch) -> Tensor:
+        """Return what the last stage of the piece gives."""
+        task, reads = self.task, isinstance(module, Staged) and module.reads & set(module.stages)
+        x = batch[SMASHED] if SMASHED in batch else task.inputs(batch)[0]
+        return module(x, *(batch[name].float() for name in task.beside)) if reads else module(x)
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor:
+        """Return the task's loss, or the product of output and `pull`."""
+        return (output * batch[PULL]).sum() if PULL in batch else self.task.loss(output, batch)
+
+    def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
+        """Score as the task does."""
+        return self.task.metrics(outputs, samples)
+
+
+def staged(model: Model) -> Staged:
+    """Return a network that can be cut, initialised from torch's global generator.
+
+    Raises:
+        ConfigError: it is no row of stages.
+    """
+    network = model.build()
+    if not isinstance(network, Staged):
+        name = type(model).__module__.rpartition(".")[2]
+        raise ConfigError(
+            f"model '{name}' is not a row of stages and cannot be cut for split learning; use "
+            "lenet, small_eye, resnet_preact, resnet18 or softmax, or write it as a `Staged` one"
+        )
+    return network
+
+
+@lru_cache(maxsize=64)
+def _network(model: Model) -> Staged:
+    """Return a network to look at."""
+    with torch.random.fork_rng(devices=[]):
+        return staged(model)
+
+
+def stages_of(model: Model) -> tuple[str, ...]:
+    """Return the names of a network's stages, in order.
+
+    Raises:
+        ConfigError: the network is no row of stages.
+    """
+    return tuple(_network(model).stages)
+
+
+def reading(piece: Piece) -> bool:
+    """Tell whether a piece of a network takes what stands beside its input."""
+    network = _network(piece.network)
+    return bool(network.reads & set(network.stages))
+
+
+@lru_cache(maxsize=64)
+def pieces(task: Task, *after: str) -> tuple[Piece, ...]:
+    """Cut a task's network after the named stages: one piece more than there are names.
+
+    An empty name is the network's own choice. A cut after the last stage leaves an empty last
+    piece, without parameters.
+
+    Raises:
+        ConfigError: a name is not a stage, comes twice, or they are not in order.
+    """
+    network = _network(task.network)
+    stages = list(network.stages)
+    after = tuple(name or network.cut or stages[0] for name in after)
+    unknown = [name for name in after if name not in stages]
+    places = [stages.index(name) + 1 for name in after if name in stages]
+    if unknown or places != sorted(set(places)):
+        raise ConfigError(
+            f"a cut must be after stages of this network, in order: {', '.join(stages)}; got "
+            f"{', '.join(after)}"
+        )
+    ends = zip([0, *places], [*places, len(stages)], strict=True)
+    found = tuple(
+        Piece(Cut(task.network, tuple(stages[a:b])), seed=task.seed, whole=task) for a, b in ends
+    )
+    _check(task.network, network, found)
+    return found
+
+
+def _check(model: Model, network: Staged, found: Sequence[Piece]) -> None:
+    """Refuse networks whose pieces are not the whole.
+
+    Raises:
+        ConfigError: layers are registered in another order than they are used, or drop at random.
+    """
+    name = type(model).__module__.rpartition(".")[2]
+    joined = [n for piece in found for n, _ in _network(piece.network).named_parameters()]
+    if joined != [n for n, _ in network.named_parameters()]:
+        raise ConfigError(f"model '{name}' must register its layers in the order of its stages")
+    if any(isinstance(m, nn.Dropout) and m.p for m in network.modules()):
+        raise ConfigError(
+            f"model '{name}' uses dropout: a client that computes its layers again would drop "
+            "others; set its share to 0 to cut it"
+        )

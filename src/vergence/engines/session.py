@@ -1,0 +1,153 @@
+"""One copy of a server's part serves its clients: their talk, message by message, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from vergence.core.conversation import Request, Silence, Silent
+from vergence.core.params import Params
+from vergence.core.state import Packed, is_finite
+from vergence.core.stepping import Step
+from vergence.core.wire import Message, Sealed, seal, size, travelled
+from vergence.engines.job import Call, Job, Receipt
+from vergence.engines.shelf import Kept
+from vergence.engines.turn import Order
+from vergence.errors import ConfigError
+from vergence.privacy.guards import fault
+
+if TYPE_CHECKING:
+    from vergence.engines.desk import Desk
+
+
+@dataclass
+class Seat:
+    """A client that is being served: what it keeps, what travelled, and why it was silenced."""
+
+    call: Call
+    kept: Kept
+    up: dict[str, int] = field(default_factory=dict)
+    down: dict[str, int] = field(default_factory=dict)
+    told: dict[str, list[float]] = field(default_factory=dict)
+    steps: int = 0
+    fault: str | None = None
+
+
+class Session:
+    """Holds `Method.serve` for a group of clients and takes their turns, as the messages ask.
+
+    A client's new state is kept once, when all is said: a client that fell silent keeps its old
+    one, and its part of the talk counts for nothing.
+    """
+
+    def __init__(self, desk: Desk, job: Job, calls: Sequence[Call]) -> None:
+        self.desk, self.job, self.worker = desk, job, desk.worker
+        self.seats = {call.client: Seat(call, desk.kept(call)) for call in calls}
+        self.round = calls[0].message.round
+        self.last = self.seats[calls[0].client]
+
+    def hold(self, held: Mapping[str, Params]) -> tuple[list[Receipt], Sealed | None]:
+        """Serve the group; return a receipt per client, and what became of `held` if it counts."""
+        talk = self.worker.method.serve(tuple(self.seats), held)
+        outcome = self._talk(talk)
+        sealed = None
+        if outcome is not None:
+            sealed = seal(outcome, self.round)
+            if not all(is_finite(tree.total.flat) for tree in sealed.trees.values()):
+                sealed = None
+                for seat in self.seats.values():
+                    seat.fault = seat.fault or "finite: the server's copy holds NaN or infinity"
+            for name, value in outcome.metrics.items():
+                for seat in self.seats.values():
+                    seat.told.setdefault(name, []).append(value)
+        heard = any(seat.fault is None for seat in self.seats.values())
+        return [self._receipt(seat) for seat in self.seats.values()], sealed if heard else None
+
+    def _talk(self, talk: Any) -> Any:
+        """Drive the server's part; None if it gave up because a client fell silent."""
+        answer, silent = None, None
+        while True:
+            try:
+                ask = talk.send(answer) if silent is None else talk.throw(silent)
+            except StopIteration as end:
+                return end.value
+            except Silent:
+                return None
+            answer, silent = None, None
+            try:
+                answer = self._ask(ask) if isinstance(ask, Request) else self._work(ask)
+            except Silent as fell:
+                silent = fell
+
+    def _work(self, ask: Any) -> Any:
+        """Compute with what the client sent last; if that cannot be, it falls silent."""
+        if isinstance(ask, Silence):
+            self.seats[ask.client].fault = ask.reason
+            raise Silent(ask.client)
+        self.last.steps += isinstance(ask, Step)
+        try:
+            return self.worker.answer(ask, self.job.progress)
+        except RuntimeError as error:
+            self.last.fault = f"shape: the server's layers cannot take it ({str(error)[:60]})"
+            raise Silent(self.last.call.client) from None
+
+    def _ask(self, request: Request) -> dict[str, Sealed]:
+        """Take the turns a request asks for."""
+        exposed = self.worker.method.exposure.get(request.verb)
+        if exposed is None or exposed.reveal != request.reveal:
+            raise ConfigError(
+                f"{type(self.worker.method).__name__} asks for '{request.verb}' revealing "
+                f"{request.reveal} while it serves, which its exposure table does not declare"
+            )
+        got = {}
+        for client, given in request.to.items():
+            seat = self.last = self.seats[client]
+            if seat.fault is not None:
+                raise Silent(client)
+            message = seat.call.message if given is None else given
+            message = replace(message, verb=request.verb, round=self.round)
+            got[client] = self._turn(seat, message, request.like)
+        return got
+
+    def _turn(self, seat: Seat, message: Message, like: Mapping[str, Params]) -> Sealed:
+        for name, params in message.trees.items():
+            seat.down[name] = seat.down.get(name, 0) + size({"values": params.flat})
+        message = self.desk.delivered(message)
+        order = Order("turn", seat.call.client, message, seat.kept.state, self.job.progress,
+                      owed=seat.kept.owed)  # fmt: skip
+        done = self.worker.do(order)
+        sealed, told = done.sealed, seat.kept.told
+        assert sealed is not None
+        for name, tree in sealed.trees.items():
+            seat.up[name] = seat.up.get(name, 0) + travelled(tree, told.get(name))
+        exposed = self.worker.method.exposure[message.verb]
+        seat.fault = fault(sealed, self.round, {**like, **message.trees}, exposed)
+        if seat.fault is not None:
+            raise Silent(seat.call.client)
+        for name, value in sealed.metrics.items():
+            seat.told.setdefault(name, []).append(value)
+        seat.kept = Kept(done.state, told, done.owed)
+        return self.desk.arrived(sealed, told)
+
+    def _receipt(self, seat: Seat) -> Receipt:
+        """File the client's new state if its part of the talk counts."""
+        call, filed = seat.call, None
+        if seat.fault is None and not seat.kept.empty:
+            packed = Packed(seat.kept)
+            if not packed.finite:
+                seat.fault = "finite: the client's own state holds NaN or infinity"
+            else:
+                filed = self.desk.shelf.write(call.client, self.job.stamp, packed, None, call.spare)
+        told = {name: sum(values) / len(values) for name, values in seat.told.items()}
+        data = self.worker.trained_on.people[call.client].train
+        return Receipt(
+            call.client,
+            "ok" if seat.fault is None else f"quarantined: {seat.fault}",
+            up=seat.up,
+            down=seat.down,
+            examples=self.worker.task.weigh(data),
+            steps=seat.steps,
+            told={} if seat.fault else told,
+            filed=filed,
+        )

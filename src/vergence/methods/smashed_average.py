@@ -1,0 +1,123 @@
+"""Smashed-data averaging: a server learns from averages of what everybody's frozen layers give."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, collect, forward, step
+from vergence.core.method import Exposed
+from vergence.core.params import Params
+from vergence.core.site import Site
+from vergence.core.splitting import FRESH, Half, Parts, Splitting, labels
+from vergence.core.stages import SMASHED
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+from vergence.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Blended(Parts):
+    """Server state: the frozen first layers, the server's own, and the batches of a pass."""
+
+    batches: int = 0
+
+
+@dataclass(frozen=True)
+class SmashedAverage(Splitting[Blended, Half]):
+    """Train the server's layers on sample-by-sample averages of smashed data and labels.
+
+    The first layers are random, the same for everybody, and stay so. For every batch number q the
+    aggregator returns (1/K) sum_k front(x_kq) and (1/K) sum_k y_kq, and the server steps on them.
+    A pass is as long as the shortest client's, in full batches. Predictions use smashed data as
+    they are.
+
+    Args:
+        cut: the stage after which the network is cut; default: the network's own choice.
+        number: always float32 here: sums travel.
+        weights: always equal here.
+        alike: clients draw batch q from the q-th part of their samples by the last label, and sort
+            it by the first, so that what is averaged has similar labels.
+
+    Source: the SplitFed gaze thesis, section 4.6.4, where `alike` is a suggestion.
+    """
+
+    alike: bool = False
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {
+        "count": Exposed("each", trees=("count",), metrics=(), raw=True, down=()),
+        "smash": Exposed(trees=("smashed", "labels"), metrics=(), raw=True),
+    }
+
+    def check(self, task: Task) -> None:
+        """Refuse options that have no meaning here."""
+        super().check(task)
+        if self.local.steps is not None:
+            raise ConfigError("smashed_average makes whole passes; give local.epochs, not steps")
+        if (self.number, self.weights) != ("float32", "equal"):
+            raise ConfigError(
+                f"smashed_average sums float32 and counts everybody equally; leave out "
+                f"number = '{self.number}' and weights = '{self.weights}'"
+            )
+
+    def server(self, task: Task) -> Blended:
+        """Start from the task's initial model."""
+        return Blended(**vars(super().server(task)))
+
+    def setup(self, s: Blended, clients: Sequence[ClientId]) -> Conversation[Blended]:
+        """Ask everybody how many full batches there are."""
+        told = yield from collect("count", to={c: Message("count") for c in clients})
+        counts = [int(sealed.trees["count"].total["batches"]) for sealed in told.values()]
+        return replace(s, batches=min(counts, default=0))
+
+    def round(self, s: Blended, cohort: Sequence[ClientId]) -> Conversation[Blended]:
+        """Train on the averages of one pass, or of `local.epochs` passes."""
+        tail, optimiser = s.tail.copy(), FRESH
+        for q in range(s.batches * self.local.epochs):
+            facts = {"batch": q % s.batches, "pass": q // s.batches, "of": s.batches}
+            got = yield from aggregate("smash", cohort, facts, front=s.front)
+            if not got.count:
+                continue
+            batch = {SMASHED: got.mean("smashed")["values"], **got.mean("labels")}
+            done = yield from step(tail, optimiser, batch, self.local, self.back)
+            tail, optimiser = done.params, done.optimiser
+        return replace(s, tail=tail)
+
+    def on_count(self, c: Half, msg: Message, site: Site) -> tuple[Half, Reply]:
+        """Tell the number of full batches.
+
+        Raises:
+            ConfigError: there is not one.
+        """
+        full = len(site.train) // self.local.batch
+        if not full:
+            raise ConfigError(
+                f"smashed_average needs full batches, and {site.id} has {len(site.train)} training "
+                f"samples; set local.batch to at most that, got {self.local.batch}"
+            )
+        return c, reply(count=Params.named(batches=torch.tensor([float(full)])))
+
+    def on_smash(self, c: Half, msg: Message, site: Site) -> Conversation[tuple[Half, Reply]]:
+        """Send what the frozen layers make of a batch, for the average."""
+        turn, q, full = (int(msg.facts[name] or 0) for name in ("pass", "batch", "of"))
+        rows = self.rows(site, turn, q, full)
+        batch = site.train.take(rows)
+        smashed = yield from forward(msg["front"], batch, self.front)
+        told = labels(batch, self.back(site.task))
+        if not told.flat.is_floating_point():
+            raise ConfigError("smashed_average averages labels, and classes have no average")
+        return c, reply(smashed=Params.named(values=smashed), labels=told)
+
+    def rows(self, site: Site, turn: int, q: int, full: int) -> Tensor:
+        """Return the sample numbers of a client's batch q of `full` in a pass over its data."""
+        generator = site.rng.child("batches", turn).torch()
+        n, size = len(site.train), self.local.batch
+        order = torch.randperm(n, generator=generator)
+        if not self.alike:
+            return order[q * size : (q + 1) * size]
+        label = site.train.columns[site.task.labels[0]].reshape(n, -1)
+        part = order[label[order, -1].argsort(stable=True)].tensor_split(full)[q]
+        drawn = part[torch.randperm(len(part), generator=generator)[:size]]
+        return drawn[label[drawn, 0].argsort(stable=True)]

@@ -1,0 +1,41 @@
+"""SplitFed V1: the clients' first layers and a server's copy per client, both averaged."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vergence.core.conversation import ClientId, Conversation, attend, release
+from vergence.core.params import Params
+from vergence.core.splitting import Copy, Half, Parts, Splitting
+from vergence.core.wire import Reply
+
+
+@dataclass(frozen=True)
+class SplitFed(Splitting[Parts, Half]):
+    """Serve every client by a copy of the server's layers of its own; average both halves.
+
+    For every batch: smashed = front_i(x); the copy steps on loss(tail_i(smashed), y) and returns
+    d loss / d smashed; the client steps with it. Then front <- mean of front_i, tail <- mean of
+    tail_i. With any cut this is FedAvg of the whole network.
+
+    Args:
+        cut: the stage after which the network is cut; default: the network's own choice.
+        number: how smashed data and their gradients travel.
+        weights: clients count equally (the thesis and the public code) or by their samples.
+
+    Source: Thapa et al., "SplitFed: When federated learning meets split learning", AAAI 2022,
+    Algorithms 1 and 2 (SFLV1); the SplitFed gaze thesis, Algorithm 2.1.
+    Differs: optimisers live through a round, on both sides; the public code makes the server's
+    anew for every batch.
+    """
+
+    def round(self, s: Parts, cohort: Sequence[ClientId]) -> Conversation[Parts]:
+        """Serve everybody at once, then average the copies and the clients' layers."""
+        served = yield from attend([[client] for client in cohort], tail=s.tail)
+        got = yield from release("release", served.clients, self.offer(s, ""))
+        return Parts(s.front + got.mean("front"), s.tail + served.sum.mean("tail"))
+
+    def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
+        """Train one copy with one client."""
+        copy = Copy(held["tail"].copy())
+        yield from self.lesson(clients[0], copy)
+        return copy.told(self.weights, tail=copy.tail - held["tail"])
