@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 from rich.table import Table
 
+from vergence.app.network_commands import export, prune, split_plan, swaps, unlabelled
 from vergence.app.screen import out
 from vergence.app.study_commands import calibrate, cross, evaluate, masks, reproduce, sweep
 from vergence.errors import ConfigError, PartialRun, VergenceError
@@ -23,8 +24,11 @@ app = App(
 )
 data = App(name="data", help="Data sets: what there is, and whether yours is whole.")
 app.command(data)
-for study in (sweep, evaluate, calibrate, cross, reproduce, masks):
-    app.command(study)
+for command in (sweep, evaluate, calibrate, cross, reproduce, masks):
+    app.command(command)
+for command in (unlabelled, swaps, prune, export):
+    app.command(command)
+app.command(split_plan, name="split-plan")
 
 
 @app.command
@@ -259,6 +263,34 @@ def skew(
     from vergence.app.skew import show
 
     show(target, root, out, set_, picture)
+
+
+@data.command
+def patches(
+    source: Path,
+    out_: Path,
+    *,
+    landmarker: Path,
+    camera: Path | None = None,
+    targets: Path | None = None,
+    contact_sheet: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Find a face in a picture, a folder or a video, and write its normalised eye patches.
+
+    Args:
+        source: a picture, a folder of pictures, or a video, of one person.
+        out_: the new .npz.
+        landmarker: MediaPipe's face landmarker, a .task file.
+        camera: JSON of a calibrated camera; by default the focal length is guessed.
+        targets: CSV (frame, x, y, z) of points looked at, mm in the camera frame.
+        contact_sheet: draw the patches beside the .npz, as .png.
+    """
+    from vergence.app.patches import show, write_patches
+
+    found = write_patches(
+        source, out_, landmarker, camera=camera, targets=targets, sheet=contact_sheet
+    )
+    show(found, out_, out, guessed=camera is None, sheet=contact_sheet)
 
 
 @data.command

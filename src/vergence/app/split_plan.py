@@ -1,0 +1,237 @@
+"""`vergence split-plan`: what every cut of a network would cost, before anything is trained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from vergence.app.blocks import Block, Record
+from vergence.app.config import Experiment
+from vergence.app.run import load_data
+from vergence.app.saving import replacing
+from vergence.app.split_costs import (
+    BOTTLENECK,
+    CUT,
+    NUMBERS,
+    SHRINK,
+    WORD,
+    Choice,
+    Load,
+    choices,
+    load_of,
+)
+from vergence.app.style import MARKERS, MUTED, PAPER, SPARE, TIMES, canvas, save, styled
+from vergence.core.stages import Cut, pieces
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All choices of one network on one federation; `own` is the network's own cut."""
+
+    model: str
+    data: str
+    load: Load
+    own: str
+    choices: tuple[Choice, ...]
+
+    @property
+    def fedavg(self) -> Choice:
+        """The network uncut, averaged as a whole."""
+        return self.choices[0]
+
+    def times(self, choice: Choice, number: str = "float32") -> float:
+        """Return the bytes of a choice over those of FedAvg."""
+        return choice.both(number, self.load) / self.fedavg.both("float32", self.load)
+
+    def even(self, choice: Choice) -> float:
+        """Return up to how many samples a person and round it sends less than FedAvg (float32)."""
+        saved = 2 * WORD * (self.fedavg.client.parameters - choice.client.parameters)
+        each = 2 * choice.sample("float32") + choice.beside
+        return max(0.0, saved / each) if each else math.nan
+
+    def blocks(self) -> list[Block]:
+        """Return the two tables: what travels, and what is computed."""
+        return [traffic(self), compute(self)]
+
+    def records(self) -> list[Record]:
+        """Return a line per choice with everything at full precision."""
+        return [record(self, choice) for choice in self.choices]
+
+
+def split_plan(experiment: Experiment) -> Plan:
+    """Work out every cut of an experiment's network for its data and its first method's `local`.
+
+    Raises:
+        ConfigError: the network is not a row of stages, or does not fit the data.
+        DataError: a data file is unusable.
+    """
+    task = experiment.task(experiment.plan.seeds[0])
+    pieces(task)  # refuses other networks before any data are read
+    federation = load_data(experiment).ready
+    load = load_of(federation, next(iter(experiment.methods.values())).local)
+    first = next(iter(federation.people.values())).train.take(slice(0, 1))
+    found = choices(task, first, load.size)
+    own = pieces(task, "")[0].network
+    assert isinstance(own, Cut)
+    name = experiment.table["model"]["name"]
+    return Plan(name, federation.name, load, own.of[-1], tuple(found))
+
+
+def traffic(plan: Plan) -> Block:
+    """Return the table of bytes."""
+    heads = ["cut after", "", "values", *(f"{n} B" for n in NUMBERS), "labels B",
+             "up MB", "down MB", *(f"{n} MB" for n in NUMBERS), f"{TIMES} FedAvg",
+             "equal at"]  # fmt: skip
+    lines = []
+    for c in plan.choices:
+        each = [f"{c.sample(n):,}" for n in NUMBERS]
+        ways = [short(way("float32", plan.load) / 1e6) for way in (c.up, c.down)]
+        sums = [short(c.both(n, plan.load) / 1e6) for n in NUMBERS]
+        even = f"{plan.even(c):,.0f}" if c.values else ""
+        lines.append([*_name(c), f"{sum(c.values):,}", *each, f"{c.beside:,}", *ways, *sums,
+                      short(plan.times(c)), even])  # fmt: skip
+    load = plan.load
+    notes = (
+        "values and B: numbers and bytes per sample, each way: smashed data and their gradients. "
+        "labels: what goes up with them. MB: per person and round, the client's parameters "
+        f"(float32, both ways) included, of {load.samples:,.0f} samples in {load.batches:,.0f} "
+        "batches; up and down in float32, then their sum in each format.",
+        "equal at: with fewer samples per person and round the cut sends less than FedAvg.",
+        told(plan),
+    )
+    heading = f"{plan.model} on {plan.data}: what travels"
+    return Block(heading, heads, lines, 2, notes=notes)
+
+
+def told(plan: Plan) -> str:
+    """Say in a sentence what the network's own cut costs beside FedAvg."""
+    own = next(c for c in plan.choices if c.kind == CUT and c.after == (plan.own,))
+    sent, whole = (c.both("float32", plan.load) / 1e6 for c in (own, plan.fedavg))
+    ratio = sent / whole
+    more = f"{ratio:.1f} times" if ratio >= 1 else f"{100 * ratio:.1f} % of"
+    return (
+        f"The network's own cut, after {plan.own}, sends {more} what FedAvg sends: "
+        f"{sent:,.1f} MB against {whole:,.1f} MB a round and person."
+    )
+
+
+def compute(plan: Plan) -> Block:
+    """Return the table of parameters, FLOPs and memory."""
+    heads = ["cut after", "", "client parameters", "server parameters", "client MFLOPs",
+             "of it again", "client MB", "server MFLOPs"]  # fmt: skip
+    lines = [
+        [*_name(c), f"{c.client.parameters:,}", f"{c.server.parameters:,}", short(c.flops / 1e6),
+         short(c.again / 1e6), short(c.client.kept / 1e6),
+         short((c.server.forward + c.server.backward) / 1e6)]
+        for c in plan.choices
+    ]  # fmt: skip
+    notes = (
+        "MFLOPs: millions per sample, forward and backward, of convolutions and matrix products; "
+        "again: the forward pass that the client repeats when the gradient arrives. MB: what a "
+        f"batch of {plan.load.size} keeps for the backward pass, parameters aside.",
+        f"bottleneck: a 1 x 1 convolution to channels / {SHRINK} at the client and one back at the "
+        "server. It is another network, which must be trained and judged anew.",
+        "U-shape: the client keeps the last stage too, so labels and head pose stay with it; the "
+        "server repeats its forward pass.",
+    )
+    heading = f"{plan.model} on {plan.data}: what is computed"
+    return Block(heading, heads, lines, 2, notes=notes)
+
+
+def record(plan: Plan, choice: Choice) -> Record:
+    """Return the line of a CSV."""
+    out: dict[str, Any] = {"kind": choice.kind, "after": " ".join(choice.after),
+                           "values": sum(choice.values), "label_bytes": choice.beside}  # fmt: skip
+    for number in NUMBERS:
+        out[f"sample_bytes_{number}"] = choice.sample(number)
+        out[f"round_bytes_up_{number}"] = choice.up(number, plan.load)
+        out[f"round_bytes_down_{number}"] = choice.down(number, plan.load)
+        out[f"times_fedavg_{number}"] = plan.times(choice, number)
+    return {
+        **out,
+        "equal_at_samples": plan.even(choice),
+        "client_parameters": choice.client.parameters,
+        "server_parameters": choice.server.parameters,
+        "client_flops": choice.flops,
+        "client_flops_again": choice.again,
+        "client_batch_bytes": choice.client.kept,
+        "server_flops": choice.server.forward + choice.server.backward,
+        "samples": plan.load.samples,
+        "batch": plan.load.size,
+    }
+
+
+def _name(choice: Choice) -> list[str]:
+    return [", ".join(choice.after), choice.kind]
+
+
+def short(value: float) -> str:
+    """Print about three figures."""
+    decimals = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{decimals}f}" if value >= 1 or not value else f"{value:.3g}"
+
+
+@styled
+def picture(plan: Plan) -> Figure:
+    """Draw a row per cut: bytes of a round, from float32 down to int8, client FLOPs and memory."""
+    rows = [c for c in plan.choices if c.kind == CUT]
+    figure = canvas(8.6, 1.5 + 0.32 * len(rows))
+    wire, flops, memory = figure.subplots(1, 3, sharey=True, width_ratios=(2, 1, 1))
+    names = [c.after[0] for c in rows]
+    for kind, colour, marker in ((CUT, SPARE[0], MARKERS[0]), (BOTTLENECK, SPARE[1], MARKERS[1])):
+        drawn = [c for c in plan.choices if c.kind == kind]
+        at = [names.index(c.after[0]) + (0.2 if kind == BOTTLENECK else -0.1) for c in drawn]
+        full, small = ([c.both(n, plan.load) / 1e6 for c in drawn] for n in ("float32", "int8"))
+        look: dict[str, Any] = {"color": colour, "markersize": 5.5, "linestyle": "none"}
+        wire.hlines(at, small, full, color=colour, linewidth=1.4, alpha=0.6)
+        wire.plot(small, at, "|", **look)
+        for axes, values in (
+            (wire, full),
+            (flops, [c.flops / 1e6 for c in drawn]),
+            (memory, [c.client.kept / 1e6 for c in drawn]),
+        ):
+            axes.plot(values, at, marker, label=kind, markeredgecolor=PAPER, **look)
+    whole = plan.fedavg
+    sums = whole.both("float32", plan.load), whole.flops, whole.client.kept
+    for axes, value in zip((wire, flops, memory), sums, strict=True):
+        axes.axvline(value / 1e6, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), label="FedAvg")
+    wire.set_xscale("log")
+    flops.set_xscale("log")
+    memory.set_xlim(left=0)
+    wire.set_yticks(range(len(rows)), names)
+    wire.set_ylim(len(rows) - 0.4, -0.6)
+    wire.set_ylabel("cut after")
+    wire.set_xlabel("MB per person and round, float32 down to int8 (|)")
+    flops.set_xlabel("client MFLOPs per sample")
+    memory.set_xlabel(f"client MB, batch of {plan.load.size}")
+    wire.set_title(f"{plan.model} on {plan.data}, {plan.load.samples:,.0f} samples a round")
+    figure.legend(*wire.get_legend_handles_labels(), loc="outside upper right", ncols=3, fontsize=8)
+    return figure
+
+
+def show(
+    experiment: Experiment, console: Console, out: Path | None = None, markdown: bool = False
+) -> None:
+    """Print the tables; write the picture to `out` and the numbers beside it, as .csv.
+
+    Raises:
+        ConfigError: the network cannot be cut, or `out` is no picture's name.
+        PartialRun: a file cannot be written.
+    """
+    plan = split_plan(experiment)
+    for block in plan.blocks():
+        if markdown:
+            console.print(block.markdown(), soft_wrap=True, highlight=False, markup=False)
+        else:
+            block.show(console)
+    if out is not None:
+        save(picture(plan), out)
+        numbers = out.with_suffix(".csv")
+        with replacing(numbers) as scratch:
+            scratch.write_text(Block("", (), (), records=plan.records()).csv())
+        console.print(f"picture: {out}\nnumbers: {numbers}", soft_wrap=True)

@@ -1,0 +1,85 @@
+"""The auto-encoder beside the Cross-Encoder: every eye drawn from its own code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vergence.core.ranges import check_ranges
+from vergence.core.site import Batch, Federation, Samples
+from vergence.core.task import Task
+from vergence.models.cross_encoder import roles
+from vergence.tasks.cross_encoder import check_rows, drawn, mean_eyes, pixels
+
+Flat = Float[Tensor, "rows eyes values"]
+
+
+@dataclass(frozen=True)
+class AutoEncoder(Task):
+    """Draw every eye from its own codes, with the network of the Cross-Encoder.
+
+    Attributes:
+        equal: weight of the equal-feature constraint, 0 for none: the L1 distance of the eye codes
+            of two glances of the same eye, and of the gaze codes of the two eyes of a glance, on
+            the pairs that the Cross-Encoder would swap. The source gives no weight.
+
+    Source: Sun et al., "Cross-Encoder for unsupervised gaze representation learning", ICCV 2021,
+    baselines "auto-encoder" and "auto-encoder with EFC"; the thesis's section 4.6.5.
+    """
+
+    equal: Annotated[float, Ge(0)] = 0.0
+
+    labels: ClassVar[tuple[str, ...]] = ("eyes", "whose")
+    headline: ClassVar[str] = "recon_l1"
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"recon_l1"})
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "auto_encoder")
+
+    def forward(self, module: nn.Module, batch: Batch) -> Flat:
+        """Return the pixels drawn and, behind them, the codes, per eye of every row."""
+        codes = module.encode(pixels(batch))  # type: ignore[operator]
+        image = module.decode(codes)  # type: ignore[operator]
+        return torch.cat([image.flatten(2), codes], 2)
+
+    def loss(self, output: Flat, batch: Batch) -> Float[Tensor, ""]:
+        """Return the mean absolute error of pixels in [0, 1], and the constraint."""
+        image, codes = _apart(output, batch)
+        loss = (image - pixels(batch)).abs().mean()
+        return loss + self.equal * self._unequal(codes, batch["whose"]) if self.equal else loss
+
+    def _unequal(self, codes: Tensor, whose: Tensor) -> Tensor:
+        dealt, gaze = roles(whose, codes.shape[1]), self.network.gaze  # type: ignore[attr-defined]
+        eye, look = codes[..., :-gaze], codes[..., -gaze:]
+        apart = (eye - eye[dealt.giver]).abs().mean((1, 2))
+        turned = (look - look.flip(1)).abs().mean((1, 2))
+        return sum(
+            (torch.where(rows, values, 0).sum() / rows.sum().clamp(min=1)
+             for values, rows in ((apart, dealt.consistent), (turned, dealt.similar))),
+            torch.zeros(()),
+        )  # fmt: skip
+
+    def metrics(self, outputs: Flat, samples: Samples) -> dict[str, float]:
+        """Return how well eyes were drawn, as the Cross-Encoder's task does."""
+        return drawn(_apart(outputs, dict(samples.columns))[0], samples)
+
+    def check(self, federation: Federation) -> None:
+        """Refuse the data that the Cross-Encoder would refuse."""
+        check_rows("auto_encoder", federation)
+
+    def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
+        """Score one's own mean image."""
+        return mean_eyes(federation)
+
+
+def _apart(output: Flat, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the images in the shape of `eyes`, and the codes."""
+    eyes = batch["eyes"]
+    size = eyes[0, 0].numel()
+    return output[..., :size].reshape(eyes.shape), output[..., size:]

@@ -1,0 +1,145 @@
+"""Learning gaze without labels: an eye drawn again with part of its code from another picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vergence.core.site import Batch, Federation, Samples
+from vergence.core.task import Task
+from vergence.errors import ConfigError, DataError
+from vergence.models.cross_encoder import roles
+
+WHITE = 255
+GREY = 0.25
+"""Mean distance from 0.5 of pixels spread evenly over [0, 1], as histogram equalisation does."""
+
+Eyes = Float[Tensor, "rows eyes 1 height width"]
+PerRow = Float[Tensor, " rows"]
+
+
+@dataclass(frozen=True)
+class CrossEncoder(Task):
+    """Draw every eye with the eye code of another moment, or the gaze code of the other eye.
+
+    Rows with the same `whose` show the same eyes; `eyes` are uint8 `[rows, eyes, 1, H, W]`, not
+    mirrored. No label is looked at. Which rows swap what: `models.cross_encoder.roles`.
+
+    Source: Sun, Zeng, Shan, Chen, "Cross-Encoder for unsupervised gaze representation learning",
+    ICCV 2021; eyeimages design note, section 2.
+    """
+
+    labels: ClassVar[tuple[str, ...]] = ("eyes", "whose")
+    beside: ClassVar[tuple[str, ...]] = ("whose",)
+    headline: ClassVar[str] = "recon_l1"
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"recon_l1"})
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor]]:
+        """Return eyes in [0, 1], and whose they are."""
+        return pixels(batch), (batch["whose"].float(),)
+
+    def forward(self, module: nn.Module, batch: Batch) -> Eyes:
+        """Return the eyes as drawn from swapped codes, in the shape of `eyes`."""
+        eyes, beside = self.inputs(batch)
+        return module(eyes, *beside)
+
+    def loss(self, output: Eyes, batch: Batch) -> Float[Tensor, ""]:
+        """Return the sum of the reconstruction and residual terms, of pixels in [0, 1].
+
+        With e = drawn - given, and |.| a mean of absolute values over pixels and rows: |e| of left
+        and of right eyes, each of the eye-consistent and of the gaze-similar rows (four terms);
+        |e_a - e_b| of eye-consistent pairs (a, b), left and right, weight 1 each; |e_left -
+        e_right| of gaze-similar rows, which is the mean of the original's two terms of weight 0.5,
+        one for each frame of a pair. e_a - e_b is the error of the difference of two images.
+        A term without rows is 0.
+        """
+        eyes = output.shape[1]
+        dealt = roles(batch["whose"], eyes)
+        e = output - pixels(batch)
+        whole, across = _size(e), _size(e - e[dealt.giver])
+        total = eyes * (_mean(whole + across, dealt.consistent) + _mean(whole, dealt.similar))
+        if eyes > 1:
+            total = total + _mean(_size(e - e.flip(1)), dealt.similar)
+        return total
+
+    def metrics(self, outputs: Eyes, samples: Samples) -> dict[str, float]:
+        """Return how well eyes were drawn; see `drawn`. Pairs are those of the rows in order."""
+        return drawn(outputs, samples)
+
+    def check(self, federation: Federation) -> None:
+        """Refuse data without pairs of glances; see `check_rows`."""
+        check_rows("cross_encoder", federation)
+
+    def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
+        """Score one's own mean image, which no code is needed for."""
+        return mean_eyes(federation)
+
+
+def pixels(batch: Batch) -> Eyes:
+    """Return the eyes of a batch, uint8, with pixels in [0, 1].
+
+    Raises:
+        ConfigError: images of another type or shape.
+    """
+    eyes = batch["eyes"]
+    if eyes.dtype != torch.uint8 or eyes.ndim != 5:
+        raise ConfigError(
+            f"eyes are {eyes.dtype} {list(eyes.shape)}; give uint8 [rows, eyes, 1, height, width]"
+        )
+    return eyes.float() / WHITE
+
+
+def _size(error: Eyes) -> PerRow:
+    return error.abs().flatten(1).mean(1)
+
+
+def _mean(values: PerRow, rows: Tensor) -> Float[Tensor, ""]:
+    """Return the mean over the chosen rows, 0 where there are none."""
+    return torch.where(rows, values, 0).sum() / rows.sum().clamp(min=1)
+
+
+def drawn(outputs: Eyes, samples: Samples) -> dict[str, float]:
+    """Return the mean absolute error of pixels in [0, 1], and the score made of it.
+
+    The score is 1 - error / 0.25, not below 0: constant grey has an error of 0.25 on an equalised
+    patch. It says how well eyes are drawn, not how well gaze can be read from the codes.
+    """
+    error = float((outputs.double() - pixels(dict(samples.columns)).double()).abs().mean())
+    return {"recon_l1": error, "score": max(0.0, 1 - error / GREY)}
+
+
+def mean_eyes(federation: Federation) -> dict[str, dict[str, dict[str, float]]]:
+    """Return prior `mean image` -> person -> metrics: the mean of one's own training images."""
+    found = {}
+    for person, splits in federation.people.items():
+        mean = pixels(dict(splits.train.columns)).mean(0, keepdim=True)
+        found[person] = drawn(mean.expand(len(splits.test), -1, -1, -1, -1), splits.test)
+    return {"mean image": found}
+
+
+def check_rows(task: str, federation: Federation) -> None:
+    """Accept people who have, for training, two rows or more of the same eyes.
+
+    Raises:
+        DataError: rows of another kind, or somebody with fewer than two.
+    """
+    for person, splits in federation.people.items():
+        columns = splits.train.columns
+        missing = [name for name in ("eyes", "whose") if name not in columns]
+        if missing:
+            raise DataError(
+                f"{task}: the data has no column {missing[0]}; use model cross_encoder or siamese "
+                "with federation eye_glances, eye_synthetic, mpiigaze or mpiigaze_crops"
+            )
+        same = columns["whose"].unique(return_counts=True)[1]
+        most = int(same.max()) if len(same) else 0
+        if most < 2:
+            raise DataError(
+                f"{task}: '{person}' has {most} glance(s) of an eye to train on, a swap takes two; "
+                "leave this person out, or give more samples"
+            )

@@ -1,0 +1,89 @@
+"""SimCLR and BYOL on eye images: two views of one picture agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Gt
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.core.ranges import check_ranges
+from vergence.core.site import Batch, Federation, Samples
+from vergence.core.task import Model, Task
+from vergence.errors import ConfigError
+from vergence.tasks.cross_encoder import check_rows, pixels
+
+Views = Float[Tensor, "rows eyes 4 out"]
+
+
+@dataclass(frozen=True)
+class Siamese(Task):
+    """Recognise a picture in another view of it; no label is looked at.
+
+    Attributes:
+        objective: `simclr` tells a picture's other view from the views of all other pictures of the
+            batch (NT-Xent). `byol` predicts what a target network makes of the other view, without
+            others to compare with; its model needs `target = true`.
+        temperature: of `simclr`.
+
+    Source: Chen et al., ICML 2020 (SimCLR), equation 1; Grill et al., NeurIPS 2020 (BYOL),
+    equation 2, symmetric.
+    """
+
+    objective: Literal["simclr", "byol"] = "simclr"
+    temperature: Annotated[float, Gt(0)] = 0.2
+
+    headline: ClassVar[str] = "match"
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "siamese")
+        _check_target(self.network, self.objective)
+
+    def forward(self, module: nn.Module, batch: Batch) -> Views:
+        """Return queries of two views of every eye, and keys of both."""
+        return module(pixels(batch))
+
+    def loss(self, output: Views, batch: Batch) -> Float[Tensor, ""]:
+        """Return the mean loss over pictures and both directions."""
+        one, other, key_one, key_other = functional.normalize(output, dim=3).flatten(0, 1).unbind(1)
+        if self.objective == "byol":
+            same = (one * key_other.detach()).sum(1) + (other * key_one.detach()).sum(1)
+            return (2 - same).mean()
+        views = torch.cat([one, other])
+        alike = views @ views.T / self.temperature
+        own = torch.eye(len(views), dtype=torch.bool, device=views.device)
+        partner = torch.arange(len(views), device=views.device).roll(len(one))
+        return functional.cross_entropy(alike.masked_fill(own, -torch.inf), partner)
+
+    def metrics(self, outputs: Views, samples: Samples) -> dict[str, float]:
+        """Return the share of pictures whose first view is nearest to their own second one.
+
+        Of all pictures of these samples, by the cosine of query and key; the score is the same. A
+        network that gives everything one code recognises nothing.
+        """
+        query, _, _, key = functional.normalize(outputs.float(), dim=3).flatten(0, 1).unbind(1)
+        alike = query @ key.T
+        own = alike.diagonal().clone()
+        alike.fill_diagonal_(-torch.inf)
+        match = float((own > alike.max(1).values).double().mean())
+        return {"match": match, "score": match}
+
+    def check(self, federation: Federation) -> None:
+        """Refuse the data that the Cross-Encoder would refuse."""
+        check_rows("siamese", federation)
+
+
+def _check_target(network: Model, objective: str) -> None:
+    has = getattr(network, "target", None)
+    if has is None:
+        name = type(network).__module__.rpartition(".")[2]
+        raise ConfigError(f"task siamese needs model siamese, got '{name}'")
+    if has != (objective == "byol"):
+        raise ConfigError(
+            f"task siamese: objective '{objective}' needs model siamese with target = "
+            f"{str(objective == 'byol').lower()}; got {str(has).lower()}"
+        )
