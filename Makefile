@@ -36,6 +36,18 @@ results: demo ## run every experiment and rewrite docs/results (needs the resear
 	    $(BIN)/vergence run experiments/$$e.toml --out runs/$$e || exit 1; done
 	$(BIN)/python docs/make_results.py runs/demo runs/osie runs/mpiigaze_crops runs/ego_synthetic runs/gazecom
 
+study: setup ## compare every method on three data sets, and the papers' claims (research data; hours)
+	$(BIN)/vergence sweep experiments/rivals_eye.toml --out runs/rivals_eye_sweep
+	$(BIN)/vergence run runs/rivals_eye_sweep/best.toml --out runs/rivals_eye
+	for e in rivals_osie rivals_ego anatomy_eye anatomy_ego norms; do \
+	    $(BIN)/vergence run experiments/$$e.toml --out runs/$$e || exit 1; done
+	for n in 5 10 30; do \
+	    $(BIN)/vergence run experiments/crowds.toml --set federation.people=$$n --out runs/crowds_$$n || exit 1; done
+	for e in mpiigaze_strangers split_people split_real; do \
+	    $(BIN)/vergence evaluate leave-one-out experiments/$$e.toml --out runs/$$e || exit 1; done
+	$(BIN)/vergence reproduce fedcpf adaptive
+	$(BIN)/python docs/make_results.py $(addprefix runs/,rivals_eye rivals_osie rivals_ego anatomy_eye anatomy_ego crowds_5 crowds_10 crowds_30 norms mpiigaze_strangers split_people split_real reproduce/ego_synthetic reproduce/eye_synthetic)
+
 bench: setup ## measure the engine and the generators
 	$(BIN)/vergence bench --json runs/bench.json
 	$(BIN)/python benchmarks/engine.py
@@ -50,4 +62,4 @@ clean: ## remove everything that was made
 	rm -rf .venv runs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test check results bench clean
+.PHONY: help setup demo test check results study bench clean

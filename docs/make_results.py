@@ -4,16 +4,20 @@ python docs/make_results.py runs/demo runs/osie ...: one page per run directory,
 experiment. No number in these pages is typed by hand.
 """
 
+import io
 import re
 import sys
 import tomllib
 from pathlib import Path
 
 from PIL import Image
+from rich.console import Console
 
 from vergence.app import compare
+from vergence.app.anatomy import tell
+from vergence.app.config import load
 from vergence.app.report import figure
-from vergence.app.runs import Study
+from vergence.app.runs import Run, Study
 from vergence.app.style import metric_name, title
 from vergence.metrics.fairness import HARM
 from vergence.metrics.intervals import interval
@@ -49,16 +53,19 @@ def judged(study: Study, reference: str = "") -> str:
 
 
 def page(folder: Path, name: str) -> None:
-    """Write one page."""
-    study = compare.gather([folder], compare.ANYTHING)
+    """Write one page; of a protocol's directory, that of leaving one person out."""
+    strangers = (folder / "leave-one-out").is_dir()
+    study = compare.gather([folder / "leave-one-out" if strangers else folder], compare.ANYTHING)
     run = study.runs[0]
+    doing = "evaluate leave-one-out" if strangers else "run"
     about, box = run.provenance["data"], run.provenance["environment"]
     seconds = sum(r.results["seconds"] for r in study.runs)
     facts = [f"{key}: {about[key]}" for key in ("citation", "licence", "split") if key in about]
     lines = [
         f"# {name}",
         "",
-        f"`vergence run {source(name)} --out runs/{name}`: {len(run.people)} people, "
+        f"`vergence {doing} {source(name)}{changed(name, run)} --out runs/{name}`: "
+        f"{len(run.people)} people, "
         f"{plural(len(run.seeds), 'seed')}, {run.results['rounds']} rounds; "
         f"{plural(round(seconds / 60), 'minute')} in rounds of training on two busy cores "
         f"({box['platform'].split('-')[0]} {box['processor']}, Python {box['python']}, "
@@ -73,9 +80,26 @@ def page(folder: Path, name: str) -> None:
         table(study),
         judged(study),
         *[judged(study, label) for label in REFERENCES if study.find(label)],
+        *([anatomy(folder)] if name.startswith("anatomy") else []),
     ]
     PAGES.mkdir(parents=True, exist_ok=True)
     (PAGES / f"{name}.md").write_text("\n".join(lines))
+
+
+def changed(name: str, run: Run) -> str:
+    """Return the option that gives the seeds, where they are not those of the experiment file."""
+    seeds = tuple(run.seeds)
+    same = not (ROOT / source(name)).exists() or seeds == load(ROOT / source(name), []).plan.seeds
+    return "" if same else f" --set 'run.seeds={list(seeds)}'"
+
+
+def anatomy(folder: Path) -> str:
+    """Return what `vergence masks` prints."""
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    tell(folder, console)
+    told = console.file.getvalue() if isinstance(console.file, io.StringIO) else ""
+    lines = "\n".join(line.rstrip() for line in told.splitlines())
+    return f"## What became personal\n\n`vergence masks runs/{folder.name}`:\n\n```\n{lines}\n```\n"
 
 
 def plural(count: int, noun: str) -> str:
@@ -85,7 +109,12 @@ def plural(count: int, noun: str) -> str:
 
 def source(name: str) -> str:
     """Return the experiment file of a page; where settings were swept, what the sweep wrote."""
-    return f"runs/{name}_sweep/best.toml" if name in SWEPT else f"experiments/{name}.toml"
+    if name in SWEPT:
+        return f"runs/{name}_sweep/best.toml"
+    stem, _, count = name.rpartition("_")
+    if count.isdigit():
+        return f"experiments/{stem}.toml --set federation.people={count}"
+    return f"experiments/{name}.toml"
 
 
 def readme(folder: Path) -> None:
