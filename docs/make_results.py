@@ -8,6 +8,7 @@ import io
 import re
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 from PIL import Image
@@ -16,6 +17,7 @@ from rich.console import Console
 from vergence.app import compare
 from vergence.app.anatomy import tell
 from vergence.app.config import load
+from vergence.app.crossing import cross
 from vergence.app.report import figure
 from vergence.app.runs import Run, Study
 from vergence.app.style import metric_name, title
@@ -27,6 +29,8 @@ PAGES = ROOT / "docs" / "results"
 REFERENCES = ("fedcpf", "earned")
 """Methods that are also tested against all others, besides FedAvg and local-only."""
 SWEPT = ("rivals_eye",)
+CROSSED = ("anatomy_eye", "crowds_10")
+"""Runs with the same network on real and on synthetic eyes."""
 SHORT = ("nss", "auc_judd", "cc", "f1_glc", "f1_hit", "angle_error_deg", "hit5")
 
 
@@ -93,13 +97,27 @@ def changed(name: str, run: Run) -> str:
     return "" if same else f" --set 'run.seeds={list(seeds)}'"
 
 
+def printed(told: Callable[[Console], None]) -> str:
+    """Return what a command prints, as a block."""
+    text = io.StringIO()
+    told(Console(file=text, width=200, color_system=None))
+    lines = "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+    return f"```\n{lines}\n```\n"
+
+
 def anatomy(folder: Path) -> str:
     """Return what `vergence masks` prints."""
-    console = Console(file=io.StringIO(), width=200, color_system=None)
-    tell(folder, console)
-    told = console.file.getvalue() if isinstance(console.file, io.StringIO) else ""
-    lines = "\n".join(line.rstrip() for line in told.splitlines())
-    return f"## What became personal\n\n`vergence masks runs/{folder.name}`:\n\n```\n{lines}\n```\n"
+    table = printed(lambda console: tell(folder, console))
+    return f"## What became personal\n\n`vergence masks runs/{folder.name}`:\n\n{table}"
+
+
+def crossed(folder: Path) -> None:
+    """Write the page of FedAvg's models on the people of the other data set."""
+    runs = [folder.with_name(name) / "fedavg" for name in CROSSED]
+    table = printed(lambda console: cross(runs, folder, console))
+    names = " ".join(f"runs/{name}/fedavg" for name in CROSSED)
+    text = f"# {folder.name}\n\n`vergence cross {names} --out runs/{folder.name}`:\n\n{table}"
+    (PAGES / f"{folder.name}.md").write_text(text)
 
 
 def plural(count: int, noun: str) -> str:
@@ -200,6 +218,9 @@ if recipes:
 for given in given_folders:
     if given.parent.name == "reproduce":
         reproduced(given)
+        continue
+    if given.name == "cross_eye":
+        crossed(given)
         continue
     named = "quickstart" if given.name == "demo" else given.name
     page(given, named)

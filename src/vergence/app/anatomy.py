@@ -108,13 +108,14 @@ def tell(folder: Path, console: Console) -> None:
 
 
 def by_layer(told: Sequence[Anatomy]) -> list[Table]:
-    """Return the personal share of every layer, a row per run; a table per network."""
+    """Return the personal share of every layer, a row per layer; a table per network."""
     tables = []
     for layers in dict.fromkeys(tuple(a.layers) for a in told):
-        rows = [a for a in told if tuple(a.layers) == layers]
-        grid = Table("personal share of", *(f"{n} ({rows[0].layers[n][0]:,})" for n in layers))
-        for a in rows:
-            grid.add_row(a.name, *(f"{a.layers[n][1]:.0%}" for n in layers))
+        runs = [a for a in told if tuple(a.layers) == layers]
+        grid = Table("personal share of", "entries", *(a.name for a in runs))
+        for name in layers:
+            shares = (f"{a.layers[name][1]:.0%}" for a in runs)
+            grid.add_row(name, f"{runs[0].layers[name][0]:,}", *shares)
         tables.append(grid)
     return tables
 
