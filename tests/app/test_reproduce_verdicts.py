@@ -137,7 +137,7 @@ def test_every_claim_names_rows_that_its_table_runs():
         made = {OWN, OTHERS} | {
             entry.get("label", entry["name"]) + part.suffix
             for part in one.parts for entry in part.entries(TOY)
-        }  # fmt: skip
+        } | {row for part in one.parts for row in part.rows}  # fmt: skip
         for claim in one.claims:
             named = {label for pair in claim.pairs for label in (*pair.these, pair.rival)}
             assert named <= made, (one.id, claim.text)

@@ -18,13 +18,22 @@ from rich.text import Text
 
 from vergence.app.agreement import agree
 from vergence.app.config import data_root
-from vergence.app.papers import adaptive, fedcpf, figures, outcome
+from vergence.app.papers import (
+    adaptive,
+    capabilities,
+    fedcpf,
+    figures,
+    outcome,
+    splitfed_tables,
+)
 from vergence.app.papers.base import PaperTable
 from vergence.app.papers.catalog import ELSEWHERE, NOT_YET
 from vergence.app.papers.checks import Finding, check_adaptive, check_fedcpf
 from vergence.app.papers.grounds import DEFAULT, GROUNDS, Ground, ground
 from vergence.app.papers.outcome import Outcome
-from vergence.app.papers.running import PROTOCOLS, SEEDS, Planned, Result, Wish, plan
+from vergence.app.papers.running import SEEDS, Planned, Result, Wish, plan
+from vergence.app.papers.splitfed_checks import check_splitfed
+from vergence.app.papers.unseen import PROTOCOLS
 from vergence.app.papers.verdicts import Evidence, judge, tally
 from vergence.app.runs import Run
 from vergence.app.style import save
@@ -32,13 +41,17 @@ from vergence.data.mpiigaze_crops import MpiigazeCrops
 from vergence.errors import ConfigError, DataError, PartialRun, nearest
 from vergence.metrics.angles import angular_error_deg, mean_direction
 
-TABLES: dict[str, PaperTable] = {t.id: t for t in (*fedcpf.TABLES, *adaptive.TABLES)}
+TABLES: dict[str, PaperTable] = {
+    t.id: t for t in (*fedcpf.TABLES, *adaptive.TABLES, *splitfed_tables.TABLES)
+}
 HOME = Path("runs/reproduce")
+DECLARED = "methods"
+"""The folder of tables that are read off the methods."""
 CROPS = "mpiigaze_crops"
 
 
 def tables(ids: Sequence[str]) -> list[PaperTable]:
-    """Return the tables of these ids; a paper's name stands for all of its own.
+    """Return the tables of these ids that rest on runs; a paper's name stands for all of its own.
 
     Raises:
         ConfigError: an id that is unknown, or not reproduced in this version.
@@ -48,12 +61,15 @@ def tables(ids: Sequence[str]) -> list[PaperTable]:
     found: dict[str, PaperTable] = {}
     for name in ids:
         own = [t for t in TABLES.values() if name in (t.id, t.paper)]
+        if not own and name in capabilities.TABLES:
+            continue
         if not own and name in NOT_YET:
             raise ConfigError(f"{name} is not reproduced yet (issue {NOT_YET[name]})")
         if not own and name in ELSEWHERE:
             raise ConfigError(f"{name} is a picture of the method: `{ELSEWHERE[name]}`")
         if not own:
-            raise ConfigError(f"no table '{name}'{nearest(name, [*TABLES, *DEFAULT])}")
+            known = [*TABLES, *capabilities.TABLES, *DEFAULT]
+            raise ConfigError(f"no table '{name}'{nearest(name, known)}")
         found |= {t.id: t for t in own}
     return list(found.values())
 
@@ -87,6 +103,12 @@ def reproduce(
     wanted = [(table, ground(table.paper, on)) for table in tables(ids)]
     plans = {table.id: [plan(part, where, wish) for part in table.parts]
              for table, where in wanted}  # fmt: skip
+    declared = capabilities.wanted(ids)
+    if not wanted:
+        unread(declared[0].id, {"--on": on, "--root": wish.root, "--rounds": wish.rounds,
+                                "--set": wish.sets or None})  # fmt: skip
+    for one in declared:
+        capabilities.write(one, (out or HOME / DECLARED) / one.id, console)
     done = []
     for table, where in wanted:
         home = out or HOME / where.name
@@ -138,8 +160,10 @@ def gather(
     lower: frozenset[str] = frozenset()
     for result in results.values():
         scores |= result.scores
-        lower = lower or result.study.lower_is_better
+        lower |= result.lower or result.study.lower_is_better
     for result in results.values():
+        if result.lower:  # scores of other people, or of another metric, than the priors are
+            continue
         for prior, people in result.study.priors.items():
             by_metric = {metric: {p: told[metric] for p, told in people.items()}
                          for metric in next(iter(people.values()))}  # fmt: skip
@@ -252,6 +276,8 @@ def listing(console: Console, out: Path | None = None) -> None:
         here = [g.name for g in fit if at_hand(g)]
         away = [g.name for g in fit if not at_hand(g)]
         grid.add_row(table.id, table.title, ", ".join(here), ", ".join(away), status(table.id, out))
+    for one in capabilities.TABLES.values():
+        grid.add_row(one.id, one.title, "nothing: read off the methods", "", status(one.id, out))
     for name, command in ELSEWHERE.items():
         grid.add_row(name, "a picture of the method", "", "", f"`{command}`")
     for name, issue in NOT_YET.items():
@@ -287,13 +313,15 @@ def status(name: str, out: Path | None) -> str:
 
 def check_paper(ids: Sequence[str], console: Console) -> list[Finding]:
     """Print what the published numbers give when they are computed again."""
-    papers = dict.fromkeys(t.paper for t in tables(ids or list(DEFAULT)))
+    asked = ids or list(DEFAULT)
+    papers = dict.fromkeys(t.paper for t in (*tables(asked), *capabilities.wanted(asked)))
     found = []
     for paper in papers:
         grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_lines=True)
         for head in (f"{paper}: printed or implied", "computed", "verdict"):
             grid.add_column(head)
-        own = check_fedcpf() if paper == "fedcpf" else check_adaptive(*mean_gaze())
+        own = {"fedcpf": check_fedcpf, "splitfed": check_splitfed,
+               "adaptive": lambda: check_adaptive(*mean_gaze())}[paper]()  # fmt: skip
         for finding in own:
             style = "green" if finding.ok else "red"
             grid.add_row(finding.says, finding.computed, Text(finding.verdict, style))

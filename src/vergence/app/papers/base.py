@@ -13,8 +13,13 @@ Table = dict[str, Any]
 Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Label -> metric -> person -> value, seeds averaged within a person."""
 
-Protocol = Literal["within", "matrix", "leave_one_out"]
-"""Own later data; everybody's model on everybody's data; trained without the person."""
+Protocol = Literal[
+    "within", "matrix", "leave_one_out", "next", "training", "pruned", "strangers", "few_shot"
+]
+"""Own later data; everybody's model on everybody's data; trained without the person; the model of
+the person before; what a model trained without the person makes of its training data; pruned, and
+trained without the person; trained without a few people; gaze codes read with a few labels by
+people nobody trained on."""
 
 LEFT_OUT = " left out"
 """Ends the label of a row whose people took no part in training."""
@@ -29,17 +34,23 @@ class Part:
 
     `above` is merged over the data set's experiment; `suffix` ends the labels of its rows, so that
     one method may stand in a table several times. Parts of one name are run once for a paper.
+    `rows` are those that its protocol gives besides, or in their place.
     """
 
     name: str
     methods: Callable[[Ground], Sequence[Table]] | Sequence[Table]
     protocol: Protocol = "within"
-    above: Mapping[str, Any] = field(default_factory=dict)
+    above: Callable[[Ground], Mapping[str, Any]] | Mapping[str, Any] = field(default_factory=dict)
     suffix: str = ""
+    rows: tuple[str, ...] = ()
 
     def entries(self, ground: Ground) -> Sequence[Table]:
         """Return the method entries on a data set."""
         return self.methods(ground) if callable(self.methods) else self.methods
+
+    def over(self, ground: Ground) -> Mapping[str, Any]:
+        """Return what is merged over the experiment of a data set."""
+        return self.above(ground) if callable(self.above) else self.above
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,9 @@ class Claim:
         quantity: which score it is about: `main`, `recall`, `precision` or `map`.
         margin: share of the rival's value by which a row may be worse and the claim still holds,
             fixed before any run; 0 asks for a difference, more for "no worse than".
+        within: above 0: rows are said to be alike, to within so much in the metric's units, fixed
+            before any run, by two one-sided t tests.
+        everybody: with `within`, that it holds for every person, without a test.
         untestable: why no run can decide it; then there are no pairs.
     """
 
@@ -69,12 +83,19 @@ class Claim:
     pairs: tuple[Pair, ...] = ()
     quantity: str = "main"
     margin: float = 0.0
+    within: float = 0.0
+    everybody: bool = False
     untestable: str = ""
 
 
 def better(text: str, where: str, these: str, *rivals: str, **more: Any) -> Claim:
     """Return the claim that one row is better than each rival."""
     return Claim(text, where, tuple(Pair((these,), rival) for rival in rivals), **more)
+
+
+def alike(text: str, where: str, within: float, these: str, *rivals: str, **more: Any) -> Claim:
+    """Return the claim that one row is like each rival, to within so much."""
+    return better(text, where, these, *rivals, within=within, **more)
 
 
 def order(text: str, where: str, *labels: str) -> Claim:
@@ -99,7 +120,7 @@ class PaperTable:
         unit: the task whose scores may stand beside the printed ones.
         parts: the experiments behind it.
         claims: what the paper says about it.
-        figure: the picture to draw: `strip`, `matrix`, `convergence` or `noise`.
+        figure: the picture to draw: `strip`, `matrix`, `convergence`, `noise`, `bars`, `epochs`.
         rows: row label -> printed name, where a label alone says too little.
         note: what a reader must know about the comparison.
         apart: fields of `vergence.app.agreement` in which its parts differ by design.

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from vergence.app import plot_gaze, plots
 from vergence.app.papers.adaptive import SHARES, noisy
 from vergence.app.papers.outcome import Outcome
+from vergence.app.papers.splitfed import EPOCHS, TEST_ROWS, TRAIN_ROWS
 from vergence.app.runs import Run, Study
 from vergence.app.style import COLOURS, MUTED, SPARE, canvas, column_names, metric_name, styled
 from vergence.metrics.intervals import interval
@@ -15,7 +16,8 @@ from vergence.metrics.intervals import interval
 
 def draw(outcome: Outcome) -> Figure | None:
     """Return the figure of a table; None where the paper has none or the runs lack its data."""
-    kinds = {"strip": strip, "matrix": matrix, "convergence": convergence, "noise": noise}
+    kinds = {"strip": strip, "matrix": matrix, "convergence": convergence, "noise": noise,
+             "bars": bars, "epochs": epochs}  # fmt: skip
     return kinds[outcome.table.figure](outcome) if outcome.table.figure else None
 
 
@@ -82,4 +84,46 @@ def noise(outcome: Outcome) -> Figure | None:
     axes.set_ylabel(metric_name(metric))
     axes.axvline(70, color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
     axes.legend()
+    return figure
+
+
+@styled
+def bars(outcome: Outcome) -> Figure:
+    """Draw every row's error, person by person (SplitFed Figs. 4.1 to 4.3 and 4.6)."""
+    metric, scores = outcome.metric("main"), outcome.evidence.scores
+    labels = [label for label in outcome.table.rows if label in scores]
+    people = list(scores[labels[0]][metric])
+    figure = canvas(1.6 + 0.16 * len(people) * (1 + len(labels)), 3.4)
+    axes = figure.add_subplot()
+    width = 0.8 / len(labels)
+    for place, label in enumerate(labels):
+        values = [scores[label][metric].get(person, np.nan) for person in people]
+        at = np.arange(len(people)) + (place - (len(labels) - 1) / 2) * width
+        axes.bar(at, values, width, label=outcome.name(label), color=SPARE[place])
+        axes.axhline(float(np.nanmean(values)), color=SPARE[place], linewidth=0.7)
+    column_names(axes, people)
+    axes.set_xlabel("person left out; lines: mean over people")
+    axes.set_ylabel(metric_name(metric))
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+@styled
+def epochs(outcome: Outcome) -> Figure:
+    """Draw training and test error over local epochs, with intervals (SplitFed Fig. 4.7)."""
+    metric, scores = outcome.metric("main"), outcome.evidence.scores
+    figure = canvas(6.4, 3.2)
+    both = figure.subplots(1, 2)
+    for axes, labels, what in zip(
+        both, (TRAIN_ROWS, TEST_ROWS), ("training data", "person left out"), strict=True
+    ):
+        people = [list(scores[label][metric].values()) for label in labels]
+        ends = np.array([interval(values) for values in people])
+        mean = np.array([np.mean(values) for values in people])
+        axes.errorbar(EPOCHS, mean, np.abs(ends.T - mean), fmt="o-", capsize=3,
+                      color=COLOURS["fedavg"])  # fmt: skip
+        axes.set_xticks(EPOCHS)
+        axes.set_xlabel("local epochs")
+        axes.set_ylabel(metric_name(metric))
+        axes.set_title(what)
     return figure

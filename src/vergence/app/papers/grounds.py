@@ -22,7 +22,13 @@ GLC: Mapping[str, tuple[str, ...]] = {
     "precision": ("precision_glc", "precision_hit"),
     "map": ("nss", "cc"),
 }
-ANGLE: Mapping[str, tuple[str, ...]] = {"main": ("angle_error_deg",)}
+PRUNED: Mapping[str, tuple[str, ...]] = {
+    f"{what} {side}": (f"{side} {what} ({unit})",)
+    for side in ("server", "client") for what, unit in (("zeros", "%"), ("size", "KiB"))
+}  # fmt: skip
+"""Of a pruned model's halves, beside its error."""
+
+ANGLE: Mapping[str, tuple[str, ...]] = {"main": ("angle_error_deg",), **PRUNED}
 
 COMPARED = (
     "FedAdam's server_lr, at 1, 3 and 10 times tau, on training data of eye_synthetic and "
@@ -34,6 +40,8 @@ LOOKED = (
 )
 LENET_SGD = {"epochs": 1, "batch": 32, "lr": 0.01, "nesterov": True, "schedule": "step"}
 EYE_SGD = {"epochs": 1, "batch": 32, "lr": 0.05, "nesterov": True, "schedule": "step"}
+ADAM = {"optimiser": "adam", "lr": 1e-3, "weight_decay": 0.0, "clip": 0.0,
+        "schedule": "constant"}  # fmt: skip
 VIDEO = {"batch": 8, "optimiser": "adamw", "lr": 1e-3, "weight_decay": 0.05, "schedule": "cosine",
          "clip": 1.0}  # fmt: skip
 STILLS = {"epochs": 1, "batch": 20, "optimiser": "adamw", "lr": 1e-3, "weight_decay": 0.01,
@@ -56,6 +64,12 @@ class Ground:
         server: FedAdam's options, fitted to the size of a first update (docs/reproduce.md).
         server_printed: the same for clients that train at the adaptive-FL paper's rate.
         tuned: what was chosen by looking at scores, and on which data.
+        networks: the SplitFed thesis's Models 1 to 3, or what stands in their place, with their
+            local training.
+        size: of eye images, in pixels.
+        cuts: of its Models 3, 3a and 3b: the clients' last stage.
+        labelled: what differs for its supervised tables: everybody has equally much data.
+        glances: what differs where gaze is learned without labels, `eyes` where it is with them.
         same_as: the paper's data set that this is.
         root: where its files lie below VERGENCE_DATA; None: --root must say; "" for no files.
         note: what differs from the paper.
@@ -71,6 +85,12 @@ class Ground:
     rate: float = 0.05
     server: Mapping[str, float] = field(default_factory=dict)
     server_printed: Mapping[str, float] = field(default_factory=dict)
+    networks: Mapping[str, _Table] = field(default_factory=dict)
+    cuts: Mapping[str, str] = field(default_factory=dict)
+    size: str = "36x60"
+    labelled: Mapping[str, Any] = field(default_factory=dict)
+    glances: Mapping[str, Any] = field(default_factory=dict)
+    eyes: Mapping[str, Any] = field(default_factory=dict)
     tuned: str = "nothing"
     same_as: str = ""
     root: str | None = ""
@@ -115,6 +135,28 @@ def _eye(model: str, name: str, local: Mapping[str, Any], **options: Any) -> _Ta
     }
 
 
+def _networks(*models: _Table) -> dict[str, _Table]:
+    trained = ({"clip": 0.0}, ADAM, ADAM)
+    both = zip("123", models, trained, strict=True)
+    return {number: {"model": model, "local": dict(local)} for number, model, local in both}
+
+
+SMALL = {
+    "networks": _networks({"name": "small_eye"}, {"name": "small_eye", "channels": [16, 40]},
+                          {"name": "resnet_preact"}),
+    "cuts": {"3a": "conv", "3": "stage1", "3b": "stage2"},
+    "size": "9x15",
+}  # fmt: skip
+"""For 9x15 crops, which LeNet and the usual ResNet-18 do not take."""
+THESIS = {
+    "networks": _networks({"name": "lenet"}, {"name": "lenet", "channels": [20, 80]},
+                          {"name": "resnet18"}),
+    "cuts": {"3a": "conv", "3": "block0", "3b": "block1"},
+}  # fmt: skip
+IN_PLACE = (
+    "in the place of the SplitFed thesis's Models 1, 2 and 3: small_eye, small_eye with channels "
+    "(16, 40), resnet_preact"
+)
 TOY = {
     "task": {"name": "toy"},
     "model": {"name": "linear", "inputs": 4},
@@ -122,6 +164,7 @@ TOY = {
     "local": {"epochs": 2, "batch": 8, "lr": 0.05},
 }
 BOTH = ("fedcpf", "adaptive")
+EYES = (*BOTH, "splitfed")
 EGTEA_FIVE = ["P02", "OP03", "OP04", "OP06", "P04"]
 """Subjects with enough test clips; the paper does not say who its five clients are."""
 
@@ -130,10 +173,13 @@ GROUNDS = {
     for ground in (
         Ground("ego_synthetic", "generated", ("fedcpf",),
                _video("ego_synthetic", 2, people=5, clips=80), 100, HIT),
-        Ground("eye_synthetic", "generated", BOTH,
+        Ground("eye_synthetic", "generated", EYES,
                _eye("small_eye", "eye_synthetic", EYE_SGD, people=15, size="9x15", quantity=0.8),
-               25, ANGLE, server=_server(5e-3, 3), server_printed=_server(1e-5, 10),
-               tuned=COMPARED, note="small_eye on 9x15 crops, not LeNet on 36x60 patches"),
+               25, ANGLE, server=_server(5e-3, 3), server_printed=_server(1e-5, 10), **SMALL,
+               labelled={"federation": {"people": 10, "quantity": 0.0}},
+               glances={"federation": {"name": "eye_glances", "people": 20, "quantity": 0.0}},
+               eyes={"federation": {"people": 20, "quantity": 0.0}}, tuned=COMPARED,
+               note=f"small_eye on 9x15 crops, not LeNet on 36x60 patches; {IN_PLACE}"),
         Ground("osie", "real", ("fedcpf",), _still("osie", [30, 40], 0.02, {}), 10, GLC, rate=0.1,
                root="osie", tuned=LOOKED,
                note="15 viewers of still images: every viewer sees the same ones"),
@@ -141,13 +187,13 @@ GROUNDS = {
                _still("gazecom", [24, 40], 0.03, {"steps": 4, "batch": 8}, window=8),
                10, GLC, rate=0.1, root="gazecom_video",
                note="36 viewers of the same clips, frames rebuilt from crops"),
-        Ground("mpiigaze_crops", "real", BOTH, _eye("small_eye", "mpiigaze_crops", EYE_SGD),
+        Ground("mpiigaze_crops", "real", EYES, _eye("small_eye", "mpiigaze_crops", EYE_SGD),
                25, ANGLE, server=_server(1.5e-2, 3), server_printed=_server(2.5e-4, 10),
-               tuned=COMPARED, root="eyes/mpiigaze_9x15",
-               note="11 of the 15 people of MPIIGaze, 9x15 centre crops, small_eye"),
-        Ground("mpiigaze", "real", BOTH, _eye("lenet", "mpiigaze", LENET_SGD), 20, ANGLE,
-               server=_server(1.5e-3, 3), server_printed=_server(5e-5, 10), tuned=COMPARED,
-               same_as="MPIIGaze", root=None,
+               **SMALL, tuned=COMPARED, root="eyes/mpiigaze_9x15",
+               note=f"11 of the 15 people of MPIIGaze, 9x15 centre crops, small_eye; {IN_PLACE}"),
+        Ground("mpiigaze", "real", EYES, _eye("lenet", "mpiigaze", LENET_SGD), 20, ANGLE,
+               server=_server(1.5e-3, 3), server_printed=_server(5e-5, 10), **THESIS,
+               tuned=COMPARED, same_as="MPIIGaze", root=None,
                note="the paper states neither rounds nor batch; learning rate 0.01, not its 1e-5"),
         Ground("egtea", "real", ("fedcpf",), _video("egtea", 20, people=EGTEA_FIVE), 100, HIT,
                same_as="EGTEA Gaze+", root=None,
@@ -160,7 +206,7 @@ GROUNDS = {
     )
 }  # fmt: skip
 
-DEFAULT = {"fedcpf": "ego_synthetic", "adaptive": "eye_synthetic"}
+DEFAULT = {"fedcpf": "ego_synthetic", "adaptive": "eye_synthetic", "splitfed": "eye_synthetic"}
 """What a paper's tables run on when nobody says."""
 
 

@@ -31,8 +31,12 @@ COLOUR = {
     "not testable here": "yellow",
 }
 EXTREMES = {"best": min, "worst": max}
-NAMES = METHOD_NAMES | {"fedpac": "FedPAC", "fedadam": "FedAdam (Reddi et al.)",
-                        SEED: "adaptive FL (FedAdam as printed)"}  # fmt: skip
+NAMES = METHOD_NAMES | {
+    "fedpac": "FedPAC",
+    "fedadam": "FedAdam (Reddi et al.)",
+    SEED: "adaptive FL (FedAdam as printed)",
+    "splitfed": "SplitFed",
+}
 
 
 @dataclass(frozen=True)

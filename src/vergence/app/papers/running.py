@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from vergence.app.config import (
     read,
 )
 from vergence.app.newcomers import Judge
-from vergence.app.papers.base import OTHERS, OWN, Part, Scores
+from vergence.app.papers.base import OTHERS, OWN, Part, Protocol, Scores
 from vergence.app.papers.grounds import GROUNDS, Ground
 from vergence.app.protocols import Scene
 from vergence.app.run import load_data, resume, start
@@ -75,13 +76,15 @@ class Planned:
 class Result:
     """What a protocol gives: scores of its rows; the runs, and a person matrix, where it has them.
 
-    `matrix` is `[trained on, tested on]`, seeds averaged, in the order of `people`.
+    `matrix` is `[trained on, tested on]`, seeds averaged, in the order of `people`. `lower` are
+    metrics where less is better, of scores that the runs do not have; their priors do not count.
     """
 
     scores: Scores
     study: Study
     matrix: NDArray[np.float64] | None = None
     people: tuple[str, ...] = ()
+    lower: frozenset[str] = frozenset()
 
 
 def plan(part: Part, ground: Ground, wish: Wish) -> Planned:
@@ -92,11 +95,12 @@ def plan(part: Part, ground: Ground, wish: Wish) -> Planned:
     """
     entries = list(part.entries(ground))
     name = {id(e): e.get("label", e["name"]) + part.suffix for e in entries}
-    unknown = [key for key in part.above if key not in KEYS]
+    above = part.over(ground)
+    unknown = [key for key in above if key not in KEYS]
     missing = {}
     if unknown:
         missing = dict.fromkeys(name.values(), f"this version has no '{unknown[0]}' setting")
-    elif part.protocol not in PROTOCOLS:
+    elif part.protocol not in get_args(Protocol):
         reason = f"this version has no protocol '{part.protocol}'"
         missing = dict.fromkeys(name.values(), reason)
     else:
@@ -110,13 +114,18 @@ def plan(part: Part, ground: Ground, wish: Wish) -> Planned:
         "methods": there,
         "run": {"rounds": rounds, "seeds": list(range(wish.seeds)),
                 "evaluate_every": max(1, rounds // 5)},
-        **part.above,
+        **above,
     })  # fmt: skip
     folder = root(ground, wish)
     if folder:
         table = merge(table, {"federation": {"root": folder}})
     for item in wish.sets:
         override(table, item)
+    if above.get("local", {}).get("epochs", 1) > 1 and table["local"].get("steps"):
+        raise ConfigError(
+            f"{part.name} has local epochs of its own, and local.steps is taken instead of epochs; "
+            "leave out --set local.steps"
+        )
     return Planned(part, check(table), missing, unfilled(table, part.suffix))
 
 
@@ -218,7 +227,7 @@ def matrix(_: Part, experiment: Experiment, out: Path) -> Result:
     A row `others` has, for each person tested, the mean over the models of all others.
     """
     study = settle(experiment, out)
-    folder, metric = study.run("local_only").folder, study.headline
+    folder, metric = study.runs[0].folder, study.headline
     first, *more = (read_saved(folder, seed) for seed in experiment.plan.seeds)
     ready = load_data(first.experiment).ready
     people = tuple(ready.clients)

@@ -13,6 +13,7 @@ import numpy as np
 from vergence.app.papers.base import Claim, Pair, PaperTable, Scores
 from vergence.app.papers.grounds import Ground
 from vergence.metrics.intervals import interval
+from vergence.metrics.statistics import ALPHA, tost
 
 TIE = 1e-12
 """Differences below the rounding of a mean of float64 count as equal."""
@@ -49,7 +50,9 @@ class Difference:
     Positive means better, whatever the direction of the metric; `share` is the mean difference
     over the rival's mean, NaN where that is 0. `eased` is the interval that the verdict rests on:
     of the difference plus the claim's margin, a share of each person's rival value. `printed` maps
-    the paper's data set to its own difference, NaN where a number is missing.
+    the paper's data set to its own difference, NaN where a number is missing. `most` is the largest
+    difference of a person, `alike` the p-value of the test that the mean lies within the claim's
+    limit, NaN for a claim without one.
     """
 
     these: tuple[str, ...]
@@ -63,6 +66,8 @@ class Difference:
     better: int
     people: int
     printed: Mapping[str, float]
+    most: float = math.nan
+    alike: float = math.nan
 
     @property
     def word(self) -> str:
@@ -104,6 +109,9 @@ def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -
 
     Every interval above 0: holds. One below 0: contradicted. Otherwise not shown: it cannot be
     told from chance. A row or score that is not there: not testable.
+
+    Rows said to be alike: every test rejects that the mean is outside the limit, holds; an interval
+    lies outside, contradicted; otherwise not shown.
     """
     reason = claim.untestable or _obstacle(claim, ground, evidence)
     if reason:
@@ -115,7 +123,7 @@ def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -
         for metric in metrics[1:]
         for pair in claim.pairs
     ]
-    word, why = _word(found)
+    word, why = _alike(claim, found) if claim.within else _word(found)
     if claim.margin:
         ends = "; ".join(f"[{d.eased[0]:.3g}, {d.eased[1]:.3g}]" for d in found)
         why += f" (interval with the margin of {claim.margin:.0%}: {ends})"
@@ -132,6 +140,26 @@ def _word(found: Sequence[Difference]) -> tuple[Word, str]:
     if open_:
         return "does not hold (not shown)", f"no difference shown here against {_rivals(open_)}"
     return "holds", "every interval excludes 0 on the claimed side"
+
+
+def _alike(claim: Claim, found: Sequence[Difference]) -> tuple[Word, str]:
+    limit = claim.within
+    told = f"within {limit:g}"
+    if claim.everybody:
+        most = max(found, key=lambda d: d.most)
+        if most.most <= limit:
+            return "holds", f"for everybody {told}; at most {most.most:.2g}"
+        return "does not hold (contradicted)", f"{most.most:.2g} apart from {most.rival}"
+    if any(math.isnan(d.alike) for d in found):
+        return "not testable here", "one person: nothing is known about the spread over people"
+    ps = "two one-sided t tests, p = " + ", ".join(f"{d.alike:.2g}" for d in found)
+    apart = [d for d in found if d.lo > limit or d.hi < -limit]
+    if apart:
+        return "does not hold (contradicted)", f"not {told} of {_rivals(apart)}: {ps}"
+    open_ = [d for d in found if d.alike >= ALPHA]
+    if open_:
+        return "does not hold (not shown)", f"not shown to be {told} of {_rivals(open_)}: {ps}"
+    return "holds", f"{told}: {ps}"
 
 
 def _rivals(found: Sequence[Difference]) -> str:
@@ -166,7 +194,8 @@ def _difference(
     return Difference(
         pair.these, pair.rival, metric, float(gain.mean()), share, *interval(gain),
         interval(gain + claim.margin * np.abs(other)), int((gain > TIE).sum()), len(people),
-        _printed(table, claim, pair),
+        _printed(table, claim, pair), float(np.abs(gain).max()),
+        tost(gain, claim.within) if claim.within else math.nan,
     )  # fmt: skip
 
 
