@@ -6,6 +6,7 @@ experiment. No number in these pages is typed by hand.
 
 import io
 import re
+import shutil
 import sys
 import tomllib
 from collections.abc import Callable
@@ -207,7 +208,12 @@ def reproduced(folder: Path) -> None:
     """Copy the reports of `vergence reproduce --out FOLDER`: a page per table."""
     for report in sorted(folder.rglob("report.md")):
         name = "_".join(("reproduce", *report.parent.relative_to(folder).parts, folder.name))
-        (PAGES / f"{name}.md").write_text(report.read_text())
+        text = report.read_text()
+        for picture in report.parent.glob("*.png"):
+            if f"]({picture.name})" in text:
+                shutil.copy(picture, PAGES / f"{name}.png")
+                text = text.replace(f"]({picture.name})", f"]({name}.png)")
+        (PAGES / f"{name}.md").write_text(text)
         print(f"docs/results/{name}.md")
 
 

@@ -15,11 +15,12 @@ import torch
 from tests.engines.learners import eyes
 from vergence.core.fitting import Fit, Local, Solver
 from vergence.core.stream import Stream
+from vergence.models.resnet18 import ResNet18
 from vergence.models.resnet_preact import ResNetPreact
 from vergence.tasks.gaze_angle import GazeAngle
 
 torch.set_num_threads(1)
-for network in (ResNetPreact(4, 2), ResNetPreact(8, 4)):
+for network in (ResNetPreact(4, 2), ResNetPreact(8, 4), ResNet18(4, 4, 1)):
     task = GazeAngle(network)
     solver, params = Solver(task), task.init()
     for turn in range(3):
@@ -41,7 +42,7 @@ def test_networks_of_few_channels_train() -> None:
     done = subprocess.run(
         [sys.executable, "-c", TRAIN], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout) == (0, "4 True\n8 True\n"), done.stderr[-2000:]
+    assert (done.returncode, done.stdout) == (0, "4 True\n8 True\n4 True\n"), done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("before", [1, 3, SAFE_CHANNELS - 1])

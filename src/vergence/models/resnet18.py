@@ -15,7 +15,7 @@ from vergence.core.ranges import check_ranges
 from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
-from vergence.models.resnet_preact import check_patches, initialise
+from vergence.models.resnet_preact import Shortcut, check_patches, initialise
 
 WIDENING = (1, 2, 4, 8)
 """Channels of the four stages, as multiples of the first."""
@@ -111,7 +111,7 @@ class BasicBlock(nn.Module):
             nn.Identity()
             if before == after
             else nn.Sequential(
-                nn.Conv2d(before, after, 1, stride, bias=False), nn.GroupNorm(groups, after)
+                Shortcut(before, after, stride), nn.GroupNorm(groups, after)
             )
         )
 
