@@ -17,6 +17,7 @@ from vergence.app.config import data_root
 from vergence.app.curves import Curves, present
 from vergence.app.newcomers import Judge, Unseen, unseen
 from vergence.app.run import progress_bar
+from vergence.app.style import figure_format
 from vergence.core.fitting import Fit
 from vergence.core.mask import Mask
 from vergence.core.params import Params
@@ -88,6 +89,7 @@ def calibrate(source: Path, out: Path, options: Options, console: Console) -> Cu
             that is for the other kind of source.
         DataError: the npz is unusable.
     """
+    figure_format(out)
     if not source.exists():
         source = Path(data_root(str(source)) or source)
     of_a_run = source.is_dir()

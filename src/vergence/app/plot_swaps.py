@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vergence.app.newcomers import unseen
-from vergence.app.style import MUTED, canvas, save, styled
+from vergence.app.style import MUTED, canvas, figure_format, save, styled
 from vergence.app.unlabelled import Options as Evaluation
 from vergence.app.unlabelled import Scene
 from vergence.errors import ConfigError
@@ -41,6 +41,7 @@ def swaps(folder: Path, out: Path, columns: int = 6, person: str | None = None) 
     Raises:
         ConfigError: another task, an unknown person, or rows of single eyes.
     """
+    figure_format(out)
     strangers = unseen(folder, person or "all")
     who = next(iter(strangers.folders))
     judge = strangers.judge(who)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vergence.app.config import bind, data_root, find, override, read
-from vergence.app.style import canvas, save, styled
+from vergence.app.style import canvas, figure_format, save, styled
 from vergence.core.site import Dataset, Federation
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError
@@ -83,6 +83,8 @@ def show(
     picture: Path | None = None,
 ) -> None:
     """Print every measure of every client, and write the shares as a heat map if wanted."""
+    if picture is not None:
+        figure_format(picture)
     federation = load(target, root, sets)
     found = skew_of(federation)
     if picture is not None:

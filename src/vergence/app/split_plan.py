@@ -25,7 +25,17 @@ from vergence.app.split_costs import (
     choices,
     load_of,
 )
-from vergence.app.style import MARKERS, MUTED, PAPER, SPARE, TIMES, canvas, save, styled
+from vergence.app.style import (
+    MARKERS,
+    MUTED,
+    PAPER,
+    SPARE,
+    TIMES,
+    canvas,
+    figure_format,
+    save,
+    styled,
+)
 from vergence.core.stages import Cut, pieces
 
 
@@ -223,6 +233,8 @@ def show(
         ConfigError: the network cannot be cut, or `out` is no picture's name.
         PartialRun: a file cannot be written.
     """
+    if out is not None:
+        figure_format(out)
     plan = split_plan(experiment)
     for block in plan.blocks():
         if markdown:

@@ -188,6 +188,20 @@ def column_names(axes: Axes, names: Sequence[str]) -> None:
             label.set_rotation_mode("anchor")
 
 
+def figure_format(path: Path | str) -> str:
+    """Return how a figure of this name is written; called before what may take minutes.
+
+    Raises:
+        ConfigError: the ending is none of png, svg, pdf.
+    """
+    kind = Path(path).suffix.lstrip(".").lower()
+    if kind not in {"png", "svg", "pdf"}:
+        raise ConfigError(
+            f"figure {path}: '{kind}' is no format{nearest(kind, ('png', 'svg', 'pdf'))}"
+        )
+    return kind
+
+
 @styled
 def save(figure: Figure, path: Path | str) -> Path:
     """Write one figure; the ending says how: png, svg or pdf.
@@ -197,11 +211,7 @@ def save(figure: Figure, path: Path | str) -> Path:
         PartialRun: the file cannot be written.
     """
     path = Path(path)
-    kind = path.suffix.lstrip(".").lower()
-    if kind not in {"png", "svg", "pdf"}:
-        raise ConfigError(
-            f"figure {path}: '{kind}' is no format{nearest(kind, ('png', 'svg', 'pdf'))}"
-        )
+    kind = figure_format(path)
     stamp = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}[kind]
     with replacing(path) as scratch:
         figure.savefig(scratch, dpi=170, metadata={stamp: None})

@@ -110,9 +110,7 @@ class BasicBlock(nn.Module):
         self.project = (
             nn.Identity()
             if before == after
-            else nn.Sequential(
-                Shortcut(before, after, stride), nn.GroupNorm(groups, after)
-            )
+            else nn.Sequential(Shortcut(before, after, stride), nn.GroupNorm(groups, after))
         )
 
     def forward(
