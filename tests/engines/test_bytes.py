@@ -74,6 +74,14 @@ def test_a_data_centre_gets_the_raw_data_once(tmp_path):
     }
 
 
+def test_a_data_centre_takes_as_many_steps_as_all_its_clients(tmp_path):
+    """Two steps for each of three people are six for everybody's data; epochs stay epochs."""
+    for method in (FedAvg, Centralised):
+        conducted(tmp_path / method.__name__, method(local=replace(LOCAL, steps=2)), rounds=1)
+        rows = [t for t in table(tmp_path / method.__name__, "turns.csv") if t["verb"] == "train"]
+        assert sum(int(t["steps"]) for t in rows) == 6
+
+
 def mask_message(new: int, n: int) -> int:
     """Return the bytes of a mask that gained `new` personal entries: bitmap or list of indices."""
     return min(ceil(n / 8), ceil(new * ceil(log2(n)) / 8)) if new else 0

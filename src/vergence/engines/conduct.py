@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from annotated_types import Ge
 
 from vergence.core.codec import Compression
 from vergence.core.conversation import Attend, Request
-from vergence.core.fitting import OptimiserState, Precision
+from vergence.core.fitting import Local, OptimiserState, Precision
 from vergence.core.method import Method
 from vergence.core.ranges import check_ranges
 from vergence.core.site import Federation, Population
@@ -104,6 +104,8 @@ def conduct(
     torch.set_num_threads(1)
     stream, device = Stream("run", task.seed), device_for(method, plan)
     trained_on = federation.pooled() if method.pooled else federation
+    if method.pooled:
+        method = replace(method, local=for_everybody(method.local, len(federation.people)))
     presence = Presence() if method.pooled else plan.presence
     solving = folder.solving
     if solving is None:
@@ -135,6 +137,11 @@ def conduct(
         return conductor.run(worker.records)
     finally:
         team.close()
+
+
+def for_everybody(local: Local, people: int) -> Local:
+    """Return how one site trains that has everybody's data: as many steps as all of them take."""
+    return local if local.steps is None else replace(local, steps=local.steps * people)
 
 
 def device_for(method: Method, plan: Plan) -> torch.device:
