@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "results"
 REFERENCES = ("fedcpf", "earned")
 """Methods that are also tested against all others, besides FedAvg and local-only."""
+PRIOR = "prior"
 SWEPT = ("rivals_eye",)
 CROSSED = ("anatomy_eye", "crowds_10")
 """Runs with the same network on real and on synthetic eyes."""
@@ -131,6 +132,8 @@ def source(name: str) -> str:
     if name in SWEPT:
         return f"runs/{name}_sweep/best.toml"
     stem, _, count = name.rpartition("_")
+    if count == "centre":
+        return f"experiments/{stem}.toml --set 'methods=[\"centralised\"]'"
     if count.isdigit():
         return f"experiments/{stem}.toml --set federation.people={count}"
     return f"experiments/{name}.toml"
@@ -166,16 +169,22 @@ def recipe(folders: list[Path]) -> None:
     ]
     heads, rows = [""], {run.label: [title(run)] for run in studies[0].runs}
     rows["earned"] = rows.pop("earned")  # last
+    rows = {PRIOR: ["*own mean or map*, nothing learned"], **rows}
     for study in studies:
         tuned = tomllib.loads(study.runs[0].config).get("tuning", {}).get("people", [])
         scores = {
             run.label: {p: v for p, v in run.scores(study.headline).items() if p not in tuned}
             for run in study.runs
         }
+        scores[PRIOR] = {
+            person: values[study.headline]
+            for name in ("personal mean", "personal prior")
+            for person, values in study.priors.get(name, {}).items() if person not in tuned
+        }  # fmt: skip
         count, seeds = len(scores["earned"]), len(study.runs[0].seeds)
         named = f"{study.folder.name.removeprefix('recipe_')}: {metric_name(study.headline)}"
         heads += [f"{named}, {count} people, {seeds} seeds", "steps"]
-        heads += ["worse than alone", "worse than FedAvg"]
+        heads += ["worse than alone", "alone, more steps", "FedAvg"]
         sign = -1 if study.headline in study.lower_is_better else 1
         for label in rows:
             mine = scores[label]
@@ -183,9 +192,9 @@ def recipe(folders: list[Path]) -> None:
             mean = sum(mine.values()) / count
             harmed = [
                 sum(sign * (mine[p] - base[p]) < -HARM * abs(base[p]) for p in mine)
-                for base in (scores["local_only"], scores["fedavg"])
+                for base in (scores[name] for name in ("local_only", "local_only_long", "fedavg"))
             ]
-            spent = compare.steps(study.run(label))
+            spent = 0 if label == PRIOR else compare.steps(study.run(label))
             cells = [f"{mean:.2f} [{low:.2f}, {high:.2f}]", f"{spent:.0f}", *map(str, harmed)]
             rows[label] += cells
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows.values()]

@@ -42,6 +42,14 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
     if len(kinds) > 1:
         raise ConfigError(f"cross needs runs of one task; got {', '.join(sorted(kinds))}")
     names = _names(runs)
+    seen: dict[str, str] = {}
+    for name, run in names.items():
+        twin = seen.setdefault(str(run.provenance["data"].get("sha256", name)), name)
+        if twin != name:
+            raise ConfigError(
+                f"{twin} and {name} were trained on the same people and data: nobody there is new "
+                "to either; give one run for each data set"
+            )
     data = {name: load_data(one_run(run.folder)) for name, run in names.items()}
     metric, lines = runs[0].headline, []
     cells: dict[tuple[str, str], list[float]] = {}

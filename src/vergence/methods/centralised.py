@@ -21,8 +21,9 @@ class DataCentre:
 
 @dataclass(frozen=True)
 class Centralised(Method[Global, DataCentre]):
-    """Train one model on everybody's pooled data; a round is as many epochs as a client's,
-    or as many steps as all clients' together.
+    """Train one model on everybody's pooled data.
+
+    A round is as many epochs as a client's, or as many steps as those of all clients together.
 
     Not private and, with people who look at the same thing differently, not an upper bound
     either: the network is never told whose data it sees.
