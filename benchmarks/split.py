@@ -7,6 +7,7 @@ methods are interleaved by taking a few rounds of each in turn, and medians over
 `again` is the time of the forward pass that clients repeat when a gradient arrives.
 """
 
+import itertools
 import statistics
 import sys
 import tempfile
@@ -71,7 +72,7 @@ def rounds(name: str, data: Federation, count: int) -> list[float]:
         task = GazeAngle(LeNet())
         conduct(METHODS[name], task, data, plan, folder,
                 lambda *_: at.append(time.process_time()))  # fmt: skip
-    return [b - a for a, b in zip(at[1:], at[2:], strict=False)]
+    return [b - a for a, b in itertools.pairwise(at)]
 
 
 def again(data: Federation) -> float:
