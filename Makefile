@@ -46,7 +46,7 @@ study: setup ## compare every method on three data sets, and the papers' claims 
 	for e in mpiigaze_strangers split_people split_real; do \
 	    $(BIN)/vergence evaluate leave-one-out experiments/$$e.toml --out runs/$$e || exit 1; done
 	$(BIN)/vergence reproduce fedcpf adaptive
-	$(BIN)/python docs/make_results.py $(addprefix runs/,rivals_eye rivals_osie rivals_ego anatomy_eye anatomy_ego crowds_5 crowds_10 crowds_30 norms mpiigaze_strangers split_people split_real reproduce/ego_synthetic reproduce/eye_synthetic)
+	$(BIN)/python docs/make_results.py $(addprefix runs/,rivals_eye rivals_osie rivals_ego anatomy_eye anatomy_ego crowds_5 crowds_10 crowds_30 norms mpiigaze_strangers split_people split_real cross_eye reproduce/ego_synthetic reproduce/eye_synthetic)
 
 bench: setup ## measure the engine and the generators
 	$(BIN)/vergence bench --json runs/bench.json

@@ -30,10 +30,11 @@ from torch.nn.functional import one_hot
 
 from tests.scripts import PLAIN, Product, Two, pairs, params, taught, values
 from vergence.core.conversation import Fit, Request
+from vergence.core.params import Params
 from vergence.core.wire import add_up, reply, seal
 from vergence.errors import ConfigError
 from vergence.methods import fedpac
-from vergence.methods.fedpac import FedPAC, combined, named, pooled, sketched, weights_of
+from vergence.methods.fedpac import FedPAC, combined, pooled, sketched, weights_of
 
 TASK = Product(Two())
 LOCAL = replace(PLAIN, lr=0.01)
@@ -59,7 +60,7 @@ def o7():
         features = torch.tensor([[v] for moments in classes for v in around(*moments)])
         labels = torch.tensor([k for k, (*_, count) in enumerate(classes) for _ in range(count)])
         means, counts, sketch = sketched(features, one_hot(labels, 2).float())
-        told.append(named(h=sketch["h"], v=sketch["v"], means=means, counts=counts))
+        told.append(Params.named(h=sketch["h"], v=sketch["v"], means=means, counts=counts))
     return told
 
 
@@ -140,7 +141,7 @@ def test_a_solver_that_fails_leaves_everybody_their_own_head(monkeypatch):
 def told(means, counts):
     """Statistics with these class means and counts, d = 1."""
     means = torch.tensor(means).unsqueeze(1)
-    return named(h=0 * means, v=torch.ones(1), means=means, counts=torch.tensor(counts))
+    return Params.named(h=0 * means, v=torch.ones(1), means=means, counts=torch.tensor(counts))
 
 
 def test_class_means_are_pooled_by_counts():
@@ -174,7 +175,7 @@ def test_a_first_turn():
 
 
 def test_later_turns_pull_the_body_and_fall_back_to_ones_own_class_means():
-    centres = named(means=torch.tensor([[99.0], [5.0]]), counts=torch.tensor([0.0, 8.0]))
+    centres = Params.named(means=torch.tensor([[99.0], [5.0]]), counts=torch.tensor([0.0, 8.0]))
     state, _, (head, body) = turned(centres=centres)
     assert head.align is None
     assert body.align.centres.flatten().tolist() == [2, 5]
@@ -216,8 +217,8 @@ def test_the_servers_round():
     """Updates 0.4 and 0.8 of 3 and 1 samples: b = 2 + 0.5. Equal H, V = 0.1 and 0.3: alpha = (3/4,
     1/4) for both; heads 1 and 3 give 1.5, and 2 for whoever has none."""
     both, ones = torch.ones(2), torch.ones(2, 1)
-    one = named(h=ones, v=torch.tensor([0.1]), means=ones, counts=both)
-    other = named(h=ones, v=torch.tensor([0.3]), means=2 * ones, counts=both)
+    one = Params.named(h=ones, v=torch.tensor([0.1]), means=ones, counts=both)
+    other = Params.named(h=ones, v=torch.tensor([0.3]), means=2 * ones, counts=both)
     start = METHOD.server(TASK)
     assert set(METHOD.offer(start, "a")) == {"body", "head"}
     server = held(start, [(0.4, 3.0), (0.8, 1.0)], {"a": (1.0, one), "b": (3.0, other)})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from rich.console import Console
 
 from vergence.app.blocks import Block, Record
@@ -210,8 +211,11 @@ def picture(plan: Plan) -> Figure:
     sums = whole.both("float32", plan.load), whole.flops, whole.client.kept
     for axes, value in zip((wire, flops, memory), sums, strict=True):
         axes.axvline(value / 1e6, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), label="FedAvg")
-    wire.set_xscale("log")
-    flops.set_xscale("log")
+    for axes in (wire, flops):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
     memory.set_xlim(left=0)
     wire.set_yticks(range(len(rows)), names)
     wire.set_ylim(len(rows) - 0.4, -0.6)

@@ -17,7 +17,7 @@ from vergence.core.conversation import ClientId, Conversation, aggregate, collec
 from vergence.core.fitting import Align
 from vergence.core.mask import Mask
 from vergence.core.method import Exposed, Method
-from vergence.core.params import Layout, Params
+from vergence.core.params import Params
 from vergence.core.site import Site
 from vergence.core.task import Task
 from vergence.core.wire import Message, Reply, reply
@@ -147,7 +147,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
         """Tell one's head, the class means of one's trained network, and H and V."""
         means, counts, before = yield from self.statistics(c.params, site)
         sketch = before if c.sketch is None else c.sketch
-        told = named(h=sketch["h"], v=sketch["v"], means=means, counts=counts)
+        told = Params.named(h=sketch["h"], v=sketch["v"], means=means, counts=counts)
         return c, reply(head=c.params.only(c.personal), statistics=told)
 
     def statistics(self, params: Params, site: Site) -> Conversation[tuple[Tensor, Tensor, Params]]:
@@ -170,13 +170,7 @@ def sketched(features: Tensor, member: Tensor) -> tuple[Tensor, Tensor, Params]:
     p = counts / n
     h = p.unsqueeze(1) * means
     v = ((p * squares).sum() - h.square().sum()) / n
-    return means, counts, named(h=h, v=v.reshape(1))
-
-
-def named(**tensors: Tensor) -> Params:
-    """Return tensors as parameters of their own layout."""
-    layout = Layout(tuple(tensors), tuple(tuple(t.shape) for t in tensors.values()))
-    return Params(torch.cat([t.flatten().float() for t in tensors.values()]), layout)
+    return means, counts, Params.named(h=h, v=v.reshape(1))
 
 
 def pooled(statistics: Sequence[Params], before: Params | None) -> Params:
@@ -188,7 +182,7 @@ def pooled(statistics: Sequence[Params], before: Params | None) -> Params:
     if before is not None:
         mean = torch.where((total > 0).unsqueeze(1), mean, before["means"])
         total = torch.where(total > 0, total, before["counts"])
-    return named(means=mean, counts=total)
+    return Params.named(means=mean, counts=total)
 
 
 def combined(heads: Mapping[str, Params], statistics: Sequence[Params]) -> dict[str, Params]:
