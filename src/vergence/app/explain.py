@@ -22,8 +22,8 @@ WEIGHTS = {
 }
 
 
-LABELS = "labels"
-"""The tree in which a method of split learning sends labels."""
+LABELS, PUBLIC = "labels", "public"
+"""The trees in which a method of split learning sends labels, and what its task calls public."""
 
 
 def explain(experiment: Experiment, console: Console) -> None:
@@ -53,7 +53,7 @@ def flow(method: Method, task: Task) -> str:
         down = ", ".join(offered.get(name, name) for name in sent)
         lines += [
             f"  server --- {down or 'nothing'} ---> client        [{verb}]",
-            f"  server <-- {upwards(exposed, server, method)} --- client",
+            f"  server <-- {upwards(exposed, server, method, task)} --- client",
         ]
     beside = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.beside(server).items())
     if beside:
@@ -62,15 +62,23 @@ def flow(method: Method, task: Task) -> str:
     return "\n".join(lines)
 
 
-def upwards(exposed: Exposed, server: Any, method: Method) -> str:
+def upwards(exposed: Exposed, server: Any, method: Method, task: Task) -> str:
     """Name what a reply holds."""
     if not exposed.trees:
         return "metrics (training loss)"
     offered = method.offer(server, "")
-    sizes = [f"{t} update ({megabytes(offered[t])})" if t in offered else t for t in exposed.trees]
+    sizes = [
+        f"{t} update ({megabytes(offered[t])})" if t in offered else t for t in told(exposed, task)
+    ]
     if exposed.weight == "mask":
         return f"shared entries of {', '.join(sizes)} at most, mask when it changed, metrics"
     return f"{', '.join(sizes)}, weight, metrics"
+
+
+def told(exposed: Exposed, task: Task) -> list[str]:
+    """Name what a reply holds beside its weight; public columns by their own names."""
+    public = f"{', '.join(task.public)} (public)"
+    return [public if t == PUBLIC else t for t in exposed.trees if t != PUBLIC or task.public]
 
 
 def kept(client: Any) -> list[str]:
@@ -98,19 +106,21 @@ def learns(method: Method, task: Task) -> Table:
             "every person's reply" if exposed.reveal == "each" else "the weighted sum over people"
         )
         updates = "" if exposed.raw else " updates"
-        trees = f"of {', '.join(exposed.trees)}{updates}" if exposed.trees else "of metrics only"
+        trees = (
+            f"of {', '.join(told(exposed, task))}{updates}" if exposed.trees else "of metrics only"
+        )
         table.add_row(f"server ({verb})", f"{every} {trees}; {WEIGHTS[exposed.weight]}")
     offered = ", ".join(method.offer(method.server(task), ""))
     table.add_row("another client", f"the server's {offered}" if offered else "nothing")
     plain = any(e.trees for e in method.exposure.values())
     seen = "every single update: aggregation here is plain, not secure" if plain else "metrics"
     table.add_row("who runs or taps the server", f"{seen}; sizes and times of messages")
-    told = (*task.labels, *task.beside) if _tells_labels(method) else ()
-    if told:
-        table.add_row("server", f"{', '.join(told)} of every sample it is told of")
+    columns = (*task.labels, *task.beside) if _tells_labels(method) else ()
+    if columns:
+        table.add_row("server", f"{', '.join(columns)} of every sample it is told of")
     if any("smashed" in e.trees for e in method.exposure.values()):
         table.add_row("beware", "pictures can be rebuilt from smashed data (see split_learning.md)")
-    secrets = ["raw frames", "eye images", *([] if told else ["gaze"]), "validation scores"]
+    secrets = ["raw frames", "eye images", *([] if columns else ["gaze"]), "validation scores"]
     secrets += ["personal entries"] if personal(method.client(task)) else []
     table.add_row("nobody else", ", ".join(secrets))
     return table

@@ -15,20 +15,32 @@ def split_plan(
     *,
     out_: Annotated[Path | None, Parameter(name="--out")] = None,
     markdown: Annotated[bool, Parameter(negative="")] = False,
+    device: float = 2.0,
+    server: float = 200.0,
+    up: float = 10.0,
+    down: float = 50.0,
+    delay: float = 20.0,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
 ) -> None:
-    """Work out what every cut of a network would cost: bytes, FLOPs and memory, untrained.
+    """Work out what every cut of a network would cost: bytes, FLOPs, memory and time, untrained.
 
     Args:
         config: an experiment (TOML).
         out_: a picture (.png, .svg, .pdf); the numbers go beside it, as .csv.
         markdown: print the tables in Markdown.
+        device: what a client's device computes in training, in GFLOP/s.
+        server: what the server computes for one client, in GFLOP/s.
+        up: Mbit/s from the device.
+        down: Mbit/s to the device.
+        delay: ms that a message is on its way, each way.
         set_: `a.b=c` overrides a value of the file; may be given several times.
     """
     from vergence.app.config import load
+    from vergence.app.split_pace import Speeds
     from vergence.app.split_plan import show
 
-    show(load(config, set_), out, out_, markdown)
+    speeds = Speeds(device, server, up, down, delay)
+    show(load(config, set_), out, out_, markdown, speeds)
 
 
 def unlabelled(

@@ -18,7 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vergence.core.fitting import Local, batches
 from vergence.core.site import Batch, Federation
-from vergence.core.stages import PULL, SMASHED, Cut, Piece, pieces, reading
+from vergence.core.splitting import needs
+from vergence.core.stages import PULL, SMASHED, Cut, Piece, pieces
 from vergence.core.stream import Stream
 from vergence.core.task import Model, Task
 
@@ -64,6 +65,7 @@ class Choice:
         beside: bytes of a sample's labels and head pose, which go up.
         client, server: what each computes; the tail of a U is the client's.
         again: FLOPs per sample of forward passes that the client does a second time.
+        last: FLOPs per sample of the client's last layers, in a U.
     """
 
     kind: str
@@ -73,6 +75,7 @@ class Choice:
     client: Work
     server: Work
     again: int
+    last: int = 0
 
     @property
     def flops(self) -> int:
@@ -217,11 +220,12 @@ def chosen(
     """Add up a cut's pieces: all but the last compute their forward pass twice."""
     parts = [work for work, _ in done]
     values = tuple(output[0].numel() for _, output in done[:-1])
-    front, again = parts[0], parts[0].forward
+    front, again, last = parts[0], parts[0].forward, 0
     client, server = _twice(front), parts[1]
     if kind == U_SHAPE:
+        last = parts[2].forward + parts[2].backward
         client, server = _joined(client, parts[2]), _twice(server)
-    return Choice(kind, after, values, labels, client, server, again)
+    return Choice(kind, after, values, labels, client, server, again, last)
 
 
 def _twice(part: Work) -> Work:
@@ -237,5 +241,4 @@ def _joined(front: Work, tail: Work) -> Work:
 def beside(back: Task, batch: Batch) -> int:
     """Return the bytes per sample of what the server's layers and their loss need."""
     assert isinstance(back, Piece)
-    names = back.task.labels + (back.task.beside if reading(back) else ())
-    return sum(batch[name][0].numel() * batch[name].element_size() for name in names)
+    return sum(batch[name][0].numel() * batch[name].element_size() for name in needs(back))

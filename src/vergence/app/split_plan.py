@@ -26,6 +26,7 @@ from vergence.app.split_costs import (
     choices,
     load_of,
 )
+from vergence.app.split_pace import AHEAD, Speeds, hops, seconds
 from vergence.app.style import (
     MARKERS,
     MUTED,
@@ -49,6 +50,7 @@ class Plan:
     load: Load
     own: str
     choices: tuple[Choice, ...]
+    speeds: Speeds = Speeds()
 
     @property
     def fedavg(self) -> Choice:
@@ -65,16 +67,20 @@ class Plan:
         each = 2 * choice.sample("float32") + choice.beside
         return max(0.0, saved / each) if each else math.nan
 
+    def seconds(self, choice: Choice, ahead: int = 0) -> float:
+        """Return how long a person's round takes."""
+        return seconds(choice, self.load, self.speeds, ahead)
+
     def blocks(self) -> list[Block]:
-        """Return the two tables: what travels, and what is computed."""
-        return [traffic(self), compute(self)]
+        """Return the tables: what travels, what is computed, and how long a round takes."""
+        return [traffic(self), compute(self), pace(self)]
 
     def records(self) -> list[Record]:
         """Return a line per choice with everything at full precision."""
         return [record(self, choice) for choice in self.choices]
 
 
-def split_plan(experiment: Experiment) -> Plan:
+def split_plan(experiment: Experiment, speeds: Speeds = Speeds()) -> Plan:  # noqa: B008
     """Work out every cut of an experiment's network for its data and its first method's `local`.
 
     Raises:
@@ -90,7 +96,7 @@ def split_plan(experiment: Experiment) -> Plan:
     own = pieces(task, "")[0].network
     assert isinstance(own, Cut)
     name = experiment.table["model"]["name"]
-    return Plan(name, federation.name, load, own.of[-1], tuple(found))
+    return Plan(name, federation.name, load, own.of[-1], tuple(found), speeds)
 
 
 def traffic(plan: Plan) -> Block:
@@ -154,6 +160,26 @@ def compute(plan: Plan) -> Block:
     return Block(heading, heads, lines, 2, notes=notes)
 
 
+def pace(plan: Plan) -> Block:
+    """Return the table of seconds."""
+    speeds = plan.speeds
+    heads = ["cut after", "", *(f"{k} ahead" if k else "in turn" for k in AHEAD), "busiest"]
+    lines = []
+    for c in plan.choices:
+        took = [plan.seconds(c, k) for k in AHEAD if c.values or not k]
+        busiest = hops(c, plan.load, speeds).busiest if c.values else "device"
+        lines.append([*_name(c), *map(short, took), *[""] * (len(AHEAD) - len(took)), busiest])
+    notes = (
+        f"Seconds per round of a device of {speeds.device:g} GFLOP/s with {speeds.up:g} Mbit/s up, "
+        f"{speeds.down:g} down and {speeds.delay:g} ms each way, and a server that gives it "
+        f"{speeds.server:g} GFLOP/s (--device, --up, --down, --delay, --server); float32. "
+        "in turn: device, network and server wait for each other; k ahead: so many batches are "
+        "sent before the first gradient comes (`ahead`). busiest: what a long pipeline waits for.",
+    )
+    return Block(f"{plan.model} on {plan.data}: how long a round takes", heads, lines, 2,
+                 notes=notes)  # fmt: skip
+
+
 def record(plan: Plan, choice: Choice) -> Record:
     """Return the line of a CSV."""
     out: dict[str, Any] = {"kind": choice.kind, "after": " ".join(choice.after),
@@ -174,6 +200,7 @@ def record(plan: Plan, choice: Choice) -> Record:
         "server_flops": choice.server.forward + choice.server.backward,
         "samples": plan.load.samples,
         "batch": plan.load.size,
+        **{f"seconds_ahead_{k}": plan.seconds(choice, k) for k in AHEAD},
     }
 
 
@@ -189,29 +216,33 @@ def short(value: float) -> str:
 
 @styled
 def picture(plan: Plan) -> Figure:
-    """Draw a row per cut: bytes of a round, from float32 down to int8, client FLOPs and memory."""
+    """Draw a row per cut: bytes of a round (float32 down to int8), client FLOPs, memory, time."""
     rows = [c for c in plan.choices if c.kind == CUT]
-    figure = canvas(8.6, 1.5 + 0.32 * len(rows))
-    wire, flops, memory = figure.subplots(1, 3, sharey=True, width_ratios=(2, 1, 1))
+    figure = canvas(9.6, 1.5 + 0.32 * len(rows))
+    wire, flops, memory, time = figure.subplots(1, 4, sharey=True, width_ratios=(2, 1, 1, 1.2))
     names = [c.after[0] for c in rows]
     for kind, colour, marker in ((CUT, SPARE[0], MARKERS[0]), (BOTTLENECK, SPARE[1], MARKERS[1])):
         drawn = [c for c in plan.choices if c.kind == kind]
         at = [names.index(c.after[0]) + (0.2 if kind == BOTTLENECK else -0.1) for c in drawn]
         full, small = ([c.both(n, plan.load) / 1e6 for c in drawn] for n in ("float32", "int8"))
         look: dict[str, Any] = {"color": colour, "markersize": 5.5, "linestyle": "none"}
-        wire.hlines(at, small, full, color=colour, linewidth=1.4, alpha=0.6)
-        wire.plot(small, at, "|", **look)
+        turns, fast = ([plan.seconds(c, k) for c in drawn] for k in (0, AHEAD[-1]))
+        for axes, short_, long_ in ((wire, small, full), (time, fast, turns)):
+            axes.hlines(at, short_, long_, color=colour, linewidth=1.4, alpha=0.6)
+            axes.plot(short_, at, "|", **look)
         for axes, values in (
             (wire, full),
+            (time, turns),
             (flops, [c.flops / 1e6 for c in drawn]),
             (memory, [c.client.kept / 1e6 for c in drawn]),
         ):
             axes.plot(values, at, marker, label=kind, markeredgecolor=PAPER, **look)
     whole = plan.fedavg
-    sums = whole.both("float32", plan.load), whole.flops, whole.client.kept
-    for axes, value in zip((wire, flops, memory), sums, strict=True):
-        axes.axvline(value / 1e6, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), label="FedAvg")
-    for axes in (wire, flops):
+    sums = (whole.both("float32", plan.load) / 1e6, whole.flops / 1e6, whole.client.kept / 1e6,
+            plan.seconds(whole))  # fmt: skip
+    for axes, value in zip((wire, flops, memory, time), sums, strict=True):
+        axes.axvline(value, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), label="FedAvg")
+    for axes in (wire, flops, time):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
@@ -223,13 +254,18 @@ def picture(plan: Plan) -> Figure:
     wire.set_xlabel("MB per person and round, float32 down to int8 (|)")
     flops.set_xlabel("client MFLOPs per sample")
     memory.set_xlabel(f"client MB, batch of {plan.load.size}")
+    time.set_xlabel(f"s per round, in turn to {AHEAD[-1]} ahead (|)")
     wire.set_title(f"{plan.model} on {plan.data}, {plan.load.samples:,.0f} samples a round")
     figure.legend(*wire.get_legend_handles_labels(), loc="outside upper right", ncols=3, fontsize=8)
     return figure
 
 
 def show(
-    experiment: Experiment, console: Console, out: Path | None = None, markdown: bool = False
+    experiment: Experiment,
+    console: Console,
+    out: Path | None = None,
+    markdown: bool = False,
+    speeds: Speeds = Speeds(),  # noqa: B008
 ) -> None:
     """Print the tables; write the picture to `out` and the numbers beside it, as .csv.
 
@@ -239,7 +275,7 @@ def show(
     """
     if out is not None:
         figure_format(out)
-    plan = split_plan(experiment)
+    plan = split_plan(experiment, speeds)
     for block in plan.blocks():
         if markdown:
             console.print(block.markdown(), soft_wrap=True, highlight=False, markup=False)

@@ -7,11 +7,13 @@ so no graph has to outlive a message, and a turn can be taken in a new process.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
 from vergence.core.conversation import ClientId, Conversation, ask, forward, silence, step
@@ -23,6 +25,7 @@ from vergence.core.stages import PULL, SMASHED, Piece, pieces, reading
 from vergence.core.state import is_finite
 from vergence.core.task import Task
 from vergence.core.wire import Message, Reply, reply
+from vergence.errors import ConfigError
 
 FRESH = OptimiserState({}, 0)
 Number = Literal["float32", "float16", "int8"]
@@ -38,16 +41,17 @@ class Parts:
 
 @dataclass(frozen=True)
 class Half:
-    """A client between two messages: its layers, where they started, and the batch under way.
+    """A client between two messages: its layers, where they started, and what is under way.
 
-    Between rounds it holds nothing.
+    `waiting` are the batches whose gradients have not come yet, `drawn` counts those sent. Between
+    rounds it holds nothing.
     """
 
     front: Params | None = None
     start: Params | None = None
     optimiser: OptimiserState = FRESH
-    rows: Tensor | None = None
-    at: int = 0
+    waiting: tuple[Tensor, ...] = ()
+    drawn: int = 0
 
 
 P = TypeVar("P", bound=Parts)
@@ -80,11 +84,14 @@ class Splitting(Method[P, H]):
     """A method whose network is cut after the stage `cut` (default: the network's own choice).
 
     `number` is how smashed data and their gradients travel. `weights` is how clients are averaged.
+    `ahead` is how many batches a client sends before the first gradient comes back: with one or
+    more, it computes while the server does, by layers that have missed as many steps.
     """
 
     cut: str = ""
     number: Number = "float32"
     weights: Literal["equal", "samples"] = "equal"
+    ahead: Annotated[int, Ge(0)] = 0
 
     served: ClassVar[bool] = True
     exposure: ClassVar[Mapping[str, Exposed]] = {
@@ -93,6 +100,17 @@ class Splitting(Method[P, H]):
         ),
         "release": Exposed(trees=("front",), metrics=(), down=()),
     }
+
+    def check(self, task: Task) -> None:
+        """Refuse to send a server what must stay with its owner."""
+        super().check(task)
+        told = [name for name in needs(self.back(task)) if name in task.stays]
+        if told:
+            name = type(self).__module__.rpartition(".")[2]
+            raise ConfigError(
+                f"{name} sends the server what its loss looks at, and here that is the pictures "
+                f"themselves ({', '.join(told)}); use splitfed_u, where the loss is the client's"
+            )
 
     def parts(self, task: Task) -> tuple[Piece, ...]:
         """Return the pieces of the network: the clients' first, then the server's."""
@@ -130,27 +148,36 @@ class Splitting(Method[P, H]):
 
         The client starts from what it is sent `first`, or from what it is offered.
         """
-        said = yield from ask(client, "train", first)
-        while len(smashed := (yield from heard(client, said["smashed"]))):
+        coming = yield from self.opening(client, first)
+        while len(smashed := (yield from heard(client, (said := coming.popleft())["smashed"]))):
             batch = {SMASHED: smashed, **said["labels"]}
             done = yield from step(copy.tail, copy.optimiser, batch, self.local, self.back, SMASHED)
             copy.tail, copy.optimiser = done.params, done.optimiser
             copy.losses.append(done.loss)
             assert done.gradient is not None
             pull = {"gradient": closed(done.gradient, self.number)}
-            said = yield from ask(client, "train", pull)
+            coming.append((yield from ask(client, "train", pull)))
         copy.examples += float(said["labels"]["examples"])
+
+    def opening(
+        self, client: ClientId, first: Mapping[str, Params] | None = None
+    ) -> Conversation[deque[dict[str, Params]]]:
+        """Ask for the first batch, and for those that are sent before a gradient comes."""
+        coming = deque([(yield from ask(client, "train", first))])
+        for _ in range(self.ahead):
+            coming.append((yield from ask(client, "train", {})))
+        return coming
 
     def on_train(self, c: H, msg: Message, site: Site) -> Conversation[tuple[H, Reply]]:
         """Step with the gradient that came back, and send what the layers make of the next batch.
 
         After the last batch, nothing is left to send but the number of examples.
         """
-        c = yield from self.advanced(c, msg, site)
+        c, rows = yield from self.advanced(c, msg, site)
         assert c.front is not None
-        if c.rows is None:
+        if rows is None:
             return c, self.end(site)
-        batch = site.train.take(c.rows)
+        batch = site.train.take(rows)
         smashed = yield from forward(c.front, batch, self.front)
         told = labels(batch, self.back(site.task))
         return c, reply(smashed=closed(smashed, self.number), labels=told)
@@ -161,18 +188,25 @@ class Splitting(Method[P, H]):
         nothing = closed(torch.empty(0), self.number)
         return reply(smashed=nothing, labels=Params.named(examples=examples))
 
-    def advanced(self, c: H, msg: Message, site: Site) -> Conversation[H]:
-        """Return the client at its next batch: its first, or the one after a step."""
+    def advanced(self, c: H, msg: Message, site: Site) -> Conversation[tuple[H, Tensor | None]]:
+        """Return the client at its next batch, and the rows of that: after the last, None.
+
+        A gradient is of the batch that has waited longest. The layers are computed again as they
+        are when it comes, with `ahead` not quite as they were when the batch was sent.
+        """
         if "front" in msg.trees:
             start = msg["front"]
-            c = replace(c, front=start.copy(), start=start, optimiser=FRESH, at=0)
-        else:
+            c = replace(c, front=start.copy(), start=start, optimiser=FRESH, waiting=(), drawn=0)
+        elif "gradient" in msg.trees:
             assert c.front is not None
-            assert c.rows is not None
-            batch = {**site.train.take(c.rows), PULL: opened(msg["gradient"])}
+            first, *rest = c.waiting
+            batch = {**site.train.take(first), PULL: opened(msg["gradient"])}
             done = yield from step(c.front, c.optimiser, batch, self.local, self.front)
-            c = replace(c, front=done.params, optimiser=done.optimiser, at=c.at + 1)
-        return replace(c, rows=nth(site.train, self.local, site, c.at))
+            c = replace(c, front=done.params, optimiser=done.optimiser, waiting=tuple(rest))
+        rows = nth(site.train, self.local, site, c.drawn)
+        if rows is None:
+            return c, None
+        return replace(c, waiting=(*c.waiting, rows), drawn=c.drawn + 1), rows
 
     def on_release(self, c: H, msg: Message, site: Site) -> tuple[Any, Reply]:
         """Send what became of the first layers, for the average."""
@@ -194,10 +228,14 @@ def nth(data: Samples, local: Local, site: Site, at: int) -> Tensor | None:
     return None
 
 
+def needs(back: Piece) -> tuple[str, ...]:
+    """Return the names of the columns that the server's layers and their loss need."""
+    return back.task.labels + (back.task.beside if reading(back) else ())
+
+
 def labels(batch: Batch, back: Piece) -> Params:
     """Return the columns that the server's layers and their loss need."""
-    names = back.task.labels + (back.task.beside if reading(back) else ())
-    return Params.named(**{name: batch[name] for name in names})
+    return Params.named(**{name: batch[name] for name in needs(back)})
 
 
 def closed(values: Tensor, number: Number) -> Params:

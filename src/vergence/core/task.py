@@ -56,6 +56,10 @@ class Task(ABC):
     """The columns that the loss looks at."""
     beside: ClassVar[tuple[str, ...]] = ()
     """The columns that enter the network beside its input, at a later stage."""
+    public: ClassVar[tuple[str, ...]] = ()
+    """Those of `beside` that say nothing of a person, as whose a row is where all are one's own."""
+    stays: ClassVar[tuple[str, ...]] = ()
+    """The columns that no method may send: pictures that are their own labels."""
     headline: ClassVar[str]
     """The metric tables and plots put first."""
     lower_is_better: ClassVar[frozenset[str]] = frozenset()

@@ -15,6 +15,7 @@ from vergence.core.splitting import FRESH, Copy, Half, Parts, Splitting, closed,
 from vergence.core.stages import SMASHED, Cut, Piece, Staged
 from vergence.core.task import Model, Task
 from vergence.core.wire import Message, Reply, reply
+from vergence.errors import ConfigError
 
 GRID = 4
 """Maps are averaged to so many rows and columns before the probe."""
@@ -71,6 +72,14 @@ class LocalLossSplit(Splitting[Parts, Half]):
         "release": Exposed(trees=("front",), metrics=(), down=()),
     }
 
+    def check(self, task: Task) -> None:
+        """Refuse `ahead`: no gradient comes back, so nobody waits for one."""
+        super().check(task)
+        if self.ahead:
+            raise ConfigError(
+                f"local_loss_split: nobody waits for a gradient; leave out ahead = {self.ahead}"
+            )
+
     def probing(self, task: Task) -> Probing:
         """Return the clients' part of the network with its probe."""
         return probed(self.front(task))
@@ -102,16 +111,16 @@ class LocalLossSplit(Splitting[Parts, Half]):
         """Send what the layers make of the next batch, and step them by their own loss."""
         if "front" in msg.trees:
             start = msg["front"]
-            c = replace(c, front=start.copy(), start=start, optimiser=FRESH, at=0)
+            c = replace(c, front=start.copy(), start=start, optimiser=FRESH, drawn=0)
         assert c.front is not None
-        rows = nth(site.train, self.local, site, c.at)
+        rows = nth(site.train, self.local, site, c.drawn)
         if rows is None:
             return c, self.end(site)
         batch = site.train.take(rows)
         told = labels(batch, self.back(site.task))
         smashed = yield from forward(bare(c.front), batch, self.front)
         done = yield from step(c.front, c.optimiser, batch, self.local, self.probing)
-        c = replace(c, front=done.params, optimiser=done.optimiser, at=c.at + 1)
+        c = replace(c, front=done.params, optimiser=done.optimiser, drawn=c.drawn + 1)
         return c, reply(smashed=closed(smashed, self.number), labels=told)
 
     def model_on(self, c: Half, msg: Message, site: Site) -> Params:

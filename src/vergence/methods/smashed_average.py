@@ -56,10 +56,11 @@ class SmashedAverage(Splitting[Blended, Half]):
         super().check(task)
         if self.local.steps is not None:
             raise ConfigError("smashed_average makes whole passes; give local.epochs, not steps")
-        if (self.number, self.weights) != ("float32", "equal"):
+        if (self.number, self.weights, self.ahead) != ("float32", "equal", 0):
             raise ConfigError(
-                f"smashed_average sums float32 and counts everybody equally; leave out "
-                f"number = '{self.number}' and weights = '{self.weights}'"
+                f"smashed_average sums float32, counts everybody equally and sends nothing back; "
+                f"leave out number = '{self.number}', weights = '{self.weights}' and ahead = "
+                f"{self.ahead}"
             )
 
     def server(self, task: Task) -> Blended:

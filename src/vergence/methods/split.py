@@ -21,6 +21,7 @@ class Split(Splitting[Parts, Half]):
     Args:
         cut: the stage after which the network is cut; default: the network's own choice.
         number: how smashed data and their gradients travel.
+        ahead: batches that a client sends before the first gradient comes back.
 
     Source: Gupta & Raskar, "Distributed learning of deep neural network over multiple agents",
     Journal of Network and Computer Applications 2018, Algorithm 1; methods design note, 3.15.

@@ -8,7 +8,7 @@ import torch
 
 from vergence.core.conversation import ClientId, Conversation, ask, attend, forward, release, step
 from vergence.core.fitting import OptimiserState
-from vergence.core.method import Exposed
+from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
 from vergence.core.site import Site
 from vergence.core.splitting import FRESH, Copy, Half, Parts, Splitting, closed, heard, opened
@@ -46,6 +46,7 @@ class SplitFedU(Splitting[Ends, EndHalf]):
         cut: the stage after which the server's layers begin; default: the network's own choice.
         last: the stage after which the client's last layers begin; default: all but the last stage.
         number: how everything but labels, which stay, travels.
+        ahead: batches that a client sends before the first answer comes back.
         weights: clients count equally or by their samples.
 
     Source: Vepakomma et al., "Split learning for health", arXiv:1812.00564, Figure 2b; the SplitFed
@@ -58,7 +59,7 @@ class SplitFedU(Splitting[Ends, EndHalf]):
 
     exposure: ClassVar[Mapping[str, Exposed]] = {
         "train": Exposed(
-            "each", ("smashed",), metrics=(), raw=True, down=("front", "end", "gradient")
+            "each", ("smashed", "public"), metrics=(), raw=True, down=("front", "end", "gradient")
         ),
         "judge": Exposed("each", ("pull",), metrics=("loss",), raw=True, down=("t",)),
         "release": Exposed(trees=("front", "end"), metrics=(), down=()),
@@ -75,19 +76,20 @@ class SplitFedU(Splitting[Ends, EndHalf]):
         return pieces(task, self.cut, self.last or stages[-2])
 
     def check(self, task: Task) -> None:
-        """Refuse a cut with which the server would need the head pose."""
-        super().check(task)
+        """Refuse a cut with which the server would need the head pose, or another's column."""
+        Method.check(self, task)
         if self.weights == "samples" and self.local.steps is not None:
             raise ConfigError(
                 "splitfed_u: with weights = 'samples' the server counts the samples it sees; give "
                 "local.epochs instead of local.steps"
             )
         middle = self.back(task)
-        if reading(middle):
+        asked = [name for name in needed(middle) if name not in task.public]
+        if asked:
             stages = ", ".join(stages_of(middle.network))
             raise ConfigError(
                 f"splitfed_u: the server's stages {stages} take what must stay with the client "
-                f"({', '.join(task.beside)}); name an earlier stage with last = ..."
+                f"({', '.join(asked)}); name an earlier stage with last = ..."
             )
 
     def back(self, task: Task) -> Piece:
@@ -121,9 +123,9 @@ class SplitFedU(Splitting[Ends, EndHalf]):
     def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
         """Train one copy of the middle layers with one client."""
         copy, client = Copy(held["tail"].copy()), clients[0]
-        said = yield from ask(client, "train", None)
-        while len(smashed := (yield from heard(client, said["smashed"]))):
-            batch = {SMASHED: smashed}
+        coming = yield from self.opening(client)
+        while len(smashed := (yield from heard(client, (said := coming.popleft())["smashed"]))):
+            batch = {SMASHED: smashed, **said["public"]}
             t = yield from forward(copy.tail, batch, self.back)
             told = yield from ask(client, "judge", {"t": closed(t, self.number)})
             pulled = {**batch, PULL: (yield from heard(client, told["pull"]))}
@@ -134,7 +136,7 @@ class SplitFedU(Splitting[Ends, EndHalf]):
             copy.examples += len(smashed)
             assert done.gradient is not None
             pull = {"gradient": closed(done.gradient, self.number)}
-            said = yield from ask(client, "train", pull)
+            coming.append((yield from ask(client, "train", pull)))
         return copy.told(self.weights, tail=copy.tail - held["tail"])
 
     def on_train(self, c: EndHalf, msg: Message, site: Site) -> Conversation[tuple[EndHalf, Reply]]:
@@ -142,18 +144,20 @@ class SplitFedU(Splitting[Ends, EndHalf]):
         if "front" in msg.trees:
             end = msg["end"]
             c = replace(c, end=end.copy(), end_start=end, end_optimiser=FRESH)
-        c = yield from self.advanced(c, msg, site)
-        if c.rows is None:
-            return c, reply(smashed=closed(torch.empty(0), self.number))
+        c, rows = yield from self.advanced(c, msg, site)
+        if rows is None:
+            nothing = closed(torch.empty(0), self.number)
+            return c, reply(smashed=nothing, public=Params.named())
         assert c.front is not None
-        smashed = yield from forward(c.front, site.train.take(c.rows), self.front)
-        return c, reply(smashed=closed(smashed, self.number))
+        batch = site.train.take(rows)
+        smashed = yield from forward(c.front, batch, self.front)
+        public = Params.named(**{name: batch[name] for name in needed(self.back(site.task))})
+        return c, reply(smashed=closed(smashed, self.number), public=public)
 
     def on_judge(self, c: EndHalf, msg: Message, site: Site) -> Conversation[tuple[EndHalf, Reply]]:
         """Step the last layers on one's own labels, and send the gradient of what entered them."""
         assert c.end is not None
-        assert c.rows is not None
-        batch = {**site.train.take(c.rows), SMASHED: opened(msg["t"])}
+        batch = {**site.train.take(c.waiting[0]), SMASHED: opened(msg["t"])}
         done = yield from step(c.end, c.end_optimiser, batch, self.local, self.last_piece, SMASHED)
         assert done.gradient is not None
         c = replace(c, end=done.params, end_optimiser=done.optimiser)
@@ -171,3 +175,8 @@ class SplitFedU(Splitting[Ends, EndHalf]):
     def model_on(self, c: EndHalf, msg: Message, site: Site) -> Params:
         """Predict with the common first and last layers, and the server's between them."""
         return Params.join(msg["front"], msg["tail"], msg["end"])
+
+
+def needed(middle: Piece) -> tuple[str, ...]:
+    """Return the names of the columns that the server's stages take."""
+    return middle.task.beside if reading(middle) else ()

@@ -36,6 +36,7 @@ class AutoEncoder(Task):
     equal: Annotated[float, Ge(0)] = 0.0
 
     labels: ClassVar[tuple[str, ...]] = ("eyes", "whose")
+    stays: ClassVar[tuple[str, ...]] = ("eyes",)
     headline: ClassVar[str] = "recon_l1"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"recon_l1"})
 

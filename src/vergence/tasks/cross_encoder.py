@@ -36,6 +36,8 @@ class CrossEncoder(Task):
 
     labels: ClassVar[tuple[str, ...]] = ("eyes", "whose")
     beside: ClassVar[tuple[str, ...]] = ("whose",)
+    public: ClassVar[tuple[str, ...]] = ("whose",)
+    stays: ClassVar[tuple[str, ...]] = ("eyes",)
     headline: ClassVar[str] = "recon_l1"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"recon_l1"})
 
