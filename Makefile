@@ -39,14 +39,14 @@ results: demo ## run every experiment and rewrite docs/results (needs the resear
 study: setup ## compare every method on three data sets, and the papers' claims (research data; hours)
 	$(BIN)/vergence sweep experiments/rivals_eye.toml --out runs/rivals_eye_sweep
 	$(BIN)/vergence run runs/rivals_eye_sweep/best.toml --out runs/rivals_eye
-	for e in rivals_osie rivals_ego anatomy_eye anatomy_ego norms; do \
+	for e in rivals_osie rivals_ego anatomy_eye anatomy_ego norms split_ahead splitfed_images; do \
 	    $(BIN)/vergence run experiments/$$e.toml --out runs/$$e || exit 1; done
 	for n in 5 10 30; do \
 	    $(BIN)/vergence run experiments/crowds.toml --set federation.people=$$n --out runs/crowds_$$n || exit 1; done
 	for e in mpiigaze_strangers split_people split_real; do \
 	    $(BIN)/vergence evaluate leave-one-out experiments/$$e.toml --out runs/$$e || exit 1; done
-	$(BIN)/vergence reproduce fedcpf adaptive
-	$(BIN)/python docs/make_results.py $(addprefix runs/,rivals_eye rivals_osie rivals_ego anatomy_eye anatomy_ego crowds_5 crowds_10 crowds_30 norms mpiigaze_strangers split_people split_real cross_eye reproduce/ego_synthetic reproduce/eye_synthetic)
+	$(BIN)/vergence reproduce fedcpf adaptive splitfed
+	$(BIN)/python docs/make_results.py $(addprefix runs/,rivals_eye rivals_osie rivals_ego anatomy_eye anatomy_ego crowds_5 crowds_10 crowds_30 norms split_ahead splitfed_images mpiigaze_strangers split_people split_real cross_eye reproduce/ego_synthetic reproduce/eye_synthetic)
 
 bench: setup ## measure the engine and the generators
 	$(BIN)/vergence bench --json runs/bench.json

@@ -1,0 +1,107 @@
+"""A small convolutional network for image classification, to be cut anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.core.stages import Staged
+from vergence.core.task import Model
+from vergence.errors import ConfigError
+
+KERNEL = 5
+LEAST = 4
+"""Rows and columns of the smallest images of which two poolings leave something."""
+
+
+@dataclass(frozen=True)
+class SmallCnn(Model):
+    """Two 5 x 5 convolutions, each rectified and pooled, and two linear layers; 54,314 parameters.
+
+    With channels (32, 64) and 512 hidden units it is the network of its source, which has
+    1,663,370 parameters; the smaller default is for two cores.
+
+    Attributes:
+        image: (channels, height, width) of the images: (3, 32, 32) for CIFAR-10.
+        classes: how many.
+        channels: filters of the two convolutions.
+        hidden: width of the first linear layer.
+
+    Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized
+    data", AISTATS 2017, section 3 (the MNIST CNN).
+    """
+
+    image: tuple[int, int, int] = (1, 28, 28)
+    classes: int = 10
+    channels: tuple[int, int] = (8, 16)
+    hidden: int = 64
+
+    def build(self) -> SmallCnnNet:
+        """Return the network, initialised from torch's global generator.
+
+        Raises:
+            ConfigError: images too small, sizes that are not positive, or fewer than two classes.
+        """
+        shaped = len(self.image) == 3 and min(self.image) > 0 and min(self.image[1:]) >= LEAST
+        if not shaped or self.classes < 2:
+            raise ConfigError(
+                f"small_cnn: image must be (channels, height, width), at least 1 x {LEAST} x "
+                f"{LEAST}, and classes at least 2, as (1, 28, 28) and 10; got {self.image} and "
+                f"{self.classes}"
+            )
+        if len(self.channels) != 2 or min(*self.channels, self.hidden) < 1:
+            raise ConfigError(
+                "small_cnn: channels must be two positive numbers and hidden a positive one, as "
+                f"(8, 16) and 64; got {self.channels} and {self.hidden}"
+            )
+        return SmallCnnNet(self.image, self.classes, self.channels, self.hidden)
+
+
+class SmallCnnNet(Staged):
+    """Images `[B, *image]` with pixels in [0, 1] to unnormalised log-probabilities."""
+
+    cut = "pool1"
+
+    def __init__(
+        self,
+        image: tuple[int, int, int],
+        classes: int,
+        channels: tuple[int, int],
+        hidden: int,
+    ) -> None:
+        super().__init__()
+        self.stages = {
+            "conv1": ("conv1",), "pool1": (), "conv2": ("conv2",), "pool2": (),
+            "fc1": ("fc1",), "fc2": ("fc2",),
+        }  # fmt: skip
+        self.image = tuple(image)
+        (depth, rows, columns), (first, second) = image, channels
+        self.conv1 = nn.Conv2d(depth, first, KERNEL, padding="same")
+        self.conv2 = nn.Conv2d(first, second, KERNEL, padding="same")
+        self.fc1 = nn.Linear(second * (rows // 4) * (columns // 4), hidden)
+        self.fc2 = nn.Linear(hidden, classes)
+
+    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
+        """Return what a layer, rectified except the last, makes of its input.
+
+        Raises:
+            ConfigError: images of another size.
+        """
+        match name:
+            case "conv1":
+                if tuple(x.shape[1:]) != self.image:
+                    raise ConfigError(
+                        f"small_cnn takes images [B, {', '.join(map(str, self.image))}], got "
+                        f"{list(x.shape)}; set model.image to their size"
+                    )
+                return functional.relu(self.conv1(x))
+            case "conv2":
+                return functional.relu(self.conv2(x))
+            case "fc1":
+                return functional.relu(self.fc1(x.flatten(1)))
+            case "fc2":
+                return self.fc2(x)
+            case _:
+                return functional.max_pool2d(x, 2)

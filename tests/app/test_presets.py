@@ -1,0 +1,112 @@
+"""The experiments of the SplitFed gaze thesis: its models, where they are cut, how they train."""
+
+import gzip
+
+import pytest
+
+from tests.app.commands import vergence
+from tests.conftest import ROOT
+from tests.data.test_fashion_mnist import idx, images_of, labels_of
+from vergence.app.config import load, merge
+from vergence.app.papers.grounds import GROUNDS
+from vergence.app.results import person_means
+from vergence.app.run import start
+from vergence.core.codec import Compression
+from vergence.core.splitting import Splitting
+from vergence.data.fashion_mnist import FILES
+from vergence.data.mpiigaze import Mpiigaze
+
+MODELS = {
+    "1": (520, 1_826_556),
+    "2": (520, 2_921_586),
+    "3": (74_688, 11_094_022),
+    "3a": (704, 11_168_006),
+    "3b": (148_672, 11_020_038),
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
+
+
+def preset(number):
+    return ROOT / "experiments" / f"splitfed_model_{number}.toml"
+
+
+def counts(number, *sets):
+    """Return the parameters of clients and server."""
+    experiment = load(preset(number), sets)
+    method = experiment.methods["splitfed"]
+    assert isinstance(method, Splitting)
+    assert method.cut
+    return tuple(piece.init().layout.n for piece in method.parts(experiment.task(0)))
+
+
+@pytest.mark.parametrize("number", MODELS)
+def test_the_cut_leaves_each_side_its_parameters(number):
+    """LeNet: conv1 has 20 * 25 + 20 = 520; the whole 1,827,076, or 2,922,106 with 80 filters.
+
+    ResNet-18, 11,168,710: the stem has 64 * 9 + 2 * 64 = 704, each of the first two blocks
+    2 * 64 * 64 * 9 + 4 * 64 = 73,984. So Model 3 is 704 + 73,984, 3a the stem, 3b one block more.
+    """
+    assert counts(number) == MODELS[number]
+
+
+@pytest.mark.parametrize("number", MODELS)
+def test_it_is_what_the_papers_tables_take(number):
+    """Network, optimiser and cut; Model 1 has no place among the cuts: it is LeNet's own."""
+    ground = GROUNDS["mpiigaze"]
+    experiment, network = load(preset(number)), ground.networks[number[0]]
+    assert experiment.table["model"] == network["model"]
+    cut = ground.cuts.get(number, "pool1")
+    assert experiment.table["method"] == {"name": "splitfed", "cut": cut}
+    trained = experiment.methods["splitfed"].local
+    below = dict(ground.table["local"]) if number == "1" else {}
+    for key, value in merge(below, network["local"]).items():
+        assert getattr(trained, key) == value, key
+
+
+def test_its_switches_work():
+    """No pose: the last layer has two inputs fewer for each of two angles. MPIIGaze takes over."""
+    assert counts("2", "model.pose=false") == (520, 2_921_582)
+    table = 'federation={name="mpiigaze",root="there"}'
+    experiment = load(preset("3b"), ["method.number=int8", table])
+    assert experiment.methods["splitfed"].number == "int8"  # type: ignore[attr-defined]
+    assert isinstance(experiment.dataset, Mpiigaze)
+    assert experiment.plan.wire == Compression()
+
+
+def test_the_commands_take_it():
+    """Those of ResNet-18 too, but working out all its cuts takes ten seconds."""
+    for number in ("2", "3b"):
+        said = vergence("explain", preset(number))
+        assert said.code == 0, said.err
+        assert "stays with the server: tail" in said.out
+    small = ["--set", "federation.people=1", "--set", "federation.samples=60"]
+    said = vergence("split-plan", preset("2"), *small)
+    assert said.code == 0, said.err
+    assert "2,921,586" in said.out
+
+
+def test_it_trains(tmp_path):
+    sets = ["federation.people=2", "federation.samples=60", "run.rounds=1", "run.workers=1"]
+    start(load(preset("1"), sets), tmp_path / "out")
+    found = person_means(tmp_path / "out")["angle_error_deg"]
+    assert set(found) == {"p00", "p01"}
+
+
+def test_images_score_alike_with_fedavg_and_with_splitfed(tmp_path):
+    """The file's own methods, on 400 made-up pictures for 20 people."""
+    for part, stem in FILES.items():
+        for what, made in (("images-idx3", images_of(part)), ("labels-idx1", labels_of(part))):
+            path = tmp_path / f"{stem}-{what}-ubyte.gz"
+            path.write_bytes(gzip.compress(idx(made)))
+    sets = [f"federation.root={tmp_path}", "run.rounds=1", "local.steps=2", "run.workers=1"]
+    experiment = load(ROOT / "experiments" / "splitfed_images.toml", sets)
+    start(experiment, tmp_path / "out")
+    found = {label: person_means(tmp_path / "out" / label) for label in experiment.methods}
+    assert len(found["fedavg"]["log_loss"]) == 20
+    assert found["splitfed"] == found["fedavg"]
+    for other in ("local_only", "centralised", "splitfed_v2", "split", "splitfed_int8"):
+        assert found[other]["log_loss"] != found["fedavg"]["log_loss"], other
