@@ -70,6 +70,7 @@ FIELDS = {
     "precision": (["run.precision=bf16"], {}, {}, "fp32", "bf16"),
     "wire.codec": (["wire.codec=int8"], {}, {}, "fp32", "int8"),
     "wire.feedback": (["wire.feedback=true"], {}, {}, "False", "True"),
+    "pruning.amount": (["pruning.amount=0.9"], {}, {}, "0.0", "0.9"),
     "tuning.trials": (["tuning.trials=20"], {}, {}, "0", "20"),
     "local.lr": (["local.lr=0.01"], {}, {}, "0.001", "0.01"),
     "local.optimiser": (["local.optimiser=adam"], {}, {}, "sgd", "adam"),

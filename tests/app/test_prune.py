@@ -177,3 +177,20 @@ def test_medians_are_of_calls_in_turn():
     seen.clear()
     medians([lambda: seen.append("a")], rounds=100, seconds=0)
     assert len(seen) == 4
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "local_only"])
+def test_a_run_that_was_pruned_is_shown_as_it_was_measured(method, tmp_path):
+    out = run(tmp_path, EYES, "pruning.amount=0.5", "pruning.layers=both", f'methods=["{method}"]')
+    out = next(p.parent for p in out.rglob("people.csv"))
+    found = subjects(out, "all")
+    assert len(found) == (1 if method == "fedavg" else 3)
+    line = Line("as trained", None)
+    for subject in found:
+        measure(line, subject, 0)
+    told = read(out).runs[0]
+    assert {p: v[0] for p, v in line.error.items()} == pytest.approx(
+        told.scores("angle_error_deg"), abs=1e-5
+    )
+    assert line.zeros == pytest.approx(told.results["metrics"]["zeros"]["mean"])
+    assert line.zeros == (18 + 72 + 72 + 288 + 10) / 942

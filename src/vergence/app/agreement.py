@@ -18,6 +18,7 @@ from vergence.app.config import exists, find, merge
 from vergence.app.runs import Run, Study
 from vergence.core.codec import Compression
 from vergence.core.fitting import Local
+from vergence.core.pruning import Gradual
 from vergence.core.site import Dataset
 from vergence.core.task import Model, Task
 from vergence.engines.conduct import Plan
@@ -250,6 +251,7 @@ TRAITS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
     ("precision", _plan("precision", Plan.precision)),
     ("presence", lambda run: _filled(_config(run).get("presence", {}), Presence)),
     ("wire", lambda run: _filled(_config(run).get("wire", {}), Compression)),
+    ("pruning", lambda run: _filled(_config(run).get("pruning", {"amount": 0.0}), Gradual)),
     ("local", lambda run: {k: v for k, v in _local(run).items() if k in BUDGET}),
     ("tuning", _tuning),
     ("local tuning", lambda run: {k: v for k, v in _local(run).items() if k not in BUDGET}),
@@ -272,6 +274,7 @@ DO: Mapping[str, str] = {
     "precision": "run both with the same run.precision",
     "presence": "run both with the same presence",
     "wire": "send the updates of both with the same wire",
+    "pruning": "prune both alike, or neither",
     "local": "give both the same local",
     "tuning": "choose both with equally many trials, on the same people",
 }

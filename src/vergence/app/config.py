@@ -1,8 +1,8 @@
 """Experiments as TOML: tables bind to dataclasses, names are module names.
 
 Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `noise`,
-`method` or `methods`, `local`, `presence`, `wire`, `run`, `sweep`, `tuning`; `--set a.b=c` wins
-over all.
+`method` or `methods`, `local`, `presence`, `wire`, `pruning`, `run`, `sweep`, `tuning`; `--set
+a.b=c` wins over all.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from vergence.app.space import ROOTS, Range, Space, Sweep, Tuning, flat, listed,
 from vergence.core.codec import Compression
 from vergence.core.fitting import Local
 from vergence.core.method import Method
+from vergence.core.pruning import Gradual
 from vergence.core.site import Dataset, Federation
 from vergence.core.task import Model, Task
 from vergence.data.noise import Noise
@@ -47,6 +48,7 @@ KEYS = (
     "local",
     "presence",
     "wire",
+    "pruning",
     "run",
     "sweep",
     "tuning",
@@ -181,7 +183,8 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         found = next((str(path) for path in beside if path.is_file()), presence.trace)
         presence = replace(presence, trace=found)
     wire = bind(Compression, table.get("wire", {}), "wire")
-    plan = bind(Plan, table.get("run", {}), "run", presence=presence, wire=wire)
+    pruning = bind(Gradual, table.get("pruning", {"amount": 0.0}), "pruning")
+    plan = bind(Plan, table.get("run", {}), "run", presence=presence, wire=wire, pruning=pruning)
     federation = dict(table["federation"])
     name, root = federation.pop("name"), federation.pop("root", None)
     if root is not None and not isinstance(root, str):

@@ -13,12 +13,11 @@ import numpy as np
 from vergence.app.run import Loaded, digest, load_data
 from vergence.app.runs import read
 from vergence.app.saved import Saved, one_run, read_saved
-from vergence.core.fitting import Compute, Fit
 from vergence.core.params import Params
 from vergence.core.site import Dataset, Federation, Samples
 from vergence.core.stream import Stream
 from vergence.core.wire import Message
-from vergence.engines.turn import Order, Worker, drive
+from vergence.engines.turn import Order, Worker
 from vergence.errors import ConfigError, StateError, nearest
 
 Metrics = Mapping[str, float]
@@ -61,7 +60,10 @@ class Judge:
     def worker(self) -> Worker:
         """Computes with the run's task and method, on everybody's data."""
         stream = Stream("run", self.saved.task.seed)
-        return Worker(self.saved.method, self.saved.task, self.ready, self.ready, stream)
+        return Worker(
+            self.saved.method, self.saved.task, self.ready, self.ready, stream,
+            pruning=self.saved.experiment.plan.pruning,
+        )  # fmt: skip
 
     def shares(self, whole: bool = False) -> bool:
         """Tell whether a newcomer is offered anything; with `whole`, all of a network."""
@@ -80,13 +82,7 @@ class Judge:
         offered = saved.method.predicting(saved.server, person)
         message = Message("evaluate", offered, round=saved.experiment.plan.rounds)
         site = worker.site(worker.people, Order("evaluate", person, message))
-
-        def answer(ask: Fit | Compute) -> Any:
-            if isinstance(ask, Fit):
-                return worker.solver.fit(ask, site.rng.child("batches", 0), 1.0)
-            return worker.solver.compute(ask)
-
-        return drive(saved.method.model_on(state, message, site), answer)
+        return worker.predicting(state, message, site)
 
     def measure(self, params: Params, person: str) -> Metrics:
         """Score parameters on a person's test data."""

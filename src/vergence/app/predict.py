@@ -17,7 +17,7 @@ from vergence.core.stream import Stream
 from vergence.core.wire import Message
 from vergence.data.aria import read as read_recording
 from vergence.data.video import Video
-from vergence.engines.turn import Worker, drive
+from vergence.engines.turn import Worker
 from vergence.errors import ConfigError, DataError, nearest
 from vergence.metrics.saliency import centre_of_mass
 from vergence.tasks.gaze_map import GazeMap
@@ -79,7 +79,8 @@ def heat_maps(saved: Saved, data: Samples, person: str | None) -> NDArray[np.flo
     """Return one map per frame `[frames, h, w]`, each summing to 1."""
     raw = Federation("video", {person or NEWCOMER: Splits(data, data, data)})
     ready = saved.task.network.prepare(raw)
-    worker = Worker(saved.method, saved.task, ready, ready, Stream("predict"))
+    pruning = saved.experiment.plan.pruning
+    worker = Worker(saved.method, saved.task, ready, ready, Stream("predict"), pruning=pruning)
     test = ready.people[person or NEWCOMER].test
     logits = worker.solver.outputs(model_of(saved, worker, person), test)
     assert isinstance(saved.task, GazeMap)
@@ -100,8 +101,8 @@ def model_of(saved: Saved, worker: Worker, person: str | None) -> Params:
     who = person or NEWCOMER
     data = worker.people.people[who]
     site = Site(who, data.train, data.val, saved.task, 0, Stream("predict"))
-    asked = saved.method.model_on(state, Message("evaluate", offered), site)
-    return drive(asked, worker.solver.compute)
+    message = Message("evaluate", offered, round=saved.experiment.plan.rounds)
+    return worker.predicting(state, message, site)
 
 
 def true_gaze(video: Path, footage: Video) -> list[Point | None] | None:

@@ -28,10 +28,11 @@ from vergence.app.config import Experiment
 from vergence.app.saved import Saved, read_saved
 from vergence.app.showcase import write_maps
 from vergence.core.method import Method
+from vergence.core.pruning import weights
 from vergence.core.site import Federation
 from vergence.core.stream import Stream
 from vergence.core.task import Task
-from vergence.engines.conduct import conduct, measured
+from vergence.engines.conduct import conduct, device_for, measured
 from vergence.engines.store import Folder, saving
 from vergence.engines.turn import Worker
 from vergence.errors import ConfigError, PartialRun, StateError
@@ -74,8 +75,11 @@ def load_data(experiment: Experiment) -> Loaded:
     for label, method in experiment.methods.items():
         try:
             method.check(task)
+            device_for(method, experiment.plan)
         except ConfigError as error:
             raise ConfigError(f"method '{label}': {error}") from None
+    if experiment.plan.pruning.amount:
+        weights(task.module(), experiment.plan.pruning.layers)
     return Loaded(raw, ready, digest(ready))
 
 
@@ -224,7 +228,10 @@ def _leave_behind(
     for saved in finals:
         results.write_masks(path, method, saved.task.seed, saved.clients)
     first = finals[0]
-    worker = Worker(method, first.task, loaded.ready, loaded.ready, Stream("show"))
+    worker = Worker(
+        method, first.task, loaded.ready, loaded.ready, Stream("show"),
+        pruning=experiment.plan.pruning,
+    )  # fmt: skip
     write_maps(path / "maps.npz", worker, first, loaded.raw)
     shares = [s for saved in finals if (s := _share(method, saved)) is not None]
     results.write_results(

@@ -31,7 +31,8 @@ def write_maps(path: Path, worker: Worker, saved: Saved, raw: Federation) -> Non
         row = number % len(raw.people[person].test)
         test = raw.people[person].test.subset(torch.tensor([row]))
         batch = test.take(torch.tensor([0]))
-        message = Message("evaluate", worker.method.predicting(saved.server, person))
+        offered = worker.method.predicting(saved.server, person)
+        message = Message("evaluate", offered, round=saved.experiment.plan.rounds)
         order = Order("evaluate", person, message, saved.clients.get(person), show=(row,))
         logits = worker.do(order).outputs
         assert logits is not None

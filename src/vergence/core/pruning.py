@@ -6,10 +6,11 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import load, save
@@ -94,6 +95,59 @@ class Pruning:
             if removable and bias in params:
                 params.layout.view(bits, bias)[rows] = False
         return Mask(bits, params.layout)
+
+
+@dataclass(frozen=True)
+class Gradual(Pruning):
+    """Pruning while a run trains: every model is kept pruned, more of it from round to round.
+
+    In round r = `from_round` ... `until_round`, counted from 1, the share that goes is
+    amount (1 - (1 - x)^3), x = (r - from_round + 1) / (until_round - from_round + 1); before
+    nothing goes, afterwards the amount. What goes is chosen anew in every round, from the model
+    that training starts from: an entry that the server's sum brought back may stay. An amount of 0
+    is no pruning.
+
+    Attributes:
+        from_round: the first round in which something goes.
+        until_round: the round in which the amount is reached; none given: `from_round`, at once.
+
+    Source: Zhu and Gupta 2017, "To prune, or not to prune: exploring the efficacy of pruning for
+    model compression", equation 1, from no zeros in the round before `from_round`.
+    """
+
+    from_round: Annotated[int, Ge(1)] = 1
+    until_round: Annotated[int, Ge(1)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.last < self.from_round:
+            raise ConfigError(
+                f"pruning: until_round must be from_round ({self.from_round}) or later; got "
+                f"{self.until_round}"
+            )
+
+    @property
+    def last(self) -> int:
+        """The round in which the amount is reached."""
+        return self.until_round or self.from_round
+
+    def check(self, rounds: int) -> None:
+        """Refuse a run of so many rounds in which the amount would not be reached.
+
+        Raises:
+            ConfigError: names both rounds.
+        """
+        if self.amount and self.last > rounds:
+            raise ConfigError(
+                f"pruning: its amount is reached in round {self.last}, and the run has {rounds}; "
+                "set until_round (or from_round) to at most that"
+            )
+
+    def at(self, round: int) -> Pruning:
+        """Return what goes in this round; round 0 is before the first."""
+        done = (round - self.from_round + 1) / (self.last - self.from_round + 1)
+        left = 1 - min(max(done, 0.0), 1.0)
+        return replace(self, amount=self.amount * (1 - left**3))
 
 
 def weights(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from vergence.core.codec import Compression
 from vergence.core.conversation import Attend, Request
 from vergence.core.fitting import Local, OptimiserState, Precision
 from vergence.core.method import Method
+from vergence.core.pruning import Gradual
 from vergence.core.ranges import check_ranges
 from vergence.core.site import Federation, Population
 from vergence.core.state import digest, known_records, pack
@@ -30,7 +31,7 @@ from vergence.engines.simulator import Simulator, Tally
 from vergence.engines.store import Folder, Solving
 from vergence.engines.trial import CHUNK, choose
 from vergence.engines.turn import STREAMS, Worker, drive
-from vergence.engines.workers import crew
+from vergence.engines.workers import Crew, crew
 from vergence.errors import ConfigError, StateError
 
 UPLOAD = "upload"
@@ -38,6 +39,8 @@ UPLOAD = "upload"
 Point = Literal["P0", "P1", "P2"]
 Tick = Callable[[int, int, Mapping[str, float]], None]
 """Called after every round with the seed, the rounds done, and the round's mean metrics."""
+Hire = Callable[[Desk], tuple[Crew, Registry]]
+"""Gives who carries out the jobs of a run, and who knows where clients' states lie."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Plan:
     points: tuple[Point, ...] = ("P0",)
     presence: Presence = field(default_factory=Presence)
     wire: Compression = field(default_factory=Compression)
+    pruning: Gradual = Gradual(0.0)
 
     def __post_init__(self) -> None:
         check_ranges(self, "run")
@@ -76,6 +80,7 @@ class Plan:
         unknown = [p for p in self.points if p not in ("P0", "P1", "P2")]
         if unknown or "P0" not in self.points:
             raise ConfigError(f"run: points must hold P0 and may add P1, P2; got {self.points}")
+        self.pruning.check(self.rounds)
 
     @property
     def hands(self) -> int:
@@ -99,8 +104,12 @@ def conduct(
     plan: Plan,
     folder: Folder,
     tick: Tick | None = None,
+    hire: Hire | None = None,
 ) -> Outcome:
-    """Run one seed (the task's) to its end, from its checkpoint if there is one."""
+    """Run one seed (the task's) to its end, from its checkpoint if there is one.
+
+    `hire` finds others to carry out the jobs than this machine's processes.
+    """
     torch.set_num_threads(1)
     stream, device = Stream("run", task.seed), device_for(method, plan)
     trained_on = federation.pooled() if method.pooled else federation
@@ -122,13 +131,17 @@ def conduct(
     stacks = solving.solver == "stacked"
     wire = Compression() if method.pooled else plan.wire  # nothing travels in a data centre
     worker = Worker(
-        method, task, trained_on, federation, stream, plan.precision, stacks, device, wire
-    )
+        method, task, trained_on, federation, stream, plan.precision, stacks, device, wire,
+        plan.pruning,
+    )  # fmt: skip
     shelf = Shelf(folder.state, task.seed, worker.records)
-    hands = 1 if on_gpu else min(plan.hands, len(federation.clients))
-    team = crew(Desk(worker, shelf), plan.engine, hands)
+    desk, hands = Desk(worker, shelf), 1 if on_gpu else min(plan.hands, len(federation.clients))
+    if hire is None:
+        team, registry = crew(desk, plan.engine, hands), Registry(shelf)
+    else:
+        team, registry = hire(desk)
     simulator = Simulator(
-        method, team, presence, stream, Registry(shelf), loads(trained_on), solving.chunk
+        method, team, presence, stream, registry, loads(trained_on), solving.chunk
     )
     try:
         conductor = _Conductor(
@@ -152,6 +165,11 @@ def device_for(method: Method, plan: Plan) -> torch.device:
     """
     if not method.served:
         return pick(plan.device)
+    if plan.pruning.amount:
+        raise ConfigError(
+            f"{type(method).__name__} trains batch by batch, and only whole fits are pruned; leave "
+            "out pruning, and prune afterwards with `vergence prune`"
+        )
     asked = {"device": plan.device not in ("auto", "cpu"), "precision": plan.precision != "fp32",
              "wire": not plan.wire.lossless}  # fmt: skip
     if wrong := [key for key, bad in asked.items() if bad]:

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from vergence.core.codec import Compression
 from vergence.core.fitting import Compute, Fit, Fitted, Precision, Solver
+from vergence.core.mask import Mask
 from vergence.core.method import Method
 from vergence.core.params import Params
+from vergence.core.pruning import Gradual, within
 from vergence.core.site import Federation, Site
 from vergence.core.stepping import Forward, Step, Stepped, Trainers
 from vergence.core.stream import Stream
@@ -25,6 +27,8 @@ from vergence.errors import ConfigError
 
 Ask = Fit | Compute | Step | Forward
 CPU = torch.device("cpu")
+ZEROS = "zeros"
+"""The share of a pruned run's parameters that are zero: a metric beside those of the task."""
 STREAMS = 4
 """Clients trained side by side on a GPU; each replays its own graph."""
 
@@ -52,7 +56,8 @@ class Order:
 class Done:
     """What a worker answers.
 
-    Only `sealed` is what the client sends; `state` stays with it, the rest is measurement.
+    Only `sealed` is what the client sends; `state` stays with it, the rest is measurement. `fault`
+    is given where the turn was taken elsewhere, and its reply does not count.
     """
 
     client: str
@@ -63,6 +68,7 @@ class Done:
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     outputs: Tensor | None = None
     owed: Mapping[str, Params] = field(default_factory=dict)
+    fault: str | None = None
 
 
 class Worker:
@@ -70,7 +76,8 @@ class Worker:
 
     `trained_on` is what turns see (pooled data for a data centre), `people` is what evaluation
     sees. With `stacks`, turns taken together are trained as one; on a GPU they are in any case
-    taken together, side by side in `STREAMS` streams where they do not stack.
+    taken together, side by side in `STREAMS` streams where they do not stack. `pruning` keeps what
+    is trained, and what is predicted with, pruned.
     """
 
     def __init__(
@@ -84,8 +91,9 @@ class Worker:
         stacks: bool = False,
         device: torch.device = CPU,
         wire: Compression = Compression(),  # noqa: B008
+        pruning: Gradual = Gradual(0.0),  # noqa: B008
     ) -> None:
-        self.method, self.task = method, task
+        self.method, self.task, self.pruning = method, task, pruning
         self.trained_on, self.people, self.stream = trained_on, people, stream
         self.solver = Solver(task, precision)
         self.wire = wire
@@ -94,6 +102,7 @@ class Worker:
         self.stacked = Stacked(task, device, precision, scorer) if stacks else None
         self.trainers = Trainers(task)
         self.records = method.state_records(task)
+        self.last: tuple[Params, int, Params] | None = None
 
     def do(self, order: Order) -> Done:
         """Carry out one order."""
@@ -137,6 +146,35 @@ class Worker:
     def state(self, order: Order) -> Any:
         """Return the state a client goes on from."""
         return self.method.client(self.task) if order.state is None else order.state
+
+    def kept(self, params: Params, round: int) -> Mask | None:
+        """Return which entries are not pruned in a round, counted from 1; None where all stay."""
+        now = self.pruning.at(round)
+        return now.kept(self.solver.module, params) if now.amount else None
+
+    def narrowed(self, ask: Fit, round: int) -> Fit:
+        """Return a request for training as this round's pruning allows it."""
+        keep = self.kept(ask.params, round)
+        return ask if keep is None else within(ask, keep)
+
+    def pruned(self, params: Params, done: int) -> Params:
+        """Return parameters pruned as after `done` rounds; a model that people share only once."""
+        if self.last is None or self.last[0] is not params or self.last[1] != done:
+            keep = self.kept(params, done)
+            self.last = params, done, params if keep is None else keep.keep(params)
+        return self.last[2]
+
+    def predicting(self, state: Any, message: Message, site: Site) -> Params:
+        """Return what a client predicts with, after the message's number of rounds."""
+        done = message.round
+
+        def answer(ask: Fit | Compute) -> Any:
+            if isinstance(ask, Fit):
+                batches = site.rng.child("batches", 0)
+                return self.solver.fit(self.narrowed(ask, done), batches, 1.0)
+            return self.solver.compute(ask)
+
+        return self.pruned(drive(self.method.model_on(state, message, site), answer), done)
 
     def _turn(self, order: Order) -> Done:
         turn = Turn(self, order)
@@ -187,20 +225,14 @@ class Worker:
         return self.solver.compute(replace(ask, data=data))
 
     def _evaluate(self, order: Order) -> Done:
-        site = self.site(self.people, order)
-        asked = self.method.model_on(self.state(order), order.message, site)
-
-        def answer(ask: Fit | Compute) -> Any:
-            if isinstance(ask, Fit):
-                return self.solver.fit(ask, site.rng.child("batches", 0), 1.0)
-            return self.solver.compute(ask)
-
-        params = drive(asked, answer)
+        message = order.message
+        params = self.predicting(self.state(order), message, self.site(self.people, order))
         metrics = {}
         if "P0" in order.points:
             metrics["P0"] = self._measure(params, order.client)
-        if "P2" in order.points and "model" in order.message.trees:
-            metrics["P2"] = self._measure(order.message["model"], order.client)
+        if "P2" in order.points and "model" in message.trees:
+            model = self.pruned(message["model"], message.round)
+            metrics["P2"] = self._measure(model, order.client)
         shown = None
         if order.show:
             test = self.people.people[order.client].test
@@ -213,16 +245,22 @@ class Worker:
             return {}
         solver = self.graphed or self.solver
         test = solver.outputs(params, data.test)
-        if not self.task.chooses:
-            return self.task.metrics(test, data.test)
-        return self.task.evaluate(test, data.test, solver.outputs(params, data.val), data.val)
+        if self.task.chooses:
+            val = solver.outputs(params, data.val)
+            found = self.task.evaluate(test, data.test, val, data.val)
+        else:
+            found = self.task.metrics(test, data.test)
+        if not self.pruning.amount:
+            return found
+        return {**found, ZEROS: 1 - int(params.flat.count_nonzero()) / params.layout.n}
 
 
 class Turn:
     """A turn under way: what the method wants next (`ask`), or its `end`, a state and a reply."""
 
     def __init__(self, worker: Worker, order: Order) -> None:
-        self.order, self.site = order, worker.site(worker.trained_on, order)
+        self.worker, self.order = worker, order
+        self.site = worker.site(worker.trained_on, order)
         self.fitted: Fitted | None = None
         self.fits, self.steps = 0, 0
         self.ask: Ask | None = None
@@ -256,6 +294,8 @@ class Turn:
                 f"a client's '{self.order.message.verb}' asks for a {type(self.ask).__name__}; it "
                 "may ask for `fit`, `compute`, `step` and `forward` only"
             )
+        if isinstance(self.ask, Fit):
+            self.ask = self.worker.narrowed(self.ask, self.order.message.round + 1)
 
 
 def _special(ask: Ask | None) -> bool:
