@@ -205,16 +205,25 @@ class _Reader:
         self, arrays: dict[str, Tensor], layouts: list[Layout], records: dict[str, type]
     ) -> None:
         self.arrays, self.layouts, self.records = arrays, layouts, records
+        self.given: set[str] = set()
+
+    def array(self, path: str) -> Tensor:
+        """Return an array in memory of its own: one part may be trained in place, another not."""
+        array = self.arrays[path]
+        if path in self.given:
+            return array.clone()
+        self.given.add(path)
+        return array
 
     def read(self, node: Any) -> Any:
         if not isinstance(node, dict):
             return node
         if "params" in node:
-            return Params(self.arrays[node["params"]], self.layouts[node["layout"]])
+            return Params(self.array(node["params"]), self.layouts[node["layout"]])
         if "mask" in node:
             return Mask.unpacked(self.arrays[node["mask"]], self.layouts[node["layout"]])
         if "tensor" in node:
-            return self.arrays[node["tensor"]]
+            return self.array(node["tensor"])
         if "list" in node:
             return tuple(self.read(v) for v in node["list"])
         if "map" in node:

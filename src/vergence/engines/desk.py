@@ -10,6 +10,7 @@ from vergence.core.params import Params
 from vergence.core.state import Packed
 from vergence.core.wire import Message, Sealed, SealedTree, Sum, support_mask, travelled
 from vergence.engines.job import Call, Job, Receipt, Result
+from vergence.engines.journal import Filed
 from vergence.engines.session import Session
 from vergence.engines.shelf import Kept, Shelf
 from vergence.engines.turn import Done, Order, Worker
@@ -85,6 +86,17 @@ class Desk:
             kind, call.client, call.message, kept.state, job.progress, job.points,
             owed=kept.owed,
         )  # fmt: skip
+
+    def take(self, order: Order, job: Job, like: Mapping[str, Params], number: int) -> Done:
+        """Let a client that is being served take a turn, the `number`-th of its session."""
+        return self.worker.do(order)
+
+    def filed(self, call: Call, stamp: str, kept: Kept) -> tuple[Filed | None, str | None]:
+        """File what a served client keeps when all is said, or return why it does not count."""
+        packed = Packed(kept)
+        if not packed.finite:
+            return None, "finite: the client's own state holds NaN or infinity"
+        return self.shelf.write(call.client, stamp, packed, None, call.spare), None
 
     def settle(
         self, call: Call, job: Job, before: Kept, done: Done

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vergence.core.conversation import Request, Silence, Silent
 from vergence.core.params import Params
-from vergence.core.state import Packed, is_finite
+from vergence.core.state import is_finite
 from vergence.core.stepping import Step
 from vergence.core.wire import Message, Sealed, seal, size, travelled
 from vergence.engines.job import Call, Job, Receipt
@@ -30,7 +30,9 @@ class Seat:
     up: dict[str, int] = field(default_factory=dict)
     down: dict[str, int] = field(default_factory=dict)
     told: dict[str, list[float]] = field(default_factory=dict)
+    turns: int = 0
     steps: int = 0
+    examples: float = 0.0
     fault: str | None = None
 
 
@@ -116,9 +118,13 @@ class Session:
         message = self.desk.delivered(message)
         order = Order("turn", seat.call.client, message, seat.kept.state, self.job.progress,
                       owed=seat.kept.owed)  # fmt: skip
-        done = self.worker.do(order)
+        seat.turns += 1
+        done = self.desk.take(order, self.job, like, seat.turns)
+        seat.examples = done.examples or seat.examples
         sealed, told = done.sealed, seat.kept.told
-        assert sealed is not None
+        if sealed is None:
+            seat.fault = done.fault
+            raise Silent(seat.call.client)
         for name, tree in sealed.trees.items():
             seat.up[name] = seat.up.get(name, 0) + travelled(tree, told.get(name))
         exposed = self.worker.method.exposure[message.verb]
@@ -134,20 +140,22 @@ class Session:
         """File the client's new state if its part of the talk counts."""
         call, filed = seat.call, None
         if seat.fault is None and not seat.kept.empty:
-            packed = Packed(seat.kept)
-            if not packed.finite:
-                seat.fault = "finite: the client's own state holds NaN or infinity"
-            else:
-                filed = self.desk.shelf.write(call.client, self.job.stamp, packed, None, call.spare)
+            filed, seat.fault = self.desk.filed(call, self.job.stamp, seat.kept)
         told = {name: sum(values) / len(values) for name, values in seat.told.items()}
-        data = self.worker.trained_on.people[call.client].train
         return Receipt(
             call.client,
-            "ok" if seat.fault is None else f"quarantined: {seat.fault}",
+            status(seat.fault),
             up=seat.up,
             down=seat.down,
-            examples=self.worker.task.weigh(data),
+            examples=seat.examples,
             steps=seat.steps,
             told={} if seat.fault else told,
             filed=filed,
         )
+
+
+def status(fault: str | None) -> str:
+    """Return what the tables say of a served client."""
+    if fault is None or fault.startswith("lost"):
+        return fault or "ok"
+    return f"quarantined: {fault}"

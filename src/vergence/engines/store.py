@@ -53,11 +53,15 @@ class Progress:
 
 @dataclass
 class Folder:
-    """One run directory. `stamp` identifies code and config; another stamp cannot resume here."""
+    """One run directory. `stamp` identifies code and config; another stamp cannot resume here.
+
+    Where clients are `elsewhere`, their states are, too: only the table of them is here.
+    """
 
     path: Path
     stamp: Mapping[str, str]
     manifest: dict[str, Any] = field(default_factory=dict)
+    elsewhere: bool = False
     _server: Any = None
     _journal: Journal | None = None
     _spare: Path | None = None
@@ -194,7 +198,7 @@ class Folder:
             return None
         files = self.manifest["files"]
         self._journal, _ = Journal.reopen(self.state, seed, Mark(*files["clients"]))
-        return load_progress(self.path, files, self.manifest["round"], records)
+        return load_progress(self.path, files, self.manifest["round"], records, self.elsewhere)
 
 
 def filed_in(path: Path, files: Mapping[str, Sequence[Any]]) -> dict[str, Filed]:
@@ -203,11 +207,15 @@ def filed_in(path: Path, files: Mapping[str, Sequence[Any]]) -> dict[str, Filed]
 
 
 def load_progress(
-    path: Path, files: Mapping[str, Sequence[Any]], round: int, records: Sequence[type]
+    path: Path,
+    files: Mapping[str, Sequence[Any]],
+    round: int,
+    records: Sequence[type],
+    elsewhere: bool = False,
 ) -> Progress:
-    """Read the server's state and check the digest of every state that a manifest leads to."""
+    """Read the server's state and check the digest of every state here that a manifest leads to."""
     filed = filed_in(path, files)
-    for entry in filed.values():
+    for entry in () if elsewhere else filed.values():
         read_whole(path, entry.file, entry.xxh3, quick_digest)
     file, sha = files["server"]
     return Progress(round, unpack(read_whole(path, file, sha), *records), filed)
