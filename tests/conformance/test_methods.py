@@ -15,7 +15,7 @@ from vergence.core.fitting import Local
 from vergence.core.mask import Mask
 from vergence.core.method import Method
 from vergence.core.params import Params
-from vergence.core.splitting import Splitting
+from vergence.core.splitting import Cutting
 from vergence.core.state import pack, same, unpack
 from vergence.core.stream import Stream
 from vergence.core.wire import Message, add_up
@@ -53,7 +53,7 @@ SUITED = {
 
 
 def task_of(method):
-    return CHAIN if isinstance(method, Splitting) else TASK
+    return CHAIN if isinstance(method, Cutting) else TASK
 
 
 class Listening(Desk):

@@ -18,7 +18,7 @@ from vergence.app.config import find, names
 from vergence.core.mask import Mask
 from vergence.core.method import Method
 from vergence.core.params import Layout
-from vergence.core.splitting import Splitting
+from vergence.core.splitting import Cutting
 from vergence.core.state import array_bytes, pack
 from vergence.core.wire import packed_mask, size, unpacked_mask
 from vergence.data.toy import Toy as People
@@ -150,7 +150,7 @@ def test_what_is_counted_is_what_the_wire_carries(tmp_path, name, monkeypatch):
         return data
 
     monkeypatch.setattr(workers, "encode", watch)
-    split = isinstance(method, Splitting)
+    split = isinstance(method, Cutting)
     shape = {"task": CHAIN} if split else {"inputs": 49}
     conducted(tmp_path, method, engine="bytes", presence=Presence(lost=0.2), **shape)
     rows = [t for t in table(tmp_path, "turns.csv") if t["status"] == "ok"]

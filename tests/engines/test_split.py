@@ -125,6 +125,14 @@ def test_all_engines_agree(method, tmp_path):
     assert run(tmp_path / "two", method(local=LOCAL), workers=2).fingerprint == one
 
 
+@pytest.mark.parametrize("number", ["float16", "int8"])
+@pytest.mark.parametrize("method", [SplitFed, SplitFedU])
+def test_smaller_numbers_go_through_bytes(method, number, tmp_path):
+    method = method(local=LOCAL, number=number)
+    one = run(tmp_path / "one", method).fingerprint
+    assert run(tmp_path / "bytes", method, engine="bytes").fingerprint == one
+
+
 class Tap:
     """Everything that crosses between server and served clients, down and up."""
 
@@ -285,23 +293,52 @@ def test_nan_from_a_client_is_its_silence(method, number, reason, tmp_path, monk
     assert all(r["status"].startswith(f"quarantined: {reason}") for r in rows)
 
 
-def test_smashed_data_of_another_shape_are_quarantined(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("method", "tree", "sent", "reason"), [
+    (SplitFed, "smashed", {"values": torch.zeros(16, 3, 2, 2)}, "shape"),
+    (SplitFed, "smashed", {"other": torch.zeros(16, 4, 9, 15)}, "names"),
+    (SplitFed, "smashed", {"values": torch.zeros(16, 4, 9, 15).char(),
+                           "scale": torch.zeros(12).char()}, "names"),
+    (SplitFed, "labels", {"gaze": torch.zeros(16, 2)}, "shape"),
+    (SplitFed, "labels", {"gaze": torch.zeros(1, 2), "pose": torch.zeros(1, 2)}, "shape"),
+    (SplitFedV2, "labels", {"gaze": torch.zeros(())}, "shape"),
+    (SplitFedU, "smashed", {}, "names"),
+    (SplitFedU, "pull", {"values": torch.zeros(1)}, "shape"),
+    (LocalLossSplit, "labels", {"examples": torch.tensor([-3.0])}, "shape"),
+])  # fmt: skip
+def test_malformed_raw_data_are_quarantined(method, tree, sent, reason, tmp_path, monkeypatch):
+    """Nothing is broadcast, and nobody else's round is lost."""
     honest = Worker._turn
 
     def turn(self, order):
         done = honest(self, order)
         trees = done.sealed.trees
-        if order.client == "p01" and "smashed" in trees:
-            sent = Params.named(values=torch.zeros(16, 3, 2, 2))
-            trees = {**trees, "smashed": replace(trees["smashed"], total=sent)}
-            done = replace(done, sealed=replace(done.sealed, trees=trees))
+        if order.client == "p01" and tree in trees:
+            bad = replace(trees[tree], total=Params.named(**sent))
+            done = replace(done, sealed=replace(done.sealed, trees={**trees, tree: bad}))
         return done
 
     monkeypatch.setattr(Worker, "_turn", turn)
-    run(tmp_path, SplitFed(local=LOCAL))
+    run(tmp_path, method(local=LOCAL))
     status = {r["client"]: r["status"] for r in table(tmp_path, "turns.csv")}
-    assert status["p01"].startswith("quarantined: shape")
+    assert status["p01"].startswith(f"quarantined: {reason}")
     assert status["p00"] == status["p02"] == "ok"
+
+
+@pytest.mark.parametrize("count", [-1.0, 1e12])
+def test_claims_of_examples_are_bounded(count, tmp_path, monkeypatch):
+    honest = SplitFed.end
+
+    def end(self, site):
+        told = honest(self, site)
+        if site.id == "p01":
+            told = replace(told, trees={**told.trees, "labels": Params.named(
+                examples=torch.tensor([count]))})  # fmt: skip
+        return told
+
+    monkeypatch.setattr(SplitFed, "end", end)
+    run(tmp_path, SplitFed(local=LOCAL, weights="samples"))
+    status = {r["client"]: r["status"] for r in table(tmp_path, "turns.csv")}
+    assert status["p01"].startswith("quarantined: weight")
 
 
 def test_layers_of_another_name_are_quarantined_at_the_end(tmp_path, monkeypatch):
@@ -333,7 +370,8 @@ def test_what_sessions_do_not_do_is_refused(plan, named, tmp_path):
 
 
 @pytest.mark.parametrize(("method", "said"), [
-    (SmashedAverage(local=LOCAL, number="int8"), "sums float32"),
+    (SmashedAverage(local=LOCAL, cut="fc2"), "leaves the server nothing to train"),
+    (LocalLossSplit(local=LOCAL, cut="fc2"), "leaves the server nothing to train"),
     (SmashedAverage(local=Local(steps=3)), "give local.epochs"),
     (Split(local=LOCAL, weights="samples"), "averages nobody"),
     (SplitFedU(local=Local(steps=3), weights="samples"), "give local.epochs"),
@@ -368,9 +406,12 @@ def test_alike_batches_come_from_the_same_part_of_everybodys_labels(tmp_path, mo
         assert max(low) < middle < min(high)
 
 
-def test_the_u_shape_keeps_the_pose_at_the_client():
+def test_the_u_shape_keeps_the_pose_and_the_predictions_at_the_client():
+    method = SplitFedU(cut="conv1", last="fc2")
     with pytest.raises(ConfigError, match="take what must stay"):
-        SplitFedU(cut="conv1", last="fc2").check(SMALL)
+        method.check(SMALL)
+    with pytest.raises(ConfigError, match="leaves the client no last layers"):
+        method.check(GazeAngle(replace(SMALL.network, pose=False)))
 
 
 def test_cuts_are_checked():

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vergence.core.fitting import Local, batches
 from vergence.core.site import Batch, Federation
 from vergence.core.splitting import needs
-from vergence.core.stages import PULL, SMASHED, Cut, Piece, pieces
+from vergence.core.stages import PULL, SMASHED, Cut, Piece, pieces, reading
 from vergence.core.stream import Stream
 from vergence.core.task import Model, Task
 
@@ -150,7 +150,7 @@ def choices(task: Task, columns: Batch, size: int) -> list[Choice]:
     network = pieces(task)[0].network
     assert isinstance(network, Cut)
     *inner, last = stages = network.of
-    for stage in stages:
+    for stage in () if set(task.labels) & set(task.stays) else stages:
         row = [(piece, piece.module()) for piece in pieces(task, stage)]
         done = works(row, batch)
         found[CUT].append(chosen(CUT, (stage,), done, beside(row[-1][0], batch)))
@@ -161,7 +161,10 @@ def choices(task: Task, columns: Batch, size: int) -> list[Choice]:
             found[BOTTLENECK].append(chosen(BOTTLENECK, (stage,), slim, beside(row[-1][0], batch)))
     for stage in inner[:-1]:
         row = [(piece, piece.module()) for piece in pieces(task, stage, inner[-1])]
-        found[U_SHAPE].append(chosen(U_SHAPE, (stage, inner[-1]), works(row, batch), 0))
+        told = task.beside if reading(pieces(task, stage, inner[-1])[1]) else ()
+        if set(told) <= set(task.public):
+            sent = width(batch, told)
+            found[U_SHAPE].append(chosen(U_SHAPE, (stage, inner[-1]), works(row, batch), sent))
     return [choice for group in found.values() for choice in group]
 
 
@@ -241,4 +244,9 @@ def _joined(front: Work, tail: Work) -> Work:
 def beside(back: Task, batch: Batch) -> int:
     """Return the bytes per sample of what the server's layers and their loss need."""
     assert isinstance(back, Piece)
-    return sum(batch[name][0].numel() * batch[name].element_size() for name in needs(back))
+    return width(batch, needs(back))
+
+
+def width(batch: Batch, names: Sequence[str]) -> int:
+    """Return the bytes per sample of some columns."""
+    return sum(batch[name][0].numel() * batch[name].element_size() for name in names)

@@ -60,10 +60,11 @@ def hops(choice: Choice, load: Load, speeds: Speeds, number: str = "float32") ->
     In a U the server serves one batch to its end: the way to the client's last layers and back is
     in its time.
     """
-    device, server = speeds.device * 1e9 / load.size, speeds.server * 1e9 / load.size
+    size = load.samples / max(round(load.batches), 1)
+    device, server = speeds.device * 1e9 / size, speeds.server * 1e9 / size
     width, scale = NUMBERS[number]
-    sizes = [load.size * values * width + scale for values in choice.values] or [0]
-    up = 8e-6 * (sizes[0] + load.size * choice.beside) / speeds.up
+    sizes = [size * values * width + scale for values in choice.values] or [0]
+    up = 8e-6 * (sizes[0] + size * choice.beside) / speeds.up
     down = 8e-6 * sizes[0] / speeds.down
     first, rest = choice.again / device, choice.flops - choice.again
     serving, last = (choice.server.forward + choice.server.backward) / server, 0.0

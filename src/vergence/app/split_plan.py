@@ -20,6 +20,7 @@ from vergence.app.split_costs import (
     CUT,
     NUMBERS,
     SHRINK,
+    U_SHAPE,
     WORD,
     Choice,
     Load,
@@ -127,7 +128,12 @@ def traffic(plan: Plan) -> Block:
 
 def told(plan: Plan) -> str:
     """Say in a sentence what the network's own cut costs beside FedAvg."""
-    own = next(c for c in plan.choices if c.kind == CUT and c.after == (plan.own,))
+    own = next((c for c in plan.choices if c.kind == CUT and c.after == (plan.own,)), None)
+    if own is None:
+        return (
+            "One cut would hand the server what the loss looks at, and here that is the pictures "
+            "themselves: only a U keeps them (splitfed_u)."
+        )
     sent, whole = (c.both("float32", plan.load) / 1e6 for c in (own, plan.fedavg))
     ratio = sent / whole
     more = f"{ratio:.1f} times" if ratio >= 1 else f"{100 * ratio:.1f} % of"
@@ -217,11 +223,12 @@ def short(value: float) -> str:
 @styled
 def picture(plan: Plan) -> Figure:
     """Draw a row per cut: bytes of a round (float32 down to int8), client FLOPs, memory, time."""
-    rows = [c for c in plan.choices if c.kind == CUT]
+    cut = CUT if any(c.kind == CUT for c in plan.choices) else U_SHAPE
+    rows = [c for c in plan.choices if c.kind == cut]
     figure = canvas(9.6, 1.5 + 0.32 * len(rows))
     wire, flops, memory, time = figure.subplots(1, 4, sharey=True, width_ratios=(2, 1, 1, 1.2))
     names = [c.after[0] for c in rows]
-    for kind, colour, marker in ((CUT, SPARE[0], MARKERS[0]), (BOTTLENECK, SPARE[1], MARKERS[1])):
+    for kind, colour, marker in ((cut, SPARE[0], MARKERS[0]), (BOTTLENECK, SPARE[1], MARKERS[1])):
         drawn = [c for c in plan.choices if c.kind == kind]
         at = [names.index(c.after[0]) + (0.2 if kind == BOTTLENECK else -0.1) for c in drawn]
         full, small = ([c.both(n, plan.load) / 1e6 for c in drawn] for n in ("float32", "int8"))

@@ -254,4 +254,6 @@ def _as_floats(flat: Tensor) -> NDArray:
 
 def _as_integers(flat: Tensor) -> NDArray:
     # Exact for every bit pattern, and eight times faster than selecting floats by truth values.
-    return flat.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]).numpy()
+    return flat.view(
+        {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]
+    ).numpy()

@@ -8,7 +8,7 @@ so no graph has to outlive a message, and a turn can be taken in a new process.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -16,18 +16,29 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from vergence.core.conversation import ClientId, Conversation, ask, forward, silence, step
+from vergence.core.conversation import (
+    ClientId,
+    Conversation,
+    ask,
+    attend,
+    forward,
+    release,
+    silence,
+    step,
+)
 from vergence.core.fitting import Local, OptimiserState, batches
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
 from vergence.core.site import Batch, Samples, Site
-from vergence.core.stages import PULL, SMASHED, Piece, pieces, reading
+from vergence.core.stages import PULL, SMASHED, Piece, pieces, reading, stages_of
 from vergence.core.state import is_finite
 from vergence.core.task import Task
 from vergence.core.wire import Message, Reply, reply
 from vergence.errors import ConfigError
 
 FRESH = OptimiserState({}, 0)
+HEAVIEST = 1e9
+"""The largest number of examples a client may claim."""
 Number = Literal["float32", "float16", "int8"]
 
 
@@ -80,36 +91,46 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Splitting(Method[P, H]):
-    """A method whose network is cut after the stage `cut` (default: the network's own choice).
-
-    `number` is how smashed data and their gradients travel. `weights` is how clients are averaged.
-    `ahead` is how many batches a client sends before the first gradient comes back: with one or
-    more, it computes while the server does, by layers that have missed as many steps.
-    """
+class Cutting(Method[P, H]):
+    """A method whose network is cut after the stage `cut` (default: the network's own choice)."""
 
     cut: str = ""
-    number: Number = "float32"
-    weights: Literal["equal", "samples"] = "equal"
-    ahead: Annotated[int, Ge(0)] = 0
 
     served: ClassVar[bool] = True
-    exposure: ClassVar[Mapping[str, Exposed]] = {
-        "train": Exposed(
-            "each", ("smashed", "labels"), metrics=(), raw=True, down=("front", "gradient")
-        ),
-        "release": Exposed(trees=("front",), metrics=(), down=()),
-    }
 
     def check(self, task: Task) -> None:
-        """Refuse to send a server what must stay with its owner."""
+        """Refuse tasks without stages, and to send a server what must stay with its owner."""
         super().check(task)
+        self.check_inputs(task)
         told = [name for name in needs(self.back(task)) if name in task.stays]
         if told:
-            name = type(self).__module__.rpartition(".")[2]
             raise ConfigError(
-                f"{name} sends the server what its loss looks at, and here that is the pictures "
-                f"themselves ({', '.join(told)}); use splitfed_u, where the loss is the client's"
+                f"{self.module} sends the server what its loss looks at, and here that is the "
+                f"pictures themselves ({', '.join(told)}); use splitfed_u, where the loss is the "
+                "client's"
+            )
+
+    @property
+    def module(self) -> str:
+        """What an experiment calls this method."""
+        return type(self).__module__.rpartition(".")[2]
+
+    def check_inputs(self, task: Task) -> None:
+        """Refuse a task whose networks are not fed stage by stage."""
+        if type(task).inputs is Task.inputs:
+            name = type(task).__module__.rpartition(".")[2]
+            raise ConfigError(
+                f"{self.module} cuts a network in two, and task '{name}' feeds its network as a "
+                "whole; use gaze_angle, images or cross_encoder"
+            )
+
+    def check_tail(self, task: Task) -> None:
+        """Refuse a cut that leaves the server nothing to train."""
+        if not self.back(task).init().layout.n:
+            last = stages_of(task.network)[-1]
+            raise ConfigError(
+                f"{self.module}: a cut after '{self.cut or last}' leaves the server nothing to "
+                f"train; name one of {', '.join(stages_of(task.network)[:-1])}"
             )
 
     def parts(self, task: Task) -> tuple[Piece, ...]:
@@ -141,6 +162,37 @@ class Splitting(Method[P, H]):
         """Predict with the server's layers behind the client's."""
         return {"tail": s.tail}
 
+    def model_on(self, c: H, msg: Message, site: Site) -> Params:
+        """Predict with the common first layers, and the server's behind them."""
+        return Params.join(msg["front"], msg["tail"])
+
+
+@dataclass(frozen=True)
+class Splitting(Cutting[P, H]):
+    """A method whose clients and server train batch by batch.
+
+    `number` is how smashed data and their gradients travel. `weights` is how clients are averaged.
+    `ahead` is how many batches a client sends before the first gradient comes back: with one or
+    more, it computes while the server does, by layers that have missed as many steps.
+    """
+
+    number: Number = "float32"
+    weights: Literal["equal", "samples"] = "equal"
+    ahead: Annotated[int, Ge(0)] = 0
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {
+        "train": Exposed(
+            "each", ("smashed", "labels"), metrics=(), raw=True, down=("front", "gradient")
+        ),
+        "release": Exposed(trees=("front",), metrics=(), down=()),
+    }
+
+    def round(self, s: P, cohort: Sequence[ClientId]) -> Conversation[Any]:
+        """Serve everybody at once, then average the copies and the clients' layers."""
+        served = yield from attend([[client] for client in cohort], tail=s.tail)
+        got = yield from release("release", served.clients, self.offer(s, ""))
+        return Parts(s.front + got.mean("front"), s.tail + served.sum.mean("tail"))
+
     def lesson(
         self, client: ClientId, copy: Copy, first: Mapping[str, Params] | None = None
     ) -> Conversation[None]:
@@ -150,14 +202,14 @@ class Splitting(Method[P, H]):
         """
         coming = yield from self.opening(client, first)
         while len(smashed := (yield from heard(client, (said := coming.popleft())["smashed"]))):
-            batch = {SMASHED: smashed, **said["labels"]}
+            batch = {SMASHED: smashed, **(yield from columns(client, said["labels"], smashed))}
             done = yield from step(copy.tail, copy.optimiser, batch, self.local, self.back, SMASHED)
             copy.tail, copy.optimiser = done.params, done.optimiser
             copy.losses.append(done.loss)
             assert done.gradient is not None
             pull = {"gradient": closed(done.gradient, self.number)}
             coming.append((yield from ask(client, "train", pull)))
-        copy.examples += float(said["labels"]["examples"])
+        copy.examples += yield from examples(client, said["labels"])
 
     def opening(
         self, client: ClientId, first: Mapping[str, Params] | None = None
@@ -215,10 +267,6 @@ class Splitting(Method[P, H]):
         weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
         return Half(), reply(weight, front=c.front - c.start)
 
-    def model_on(self, c: H, msg: Message, site: Site) -> Params:
-        """Predict with the common first layers, and the server's behind them."""
-        return Params.join(msg["front"], msg["tail"])
-
 
 def nth(data: Samples, local: Local, site: Site, at: int) -> Tensor | None:
     """Return the sample numbers of a batch as a fit would draw them, None after the last."""
@@ -265,8 +313,33 @@ def opened(sent: Params) -> Tensor:
 
 
 def heard(client: ClientId, sent: Params) -> Conversation[Tensor]:
-    """Return what a client sent, or silence it: no guard sees a scale that is NaN or infinite."""
+    """Return what a client sent, or silence it: no guard looks into raw data."""
+    names = list(sent)
+    fits = names == ["values"] or (names == ["values", "scale"] and _is_scale(sent["scale"]))
+    if not fits:
+        yield from silence(client, f"names: it sent {', '.join(names) or 'nothing'} as raw data")
     values = opened(sent)
-    if "scale" in sent and not is_finite(values):
+    if len(names) > 1 and not is_finite(values):
         yield from silence(client, "finite: it sent NaN or infinity")
     return values
+
+
+def _is_scale(scale: Tensor) -> bool:
+    """Tell whether these are the four bytes of a scale, as integers."""
+    return scale.numel() * scale.element_size() == 4 and not scale.is_floating_point()
+
+
+def columns(client: ClientId, sent: Params, smashed: Tensor) -> Conversation[dict[str, Tensor]]:
+    """Return what a client sent beside smashed data, a row for each of theirs, or silence it."""
+    found = dict(sent)
+    if any(not column.ndim or len(column) != len(smashed) for column in found.values()):
+        yield from silence(client, f"shape: its columns have not {len(smashed)} rows")
+    return found
+
+
+def examples(client: ClientId, sent: Params) -> Conversation[float]:
+    """Return how many examples a client says it has, or silence it."""
+    count = float(sent["examples"]) if list(sent) == ["examples"] and sent.flat.numel() == 1 else -1
+    if not 0 <= count <= HEAVIEST:
+        yield from silence(client, "weight: it did not say how many examples it has")
+    return count

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from vergence.engines.desk import Desk
 
 
+UNFIT = "shape: the server's layers cannot take it"
+"""Begins the reason why what a client sent could not be computed with."""
+
+
 @dataclass
 class Seat:
     """A client that is being served: what it keeps, what travelled, and why it was silenced."""
@@ -90,8 +94,8 @@ class Session:
         self.last.steps += isinstance(ask, Step)
         try:
             return self.worker.answer(ask, self.job.progress)
-        except RuntimeError as error:
-            self.last.fault = f"shape: the server's layers cannot take it ({str(error)[:60]})"
+        except (RuntimeError, LookupError, ValueError, TypeError) as error:
+            self.last.fault = f"{UNFIT} ({type(error).__name__}: {str(error)[:60]})"
             raise Silent(self.last.call.client) from None
 
     def _ask(self, request: Request) -> dict[str, Sealed]:

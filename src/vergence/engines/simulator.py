@@ -15,6 +15,7 @@ from vergence.core.stream import Stream
 from vergence.core.wire import Aggregate, Message, Sealed, Sum, size
 from vergence.engines.job import Call, Job, Receipt
 from vergence.engines.presence import Presence
+from vergence.engines.session import UNFIT
 from vergence.engines.shelf import Registry
 from vergence.engines.workers import Crew
 from vergence.errors import ConfigError
@@ -124,6 +125,9 @@ class Simulator:
         for result in self._in_order(job):
             whole.merge(result.sum)
             receipts |= {receipt.client: receipt for receipt in result.receipts}
+        unfit = [r.status for r in receipts.values() if UNFIT in r.status]
+        if unfit and len(unfit) == len(receipts):
+            raise ConfigError(f"nobody could be served, which is no client's fault: {unfit[0]}")
         told: dict[str, list[float]] = {}
         for client in (client for group in ask.groups for client in group):
             receipt = receipts.get(client) or Receipt(client, "lost", down={})

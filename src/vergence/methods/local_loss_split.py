@@ -7,11 +7,23 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from vergence.core.conversation import ClientId, Conversation, ask, attend, forward, release, step
+from vergence.core.conversation import ClientId, Conversation, ask, forward, step
 from vergence.core.method import Exposed
 from vergence.core.params import Params
 from vergence.core.site import Batch, Site
-from vergence.core.splitting import FRESH, Copy, Half, Parts, Splitting, closed, heard, labels, nth
+from vergence.core.splitting import (
+    FRESH,
+    Copy,
+    Half,
+    Parts,
+    Splitting,
+    closed,
+    columns,
+    examples,
+    heard,
+    labels,
+    nth,
+)
 from vergence.core.stages import SMASHED, Cut, Piece, Staged
 from vergence.core.task import Model, Task
 from vergence.core.wire import Message, Reply, reply
@@ -73,8 +85,9 @@ class LocalLossSplit(Splitting[Parts, Half]):
     }
 
     def check(self, task: Task) -> None:
-        """Refuse `ahead`: no gradient comes back, so nobody waits for one."""
+        """Refuse `ahead`, as nobody waits for a gradient, and a server without layers."""
         super().check(task)
+        self.check_tail(task)
         if self.ahead:
             raise ConfigError(
                 f"local_loss_split: nobody waits for a gradient; leave out ahead = {self.ahead}"
@@ -88,23 +101,18 @@ class LocalLossSplit(Splitting[Parts, Half]):
         """Start from the task's initial model and a fresh probe."""
         return Parts(self.probing(task).init(), self.back(task).init())
 
-    def round(self, s: Parts, cohort: Sequence[ClientId]) -> Conversation[Parts]:
-        """Serve everybody at once, then average the copies and the clients' layers."""
-        served = yield from attend([[client] for client in cohort], tail=s.tail)
-        got = yield from release("release", served.clients, self.offer(s, ""))
-        return Parts(s.front + got.mean("front"), s.tail + served.sum.mean("tail"))
-
     def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
         """Train one copy on what one client sends."""
         copy = Copy(held["tail"].copy())
         said = yield from ask(clients[0], "train", None)
         while len(smashed := (yield from heard(clients[0], said["smashed"]))):
-            batch = {SMASHED: smashed, **said["labels"]}
+            told = yield from columns(clients[0], said["labels"], smashed)
+            batch = {SMASHED: smashed, **told}
             done = yield from step(copy.tail, copy.optimiser, batch, self.local, self.back)
             copy.tail, copy.optimiser = done.params, done.optimiser
             copy.losses.append(done.loss)
             said = yield from ask(clients[0], "train", {})
-        copy.examples = float(said["labels"]["examples"])
+        copy.examples = yield from examples(clients[0], said["labels"])
         return copy.told(self.weights, tail=copy.tail - held["tail"])
 
     def on_train(self, c: Half, msg: Message, site: Site) -> Conversation[tuple[Half, Reply]]:

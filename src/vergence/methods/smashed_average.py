@@ -11,7 +11,7 @@ from vergence.core.conversation import ClientId, Conversation, aggregate, collec
 from vergence.core.method import Exposed
 from vergence.core.params import Params
 from vergence.core.site import Site
-from vergence.core.splitting import FRESH, Half, Parts, Splitting, labels
+from vergence.core.splitting import FRESH, Cutting, Half, Parts, labels
 from vergence.core.stages import SMASHED
 from vergence.core.task import Task
 from vergence.core.wire import Message, Reply, reply
@@ -26,7 +26,7 @@ class Blended(Parts):
 
 
 @dataclass(frozen=True)
-class SmashedAverage(Splitting[Blended, Half]):
+class SmashedAverage(Cutting[Blended, Half]):
     """Train the server's layers on sample-by-sample averages of smashed data and labels.
 
     The first layers are random, the same for everybody, and stay so. For every batch number q the
@@ -36,8 +36,6 @@ class SmashedAverage(Splitting[Blended, Half]):
 
     Args:
         cut: the stage after which the network is cut; default: the network's own choice.
-        number: always float32 here: sums travel.
-        weights: always equal here.
         alike: clients draw batch q from the q-th part of their samples by the last label, and sort
             it by the first, so that what is averaged has similar labels.
 
@@ -52,16 +50,11 @@ class SmashedAverage(Splitting[Blended, Half]):
     }
 
     def check(self, task: Task) -> None:
-        """Refuse options that have no meaning here."""
+        """Refuse a pass of so many steps, and a server without layers."""
         super().check(task)
         if self.local.steps is not None:
             raise ConfigError("smashed_average makes whole passes; give local.epochs, not steps")
-        if (self.number, self.weights, self.ahead) != ("float32", "equal", 0):
-            raise ConfigError(
-                f"smashed_average sums float32, counts everybody equally and sends nothing back; "
-                f"leave out number = '{self.number}', weights = '{self.weights}' and ahead = "
-                f"{self.ahead}"
-            )
+        self.check_tail(task)
 
     def server(self, task: Task) -> Blended:
         """Start from the task's initial model."""

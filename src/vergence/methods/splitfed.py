@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vergence.core.conversation import ClientId, Conversation, attend, release
+from vergence.core.conversation import ClientId, Conversation
 from vergence.core.params import Params
 from vergence.core.splitting import Copy, Half, Parts, Splitting
 from vergence.core.wire import Reply
@@ -28,12 +28,6 @@ class SplitFed(Splitting[Parts, Half]):
     Differs: optimisers live through a round, on both sides; the public code makes the server's
     anew for every batch.
     """
-
-    def round(self, s: Parts, cohort: Sequence[ClientId]) -> Conversation[Parts]:
-        """Serve everybody at once, then average the copies and the clients' layers."""
-        served = yield from attend([[client] for client in cohort], tail=s.tail)
-        got = yield from release("release", served.clients, self.offer(s, ""))
-        return Parts(s.front + got.mean("front"), s.tail + served.sum.mean("tail"))
 
     def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
         """Train one copy with one client."""

@@ -5,13 +5,33 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
-from vergence.core.conversation import ClientId, Conversation, ask, attend, forward, release, step
+from vergence.core.conversation import (
+    ClientId,
+    Conversation,
+    ask,
+    attend,
+    forward,
+    release,
+    silence,
+    step,
+)
 from vergence.core.fitting import OptimiserState
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
 from vergence.core.site import Site
-from vergence.core.splitting import FRESH, Copy, Half, Parts, Splitting, closed, heard, opened
+from vergence.core.splitting import (
+    FRESH,
+    Copy,
+    Half,
+    Parts,
+    Splitting,
+    closed,
+    columns,
+    heard,
+    opened,
+)
 from vergence.core.stages import PULL, SMASHED, Piece, pieces, reading, stages_of
 from vergence.core.task import Task
 from vergence.core.wire import Message, Reply, reply
@@ -78,6 +98,7 @@ class SplitFedU(Splitting[Ends, EndHalf]):
     def check(self, task: Task) -> None:
         """Refuse a cut with which the server would need the head pose, or another's column."""
         Method.check(self, task)
+        self.check_inputs(task)
         if self.weights == "samples" and self.local.steps is not None:
             raise ConfigError(
                 "splitfed_u: with weights = 'samples' the server counts the samples it sees; give "
@@ -91,10 +112,12 @@ class SplitFedU(Splitting[Ends, EndHalf]):
                 f"splitfed_u: the server's stages {stages} take what must stay with the client "
                 f"({', '.join(asked)}); name an earlier stage with last = ..."
             )
-
-    def back(self, task: Task) -> Piece:
-        """Return the server's part of the network."""
-        return self.parts(task)[1]
+        if not self.last_piece(task).init().layout.n:
+            raise ConfigError(
+                f"splitfed_u: last = '{self.last}' leaves the client no last layers: the server "
+                f"would make the predictions; name one of "
+                f"{', '.join(stages_of(task.network)[:-1])}"
+            )
 
     def last_piece(self, task: Task) -> Piece:
         """Return the clients' last layers."""
@@ -125,10 +148,13 @@ class SplitFedU(Splitting[Ends, EndHalf]):
         copy, client = Copy(held["tail"].copy()), clients[0]
         coming = yield from self.opening(client)
         while len(smashed := (yield from heard(client, (said := coming.popleft())["smashed"]))):
-            batch = {SMASHED: smashed, **said["public"]}
+            batch = {SMASHED: smashed, **(yield from columns(client, said["public"], smashed))}
             t = yield from forward(copy.tail, batch, self.back)
             told = yield from ask(client, "judge", {"t": closed(t, self.number)})
-            pulled = {**batch, PULL: (yield from heard(client, told["pull"]))}
+            pull = yield from heard(client, told["pull"])
+            if pull.shape != t.shape:
+                yield from silence(client, "shape: its gradient is not of what it was sent")
+            pulled = {**batch, PULL: pull}
             done = yield from step(
                 copy.tail, copy.optimiser, pulled, self.local, self.back, SMASHED
             )
@@ -151,7 +177,7 @@ class SplitFedU(Splitting[Ends, EndHalf]):
         assert c.front is not None
         batch = site.train.take(rows)
         smashed = yield from forward(c.front, batch, self.front)
-        public = Params.named(**{name: batch[name] for name in needed(self.back(site.task))})
+        public = Params.named(**{name: alike(batch[name]) for name in needed(self.back(site.task))})
         return c, reply(smashed=closed(smashed, self.number), public=public)
 
     def on_judge(self, c: EndHalf, msg: Message, site: Site) -> Conversation[tuple[EndHalf, Reply]]:
@@ -180,3 +206,8 @@ class SplitFedU(Splitting[Ends, EndHalf]):
 def needed(middle: Piece) -> tuple[str, ...]:
     """Return the names of the columns that the server's stages take."""
     return middle.task.beside if reading(middle) else ()
+
+
+def alike(column: Tensor) -> Tensor:
+    """Return which rows are alike, as numbers from 0: not what they are."""
+    return column.unique(return_inverse=True)[1]

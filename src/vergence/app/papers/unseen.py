@@ -25,7 +25,9 @@ from vergence.app.runs import read as read_study
 from vergence.app.saved import read_saved
 from vergence.core.params import Params
 from vergence.core.pruning import Pruning, stored_bytes
+from vergence.core.task import Task
 from vergence.errors import ConfigError
+from vergence.tasks.cross_encoder import CrossEncoder
 
 UNSEEN = 5
 """So many people, the last of the data, are kept out of one training; a third if there are few."""
@@ -163,19 +165,25 @@ def few_shot(part: Part, experiment: Experiment, out: Path) -> Result:
         for seed in run.seeds:
             scene = unlabelled.Scene(strange.judge(people[0], seed), people, SHOTS)
             judge = scene.judge
-            add(run.label + part.suffix, read_off(scene, judge.model(people[0], known=False)))
+            model = judge.model(people[0], known=False)
+            add(run.label + part.suffix, read_off(scene, model, apart(judge.saved.task)))
             if part.rows:
                 mean, random, alone = part.rows
                 add(mean, scene.constant())
-                add(random, read_off(scene, judge.saved.task.init()))
+                add(random, read_off(scene, judge.saved.task.init(), False))
                 add(alone, scene.supervised())
     scores = {label: {ERROR: means(values)} for label, values in found.items()}
     return Result(scores, study, lower=frozenset({ERROR}))
 
 
-def read_off(scene: unlabelled.Scene, params: Params) -> unlabelled.Errors:
-    """Return the errors of the small network on gaze codes."""
-    wanted = (unlabelled.CODES[0], unlabelled.READERS[0])
+def apart(task: Task) -> bool:
+    """Tell whether a task gives the gaze code a meaning of its own; of other codes all is read."""
+    return isinstance(task, CrossEncoder) or bool(getattr(task, "equal", 0))
+
+
+def read_off(scene: unlabelled.Scene, params: Params, gaze: bool) -> unlabelled.Errors:
+    """Return the errors of the small network on gaze codes, or on whole codes."""
+    wanted = (unlabelled.CODES[0 if gaze else 1], unlabelled.READERS[0])
     return next(errors for *kind, errors in scene.encoder(params) if tuple(kind) == wanted)
 
 
