@@ -1,6 +1,8 @@
 # Everything sets itself up: a bare machine needs Python 3.11 (or newer) and make.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN    := .venv/bin
+# Files of tests go to a process per core, four at most; each file's tests stay together.
+SHARED := -n auto --maxprocesses 4 --dist loadfile
 
 help: ## show this help
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -22,14 +24,14 @@ demo: setup ## train on 15 real viewers, print the table, write the report and a
 	$(BIN)/vergence predict runs/demo/fedcpf src/vergence/data/samples/aria/adt/rgb_upright.mp4 --out runs/demo/aria_adt.mp4
 
 test: setup ## run the tests, less than five minutes
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SHARED)
 
 check: setup ## lint, types, import contracts, slow tests, every command of README and docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest $(SHARED) -m slow
 
 results: demo ## run every experiment and rewrite docs/results (needs the research data; an hour)
 	for e in osie mpiigaze_crops ego_synthetic gazecom; do \
