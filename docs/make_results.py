@@ -16,9 +16,11 @@ from PIL import Image
 from rich.console import Console
 
 from vergence.app import compare
+from vergence.app import unlabelled as codes
 from vergence.app.anatomy import tell
 from vergence.app.config import load
 from vergence.app.crossing import cross
+from vergence.app.plot_swaps import swaps
 from vergence.app.report import figure
 from vergence.app.runs import Run, Study
 from vergence.app.style import metric_name, title
@@ -226,6 +228,37 @@ def reproduced(folder: Path) -> None:
         print(f"docs/results/{name}.md")
 
 
+def unlabelled(folder: Path) -> None:
+    """Write the page of encoders trained without labels in FOLDER/*/people/n15: table, picture."""
+    runs = sorted(folder.glob("*/people/n15/seed0"))
+    tables = []
+    for source in ("all", "first"):
+        options = codes.Options(source=source)
+        with io.StringIO() as text:
+            found = codes.unlabelled(runs, folder / f"{source}.csv", options, Console(file=text))
+        tables.append(codes.block(found, options).markdown())
+    swapped = folder / "cross" / "people" / "n15" / "seed0" / "fedavg"
+    swaps(swapped, folder / "swaps.png")
+    shrink(folder / "swaps.png", PAGES / "unlabelled.jpg", 1000)
+    text = f"""# Gaze learned without labels
+
+`vergence evaluate people experiments/unlabelled_*.toml --people 15 --unseen 5` for the Cross-Encoder (`cross`),
+the auto-encoder (`auto_encoder`, and `efc` with the equal-feature constraint), SimCLR and BYOL, then `vergence
+unlabelled` on the runs. 15 synthetic people, {load(swapped.parent / "config.toml", ()).plan.rounds} rounds of 2 epochs, 1 seed, both federated (FedAvg)
+and in a data centre; the same encoder, people, rounds and rates for all. No label is used but those of the shots.
+
+{"".join(tables)}
+*gaze code*: the 12 values in which the Cross-Encoder and EFC put gaze; for the others they are the last 12 of 44.
+*both codes*: all 44. *network* and *ridge* are what reads them, with the head pose beside them.
+
+![swapped codes](unlabelled.jpg)
+
+A stranger's eyes drawn again by the federated Cross-Encoder (`vergence swaps`): what should change with the gaze code
+is where the iris is, and with the eye code everything else.
+"""
+    (PAGES / "unlabelled.md").write_text(text)
+
+
 given_folders = [Path(name) for name in sys.argv[1:]]
 recipes = [f for f in given_folders if f.name.startswith("recipe_") and long(f).exists()]
 if recipes:
@@ -233,6 +266,9 @@ if recipes:
 for given in given_folders:
     if given.parent.name == "reproduce":
         reproduced(given)
+        continue
+    if given.name == "unlabelled":
+        unlabelled(given)
         continue
     if given.name == "cross_eye":
         crossed(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,12 +13,11 @@ import numpy as np
 import torch
 from annotated_types import Ge
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vergence.app.blocks import Block
 from vergence.app.curves import write_csv
 from vergence.app.newcomers import Judge, Unseen, unseen
 from vergence.app.runs import Run, read
@@ -274,7 +274,7 @@ def unlabelled(folders: Sequence[Path], out: Path, options: Options, console: Co
     }
     found = Found(people, errors)
     write_csv(out, HEADS, lines)
-    show(found, options, console)
+    block(found, options).show(console)
     console.print(f"numbers: {out}", soft_wrap=True)
     return found
 
@@ -304,6 +304,8 @@ def _name(run: Run) -> str:
     task = run.results["task"]
     if task == "siamese":
         task = "byol" if '"byol"' in run.config else "simclr"
+    elif "equal" in tomllib.loads(run.config)["task"]:
+        task = "auto_encoder EFC"
     method = METHOD_NAMES.get(run.method, run.method)
     return f"{task} {method if run.label == run.method else run.label}"
 
@@ -321,28 +323,25 @@ def _accept(run: Run, strangers: Unseen, people: tuple[str, ...]) -> None:
         )
 
 
-def show(found: Found, options: Options, console: Console) -> None:
-    """Print means and 95 % intervals over people, encoders as rows, codes and readers as columns.
+def block(found: Found, options: Options) -> Block:
+    """Return means and 95 % intervals over people: encoders as rows, codes and readers as columns.
 
     Rows that have neither code nor reader stand in the first column.
     """
     kinds = [(code, reader) for code in CODES for reader in READERS]
-    grid = Table("", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for code, reader in kinds:
-        grid.add_column(f"{code}, {reader}", justify="right")
+    lines = []
     for name in dict.fromkeys(name for name, _, _ in found.errors):
         alone = found.errors.get((name, "", ""))
         cells = [alone, None, None, None] if alone is not None else [
             found.errors[name, *kind] for kind in kinds
         ]  # fmt: skip
-        grid.add_row(name, *map(_cell, cells))
+        lines.append([name, *map(_cell, cells)])
     whose = "across all people" if options.source == "all" else "of one person"
-    console.print(
-        f"\nangle error in degrees on {len(found.people)} unseen people after {options.shots} "
-        f"shots drawn {whose}: mean and 95 % interval over people, {options.draws} draws",
-        style="bold", soft_wrap=True,
-    )  # fmt: skip
-    console.print(grid)
+    heading = (
+        f"angle error in degrees on {len(found.people)} unseen people after {options.shots} shots "
+        f"drawn {whose}: mean and 95 % interval over people, {options.draws} draws"
+    )
+    return Block(heading, ["", *(f"{code}, {reader}" for code, reader in kinds)], lines, 1)
 
 
 def _cell(errors: NDArray[np.float64] | None) -> str:
