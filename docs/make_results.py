@@ -240,21 +240,24 @@ def unlabelled(folder: Path) -> None:
     swapped = folder / "cross" / "people" / "n15" / "seed0" / "fedavg"
     swaps(swapped, folder / "swaps.png")
     shrink(folder / "swaps.png", PAGES / "unlabelled.jpg", 1000)
+    rounds = load(swapped.parent / "config.toml", ()).plan.rounds
     text = f"""# Gaze learned without labels
 
-`vergence evaluate people experiments/unlabelled_*.toml --people 15 --unseen 5` for the Cross-Encoder (`cross`),
-the auto-encoder (`auto_encoder`, and `efc` with the equal-feature constraint), SimCLR and BYOL, then `vergence
-unlabelled` on the runs. 15 synthetic people, {load(swapped.parent / "config.toml", ()).plan.rounds} rounds of 2 epochs, 1 seed, both federated (FedAvg)
-and in a data centre; the same encoder, people, rounds and rates for all. No label is used but those of the shots.
+`vergence evaluate people experiments/unlabelled_*.toml --people 15 --unseen 5` for the Cross-Encoder
+(`cross`), the auto-encoder (`auto_encoder`, and `efc` with the equal-feature constraint), SimCLR and
+BYOL, then `vergence unlabelled` on the runs. 15 synthetic people, {rounds} rounds of 2 epochs, 1 seed,
+both federated (FedAvg) and in a data centre; the same encoder, people, rounds and rates for all. No
+label is used but those of the shots.
 
 {"".join(tables)}
-*gaze code*: the 12 values in which the Cross-Encoder and EFC put gaze; for the others they are the last 12 of 44.
-*both codes*: all 44. *network* and *ridge* are what reads them, with the head pose beside them.
+*gaze code*: the 12 values in which the Cross-Encoder and EFC put gaze; for the others they are the
+last 12 of 44. *both codes*: all 44. *network* and *ridge* are what reads them, with the head pose
+beside them.
 
 ![swapped codes](unlabelled.jpg)
 
-A stranger's eyes drawn again by the federated Cross-Encoder (`vergence swaps`): what should change with the gaze code
-is where the iris is, and with the eye code everything else.
+A stranger's eyes drawn again by the federated Cross-Encoder (`vergence swaps`): what should change
+with the gaze code is where the iris is, and with the eye code everything else.
 """
     (PAGES / "unlabelled.md").write_text(text)
 
