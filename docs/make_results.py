@@ -231,12 +231,12 @@ def reproduced(folder: Path) -> None:
 def unlabelled(folder: Path) -> None:
     """Write the page of encoders trained without labels in FOLDER/*/people/n15: table, picture."""
     runs = sorted(folder.glob("*/people/n15/seed0"))
-    tables = []
+    tables = ""
     for source in ("all", "first"):
         options = codes.Options(source=source)
         with io.StringIO() as text:
             found = codes.unlabelled(runs, folder / f"{source}.csv", options, Console(file=text))
-        tables.append(codes.block(found, options).markdown())
+        tables += codes.block(found, options).markdown() + "\n"
     swapped = folder / "cross" / "people" / "n15" / "seed0" / "fedavg"
     swaps(swapped, folder / "swaps.png")
     shrink(folder / "swaps.png", PAGES / "unlabelled.jpg", 1000)
@@ -249,7 +249,7 @@ BYOL, then `vergence unlabelled`. 15 synthetic people, {rounds} rounds of 2 epoc
 federated (FedAvg) and in a data centre; the same encoder, people, rounds and rates for all. No
 label is used but those of the shots.
 
-{"".join(tables)}
+{tables}
 *gaze code*: the 12 values in which the Cross-Encoder and EFC put gaze; for the others they are the
 last 12 of 44. *both codes*: all 44. *network* and *ridge* are what reads them, with the head pose
 beside them.
