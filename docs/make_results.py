@@ -243,10 +243,10 @@ def unlabelled(folder: Path) -> None:
     rounds = load(swapped.parent / "config.toml", ()).plan.rounds
     text = f"""# Gaze learned without labels
 
-`vergence evaluate people experiments/unlabelled_*.toml --people 15 --unseen 5` for Cross-Encoder
-(`cross`), the auto-encoder (`auto_encoder`, `efc` with the equal-feature constraint), SimCLR and
-BYOL, then `vergence unlabelled`. 15 synthetic people, {rounds} rounds of 2 epochs, 1 seed, both
-federated (FedAvg) and in a data centre; the same encoder, people, rounds and rates for all. No
+`vergence evaluate people experiments/unlabelled_cross.toml --people 15 --unseen 5`, Cross-Encoder
+(`cross`), and likewise the auto-encoder (`auto_encoder`, `efc` with the equal-feature constraint),
+SimCLR and BYOL, then `vergence unlabelled`. 15 synthetic people, {rounds} rounds of 2 epochs, 1 seed,
+both federated (FedAvg) and in a data centre; the same encoder, people, rounds and rates for all. No
 label is used but those of the shots.
 
 {tables}
