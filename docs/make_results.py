@@ -245,9 +245,9 @@ def unlabelled(folder: Path) -> None:
 
 `vergence evaluate people experiments/unlabelled_cross.toml --people 15 --unseen 5`, Cross-Encoder
 (`cross`), and likewise the auto-encoder (`auto_encoder`, `efc` with the equal-feature constraint),
-SimCLR and BYOL, then `vergence unlabelled`. 15 synthetic people, {rounds} rounds of 2 epochs, 1 seed,
-both federated (FedAvg) and in a data centre; the same encoder, people, rounds and rates for all. No
-label is used but those of the shots.
+SimCLR and BYOL, then `vergence unlabelled`. 15 synthetic people, {rounds} rounds of 2 epochs, 1
+seed, both federated (FedAvg) and in a data centre; the same encoder, people, rounds and rates
+for all. No label is used but those of the shots.
 
 {tables}
 *gaze code*: the 12 values in which the Cross-Encoder and EFC put gaze; for the others they are the
