@@ -219,7 +219,7 @@ def reproduced(folder: Path) -> None:
     """Copy the reports of `vergence reproduce --out FOLDER`: a page per table."""
     for report in sorted(folder.rglob("report.md")):
         name = "_".join(("reproduce", *report.parent.relative_to(folder).parts, folder.name))
-        text = report.read_text()
+        text = report.read_text().replace(f"{ROOT}/", "")
         for picture in report.parent.glob("*.png"):
             if f"]({picture.name})" in text:
                 shutil.copy(picture, PAGES / f"{name}.png")
