@@ -164,7 +164,7 @@ def told(table: Capability) -> list[dict[str, str]]:
     for cell in table.cells:
         for at, row in enumerate(table.rows):
             ours = "" if cell.missing else cell.found[at]()
-            verdict = "holds" if ours == cell.printed[at] else "does not hold (contradicted)"
+            verdict = "holds" if ours == cell.printed[at] else "contradicted"
             found.append({
                 "text": f"{cell.head}: {row} {cell.printed[at]}", "method": cell.head, "row": row,
                 "printed": cell.printed[at], "ours": ours,

@@ -26,8 +26,8 @@ from vergence.metrics.intervals import interval
 
 COLOUR = {
     "holds": "green",
-    "does not hold (contradicted)": "red",
-    "does not hold (not shown)": "yellow",
+    "contradicted": "red",
+    "not shown": "yellow",
     "not testable here": "yellow",
 }
 EXTREMES = {"best": min, "worst": max}

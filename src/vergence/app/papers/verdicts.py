@@ -18,13 +18,11 @@ from vergence.metrics.statistics import ALPHA, tost
 TIE = 1e-12
 """Differences below the rounding of a mean of float64 count as equal."""
 
-Word = Literal[
-    "holds", "does not hold (contradicted)", "does not hold (not shown)", "not testable here"
-]
+Word = Literal["holds", "contradicted", "not shown", "not testable here"]
 KINDS: Mapping[str, str] = {
     "holds": "hold",
-    "does not hold (contradicted)": "contradicted",
-    "does not hold (not shown)": "not shown",
+    "contradicted": "contradicted",
+    "not shown": "not shown",
     "not testable here": "not testable",
 }
 """Verdict -> how it is counted."""
@@ -136,9 +134,9 @@ def _word(found: Sequence[Difference]) -> tuple[Word, str]:
     against = [d for d in found if d.word == "opposite"]
     open_ = [d for d in found if d.word == "none"]
     if against:
-        return "does not hold (contradicted)", f"opposite found against {_rivals(against)}"
+        return "contradicted", f"opposite found against {_rivals(against)}"
     if open_:
-        return "does not hold (not shown)", f"no difference shown here against {_rivals(open_)}"
+        return "not shown", f"no difference shown here against {_rivals(open_)}"
     return "holds", "every interval excludes 0 on the claimed side"
 
 
@@ -149,16 +147,16 @@ def _alike(claim: Claim, found: Sequence[Difference]) -> tuple[Word, str]:
         most = max(found, key=lambda d: d.most)
         if most.most <= limit:
             return "holds", f"for everybody {told}; at most {most.most:.2g}"
-        return "does not hold (contradicted)", f"{most.most:.2g} apart from {most.rival}"
+        return "contradicted", f"{most.most:.2g} apart from {most.rival}"
     if any(math.isnan(d.alike) for d in found):
         return "not testable here", "one person: nothing is known about the spread over people"
     ps = "two one-sided t tests, p = " + ", ".join(f"{d.alike:.2g}" for d in found)
     apart = [d for d in found if d.lo > limit or d.hi < -limit]
     if apart:
-        return "does not hold (contradicted)", f"not {told} of {_rivals(apart)}: {ps}"
+        return "contradicted", f"not {told} of {_rivals(apart)}: {ps}"
     open_ = [d for d in found if d.alike >= ALPHA]
     if open_:
-        return "does not hold (not shown)", f"not shown to be {told} of {_rivals(open_)}: {ps}"
+        return "not shown", f"not shown to be {told} of {_rivals(open_)}: {ps}"
     return "holds", f"{told}: {ps}"
 
 
