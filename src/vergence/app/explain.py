@@ -120,6 +120,10 @@ def learns(method: Method, task: Task) -> Table:
         table.add_row("server", f"{', '.join(columns)} of every sample it is told of")
     if any("smashed" in e.trees for e in method.exposure.values()):
         table.add_row("beware", "pictures can be rebuilt from smashed data (see split_learning.md)")
+    ends = method.exposure.get("judge")
+    if ends is not None and "pull" in ends.trees:
+        what = "pictures (from end)" if task.stays else "labels (from pull and end)"
+        table.add_row("server, by computing", f"{what}: not sent, but it averages end")
     secrets = ["raw frames", "eye images", *([] if columns else ["gaze"]), "validation scores"]
     secrets += ["personal entries"] if personal(method.client(task)) else []
     table.add_row("nobody else", ", ".join(secrets))

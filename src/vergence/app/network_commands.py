@@ -89,6 +89,7 @@ def swaps(
     from vergence.app.plot_swaps import swaps as draw
 
     draw(folder, out_, columns, person)
+    out.print(f"figure: {out_}", soft_wrap=True)
 
 
 def prune(

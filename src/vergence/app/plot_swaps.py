@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vergence.app.newcomers import unseen
+from vergence.app.runs import read
 from vergence.app.style import MUTED, canvas, figure_format, save, styled
 from vergence.app.unlabelled import Options as Evaluation
 from vergence.app.unlabelled import Scene
 from vergence.errors import ConfigError
-from vergence.tasks.cross_encoder import CrossEncoder, pixels
+from vergence.tasks.cross_encoder import pixels
 
 GIVEN, OTHER, TWIN = "input", "another glance", "other eye"
 DRAWN, EYE, GAZE, TWIN_GAZE = (
@@ -42,11 +43,15 @@ def swaps(folder: Path, out: Path, columns: int = 6, person: str | None = None) 
         ConfigError: another task, an unknown person, or rows of single eyes.
     """
     figure_format(out)
+    task = read(folder).runs[0].results["task"]
+    if task != "cross_encoder":
+        raise ConfigError(
+            f"{folder} is of task '{task}'; only a cross_encoder has codes to swap "
+            "(docs/unlabelled.md)"
+        )
     strangers = unseen(folder, person or "all")
     who = next(iter(strangers.folders))
     judge = strangers.judge(who)
-    if not isinstance(judge.saved.task, CrossEncoder):
-        raise ConfigError(f"{folder}: the picture of swaps is for runs of task cross_encoder")
     network = Scene(judge, (who,), Evaluation()).network(judge.model(who, known=False))
     samples = judge.ready.people[who].test
     eyes = pixels(dict(samples.columns))

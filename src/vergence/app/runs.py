@@ -273,6 +273,10 @@ def read(folder: Path | str) -> Study:
         if not runs:
             raise StateError(f"{folder / 'index.json'} lists no run; start one with vergence run")
         return Study(folder, runs, _priors(folder, index.get("priors")))
+    if not folder.is_dir():
+        beside = sorted(p.name for p in folder.parent.glob("*") if p.is_dir())
+        there = f"; in {folder.parent} there are: {', '.join(beside)}" if beside else ""
+        raise StateError(f"there is no folder {folder}{there}")
     if not (folder / "results.json").exists():
         raise StateError(
             f"{folder} holds no results (no index.json, no results.json); "

@@ -101,10 +101,12 @@ def lesson(part: Hops, batches: int, ahead: int) -> float:
     return device
 
 
-def seconds(choice: Choice, load: Load, speeds: Speeds, ahead: int = 0) -> float:
+def seconds(
+    choice: Choice, load: Load, speeds: Speeds, ahead: int = 0, number: str = "float32"
+) -> float:
     """Return how long a client's round takes, its layers' way down and up included (float32)."""
     layers = 8e-6 * WORD * choice.client.parameters * (1 / speeds.up + 1 / speeds.down)
     layers += 2e-3 * speeds.delay
     if not choice.values:
         return layers + load.samples * choice.flops / (speeds.device * 1e9)
-    return layers + lesson(hops(choice, load, speeds), round(load.batches), ahead)
+    return layers + lesson(hops(choice, load, speeds, number), round(load.batches), ahead)

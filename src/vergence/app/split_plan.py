@@ -68,9 +68,9 @@ class Plan:
         each = 2 * choice.sample("float32") + choice.beside
         return max(0.0, saved / each) if each else math.nan
 
-    def seconds(self, choice: Choice, ahead: int = 0) -> float:
+    def seconds(self, choice: Choice, ahead: int = 0, number: str = "float32") -> float:
         """Return how long a person's round takes."""
-        return seconds(choice, self.load, self.speeds, ahead)
+        return seconds(choice, self.load, self.speeds, ahead, number)
 
     def blocks(self) -> list[Block]:
         """Return the tables: what travels, what is computed, and how long a round takes."""
@@ -180,10 +180,33 @@ def pace(plan: Plan) -> Block:
         f"{speeds.down:g} down and {speeds.delay:g} ms each way, and a server that gives it "
         f"{speeds.server:g} GFLOP/s (--device, --up, --down, --delay, --server); float32. "
         "in turn: device, network and server wait for each other; k ahead: so many batches are "
-        "sent before the first gradient comes (`ahead`). busiest: what a long pipeline waits for.",
+        "sent before the first gradient comes (`ahead`). busiest: what a long pipeline waits for, "
+        "in a U the server's own waiting included.",
+        best(plan),
     )
     return Block(f"{plan.model} on {plan.data}: how long a round takes", heads, lines, 2,
                  notes=notes)  # fmt: skip
+
+
+def best(plan: Plan) -> str:
+    """Say which cuts are best at what, and what FedAvg needs for the same."""
+    real = [c for c in plan.choices if c.kind in (CUT, U_SHAPE) and c.server.parameters]
+    if not real:
+        return "The network has one stage: there is nothing to choose."
+    least = min(real, key=lambda c: c.both("float32", plan.load))
+    light = min(real, key=lambda c: (c.flops, c.both("float32", plan.load)))
+    fast, whole = (min(real, key=lambda c: plan.seconds(c, 1, n)) for n in ("float32", "int8"))
+    return (
+        f"Least traffic: after {_at(least)}. Least work for the client: after {_at(light)}. "
+        f"Fastest here with one ahead: after {_at(fast)}, {short(plan.seconds(fast, 1))} s, as int8 after "
+        f"{_at(whole)}, {short(plan.seconds(whole, 1, 'int8'))} s; FedAvg "
+        f"{short(plan.seconds(plan.fedavg))} s. Of cuts that leave the server something, "
+        "bottlenecks aside."
+    )
+
+
+def _at(choice: Choice) -> str:
+    return " and ".join(choice.after) + (" (U)" if choice.kind == U_SHAPE else "")
 
 
 def record(plan: Plan, choice: Choice) -> Record:
@@ -260,7 +283,7 @@ def picture(plan: Plan) -> Figure:
     wire.set_ylabel("cut after")
     wire.set_xlabel("MB per person and round, float32 down to int8 (|)")
     flops.set_xlabel("client MFLOPs per sample")
-    memory.set_xlabel(f"client MB, batch of {plan.load.size}")
+    memory.set_xlabel(f"client memory, MB, batch of {plan.load.size}")
     time.set_xlabel(f"s per round, in turn to {AHEAD[-1]} ahead (|)")
     wire.set_title(f"{plan.model} on {plan.data}, {plan.load.samples:,.0f} samples a round")
     figure.legend(*wire.get_legend_handles_labels(), loc="outside upper right", ncols=3, fontsize=8)

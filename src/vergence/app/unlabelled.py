@@ -34,6 +34,7 @@ from vergence.models.cross_encoder import CrossEncoder
 from vergence.models.eye_rows import mirror, turned
 from vergence.tasks.cross_encoder import pixels
 
+TASKS = ("cross_encoder", "auto_encoder", "siamese")
 CODES = ("gaze code", "both codes")
 READERS = ("network", "ridge")
 RANDOM, SUPERVISED, MEAN = "random encoder", "supervised on the shots", "mean gaze of the shots"
@@ -259,6 +260,11 @@ def unlabelled(folders: Sequence[Path], out: Path, options: Options, console: Co
     bare: set[int] = set()
     for folder in folders:
         for run in read(folder).runs:
+            if run.results["task"] not in TASKS:
+                raise ConfigError(
+                    f"{run.folder} is of task '{run.results['task']}'; codes are learned by "
+                    f"{', '.join(TASKS)} (docs/unlabelled.md)"
+                )
             strangers = unseen(run.folder)
             _accept(run, strangers, people)
             people = tuple(strangers.folders)
