@@ -171,7 +171,7 @@ def test_the_picture_is_of_a_stranger(runs, tmp_path):
     rows = swaps(runs["cross"] / "fedavg", tmp_path / "swaps.png", columns=4, person="p03")
     assert (tmp_path / "swaps.png").stat().st_size > 5000
     assert {images.shape for images in rows.values()} == {(4, 9, 15)}
-    with pytest.raises(ConfigError, match="for runs of task cross_encoder"):
+    with pytest.raises(ConfigError, match="only a cross_encoder has codes to swap"):
         swaps(runs["byol"] / "fedavg", tmp_path / "byol.png")
     with pytest.raises(ConfigError, match="'p00' was not left out"):
         swaps(runs["cross"] / "fedavg", tmp_path / "x.png", person="p00")

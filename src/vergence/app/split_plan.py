@@ -198,8 +198,8 @@ def best(plan: Plan) -> str:
     fast, whole = (min(real, key=lambda c: plan.seconds(c, 1, n)) for n in ("float32", "int8"))
     return (
         f"Least traffic: after {_at(least)}. Least work for the client: after {_at(light)}. "
-        f"Fastest here with one ahead: after {_at(fast)}, {short(plan.seconds(fast, 1))} s, as int8 after "
-        f"{_at(whole)}, {short(plan.seconds(whole, 1, 'int8'))} s; FedAvg "
+        f"Fastest here with one ahead: after {_at(fast)}, {short(plan.seconds(fast, 1))} s, as "
+        f"int8 after {_at(whole)}, {short(plan.seconds(whole, 1, 'int8'))} s; FedAvg "
         f"{short(plan.seconds(plan.fedavg))} s. Of cuts that leave the server something, "
         "bottlenecks aside."
     )
