@@ -105,12 +105,19 @@ def alive(pid: int) -> bool:
         return False
 
 
+def heeding():
+    """Let Ctrl-C be heard where the tests themselves run in the background and it is not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_keeps_the_rounds_done_and_leaves_no_process(tmp_path):
     sets = ["run.rounds=50", "run.workers=2"]
     out, args = tmp_path / "out", [word for change in sets for word in ("--set", change)]
     code = "from vergence.app.cli import main; main()"
     command = [sys.executable, "-c", code, "run", write(tmp_path, ONE), "--out", out, *args]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=heeding
+    )
     turns = out / "turns.csv"
     while not turns.exists() or turns.read_text().count("\n") < 10:
         assert process.poll() is None, process.communicate()

@@ -22,6 +22,7 @@ from vergence.core.pruning import Gradual
 from vergence.core.site import Dataset
 from vergence.core.task import Model, Task
 from vergence.engines.conduct import Plan
+from vergence.engines.delivery import Delivery
 from vergence.engines.presence import Presence
 from vergence.errors import ConfigError, StateError, nearest
 
@@ -250,6 +251,7 @@ TRAITS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
     ("evaluate_people", _plan("evaluate_people", Plan.evaluate_people)),
     ("precision", _plan("precision", Plan.precision)),
     ("presence", lambda run: _filled(_config(run).get("presence", {}), Presence)),
+    ("delivery", lambda run: _filled(_config(run).get("delivery", {}), Delivery)),
     ("wire", lambda run: _filled(_config(run).get("wire", {}), Compression)),
     ("pruning", lambda run: _filled(_config(run).get("pruning", {"amount": 0.0}), Gradual)),
     ("local", lambda run: {k: v for k, v in _local(run).items() if k in BUDGET}),
@@ -273,6 +275,7 @@ DO: Mapping[str, str] = {
     "evaluate_people": "run both with the same run.evaluate_people",
     "precision": "run both with the same run.precision",
     "presence": "run both with the same presence",
+    "delivery": "run both with the same delivery",
     "wire": "send the updates of both with the same wire",
     "pruning": "prune both alike, or neither",
     "local": "give both the same local",

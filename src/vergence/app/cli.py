@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 from rich.table import Table
 
+from vergence.app.deploy_commands import deploy
 from vergence.app.network_commands import export, prune, split_plan, swaps, unlabelled
 from vergence.app.screen import out
 from vergence.app.study_commands import calibrate, cross, evaluate, masks, reproduce, sweep
@@ -29,6 +30,7 @@ for command in (sweep, evaluate, calibrate, cross, reproduce, masks):
 for command in (unlabelled, swaps, prune, export):
     app.command(command)
 app.command(split_plan, name="split-plan")
+app.command(deploy)
 
 
 @app.command

@@ -1,8 +1,8 @@
 """Experiments as TOML: tables bind to dataclasses, names are module names.
 
 Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `noise`,
-`method` or `methods`, `local`, `presence`, `wire`, `pruning`, `run`, `sweep`, `tuning`; `--set
-a.b=c` wins over all.
+`method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`, `run`, `sweep`, `tuning`;
+`--set a.b=c` wins over all.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from vergence.core.pruning import Gradual
 from vergence.core.site import Dataset, Federation
 from vergence.core.task import Model, Task
 from vergence.data.noise import Noise
-from vergence.engines.conduct import Plan
+from vergence.engines.delivery import Delivery
 from vergence.engines.device import pick
+from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
 from vergence.errors import ConfigError, nearest
 
@@ -47,6 +48,7 @@ KEYS = (
     "methods",
     "local",
     "presence",
+    "delivery",
     "wire",
     "pruning",
     "run",
@@ -182,9 +184,13 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         beside = (folder / presence.trace for folder in (home, home.parent))
         found = next((str(path) for path in beside if path.is_file()), presence.trace)
         presence = replace(presence, trace=found)
+    delivery = bind(Delivery, table.get("delivery", {}), "delivery")
     wire = bind(Compression, table.get("wire", {}), "wire")
     pruning = bind(Gradual, table.get("pruning", {"amount": 0.0}), "pruning")
-    plan = bind(Plan, table.get("run", {}), "run", presence=presence, wire=wire, pruning=pruning)
+    plan = bind(
+        Plan, table.get("run", {}), "run",
+        presence=presence, delivery=delivery, wire=wire, pruning=pruning,
+    )  # fmt: skip
     federation = dict(table["federation"])
     name, root = federation.pop("name"), federation.pop("root", None)
     if root is not None and not isinstance(root, str):

@@ -76,6 +76,7 @@ def load_data(experiment: Experiment) -> Loaded:
         try:
             method.check(task)
             device_for(method, experiment.plan)
+            experiment.plan.delivery.check(method, task)
         except ConfigError as error:
             raise ConfigError(f"method '{label}': {error}") from None
     if experiment.plan.pruning.amount:

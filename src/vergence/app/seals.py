@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from vergence.core.state import digest
-from vergence.engines.store import TABLES, saving, write_whole
+from vergence.engines.store import EVENTS, TABLES, saving, write_whole
 from vergence.errors import StateError
 
 NAME = "SHA256SUMS"
 FILES = (
     "config.toml", "stamp.json", "provenance.json", "results.json", "index.json", "priors.csv",
-    *TABLES, "masks.safetensors", "maps.npz",
+    *TABLES, *EVENTS, "masks.safetensors", "maps.npz",
 )  # fmt: skip
 """What is sealed where it is there; state files carry digests of their own in checkpoint.json."""
 

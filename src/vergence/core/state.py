@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vergence.core.mask import Mask
 from vergence.core.params import Layout, Params
-from vergence.errors import StateError
+from vergence.errors import ConfigError, StateError
 
 HEADER = "vergence"
 DTYPES = {
@@ -34,6 +34,17 @@ DTYPES = {
     torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
 """What safetensors calls torch's types."""
+KINDS = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+HEAD = 1 << 16
+"""Bytes that a header from elsewhere may have, beside a sixteenth of what is allowed in all."""
+SIZE = 1 << 48
+"""Entries that a tensor may claim to have."""
+LONGEST = 200
+UNREADABLE = (
+    SafetensorError, ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError,
+    TypeError, ValueError, ConfigError,
+)  # fmt: skip
+"""What bytes may cause that are not what they should be."""
 
 
 def pack(state: Any) -> bytes:
@@ -81,16 +92,19 @@ class Packed:
         return all(is_finite(array) for array in self.arrays.values())
 
 
-def unpack(data: bytes, *records: type) -> Any:
+def unpack(data: bytes, *records: type, limit: float = math.inf) -> Any:
     """Undo `pack`. `records` are the dataclasses the state may be made of.
 
+    A state from elsewhere may fill `limit` bytes beside those of its arrays.
+
     Raises:
-        StateError: the bytes are damaged or hold a record type that was not named.
+        StateError: the bytes are damaged, hold a record type that was not named, or too much.
     """
     try:
-        return _read(load(data), read_header(data), records)
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise StateError(f"this is not a readable vergence state ({error})") from None
+        arrays, header = opened(data, limit)
+        return _read(arrays, header, records, limit)
+    except UNREADABLE as error:
+        raise StateError(f"this is not a readable vergence state ({plain(error)})") from None
 
 
 def unpack_file(path: Path, *records: type) -> Any:
@@ -104,13 +118,63 @@ def unpack_file(path: Path, *records: type) -> Any:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             header = json.loads(file.metadata()[HEADER])
         return _read(arrays, header, records)
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise StateError(f"{path} is not a readable vergence state ({error})") from None
+    except (OSError, *UNREADABLE) as error:
+        raise StateError(f"{path} is not a readable vergence state ({plain(error)})") from None
 
 
-def _read(arrays: dict[str, Tensor], header: Any, records: Sequence[type]) -> Any:
-    layouts = [Layout(tuple(n), tuple(tuple(s) for s in shapes)) for n, shapes in header["layouts"]]
-    return _Reader(arrays, layouts, known_records(*records)).read(header["tree"])
+def _read(
+    arrays: dict[str, Tensor], header: Any, records: Sequence[type], limit: float = math.inf
+) -> Any:
+    layouts = [read_layout(*layout) for layout in header["layouts"]]
+    return _Reader(arrays, layouts, known_records(*records), limit).read(header["tree"])
+
+
+def opened(data: bytes, limit: float = math.inf) -> tuple[dict[str, Tensor], Any]:
+    """Return the arrays of safetensors bytes, and the JSON text that travels with them.
+
+    Raises:
+        ValueError: the header is too long where `limit` bytes are allowed; any of `UNREADABLE`
+            where the bytes are something else.
+    """
+    if int.from_bytes(data[:8], "little") > HEAD + limit / 16:
+        raise ValueError("its header is too long")
+    return load(data), read_header(data)
+
+
+def read_layout(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Layout:
+    """Return the layout that a header tells of.
+
+    Raises:
+        ValueError: no parameters lie like this.
+    """
+    layout = Layout(tuple(names), tuple(tuple(shape) for shape in shapes))
+    sizes = [size for shape in layout.shapes for size in shape]
+    fits = len(set(layout.names)) == len(layout.names) == len(layout.shapes)
+    if not (
+        fits
+        and all(isinstance(name, str) for name in layout.names)
+        and all(type(size) is int and size >= 0 for size in sizes)
+        and all(math.prod(max(x, 1) for x in shape) <= SIZE for shape in layout.shapes)
+    ):
+        raise ValueError("a layout that no parameters have")
+    return layout
+
+
+def read_mask(packed: Tensor, layout: Layout) -> Mask:
+    """Return the mask that packed bits stand for.
+
+    Raises:
+        ValueError: they are not those of so many entries.
+    """
+    if packed.dtype != torch.uint8 or packed.shape != (-(-layout.n // 8),):
+        raise ValueError(f"{tuple(packed.shape)} are not the bits of {layout.n:,} entries")
+    return Mask.unpacked(packed, layout)
+
+
+def plain(said: object) -> str:
+    """Return what may have been said elsewhere as the short line that a table can hold."""
+    text = str(said)[:LONGEST]
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def read_header(data: bytes) -> Any:
@@ -202,15 +266,23 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 class _Reader:
     def __init__(
-        self, arrays: dict[str, Tensor], layouts: list[Layout], records: dict[str, type]
-    ) -> None:
-        self.arrays, self.layouts, self.records = arrays, layouts, records
+        self, arrays: dict[str, Tensor], layouts: list[Layout], records: dict[str, type],
+        left: float,
+    ) -> None:  # fmt: skip
+        self.arrays, self.layouts, self.records, self.left = arrays, layouts, records, left
         self.given: set[str] = set()
+
+    def fill(self, size: int) -> None:
+        """Take up memory beyond that of the arrays."""
+        self.left -= size
+        if self.left < 0:
+            raise ValueError("it holds more than it may")
 
     def array(self, path: str) -> Tensor:
         """Return an array in memory of its own: one part may be trained in place, another not."""
         array = self.arrays[path]
         if path in self.given:
+            self.fill(array.nbytes)
             return array.clone()
         self.given.add(path)
         return array
@@ -221,7 +293,9 @@ class _Reader:
         if "params" in node:
             return Params(self.array(node["params"]), self.layouts[node["layout"]])
         if "mask" in node:
-            return Mask.unpacked(self.arrays[node["mask"]], self.layouts[node["layout"]])
+            mask = read_mask(self.arrays[node["mask"]], self.layouts[node["layout"]])
+            self.fill(mask.bits.nbytes)
+            return mask
         if "tensor" in node:
             return self.array(node["tensor"])
         if "list" in node:
@@ -229,7 +303,7 @@ class _Reader:
         if "map" in node:
             return {k: self.read(v) for k, v in node["map"].items()}
         if node["record"] not in self.records:
-            raise StateError(f"unknown record '{node['record']}' in a state")
+            raise StateError(f"unknown record '{plain(node['record'])}' in a state")
         parts = {k: self.read(v) for k, v in node["fields"].items()}
         return self.records[node["record"]](**parts)
 

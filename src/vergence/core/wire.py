@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from vergence.core.codec import PARTS, Compression, index_bytes, pack_indices, unpack_indices
 from vergence.core.mask import Mask
 from vergence.core.params import Layout, Params
-from vergence.core.state import HEADER, is_finite, read_header
+from vergence.core.state import HEAD, HEADER, KINDS, is_finite, opened, read_layout, read_mask
 
 Fact = bool | int | float | str | None
 Weight = float | Mask | Params
@@ -53,10 +53,9 @@ class Reply:
 
 
 def reply(
-    weight: float | Mask | Params | Mapping[str, float | Mask | Params] = 1.0,
-    metrics: Mapping[str, float] | None = None,
+    weight: Weight | Mapping[str, Weight] = 1.0, metrics: Mapping[str, float] | None = None,
     **trees: Params,
-) -> Reply:
+) -> Reply:  # fmt: skip
     """Build a reply: `reply(model=update, weight=fitted.examples, metrics=fitted.metrics)`.
 
     The weight is one number for all entries, a mask (1 where true, 0 elsewhere), one number per
@@ -196,8 +195,7 @@ class Sum:
     def _add(self, name: str, total: Params, weight: float | Params) -> None:
         if name not in self.totals:
             self.totals[name] = self._copy(total, total)
-            vector = isinstance(weight, Params)
-            self.weights[name] = self._copy(weight, total) if vector else weight
+            self.weights[name] = self._copy(weight, total) if isinstance(weight, Params) else weight
             return
         self.totals[name].flat.add_(total.flat)
         mine = self.weights[name]
@@ -254,11 +252,13 @@ def packed_mask(mask: Mask, known: Mask | None) -> dict[str, Tensor]:
 def unpacked_mask(sent: Mapping[str, Tensor], known: Mask) -> Mask:
     """Undo `packed_mask`."""
     if "bitmap" in sent:
-        return Mask.unpacked(sent["bitmap"], known.layout)
+        return read_mask(sent["bitmap"], known.layout)
     if "index" not in sent:
         return known
-    bits = known.bits.clone()
-    bits.numpy()[unpack_indices(sent["index"].numpy(), known.layout.n)] = False
+    bits, n = known.bits.clone(), known.layout.n
+    if sent["index"].nbytes >= -(-n // 8):
+        raise ValueError("a list of entries that is longer than a bitmap")
+    bits.numpy()[unpack_indices(sent["index"].numpy(), n)] = False
     return Mask(bits, known.layout)
 
 
@@ -279,19 +279,14 @@ def support_mask(tree: SealedTree) -> Mask | None:
 
 
 def payload(sealed: Sealed, known: Mapping[str, Mask]) -> dict[str, dict[str, Tensor]]:
-    """Return the arrays that travel up, per tree; their sizes are the bytes counted.
-
-    `known` holds, per tree, the entries the receiver knows to count for this client.
-    """
+    """Return, per tree, the arrays that travel up to one who knows these masks: what is counted."""
     out: dict[str, dict[str, Tensor]] = {}
     for name, tree in sealed.trees.items():
         if isinstance(tree.weight, float):
             out[name] = _values(tree, Mask.full(tree.total.layout)) if tree.weight else {}
             continue
         mask, level = support(tree)
-        before = known.get(name)
-        if before is not None and before.layout != mask.layout:
-            before = None
+        before = known[name] if name in known and known[name].layout == mask.layout else None
         out[name] = {**_values(tree, mask), **packed_mask(mask, before)}
         if level is None and isinstance(tree.weight, Params):
             out[name]["weight"] = mask.take(tree.weight)
@@ -319,34 +314,46 @@ def encode(sealed: Sealed, known: Mapping[str, Mask]) -> bytes:
     return save(arrays, {HEADER: json.dumps(head, separators=(",", ":"))})
 
 
-def decode(data: bytes, known: Mapping[str, Mask]) -> Sealed:
-    """Undo `encode`."""
-    arrays, head = load(data), read_header(data)
-    trees = {}
+def decode(data: bytes, known: Mapping[str, Mask], room: float = math.inf) -> Sealed:
+    """Undo `encode`.
+
+    What trees from elsewhere claim beside the values that came may fill `room` bytes, or 256 KiB.
+
+    Raises:
+        ValueError: they claim more. Bytes that are something else raise any of `state.UNREADABLE`.
+    """
+    arrays, head = opened(data, room)
+    sent: dict[str, dict[str, Tensor]] = {}
+    for path, array in arrays.items():
+        sent.setdefault(path.rpartition(".")[0], {})[path.rpartition(".")[2]] = array
+    left, trees = max(room, 4 * HEAD), {}
     for name, about in head["trees"].items():
-        names, shapes = about["layout"]
-        layout = Layout(tuple(names), tuple(tuple(s) for s in shapes))
-        sent = {k.rpartition(".")[2]: a for k, a in arrays.items() if k.rpartition(".")[0] == name}
-        dtype = getattr(torch, about["dtype"])
-        if about["kind"] == "float":
-            mask, weight = Mask.full(layout), about["level"]
-            if not weight:
-                trees[name] = SealedTree(Params.zeros(layout, dtype), weight)
-                continue
-        else:
-            before = known.get(name)
-            before = before if before is not None and before.layout == layout else Mask.full(layout)
-            weight = mask = unpacked_mask(sent, before)
-        if about["kind"] == "Params":
-            level = torch.full((mask.count,), about["level"] or 0.0, dtype=dtype)
-            weight = mask.put(sent.get("weight", level))
-        trees[name] = _opened(sent, about, mask, weight, dtype)
+        layout = read_layout(*about["layout"])
+        whole = about["kind"] == "float" and about["level"] and "codec" not in about
+        left -= 0 if whole else layout.n * KINDS[about["dtype"]].itemsize
+        if left < 0:
+            raise ValueError(f"'{name}' claims {layout.n:,} entries, more than may come")
+        trees[name] = _tree(sent.get(name, {}), about, layout, known.get(name))
     return Sealed(head["round"], trees, head["metrics"])
 
 
-def _opened(
-    sent: Mapping[str, Tensor], about: Mapping, mask: Mask, weight: Weight, dtype: torch.dtype
+def _tree(
+    sent: Mapping[str, Tensor], about: Mapping, layout: Layout, before: Mask | None
 ) -> SealedTree:
+    kind, level, dtype = about["kind"], about["level"], KINDS[about["dtype"]]
+    exact = ("weight",) if "codec" in about else ("weight", "values")
+    alien = any(sent[part].dtype != dtype for part in exact if part in sent)
+    if kind not in ("float", "Mask", "Params") or isinstance(level, str) or alien:
+        raise ValueError(f"a weight of kind {kind} that is {level}, or arrays that are not {dtype}")
+    if kind == "float" and not level:
+        return SealedTree(Params.zeros(layout, dtype), 0.0)
+    if kind == "float" and "codec" not in about:
+        return SealedTree(Params(sent["values"], layout), float(level))
+    known = before if before is not None and before.layout == layout else Mask.full(layout)
+    mask = Mask.full(layout) if kind == "float" else unpacked_mask(sent, known)
+    weight = float(level) if kind == "float" else mask
+    if kind == "Params":
+        weight = mask.put(sent.get("weight", torch.full((mask.count,), level or 0.0, dtype=dtype)))
     if "codec" not in about:
         return SealedTree(mask.put(sent["values"]), weight)
     how = Compression(**about["codec"])

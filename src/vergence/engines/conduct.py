@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from annotated_types import Ge
 
 from vergence.core.codec import Compression
 from vergence.core.conversation import Attend, Request
-from vergence.core.fitting import Local, OptimiserState, Precision
+from vergence.core.fitting import Local, OptimiserState
 from vergence.core.method import Method
-from vergence.core.pruning import Gradual
-from vergence.core.ranges import check_ranges
 from vergence.core.site import Federation, Population
 from vergence.core.state import digest, known_records, pack
 from vergence.core.stream import Stream
 from vergence.core.task import Task
+from vergence.core.wire import Message
+from vergence.engines.courier import Agenda, Courier, read_log
 from vergence.engines.desk import Desk
 from vergence.engines.device import pick, resident
+from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
 from vergence.engines.shelf import Registry, Shelf
 from vergence.engines.simulator import Simulator, Tally
@@ -36,56 +35,10 @@ from vergence.errors import ConfigError, StateError
 
 UPLOAD = "upload"
 """The verb under which a data centre's raw data is counted."""
-Point = Literal["P0", "P1", "P2"]
 Tick = Callable[[int, int, Mapping[str, float]], None]
 """Called after every round with the seed, the rounds done, and the round's mean metrics."""
 Hire = Callable[[Desk], tuple[Crew, Registry]]
 """Gives who carries out the jobs of a run, and who knows where clients' states lie."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a run goes: rounds, seeds, who evaluates when, how often to save.
-
-    `evaluate_people` measures so many people, the same ones each time, instead of everybody.
-    `checkpoint_every` 0 saves at the end only. `solver` "auto" tries before the first round whether
-    training clients in stacks is faster; what was chosen is kept with the run and is part of its
-    fingerprint.
-
-    `points` adds P1 (after local training) and P2 (the server's model) to P0 (what a client
-    predicts with after the round's download). `workers` 0 means one per core.
-    """
-
-    rounds: Annotated[int, Ge(1)] = 20
-    seeds: tuple[int, ...] = (0,)
-    engine: Literal["simulator", "bytes"] = "simulator"
-    solver: Literal["auto", "sequential", "stacked"] = "auto"
-    precision: Precision = "fp32"
-    device: str = "auto"
-    workers: Annotated[int, Ge(0)] = 0
-    evaluate_every: Annotated[int, Ge(0)] = 5
-    evaluate_people: Annotated[int, Ge(0)] = 0
-    checkpoint_every: Annotated[int, Ge(0)] = 1
-    points: tuple[Point, ...] = ("P0",)
-    presence: Presence = field(default_factory=Presence)
-    wire: Compression = field(default_factory=Compression)
-    pruning: Gradual = Gradual(0.0)
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "run")
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise ConfigError(
-                f"run: seeds must be different numbers, at least one; got {self.seeds}"
-            )
-        unknown = [p for p in self.points if p not in ("P0", "P1", "P2")]
-        if unknown or "P0" not in self.points:
-            raise ConfigError(f"run: points must hold P0 and may add P1, P2; got {self.points}")
-        self.pruning.check(self.rounds)
-
-    @property
-    def hands(self) -> int:
-        """Number of worker processes."""
-        return self.workers or max(len(os.sched_getaffinity(0)), 1)
 
 
 @dataclass(frozen=True)
@@ -111,6 +64,7 @@ def conduct(
     `hire` finds others to carry out the jobs than this machine's processes.
     """
     torch.set_num_threads(1)
+    plan.delivery.check(method, task)
     stream, device = Stream("run", task.seed), device_for(method, plan)
     trained_on = federation.pooled() if method.pooled else federation
     if method.pooled:
@@ -141,8 +95,9 @@ def conduct(
     else:
         team, registry = hire(desk)
     simulator = Simulator(
-        method, team, presence, stream, registry, loads(trained_on), solving.chunk
-    )
+        method, team, presence, stream, registry, loads(trained_on), solving.chunk,
+        courier=None if method.pooled else courier_for(plan, method, trained_on, stream, task.seed),
+    )  # fmt: skip
     try:
         conductor = _Conductor(
             method, task, federation, trained_on, plan, folder, simulator, worker, tick
@@ -178,6 +133,24 @@ def device_for(method: Method, plan: Plan) -> torch.device:
             f"out run.{wrong[0]}" + (", and set the method's `number`" if "wire" in wrong else "")
         )
     return torch.device("cpu")
+
+
+def courier_for(
+    plan: Plan, method: Method, federation: Federation, stream: Stream, seed: int
+) -> Courier | None:
+    """Return who keeps the virtual clock of a run, None where there is none."""
+    delivery, known, local = plan.delivery, loads(federation), method.local
+    if not delivery.timed:
+        return None
+
+    def work(client: str) -> float:
+        if local.steps is not None:
+            return local.steps * local.batch
+        samples = known.get(client)
+        return local.epochs * (samples or len(federation.people[client].train))
+
+    log = None if delivery.replay is None else read_log(delivery.replay, seed)
+    return Courier(delivery, plan.presence, stream, work, log)
 
 
 def solver_for(
@@ -217,7 +190,7 @@ class _Conductor:
 
     def run(self, records: Sequence[type]) -> Outcome:
         seed, rounds = self.task.seed, self.plan.rounds
-        progress = self.folder.load(seed, records)
+        progress = self.folder.load(seed, (*records, Agenda, Message))
         if progress is None:
             server, start = self.method.server(self.task), 0
             if self.method.pooled:
@@ -230,6 +203,8 @@ class _Conductor:
         else:
             server, start = progress.server, progress.round
             self.simulator.clients.restore(progress.filed)
+            if self.simulator.courier is not None:
+                self.simulator.courier.restore(progress.beside)
         for at in range(start, rounds):
             self.simulator.begin(str(at))
             server = self.one_round(at, server)
@@ -265,7 +240,7 @@ class _Conductor:
     def one_round(self, at: int, server: Any) -> Any:
         began = time.perf_counter()
         simulator = self.simulator
-        cohort = simulator.presence.ask(self.trained_on.clients, at, simulator.stream)
+        cohort = simulator.cohort(self.trained_on.clients, at)
         points = ("P1",) if "P1" in self.plan.points and self.evaluates(at + 1) else ()
         if cohort:
             server = self.converse(self.method.round(server, cohort), server, at, points)
@@ -301,6 +276,8 @@ class _Conductor:
         means = {("train", m): float(np.mean(v)) for m, v in tally.metrics.items()}
         if done:
             means["train", "replies"] = float(tally.counted)
+            if self.simulator.courier is not None:
+                means["train", "clock"] = self.simulator.courier.clock
         if self.evaluates(done) and (done == 0 or done < self.plan.rounds):
             points = tuple(p for p in self.plan.points if p != "P1")
             found = self.simulator.evaluate(
@@ -314,8 +291,11 @@ class _Conductor:
             self.tick(self.task.seed, done, {metric: v for (_, metric), v in means.items()})
 
     def flush(self, done: int, tally: Tally) -> None:
-        """Write the turns of a round and start a new tally."""
+        """Write the turns and events of a round and start a new tally."""
         self.folder.append("turns.csv", [(self.task.seed, done, *row) for row in tally.turns])
+        if (courier := self.simulator.courier) is not None:
+            self.folder.append("events.csv", [(self.task.seed, *row) for row in courier.rows])
+            courier.rows.clear()
         self.simulator.tally = Tally()
 
     def cost(self, tally: Tally, seconds: float) -> Sequence[Any]:
@@ -356,7 +336,9 @@ class _Conductor:
         self.write_rounds(rounds, averages(found), cost)
 
     def save(self, done: int, server: Any, sha: str | None = None) -> None:
-        self.folder.save(self.task.seed, done, server, self.simulator.clients, sha)
+        courier = self.simulator.courier if sha is None else None
+        beside = {} if courier is None else courier.kept()
+        self.folder.save(self.task.seed, done, server, self.simulator.clients, sha, beside)
 
 
 def measured(federation: Federation, plan: Plan) -> Sequence[str]:

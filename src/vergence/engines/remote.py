@@ -8,9 +8,9 @@ gets the stored answer.
 
 from __future__ import annotations
 
-import json
-import math
+import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -20,10 +20,21 @@ from typing import Any, Protocol
 import torch
 
 from vergence.core.mask import Mask
+from vergence.core.params import Params
 from vergence.core.site import Federation, Samples, Splits
-from vergence.core.state import digest, pack, unpack
-from vergence.core.wire import Message, Sum, decode, encode, travelled
+from vergence.core.state import UNREADABLE, digest, pack, plain, quick_digest, unpack
+from vergence.core.wire import Message, Sum, decode, encode, size, travelled
 from vergence.engines.desk import Desk, heaviest, masks
+from vergence.engines.errand import (
+    Errand,
+    checked,
+    file_of,
+    framed,
+    is_file_of,
+    most,
+    sound,
+    unframed,
+)
 from vergence.engines.job import Call, Job, Receipt, Result
 from vergence.engines.journal import Filed
 from vergence.engines.session import Session
@@ -32,9 +43,6 @@ from vergence.engines.store import saving, write_whole
 from vergence.engines.turn import Done, Order, Worker
 from vergence.errors import StateError
 from vergence.privacy.guards import fault
-
-HEAD = 4
-"""Bytes that give the length of an answer's note."""
 
 
 class Lost(Exception):
@@ -54,111 +62,97 @@ class Line(Protocol):
 
 
 @dataclass(frozen=True)
-class Errand:
-    """What a client is asked: a call, and what it needs to know of its job.
-
-    Attributes:
-        kind: `turn`, `evaluate`, or `digest` (of the state that counts).
-        file: the state that counts; None: the client starts anew.
-        known: trees whose mask the server has, as that state's `told` holds it.
-        drop: states that nobody needs any more.
-    """
-
-    kind: str
-    client: str
-    message: Message
-    stamp: str = ""
-    file: str | None = None
-    progress: float = 0.0
-    points: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Elsewhere:
     """Stands for a state that lies with its client."""
 
     filed: Filed | None
 
 
-def framed(note: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """Return a note and the bytes behind it."""
-    head = json.dumps(note, separators=(",", ":")).encode()
-    return len(head).to_bytes(HEAD, "little") + head + body
-
-
-def unframed(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Undo `framed`.
-
-    Raises:
-        ValueError: this is none.
-    """
-    end = HEAD + int.from_bytes(data[:HEAD], "little")
-    if len(data) < end:
-        raise ValueError("it ends too early")
-    note = json.loads(data[HEAD:end])
-    if not isinstance(note, dict):
-        raise ValueError("its note is no table")
-    return note, data[end:]
-
-
 class Home:
     """A client's end: its own data, its states on its own disk."""
 
-    def __init__(self, desk: Desk, client: str, folder: Path) -> None:
+    def __init__(self, desk: Desk, client: str, folder: Path, limit: int | None = None) -> None:
         self.desk, self.client, self.folder = desk, client, folder
+        self.limit = most(desk) if limit is None else limit
 
     def answer(self, data: bytes) -> bytes:
         """Carry out an errand, or return the stored answer to the same turn.
 
         Raises:
-            StateError: it is no errand, or another client's.
+            StateError: it is no errand, another client's, or cannot be carried out; then all is as
+                it was before.
         """
-        errand = unpack(data, Errand)
+        if len(data) > self.limit:
+            raise StateError(f"an errand of {len(data):,} bytes, where {self.limit:,} are allowed")
+        errand = unpack(data, Errand, limit=self.limit)
         if not isinstance(errand, Errand) or errand.client != self.client:
             raise StateError(f"this errand is not for '{self.client}'")
-        stored, key = self.folder / "answer", digest(data).encode()
-        if stored.exists() and (kept := stored.read_bytes()).startswith(key):
-            return kept[len(key) :]
-        for file in errand.drop:
-            self._own(file).unlink(missing_ok=True)
-        answer = self._carry_out(errand)
-        if errand.kind == "turn":
-            with saving(self.folder):
-                write_whole(stored, key, answer)
+        named = self._named(errand)
+        stored, key = self.folder / "answer", quick_digest(data)
+        if stored.exists() and (kept := stored.read_bytes()).startswith(key.encode()):
+            answer = kept[len(key) :]
+        else:
+            answer = self._answered(errand, key)
+            if errand.kind == "turn":
+                with saving(self.folder):
+                    write_whole(stored, key.encode(), answer)
+        for path in named:
+            path.unlink(missing_ok=True)
         return answer
+
+    def _named(self, errand: Errand) -> list[Path]:
+        """Return the states to drop, if all that an errand names may be named.
+
+        Raises:
+            StateError: it may not.
+        """
+        verbs = self.desk.worker.method.exposure
+        if not sound(errand) or (errand.kind == "turn" and errand.message.verb not in verbs):
+            raise StateError(f"this errand asks '{self.client}' for nothing that can be done")
+        left = [] if errand.file is None else [self._own(errand.file)]
+        if errand.kind == "turn":
+            left.append(self._own(file_of(self.desk.shelf.seed, self.client, errand.stamp)))
+        dropped = [self._own(file) for file in errand.drop]
+        if len({*left, *dropped}) != len(left) + len(set(dropped)):
+            raise StateError(f"this errand would do away with a state of '{self.client}'")
+        return dropped
 
     def _own(self, file: str) -> Path:
         shelf = self.desk.shelf
-        if not file.startswith(f"seed{shelf.seed}.client.{self.client}.") or "/" in file:
-            raise StateError(f"'{file}' is no state of '{self.client}'")
+        if not is_file_of(file, shelf.seed, self.client):
+            raise StateError(f"'{plain(file)}' is no state of '{self.client}'")
         return shelf.folder / file
 
-    def _carry_out(self, errand: Errand) -> bytes:
-        if errand.file is not None:
-            self._own(errand.file)
+    def _answered(self, errand: Errand, key: str) -> bytes:
+        try:
+            note, body = self._carry_out(errand)
+            return framed({"to": key, **note}, body)
+        except (OSError, *UNREADABLE) as error:
+            said = plain(f"{type(error).__name__}: {error}")
+            raise StateError(f"this errand cannot be carried out ({said})") from error
+
+    def _carry_out(self, errand: Errand) -> tuple[Mapping[str, Any], bytes]:
         if errand.kind == "digest":
-            assert errand.file is not None
-            return framed({"sha": digest(self._own(errand.file).read_bytes())})
+            return {"sha": digest(self._own(str(errand.file)).read_bytes())}, b""
         call = Call(self.client, errand.message, errand.file)
         kind = "evaluate" if errand.kind == "evaluate" else "turn"
         job = Job(kind, [call], [1], "each", errand.stamp, errand.progress, errand.points)
         if kind == "evaluate":
-            return framed(vars(self.desk.carry_out(job, 0, Sum()).receipts[0]))
+            return vars(self.desk.carry_out(job, 0, Sum()).receipts[0]), b""
         before = self.desk.kept(call)
         order = Order("turn", self.client, errand.message, before.state, errand.progress,
                       errand.points, owed=before.owed)  # fmt: skip
         receipt, sealed = self.desk.settle(call, job, before, self.desk.worker.do(order))
         known = {name: mask for name, mask in before.told.items() if name in errand.known}
-        return framed(vars(receipt), b"" if sealed is None else encode(sealed, known))
+        return vars(receipt), b"" if sealed is None else encode(sealed, known)
 
 
 class Remote:
     """Carries out jobs by clients elsewhere: sends errands, guards every answer, adds up."""
 
-    def __init__(self, desk: Desk, line: Line) -> None:
+    def __init__(self, desk: Desk, line: Line, limit: int | None = None) -> None:
         self.line, self.lock = line, threading.Lock()
+        self.limit = most(desk) if limit is None else limit
         self.desk = Switchboard(desk, self)
         self.told: dict[str, dict[str, Mapping[str, Mask]]] = {}
         self.spares: list[str] = []
@@ -172,11 +166,11 @@ class Remote:
         ]  # fmt: skip
         with ThreadPoolExecutor(len(parts)) as pool:
             wait = [pool.submit(self._part, job, part) for part in parts]
-            at = 0
+            found, at = agreed(job, [part.result() for part in wait]), 0
             for number, length in enumerate(job.groups):
                 result, left = Result([], Sum()), length
                 while left:
-                    receipts, replies, became = wait[at].result()
+                    receipts, replies, became = found[at]
                     result.receipts += receipts
                     for client, sealed in replies.items():
                         if job.reveal == "each":
@@ -205,27 +199,42 @@ class Remote:
         client, known = call.client, self._known(call)
         errand = Errand(kind, client, call.message, job.stamp, call.file, job.progress,
                         tuple(job.points), tuple(known), self._dropped(client))  # fmt: skip
+        asked = pack(errand)
         try:
-            data = self.line.ask(client, pack(errand))
+            data = self.line.ask(client, asked)
         except Lost as lost:
-            return Receipt(client, f"lost: {lost}" if str(lost) else "lost"), None
-        try:
-            note, body = unframed(data)
-            receipt = checked(note, errand, self.desk.shelf.seed)
-            if kind == "evaluate" or receipt.status != "ok":
-                return receipt, None
-            sealed = decode(body, known)
-        except Exception as error:  # whatever bytes from elsewhere may cause
-            return Receipt(client, f"quarantined: malformed: {type(error).__name__}: {error}"), None
-        exposed = self.desk.worker.method.exposure[call.message.verb]
+            return Receipt(client, plain(f"lost: {lost}" if str(lost) else "lost")), None
+        if len(data) > self.limit:
+            said = f"too large: {len(data):,} bytes, at most {self.limit:,} may come"
+            return Receipt(client, f"quarantined: {said}"), None
         offered = {**(like if like is not None else job.held), **call.message.trees}
-        reason = fault(sealed, call.message.round, offered, exposed)
+        try:
+            return self._heard(data, errand, quick_digest(asked), known, offered)
+        except Exception as error:  # whatever bytes from elsewhere may cause
+            said = plain(f"quarantined: malformed: {type(error).__name__}: {error}")
+            return Receipt(client, said), None
+
+    def _heard(
+        self, data: bytes, errand: Errand, key: str, known: Mapping[str, Mask],
+        offered: Mapping[str, Params],
+    ) -> Any:  # fmt: skip
+        """Return a receipt for what a client answered, and its reply if it counts."""
+        note, body = unframed(data)
+        if note["to"] != key:
+            return Receipt(errand.client, "quarantined: stale: it answers another errand"), None
+        receipt = checked(note, errand, self.desk.shelf.seed)
+        if errand.kind == "evaluate" or receipt.status != "ok":
+            return receipt, None
+        sealed = decode(body, known, sum(size({"": tree.flat}) for tree in offered.values()))
+        exposed = self.desk.worker.method.exposure[errand.message.verb]
+        reason = fault(sealed, errand.message.round, offered, exposed)
         up = {name: travelled(tree, known.get(name)) for name, tree in sealed.trees.items()}
         weights = {name: heaviest(tree) for name, tree in sealed.trees.items()}
         if reason is not None:
-            return Receipt(client, f"quarantined: {reason}", up, weights), None
+            return Receipt(errand.client, plain(f"quarantined: {reason}"), up, weights), None
         if receipt.filed is not None:
-            self.told.setdefault(client, {})[receipt.filed.file] = {**known, **masks(sealed)}
+            told = {**known, **masks(sealed)}
+            self.told.setdefault(errand.client, {})[receipt.filed.file] = told
         return replace(receipt, up=up, weight=weights, told=dict(sealed.metrics)), sealed
 
     def _known(self, call: Call) -> Mapping[str, Mask]:
@@ -249,14 +258,35 @@ class Remote:
         Raises:
             StateError: it does not answer.
         """
-        errand = Errand("digest", client, Message("digest"), file=filed.file)
+        asked = pack(Errand("digest", client, Message("digest"), file=filed.file))
         try:
-            return str(unframed(self.line.ask(client, pack(errand)))[0]["sha"])
-        except (Lost, ValueError, KeyError) as error:
-            raise StateError(f"'{client}' did not say what its state is ({error})") from None
+            note, _ = unframed(self.line.ask(client, asked))
+            if note["to"] != quick_digest(asked) or not re.fullmatch("[0-9a-f]{64}", note["sha"]):
+                raise ValueError("it answers something else")
+        except (Lost, ValueError, KeyError, TypeError) as error:
+            said = plain(error)
+            raise StateError(f"'{client}' did not say what its state is ({said})") from None
+        return note["sha"]
 
     def close(self) -> None:
         """Nothing to stop: errands under way count for nothing."""
+
+
+def agreed(job: Job, found: Sequence[Any]) -> Sequence[Any]:
+    """Quarantine whose trees are not as most clients' are, where nobody was sent such a tree."""
+    if job.kind != "turn":
+        return found
+    sent = set(job.held).union(*(call.message.trees for call in job.calls))
+    replies = {c: sealed.trees for _, counts, _ in found for c, sealed in counts.items()}
+    for name in {n for trees in replies.values() for n in trees if n not in sent}:
+        kinds = {c: (t[name].total.layout, t[name].total.flat.dtype) for c, t in replies.items()}
+        usual = Counter(kinds.values()).most_common(1)[0][0]
+        for receipts, counts, _ in found:
+            for client in [c for c in counts if kinds[c] != usual]:
+                said = f"quarantined: shape: the tensors of '{name}' are not as those of others"
+                receipts[0] = replace(receipts[0], status=said, told={}, filed=None, share=None)
+                del counts[client]
+    return found
 
 
 class Roll(Registry):
@@ -281,11 +311,11 @@ class Roll(Registry):
         return {c: self.remote.digest(c, entry) for c, entry in sorted(self.filed.items())}
 
 
-def hired(line: Line) -> Callable[[Desk], tuple[Remote, Roll]]:
-    """Return how a run finds its clients at the ends of a line."""
+def hired(line: Line, limit: int | None = None) -> Callable[[Desk], tuple[Remote, Roll]]:
+    """Return how a run finds its clients at the ends of a line, whose answers may be so long."""
 
     def hire(desk: Desk) -> tuple[Remote, Roll]:
-        remote = Remote(desk, line)
+        remote = Remote(desk, line, limit)
         return remote, Roll(desk.shelf, remote)
 
     return hire
@@ -342,31 +372,3 @@ class Locked:
         """Answer one at a time."""
         with self.lock:
             return self.worker.answer(ask, progress)
-
-
-def checked(note: Mapping[str, Any], errand: Errand, seed: int) -> Receipt:
-    """Return the receipt that a note stands for, without what a client has no say in.
-
-    Raises:
-        ValueError: a field is not what it must be.
-    """
-    if note.get("client") != errand.client:
-        raise ValueError("it names another client")
-    status = str(note["status"])
-    if status != "ok" and not status.startswith("quarantined: "):
-        raise ValueError("its status is unknown")
-    examples, steps = float(note["examples"]), int(note["steps"])
-    if not (math.isfinite(examples) and examples >= 0 and steps >= 0):
-        raise ValueError("its counts are no numbers")
-    measured = {str(p): {str(n): float(v) for n, v in found.items()}
-                for p, found in note["measured"].items() if p in ("P0", "P1", "P2")}  # fmt: skip
-    filed = None
-    if note["filed"] is not None:
-        file, xxh3, share = note["filed"]
-        if file != f"seed{seed}.client.{errand.client}.{errand.stamp}.safetensors":
-            raise ValueError("its state lies under another name")
-        share = None if share is None else min(max(float(share), 0.0), 1.0)
-        filed = Filed(file, str(xxh3)[:64], share)
-    share = filed.share if filed else None
-    return Receipt(errand.client, status[:200], examples=examples, steps=steps, measured=measured,
-                   filed=filed, share=share)  # fmt: skip

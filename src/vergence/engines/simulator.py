@@ -13,6 +13,7 @@ from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
 from vergence.core.stream import Stream
 from vergence.core.wire import Aggregate, Message, Sealed, Sum, size
+from vergence.engines.courier import Courier, waves
 from vergence.engines.job import Call, Job, Receipt
 from vergence.engines.presence import Presence
 from vergence.engines.session import UNFIT
@@ -45,7 +46,8 @@ class Simulator:
 
     `clients` says who took part and where the states lie; a turn's new state replaces the old one
     only if its reply counted. `loads` is each client's amount of work, 1 where it is not known;
-    `chunk` is how many clients a worker trains at once. `phase` names the part of the run.
+    `chunk` is how many clients a worker trains at once. `phase` names the part of the run. A
+    `courier` keeps a virtual clock in rounds; without one nobody is late.
     """
 
     method: Method
@@ -58,10 +60,23 @@ class Simulator:
     phase: str = ""
     tally: Tally = field(default_factory=Tally)
     jobs: int = 0
+    courier: Courier | None = None
+    late: set[str] = field(default_factory=set)
 
     def begin(self, phase: str) -> None:
         """Enter a part of the run: the stamps of its jobs are counted from 1."""
-        self.phase, self.jobs = phase, 0
+        self.phase, self.jobs, self.late = phase, 0, set()
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether nobody waits for a round to end."""
+        return self.courier is not None and self.courier.delivery.asynchronous
+
+    def cohort(self, clients: Sequence[str], round: int) -> Sequence[str]:
+        """Return whom a round may ask: those drawn, or whoever is not gone where none are."""
+        if self.asynchronous:
+            return self.presence.staying(clients, round)
+        return self.presence.ask(clients, round, self.stream)
 
     def exchange(
         self,
@@ -79,29 +94,82 @@ class Simulator:
                 f"{request.reveal}, which its exposure table does not declare"
             )
         messages = self._messages(request.to, request.verb, server, round)
-        # After the last round everybody is waited for: what happens at home has no reply to lose.
-        waits = self.phase == "finish"
-        there = [c for c in messages if waits or not self.presence.loses(c, round, self.stream)]
+        if self.asynchronous and self.phase == str(round):
+            return self._whoever_arrives(request, messages, server, exposed, progress, points)
+        silent = self._silent(messages, round)
+        there = [client for client in messages if client not in silent]
         job = self._deal(there, messages, request.reveal, progress, points)
-        job = replace(job, held=request.like)
         whole, replies, receipts = Sum(), {}, {}
-        for result in self._in_order(job):
+        for result in self._in_order(replace(job, held=request.like)):
             whole.merge(result.sum)
             replies |= result.replies
             receipts |= {receipt.client: receipt for receipt in result.receipts}
-        written = {c for c, receipt in receipts.items() if receipt.filed is not None}
-        self.clients.spares += [c.spare for c in job.calls if c.spare and c.client not in written]
+        self._spare(job, receipts)
         told: dict[str, list[float]] = {}
         for client, message in messages.items():
-            receipt = receipts.get(client) or Receipt(client, "lost")
-            self._count(receipt, message)
-            for name, value in receipt.told.items():
-                told.setdefault(name, []).append(value)
-        for name, values in told.items():
-            self.tally.metrics.setdefault(name, []).extend(values)
+            receipt = receipts.get(client) or Receipt(client, silent.get(client, "lost"))
+            self._count(receipt, message, told)
+        self._tell(told)
         if request.reveal == "each":
             return {client: replies[client] for client in messages if client in replies}
         return whole.aggregate(self._shapes(messages, server, exposed), told)
+
+    def _silent(self, messages: Mapping[str, Message], round: int) -> dict[str, str]:
+        """Return those asked whose reply does not come, or too late, and which of the two."""
+        if self.phase == "finish":  # everybody is waited for: nothing at home can get lost
+            return {}
+        lost = {c for c in messages if self.presence.loses(c, round, self.stream)}
+        # Who is late for the first request of a round is late for all of it.
+        if self.courier is not None and self.phase == str(round) and not self.jobs:
+            self.late = self.courier.gather(messages, lost, round)
+        return {**dict.fromkeys(self.late, "late"), **dict.fromkeys(lost, "lost")}
+
+    def _whoever_arrives(
+        self, request: Request, messages: Mapping[str, Message], server: Any, exposed: Exposed,
+        progress: float, points: tuple[str, ...],
+    ) -> Aggregate:  # fmt: skip
+        """Add up the updates that arrive next; their turns are only now computed.
+
+        A client goes on from the state its last turn left, with the message it was sent then. The
+        engine, not the method, sees replies one by one: each counts by its age.
+        """
+        courier, at = self.courier, int(self.phase)
+        assert courier is not None
+        landed = courier.arrivals(messages, at, progress)
+        whole, told = Sum(), {}
+        for flight, what in landed:
+            if what != "arrived":
+                self._count(Receipt(flight.client, what), messages[flight.client], told)
+        for wave in waves([flight for flight, what in landed if what == "arrived"]):
+            flights = {flight.client: flight for flight in wave}
+            there = [client for client in messages if client in flights]
+            sent = {client: courier.opened(flights[client]) for client in there}
+            job = self._deal(there, sent, "each", wave[0].progress, points)
+            receipts: dict[str, Receipt] = {}
+            for result in self._in_order(replace(job, held=request.like)):
+                group = Sum()
+                for receipt in result.receipts:
+                    client = receipt.client
+                    receipts[client] = receipt
+                    if client in result.replies:
+                        reply = result.replies[client]
+                        group.add(courier.aged(reply, flights[client], messages[client]))
+                whole.merge(group)
+            self._spare(job, receipts)
+            for client in there:
+                self._count(receipts[client], sent[client], told)
+        courier.forget(at + 1)
+        self._tell(told)
+        return whole.aggregate(self._shapes(messages, server, exposed), told)
+
+    def _spare(self, job: Job, receipts: Mapping[str, Receipt]) -> None:
+        """Take back the files that were lent to be written over, and were not."""
+        written = {c for c, receipt in receipts.items() if receipt.filed is not None}
+        self.clients.spares += [c.spare for c in job.calls if c.spare and c.client not in written]
+
+    def _tell(self, told: Mapping[str, Sequence[float]]) -> None:
+        for name, values in told.items():
+            self.tally.metrics.setdefault(name, []).extend(values)
 
     def attend(self, ask: Attend, server: Any, round: int, progress: float) -> Attended:
         """Let copies of a server's part serve groups of clients."""
@@ -131,11 +199,8 @@ class Simulator:
         told: dict[str, list[float]] = {}
         for client in (client for group in ask.groups for client in group):
             receipt = receipts.get(client) or Receipt(client, "lost", down={})
-            self._count(receipt, Message(SERVE))
-            for name, value in receipt.told.items():
-                told.setdefault(name, []).append(value)
-        for name, values in told.items():
-            self.tally.metrics.setdefault(name, []).extend(values)
+            self._count(receipt, Message(SERVE), told)
+        self._tell(told)
         order = [client for group in ask.groups for client in group]
         served = tuple(c for c in order if c in receipts and receipts[c].status == "ok")
         return Attended(whole.aggregate(ask.held, told), served)
@@ -211,9 +276,11 @@ class Simulator:
         offered = self.method.offer(server, "")
         return {t: offered[t] for t in exposed.trees if t in offered}
 
-    def _count(self, receipt: Receipt, message: Message) -> None:
-        """Write one call into the tally, and its new state into the registry."""
+    def _count(self, receipt: Receipt, message: Message, told: dict[str, list[float]]) -> None:
+        """Write one call into the tally, its state into the registry, what it says into `told`."""
         client, tally = receipt.client, self.tally
+        for name, value in receipt.told.items():
+            told.setdefault(name, []).append(value)
         tally.asked.add(client)
         if receipt.status == "ok":
             tally.counted += message.verb != SERVE  # its last reply, when all is said, counts

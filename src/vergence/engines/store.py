@@ -31,6 +31,13 @@ TABLES = {
                   "weight", "steps", "personal_fraction", "status"),
 }  # fmt: skip
 
+EVENTS = {
+    "events.csv": ("seed", "round", "time", "client", "turn", "version", "age", "event", "took"),
+}
+"""A table of runs with a virtual clock only."""
+LASTING = ("server", "clients")
+"""The files of a checkpoint that a finished seed needs; others let a round go on."""
+
 
 class Solving(NamedTuple):
     """How clients are trained in a run, and why so."""
@@ -44,11 +51,15 @@ class Solving(NamedTuple):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a seed stands: rounds done, the server's state, and where the clients' lie."""
+    """Where a seed stands: rounds done, the server's state, where the clients' lie, and the rest.
+
+    `beside` is what the engine asked to keep, by name.
+    """
 
     round: int
     server: Any
     filed: Mapping[str, Filed]
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -63,6 +74,7 @@ class Folder:
     manifest: dict[str, Any] = field(default_factory=dict)
     elsewhere: bool = False
     _server: Any = None
+    _beside: dict[str, Any] = field(default_factory=dict)
     _journal: Journal | None = None
     _spare: Path | None = None
 
@@ -84,6 +96,8 @@ class Folder:
                 return
             self.manifest = {"stamp": dict(self.stamp), "done": {}, "seed": None, "solving": None}
             self._sweep()
+            for name in EVENTS:
+                (self.path / name).unlink(missing_ok=True)
             for name, columns in TABLES.items():
                 (self.path / name).write_text(",".join(columns) + "\n")
 
@@ -105,6 +119,8 @@ class Folder:
                 )
             with table.open("r+b") as file:
                 file.truncate(length)
+        for name in EVENTS.keys() - self.manifest["tables"].keys():
+            (self.path / name).unlink(missing_ok=True)
         self._sweep()
 
     def append(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
@@ -112,6 +128,8 @@ class Folder:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)
         with saving(self.path), (self.path / table).open("a") as file:
+            if table in EVENTS and not file.tell():
+                file.write(",".join(EVENTS[table]) + "\n")
             file.write(text.getvalue())
 
     def cost(self, seed: int, round: int) -> Sequence[str] | None:
@@ -132,11 +150,13 @@ class Folder:
         self.manifest["solving"] = list(chosen)
 
     def save(
-        self, seed: int, round: int, server: Any, clients: Registry, fingerprint: str | None = None
-    ) -> None:
+        self, seed: int, round: int, server: Any, clients: Registry, fingerprint: str | None = None,
+        beside: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Replace the checkpoint; kill -9 at any moment leaves the old one or the new one.
 
         The clients' states lie in their files already. A fingerprint says that the seed is done.
+        What is to be kept `beside` has a file each, written once while it is the same object.
         """
         with saving(self.path):
             before = self.manifest.get("files", {}) if self.manifest["seed"] == seed else {}
@@ -153,9 +173,10 @@ class Folder:
                     self._spare = None
                 write_whole(self.state / entry[0], *data)
             self._server = server
+            others = self._save_beside(seed, round, beside or {}, before)
             journal = self._journal or Journal(self.state, seed)
             self._journal = journal.add(clients.changed, clients.filed)
-            files = {"server": entry, "clients": list(self._journal.mark)}
+            files = {"server": entry, "clients": list(self._journal.mark), **others}
             self.manifest |= {"seed": seed, "round": round, "files": files}
             if fingerprint is not None:
                 self.manifest["done"][str(seed)] = {"fingerprint": fingerprint, "files": files}
@@ -169,15 +190,33 @@ class Folder:
                 self._spare.unlink(missing_ok=True)
                 self._spare = None
 
+    def _save_beside(
+        self, seed: int, round: int, beside: Mapping[str, Any], before: Mapping[str, Any]
+    ) -> dict[str, list[str]]:
+        """Write what is new of what is kept beside the states; return all its files."""
+        found = {}
+        for name, kept in beside.items():
+            if name in before and self._beside.get(name) is kept:
+                found[name] = before[name]
+                continue
+            data = Packed(kept).chunks()
+            found[name] = [f"seed{seed}.{name}.{round}.safetensors", digest(*data)]
+            write_whole(self.state / found[name][0], *data)
+        self._beside = dict(beside)
+        return found
+
     def _leave(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """Keep the last server state to be written over; remove a journal that was written anew."""
+        """Keep the last server state to be written over; remove what is not named any more."""
         if "server" in before and before["server"][0] != now["server"][0]:
             self._spare = self.state / before["server"][0]
-        if "clients" in before and before["clients"][0] != now["clients"][0]:
-            (self.state / before["clients"][0]).unlink(missing_ok=True)
+        named = {about[0] for about in now.values()}
+        for name, about in before.items():
+            if name != "server" and about[0] not in named:
+                (self.state / about[0]).unlink(missing_ok=True)
 
     def _replace_manifest(self) -> None:
-        tables = {name: (self.path / name).stat().st_size for name in TABLES}
+        there = [*TABLES, *(name for name in EVENTS if (self.path / name).exists())]
+        tables = {name: (self.path / name).stat().st_size for name in there}
         self.manifest["tables"] = tables
         write_whole(self.state / "checkpoint.json", sealed_manifest(self.manifest))
 
@@ -198,7 +237,9 @@ class Folder:
             return None
         files = self.manifest["files"]
         self._journal, _ = Journal.reopen(self.state, seed, Mark(*files["clients"]))
-        return load_progress(self.path, files, self.manifest["round"], records, self.elsewhere)
+        progress = load_progress(self.path, files, self.manifest["round"], records, self.elsewhere)
+        self._beside = dict(progress.beside)
+        return progress
 
 
 def filed_in(path: Path, files: Mapping[str, Sequence[Any]]) -> dict[str, Filed]:
@@ -218,7 +259,10 @@ def load_progress(
     for entry in () if elsewhere else filed.values():
         read_whole(path, entry.file, entry.xxh3, quick_digest)
     file, sha = files["server"]
-    return Progress(round, unpack(read_whole(path, file, sha), *records), filed)
+    server = unpack(read_whole(path, file, sha), *records)
+    beside = {name: unpack(read_whole(path, *about), *records)
+              for name, about in files.items() if name not in LASTING}  # fmt: skip
+    return Progress(round, server, filed, beside)
 
 
 def sealed_manifest(manifest: Mapping[str, Any]) -> bytes:
@@ -241,7 +285,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads(data)
         del manifest["sha256"]
         whole = sealed_manifest(manifest) == data
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         manifest, whole = {}, False
     if not whole:
         raise StateError(

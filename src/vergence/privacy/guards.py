@@ -1,6 +1,6 @@
 """Checks on every reply before it is counted; a bad one is quarantined with a named reason."""
 
-import math
+import sys
 from collections.abc import Mapping
 
 from vergence.core.mask import Mask
@@ -11,6 +11,8 @@ from vergence.core.wire import Sealed, SealedTree, support
 
 HEAVIEST = 1e9
 """The largest weight a reply may claim: a billion examples."""
+LARGEST = sys.float_info.max
+"""The largest metric; whole numbers, which JSON has of any length, may be larger."""
 
 
 def fault(
@@ -19,7 +21,8 @@ def fault(
     """Return why a reply must not be counted, or None if it may.
 
     Checked: the round it answers, the names of its trees, layout and dtype against what the client
-    was sent, finite values and metrics, and weights in [0, 1e9], as many as entries.
+    was sent, rows in raw data, finite values and metrics, and weights in [0, 1e9], as many as
+    entries.
     """
     if sealed.round != round:
         return f"round: answers round {sealed.round}, now is {round}"
@@ -35,6 +38,8 @@ def fault(
                 return f"shape: the tensors of '{name}' have other shapes than those sent"
             if total.flat.dtype != wanted.flat.dtype:
                 return f"dtype: '{name}' is {total.flat.dtype}, sent {wanted.flat.dtype}"
+        if exposed.raw and () in total.layout.shapes:
+            return f"shape: '{name}' holds data without rows"
         if isinstance(weight, Mask | Params) and weight.layout != total.layout:
             return f"shape: '{name}' has weights for other entries than it holds"
         if not is_finite(total.flat):
@@ -47,7 +52,7 @@ def fault(
     for name, value in sealed.metrics.items():
         if name not in exposed.metrics:
             return f"names: metric '{name}' is not declared"
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not isinstance(value, int | float) or not abs(value) <= LARGEST:
             return f"finite: metric '{name}' is {value}"
     return None
 

@@ -1,0 +1,389 @@
+"""`vergence deploy`: a server and its clients as folders, and what runs in them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from vergence.app import deploy_folder as folders
+from vergence.app.deploy_folder import EXPERIMENT, FOLDER, INSECURE, ClientSide, ServerSide
+from vergence.errors import ConfigError, PartialRun, StateError
+
+if TYPE_CHECKING:
+    from vergence.app.config import Experiment
+
+PROCESSES = "vergence.engines.flower_processes"
+STARTS = 90.0
+"""Seconds within which a link must be up."""
+AGAIN = 3.0
+"""Seconds between two attempts to reach a server."""
+REASONS = {
+    "Failed to initialize the connection": "the server does not let this node in: its key was "
+    "revoked or is of another deployment, or this node was killed less than a minute ago",
+    "Giving up reconnection": "the server went away",
+    "SuperNode terminated": "the server started anew, or lets this node in no more",
+    "server sent code": "the server sent code of its own; only this package's is run",
+}
+"""What a node's log says when it ends, and what that means."""
+
+
+def init(experiment: Experiment, clients: Sequence[str], address: str, out: Path) -> None:
+    """Write the folders of a server and its clients.
+
+    Raises:
+        ConfigError: the experiment cannot be deployed, or an argument is unusable.
+        StateError: the directory holds something.
+    """
+    from vergence.app.config import method_tables
+    from vergence.app.deploy_keys import make_certificates, make_node_key
+    from vergence.app.ends import deployable
+    from vergence.app.results import write_toml
+    from vergence.engines.store import saving
+
+    needed()
+    host, _ = parted(address)
+    for client in clients:
+        if not client.replace("_", "").replace("-", "").isalnum():
+            raise ConfigError(f"a client's name must be letters, digits, _ and -; got '{client}'")
+    if len(set(clients)) != len(clients) or not clients:
+        raise ConfigError(f"--clients must be different names, at least one; got {list(clients)}")
+    for table in method_tables(experiment.table):
+        if table["name"].endswith(".py"):
+            raise ConfigError(f"method '{table['name']}' is a file on this machine; put it into "
+                              "the package that all machines install")  # fmt: skip
+    deployable(experiment)
+    if out.exists() and any(out.iterdir()):
+        raise StateError(f"{out} is not empty; choose another --out")
+    server, run = out / "server", secrets.token_hex(8)
+    with saving(out):
+        for folder in (server / "keys", *(out / "clients" / client for client in clients)):
+            folder.mkdir(parents=True, mode=0o700)
+        make_certificates(server, host)
+        for client in clients:
+            folder = out / "clients" / client
+            make_node_key(folder / "node", server / "keys" / f"{client}.pub")
+            shutil.copy(server / "ca.crt", folder / "ca.crt")
+            folders.write_settings(folder, ClientSide(client, address, client))
+            write_toml(folder / EXPERIMENT, experiment.table)
+        folders.write_settings(server, ServerSide(tuple(clients), address, run))
+        write_toml(server / EXPERIMENT, experiment.table)
+        (out / "README.txt").write_text(
+            f"server/          stays here, or goes to {host}: vergence deploy serve server\n"
+            "clients/NAME/    goes to NAME's machine, and nowhere else (it holds a private key):\n"
+            "                 vergence deploy join NAME --data FOLDER\n"
+            "Delete clients/ here once every folder is where it belongs.\n"
+        )
+
+
+def needed() -> None:
+    """Refuse to go on without Flower.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    if find_spec("flwr") is None:
+        raise ConfigError("deployments need Flower: pip install 'vergence[deploy]'")
+
+
+def parted(address: str) -> tuple[str, int]:
+    """Return host and port of an address.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdigit() and 0 < int(port) < 65536):
+        raise ConfigError(f"an address is HOST:PORT, such as 192.168.1.5:8000; got '{address}'")
+    return host, int(port)
+
+
+class Household:
+    """The processes that one command starts; none outlives it."""
+
+    def __init__(self, folder: Path, insecure: bool) -> None:
+        from vergence.engines.flower_processes import ENVIRONMENT
+
+        self.folder, self.children = folder, {}
+        (folder / "log").mkdir(exist_ok=True)
+        self.environment = {**os.environ, **ENVIRONMENT, FOLDER: str(folder.resolve()),
+                            "FLWR_HOME": str((folder / "flower").resolve()),
+                            "OMP_NUM_THREADS": "1"}  # fmt: skip
+        self.environment.pop(INSECURE, None)
+        if insecure:
+            self.environment[INSECURE] = "1"
+        self.secret = folder / "log" / "secret"
+
+    def start(
+        self, name: str, module: str, *arguments: Any, extra: Mapping[str, str] | None = None
+    ) -> None:
+        """Start a process; what it prints goes to log/NAME.log."""
+        role, *rest = map(str, arguments)
+        with (self.folder / "log" / f"{name}.log").open("ab") as log:
+            self.children[name] = subprocess.Popen(
+                [sys.executable, "-m", module, role, str(os.getpid()), *rest],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                env={**self.environment, **(extra or {})}, start_new_session=True,
+            )  # fmt: skip
+
+    def ended(self, name: str) -> bool:
+        """Tell whether a process has ended."""
+        return self.children[name].poll() is not None
+
+    def last(self, name: str) -> str:
+        """Return the last lines that a process printed."""
+        log = (self.folder / "log" / f"{name}.log").read_bytes()[-4000:]
+        return log.decode(errors="replace")
+
+    def close(self) -> None:
+        """End all of them, with whatever they started."""
+        for child in self.children.values():
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGTERM)
+        end = time.monotonic() + 5
+        for child in self.children.values():
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(max(end - time.monotonic(), 0.1))
+        for child in self.children.values():
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        self.secret.unlink(missing_ok=True)
+
+
+@contextmanager
+def household(folder: Path, insecure: bool) -> Iterator[Household]:
+    """Run a folder's processes; they end with this block, whatever ends it."""
+    from vergence.app.deploy_keys import write_secret
+
+    def ask_to_end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with folders.running(folder):
+        before = signal.signal(signal.SIGTERM, ask_to_end)
+        home = Household(folder, insecure)
+        write_secret(home.secret, secrets.token_bytes(32))
+        try:
+            yield home
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave some behind
+            home.close()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, before)
+
+
+def serve(folder: Path, out: Console, insecure: bool = False) -> None:
+    """Run a server's folder to the end of its experiment.
+
+    Raises:
+        StateError: it is no server's folder, is running, or is finished.
+        PartialRun: the run stopped before its end; what is done is kept.
+    """
+    from vergence.engines.flower_processes import KEY, Control
+
+    needed()
+    side = folders.settings(folder, ServerSide)
+    _, port = parted(side.address)
+    free(side.listen, port)
+    root = None if insecure else folder / "ca.crt"
+    tls = ["--insecure"] if insecure else [
+        "--ssl-certfile", folder / "server.pem", "--ssl-keyfile", folder / "server.key",
+        "--ssl-ca-certfile", folder / "ca.crt", "--enable-supernode-auth",
+    ]  # fmt: skip
+    local, key = f"127.0.0.1:{port}", secrets.token_urlsafe(32)
+    tail = folders.Tail(folder)
+    with household(folder, insecure) as home:
+        if insecure:
+            folders.tell(folder, "INSECURE: nothing is encrypted, and any node may connect")
+        home.start("link", PROCESSES, "link", "--host", side.listen, "--port", port,
+                   "--isolation", "process", "--superexec-auth-secret-file", home.secret,
+                   *tls, extra={KEY: key})  # fmt: skip
+        control = Control(local, root, key)
+        wait_for(control.answers, home, "link")
+        numbers = {}
+        for public in sorted((folder / "keys").glob("*.pub")) if not insecure else []:
+            numbers[public] = control.admit(public.stem, public.read_bytes())
+        home.start("run", "vergence.app.ends", "server", local, home.secret, root or "")
+        run = control.start()
+        folders.tell(folder, f"serving {side.address}, {len(side.clients)} clients expected")
+        while True:
+            show(tail, out)
+            for public in [p for p in numbers if not p.exists()]:
+                control.expel(numbers.pop(public))
+                folders.tell(folder, f"'{public.stem}' is revoked")
+            state, detail = control.state(run)
+            if state == "finished":
+                show(tail, out)
+                if "completed" not in detail.lower():
+                    raise PartialRun(f"the run stopped ({detail[:200]}); {folder / 'log'} says "
+                                     "more; `vergence deploy serve` goes on")  # fmt: skip
+                return
+            for name in home.children:
+                if home.ended(name):
+                    raise PartialRun(f"the {name} process ended: {line_of(home.last(name))}; "
+                                     "`vergence deploy serve` goes on")  # fmt: skip
+            time.sleep(1.0)
+
+
+def join(
+    folder: Path, out: Console, insecure: bool = False, data: str | None = None,
+    person: str | None = None,
+) -> None:  # fmt: skip
+    """Run a client's folder until the server says that all is done.
+
+    Raises:
+        StateError: it is no client's folder, is running, or the server is not the expected one.
+        DataError: the data are not there, or hold no such person.
+    """
+    needed()
+    side = folders.settings(folder, ClientSide)
+    if data is not None or person is not None:
+        lies = str(Path(data).expanduser().resolve()) if data is not None else side.data
+        side = replace(side, data=lies, person=person or side.person)
+        folders.write_settings(folder, side)
+    port, tail = free_port(), folders.Tail(folder)
+    tls = ["--insecure"] if insecure else [
+        "--root-certificates", folder / "ca.crt", "--auth-supernode-private-key", folder / "node",
+    ]  # fmt: skip
+    node = ["node", "--superlink", side.address, "--port", port, "--isolation", "process",
+            "--max-retries", "3", "--superexec-auth-secret-file"]  # fmt: skip
+    with household(folder, insecure) as home:
+        home.start("turns", "vergence.app.ends", "client", f"127.0.0.1:{port}", home.secret, "")
+        said = ""
+        while True:
+            said = reachable(side.address, None if insecure else folder / "ca.crt", said, folder)
+            home.start("node", PROCESSES, *node, home.secret, *tls)
+            while not home.ended("node"):
+                if "finished" in show(tail, out):
+                    time.sleep(AGAIN)  # the server hears that this was heard
+                    return
+                if home.ended("turns"):
+                    raise StateError(line_of(home.last("turns")).removeprefix("vergence: "))
+                time.sleep(0.5)
+            log = home.last("node")
+            phrase = max(REASONS, key=log.rfind)
+            reason = REASONS[phrase] if phrase in log else f"the node ended ({line_of(log)})"
+            if reason != said:
+                folders.tell(folder, f"{reason}; trying again")
+                said = reason
+            show(tail, out)
+            time.sleep(AGAIN)
+
+
+def reachable(address: str, root: Path | None, said: str, folder: Path) -> str:
+    """Wait until a server answers, and say once why it does not; return what was said.
+
+    Raises:
+        StateError: it shows a certificate that this folder's authority did not sign.
+    """
+    host, port = parted(address)
+    while True:
+        try:
+            with socket.create_connection((host, port), 5) as plain:
+                if root is not None:
+                    context = ssl.create_default_context(cafile=str(root))
+                    with context.wrap_socket(plain, server_hostname=host):
+                        pass
+            return said
+        except ssl.SSLCertVerificationError as error:
+            raise StateError(
+                f"{address} shows a certificate that does not fit {root}: {error.verify_message}; "
+                "copy this client's folder from the server's `deploy init` again"
+            ) from None
+        except (OSError, ssl.SSLError) as error:
+            reason = f"cannot reach {address}: {error.strerror or error}"
+        if reason != said:
+            folders.tell(folder, f"{reason}; is `vergence deploy serve` running there? waiting")
+            said = reason
+        time.sleep(AGAIN)
+
+
+def revoke(folder: Path, client: str) -> None:
+    """Take a client's key away; a server that is running lets it in no more, from now on.
+
+    Raises:
+        StateError: there is no such key.
+    """
+    folders.settings(folder, ServerSide)
+    key = folder / "keys" / f"{client}.pub"
+    if not key.is_file():
+        known = ", ".join(sorted(p.stem for p in (folder / "keys").glob("*.pub")))
+        raise StateError(f"no key of '{client}' in {folder / 'keys'}; there are: {known}")
+    (folder / "revoked").mkdir(exist_ok=True)
+    key.replace(folder / "revoked" / key.name)
+
+
+def status(folder: Path, out: Console, lines: int = 10) -> None:
+    """Say whether a folder is running, and what happened last."""
+    kind = ServerSide if (folder / "keys").is_dir() else ClientSide
+    folders.settings(folder, kind)
+    number = folders.runner(folder)
+    out.print(f"{folder}: " + (f"running (process {number})" if number else "not running"),
+              soft_wrap=True, highlight=False)  # fmt: skip
+    events = folder / folders.EVENTS
+    for line in events.read_text().splitlines()[-lines:] if events.exists() else []:
+        out.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def show(tail: folders.Tail, out: Console) -> list[str]:
+    """Print what is new; return it."""
+    found = tail.lines()
+    for line in found:
+        out.print(line, soft_wrap=True, highlight=False, markup=False)
+    return found
+
+
+def line_of(log: str) -> str:
+    """Return the last line of a log that says something."""
+    return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "no reason")
+
+
+def wait_for(ready: Callable[[], bool], home: Household, name: str) -> None:
+    """Wait until a process is up.
+
+    Raises:
+        PartialRun: it ended, or takes too long.
+    """
+    end = time.monotonic() + STARTS
+    while not ready():
+        if home.ended(name) or time.monotonic() > end:
+            raise PartialRun(f"the {name} process did not start: {line_of(home.last(name))}")
+        time.sleep(0.3)
+
+
+def free(host: str, port: int) -> None:
+    """Refuse a port that somebody else listens on.
+
+    Raises:
+        StateError: it is taken.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StateError(
+                f"cannot listen on {host}:{port} ({error.strerror}); stop who does, or change the "
+                f"port in every {folders.SETTINGS}"
+            ) from None
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,112 @@
+"""The commands of `vergence deploy`: one experiment on many machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from vergence.app.screen import out
+
+deploy = App(name="deploy", help="Run an experiment on many machines: a server and its clients.")
+Insecure = Annotated[bool, Parameter(negative="")]
+
+
+@deploy.command
+def init(
+    config: Path,
+    *,
+    clients: str,
+    address: str,
+    out_: Annotated[Path, Parameter(name="--out")],
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Write a folder for the server and one for each client: experiment, certificates, keys.
+
+    Args:
+        config: the experiment (TOML).
+        clients: the clients' names, with commas; a client has the data of the person of this name.
+        address: HOST:PORT at which clients reach the server.
+        out_: a new directory.
+        set_: `a.b=c` overrides a value of the file; may be given several times.
+    """
+    from vergence.app.config import load
+    from vergence.app.deploy import init as write
+
+    names = [name.strip() for name in clients.split(",") if name.strip()]
+    write(load(config, set_), names, address, out_)
+    out.print((out_ / "README.txt").read_text().rstrip(), soft_wrap=True, highlight=False)
+
+
+@deploy.command
+def serve(folder: Path, *, insecure: Insecure = False) -> None:
+    """Run the server until the experiment is done; run again, it goes on where it stopped.
+
+    Args:
+        folder: DIR/server.
+        insecure: no TLS and no node authentication; the results say so.
+    """
+    from vergence.app.deploy import serve as run
+
+    run(folder, out, insecure)
+
+
+@deploy.command
+def join(
+    folder: Path,
+    *,
+    data: str | None = None,
+    person: str | None = None,
+    insecure: Insecure = False,
+) -> None:
+    """Run a client until the server says that all is done.
+
+    Args:
+        folder: DIR/clients/NAME, or a copy of it.
+        data: this client's data, laid out as the experiment's data set; kept in the folder.
+        person: whose data there is this client's; default its name. Kept in the folder.
+        insecure: no TLS and no node authentication; the server must be insecure, too.
+    """
+    from vergence.app.deploy import join as run
+
+    run(folder, out, insecure, data, person)
+
+
+@deploy.command
+def status(folder: Path, *, lines: int = 10) -> None:
+    """Say whether a folder is running, and what happened last.
+
+    Args:
+        folder: a server's or a client's.
+        lines: how many events.
+    """
+    from vergence.app.deploy import status as show
+
+    show(folder, out, lines)
+
+
+@deploy.command
+def revoke(folder: Path, client: str) -> None:
+    """Take a client's key away: from now on nothing that it sends counts.
+
+    Args:
+        folder: DIR/server.
+        client: its name.
+    """
+    from vergence.app.deploy import revoke as take
+
+    take(folder, client)
+    out.print(f"'{client}' is revoked", highlight=False)
+
+
+@deploy.command
+def stop(folder: Path) -> None:
+    """End whoever runs a folder; what is done is kept.
+
+    Args:
+        folder: a server's or a client's.
+    """
+    from vergence.app.deploy_folder import stop as end
+
+    out.print(f"{folder}: " + ("stopped" if end(folder) else "was not running"), highlight=False)

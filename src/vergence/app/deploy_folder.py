@@ -1,0 +1,183 @@
+"""A deployment's folders: settings, a log of events, and who is running there.
+
+Nothing here imports torch until `facts` is asked for: who only watches over processes is small.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import tomli_w
+from pydantic import TypeAdapter, ValidationError
+
+from vergence.errors import ConfigError, StateError
+
+T = TypeVar("T")
+STRICT = {"extra": "forbid"}
+"""Unknown settings are errors."""
+SETTINGS, EXPERIMENT, EVENTS = "deploy.toml", "experiment.toml", "events.log"
+FOLDER, INSECURE = "VERGENCE_DEPLOY", "VERGENCE_DEPLOY_INSECURE"
+"""Environment variables by which a deployment's processes learn where they are, and how."""
+
+
+@dataclass(frozen=True)
+class ServerSide:
+    """What a server's folder says.
+
+    `quorum` 0 means all clients. `answer_s` is how long an answer is waited for, `absent_s` a
+    client that is not connected. `run` names this deployment in the clients' folders.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+    clients: tuple[str, ...]
+    address: str
+    run: str
+    listen: str = "0.0.0.0"
+    quorum: int = 0
+    answer_s: float = 600.0
+    absent_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class ClientSide:
+    """What a client's folder says: whose data it has (`person`), and where (`data`)."""
+
+    __pydantic_config__: ClassVar = STRICT
+    client: str
+    address: str
+    person: str
+    data: str | None = None
+
+
+def settings(folder: Path, kind: type[T]) -> T:
+    """Return the settings of a folder.
+
+    Raises:
+        StateError: it is no folder of this kind.
+    """
+    file = folder / SETTINGS
+    what = "server" if kind is ServerSide else "client"
+    if not file.is_file():
+        raise StateError(f"{folder} is no deployment's folder (no {SETTINGS}); `vergence deploy "
+                         "init` makes DIR/server and DIR/clients/NAME")  # fmt: skip
+    try:
+        table = tomllib.loads(file.read_text())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from None
+    if ("clients" in table) != (kind is ServerSide):
+        raise StateError(f"{folder} is not a {what}'s folder; give DIR/"
+                         + ("server" if what == "server" else "clients/NAME"))  # fmt: skip
+    try:
+        return TypeAdapter(kind).validate_python(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{file}: {where}: {first['msg']}; got {first['input']!r}") from None
+
+
+def write_settings(folder: Path, made: Any) -> None:
+    """Write the settings of a folder."""
+    table = {k: v for k, v in asdict(made).items() if v is not None}
+    (folder / SETTINGS).write_text(tomli_w.dumps(table))
+
+
+def facts(table: dict[str, Any]) -> dict[str, str]:
+    """Return what must be the same at both ends: digests of config and code, and torch's version.
+
+    Where data lie and who is there when are each end's own business.
+    """
+    from vergence.app import stamp
+    from vergence.app.config import code_digest
+
+    shared = {k: v for k, v in table.items() if k != "presence"}
+    shared["federation"] = {k: v for k, v in table["federation"].items() if k != "root"}
+    return {"config": stamp.config_digest(shared), "vergence code": code_digest(),
+            "torch": stamp.version("torch")}  # fmt: skip
+
+
+def tell(folder: Path, line: str) -> None:
+    """Write one line for the operator; whoever runs the folder prints it."""
+    text = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S} {' '.join(line.split())}\n"
+    with suppress(OSError), (folder / EVENTS).open("a") as file:  # a line is not worth a run
+        file.write(text)
+
+
+class Tail:
+    """Reads the events that were written since the last look."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / EVENTS
+        self.at = self.path.stat().st_size if self.path.exists() else 0
+
+    def lines(self) -> list[str]:
+        """Return the new events, without their time."""
+        if not self.path.exists():
+            return []
+        with self.path.open() as file:
+            file.seek(self.at)
+            found = file.read()
+        whole = found[: found.rfind("\n") + 1]
+        self.at += len(whole.encode())
+        return [line[20:] for line in whole.splitlines()]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[None]:
+    """Keep everybody else out of a folder, and leave word who is in.
+
+    Raises:
+        StateError: somebody is.
+    """
+    with (folder / ".lock").open("a+") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise StateError(
+                f"{folder} is running already: `vergence deploy stop {folder}` first"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+        file.truncate(0)
+
+
+def runner(folder: Path) -> int | None:
+    """Return the process that runs a folder, None if none does."""
+    path = folder / ".lock"
+    if not path.exists():
+        return None
+    with path.open("r+") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return int(file.read() or 0) or None
+    return None
+
+
+def stop(folder: Path, seconds: float = 20.0) -> bool:
+    """End whoever runs a folder; return whether somebody did.
+
+    Raises:
+        StateError: it does not end.
+    """
+    number = runner(folder)
+    if number is None:
+        return False
+    os.kill(number, signal.SIGTERM)
+    end = time.monotonic() + seconds
+    while runner(folder) is not None:
+        if time.monotonic() > end:
+            raise StateError(f"process {number} does not end: `kill -9 {number}`")
+        time.sleep(0.1)
+    return True

@@ -1,0 +1,148 @@
+"""Certificates and node keys of a deployment; signatures over answers."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from vergence.errors import StateError
+
+DAYS = 825
+"""How long certificates are valid."""
+SIGNED = ec.ECDSA(hashes.SHA384())
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Write a file that nobody but its owner may read."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(data)
+
+
+def private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a private key as OpenSSH keeps it."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )  # fmt: skip
+
+
+def make_node_key(private: Path, public: Path) -> None:
+    """Make a node's ECDSA P-384 key pair."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_secret(private, private_bytes(key))
+    public.write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+
+
+def make_certificates(folder: Path, host: str) -> None:
+    """Make a deployment's own authority and the server's certificate for `host` and loopback.
+
+    The authority's key is thrown away: nobody can sign another server's certificate with it.
+    """
+    authority_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    authority = _named("vergence deployment")
+    now = datetime.now(UTC)
+
+    def about(subject: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(authority)
+            .public_key(public)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))  # clocks differ
+            .not_valid_after(now + timedelta(days=DAYS))
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
+                False,
+            )
+        )
+
+    ca = (
+        about(authority, authority_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .add_extension(_usage(signs=True), True)
+        .sign(authority_key, hashes.SHA384())
+    )
+    hosts = dict.fromkeys((host, "localhost", "127.0.0.1"))
+    server = (
+        about(_named(host), key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+        .add_extension(_usage(signs=False), True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+        .add_extension(x509.SubjectAlternativeName([_alternative(h) for h in hosts]), False)
+        .sign(authority_key, hashes.SHA384())
+    )
+    (folder / "ca.crt").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
+    (folder / "server.pem").write_bytes(server.public_bytes(serialization.Encoding.PEM))
+    write_secret(
+        folder / "server.key",
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+    )  # fmt: skip
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+        decipher_only=False,
+    )  # fmt: skip
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def signer(private: Path) -> Callable[[bytes], str]:
+    """Return how a node signs.
+
+    Raises:
+        StateError: the key is missing, unusable, or others may read it.
+    """
+    try:
+        key = serialization.load_ssh_private_key(private.read_bytes(), None)
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise StateError(
+            f"{private} is no node key ({type(error).__name__}); copy the client's folder again"
+        ) from None
+    if private.stat().st_mode & 0o077:
+        raise StateError(f"{private} can be read by others: `chmod 600 {private}`")
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return lambda data: base64.b64encode(key.sign(data, SIGNED)).decode()
+
+
+def genuine(public: Path, data: bytes, signature: str) -> bool:
+    """Tell whether a signature is that of the key in a file; without the file it is not."""
+    try:
+        key = serialization.load_pem_public_key(public.read_bytes())
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        key.verify(base64.b64decode(signature, validate=True), data, SIGNED)
+    except (OSError, ValueError, InvalidSignature):
+        return False
+    return True

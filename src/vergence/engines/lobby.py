@@ -1,0 +1,259 @@
+"""Who is there: which node is which client, proven by its key, and with the same code and config.
+
+A node says who it is when it is first greeted, and signs every answer together with the request it
+answers; so a node cannot speak for another client, and an old answer fits no new request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from vergence.engines.remote import Lost, framed, unframed
+from vergence.errors import PartialRun
+
+SAME = ("config", "vergence code", "torch")
+"""What a client must have as the server has it, or its bits differ."""
+GREETING = 60.0
+"""Seconds a node has to say who it is."""
+
+
+class Wire(Protocol):
+    """Carries bytes to a node and back; `engines/flower.py` has one."""
+
+    def nodes(self) -> dict[int, str]:
+        """Return who is connected: a node's number, and since when."""
+        ...
+
+    def send(
+        self, node: int, data: bytes, seconds: float, there: Callable[[], bool] = ...
+    ) -> bytes:
+        """Return its answer, or raise `Lost` or `Gone`."""
+        ...
+
+
+class Gone(Exception):
+    """A node went before it answered."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A client that is there: its node, since when, and what it said of itself."""
+
+    node: int
+    since: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long is waited, in seconds: for an answer, and for a client that is not connected."""
+
+    answer: float = 600.0
+    absent: float = 60.0
+
+
+def request(kind: str, note: Mapping[str, Any], body: bytes = b"") -> bytes:
+    """Return what is sent to a node; no two are the same."""
+    return framed({"kind": kind, "nonce": secrets.token_hex(16), **note}, body)
+
+
+def reply(
+    asked: bytes, client: str, sign: Callable[[bytes], str], body: bytes = b"", error: str = ""
+) -> bytes:
+    """Return a signed answer to a request."""
+    inner = framed({"client": client, "error": error}, body)
+    return framed({"sign": sign(hashlib.sha256(asked).digest() + inner)}, inner)
+
+
+@dataclass
+class Lobby:
+    """Greets nodes, keeps who is there, and asks clients by name.
+
+    Attributes:
+        wire: to the nodes.
+        clients: the names that are expected, in the federation's order.
+        mine: what is compared with what a client says of itself (`SAME`).
+        genuine: tells whether a signature is a client's: (client, data, signature).
+        tell: takes a line for the operator.
+        lost: why a client's last answer did not come, by client.
+    """
+
+    wire: Wire
+    clients: Sequence[str]
+    mine: Mapping[str, str]
+    genuine: Callable[[str, bytes, str], bool]
+    tell: Callable[[str], None]
+    patience: Patience = Patience()
+    seats: dict[str, Seat] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def open(self) -> None:
+        """Begin to look who is there."""
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self.over.set()
+
+    def _watch(self) -> None:
+        greeted: dict[int, str] = {}
+        with ThreadPoolExecutor(8) as pool:
+            while not self.over.wait(1.0):
+                try:
+                    nodes = self.wire.nodes()
+                except Exception as error:  # a link that is busy is asked again
+                    self.tell(f"the link does not answer ({type(error).__name__})")
+                    continue
+                if self._leave(nodes):  # who was refused because of one of them is greeted again
+                    greeted = {seat.node: seat.since for seat in self.seats.values()}
+                for node, since in nodes.items():
+                    if greeted.get(node) != since:
+                        greeted[node] = since
+                        pool.submit(self._greet, node, since, greeted)
+                greeted = {node: since for node, since in greeted.items() if node in nodes}
+
+    def _leave(self, nodes: Mapping[int, str]) -> bool:
+        """Take note of who is gone; return whether somebody is."""
+        with self.changed:
+            left = [c for c, seat in self.seats.items() if nodes.get(seat.node) != seat.since]
+            for client in left:
+                del self.seats[client]
+                self.tell(f"'{client}' is gone")
+        return bool(left)
+
+    def _greet(self, node: int, since: str, greeted: dict[int, str]) -> None:
+        asked = request("hello", {})
+        try:
+            inner = unframed(self.wire.send(node, asked, GREETING))
+            client, error, body = self.proven(asked, *inner)
+            facts = json.loads(body) if body else {}
+            reason = error or self.unfit(client, facts, node)
+        except Exception as error:
+            greeted.pop(node, None)  # asked again
+            self.tell(f"node {node} did not say who it is ({type(error).__name__}: {error})")
+            return
+        with self.changed:
+            if not reason:
+                self.seats[client] = Seat(node, since, facts)
+                self.changed.notify_all()
+        self.tell(f"'{client}' refused: {reason}" if reason else f"'{client}' is here")
+        try:
+            self.wire.send(node, request("refused" if reason else "welcome", {"text": reason}), 10)
+        except Exception:  # it is told as far as it listens
+            return
+
+    def proven(
+        self, asked: bytes, outer: Mapping[str, Any], inner: bytes
+    ) -> tuple[str, str, bytes]:
+        """Return who answered a request, its error, and the body, if the signature is genuine.
+
+        Raises:
+            Lost: it is not.
+        """
+        note, body = unframed(inner)
+        client = str(note["client"])
+        if client not in self.clients:
+            raise Lost(f"'{client[:40]}' is not expected, only {', '.join(self.clients)}")
+        if not self.genuine(client, hashlib.sha256(asked).digest() + inner, str(outer["sign"])):
+            raise Lost(f"the signature is not that of '{client}', or its key is revoked")
+        return client, str(note["error"])[:200], body
+
+    def unfit(self, client: str, facts: Mapping[str, Any], node: int) -> str:
+        """Return why a client cannot take part; empty if it can."""
+        for what in SAME:
+            if str(facts.get(what)) != self.mine[what]:
+                return (f"its {what} is {str(facts.get(what))[:12]}, the server's "
+                        f"{self.mine[what][:12]}: use the same on both")  # fmt: skip
+        seat = self.seats.get(client)
+        if seat is not None and seat.node != node:
+            return "another node is connected under this name: stop one of them"
+        return ""
+
+    def gather(self, quorum: int, seconds: float | None = None) -> dict[str, Mapping[str, Any]]:
+        """Wait for so many clients; return what those who are there said of themselves.
+
+        Raises:
+            PartialRun: they did not come in time.
+        """
+        end, said = None if seconds is None else time.monotonic() + seconds, None
+        with self.changed:
+            while len(self.seats) < quorum:
+                missing = ", ".join(c for c in self.clients if c not in self.seats)
+                line = f"{len(self.seats)} of {quorum} clients are here; missing: {missing}"
+                if line != said:
+                    self.tell(said := line)
+                if end is not None and time.monotonic() > end:
+                    raise PartialRun(f"{line}; start them with `vergence deploy join`")
+                self.changed.wait(1.0)
+            return {c: self.seats[c].facts for c in self.clients if c in self.seats}
+
+    def ask(self, client: str, note: Mapping[str, Any], errand: bytes) -> bytes:
+        """Return a client's answer; one that comes back in time is asked again.
+
+        Raises:
+            Lost: there is none, or it is not the client's.
+        """
+        self.lost.pop(client, None)
+        try:
+            return self._ask(client, note, errand)
+        except Lost as lost:
+            self.lost[client] = str(lost)
+            self.tell(f"'{client}' is lost: {lost}")
+            raise
+
+    def _ask(self, client: str, note: Mapping[str, Any], errand: bytes) -> bytes:
+        end = time.monotonic() + self.patience.answer
+        while (left := end - time.monotonic()) > 0:
+            seat = self._seat(client, min(left, self.patience.absent))
+            asked = request("errand", note, errand)
+            try:
+                answer = self.wire.send(
+                    seat.node, asked, left, lambda seat=seat: self.seats.get(client) is seat
+                )
+            except Gone:
+                self.over.wait(1.0)
+                continue
+            try:
+                who, error, body = self.proven(asked, *unframed(answer))
+            except (ValueError, KeyError, TypeError) as fault:
+                raise Lost(f"malformed answer ({type(fault).__name__})") from None
+            if who != client:
+                raise Lost(f"'{who}' answered in its place")
+            if error:
+                raise Lost(error)
+            return body
+        raise Lost(f"no answer in {self.patience.answer:g} s")
+
+    def farewell(self) -> None:
+        """Tell those who are there that all is done, as far as they listen."""
+        with ThreadPoolExecutor(len(self.seats) or 1) as pool:
+            for seat in self.seats.values():
+                pool.submit(self.wire.send, seat.node, request("bye", {}), 10.0)
+
+    def _seat(self, client: str, seconds: float) -> Seat:
+        with self.changed:
+            if not self.changed.wait_for(lambda: client in self.seats, seconds):
+                raise Lost("not connected")
+            return self.seats[client]
+
+
+@dataclass(frozen=True)
+class Errands:
+    """A line for one method's seed: its errands say which run they belong to."""
+
+    lobby: Lobby
+    note: Mapping[str, Any]
+
+    def ask(self, client: str, errand: bytes) -> bytes:
+        """Return the answer, or raise `Lost`."""
+        return self.lobby.ask(client, self.note, errand)

@@ -1,0 +1,59 @@
+"""What all drills share: rows of the table, how much is drilled, processes, a folder to be in."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.engines.toys import LOCAL
+from vergence.methods.fedcpf import FedCPF
+
+METHOD = FedCPF(local=LOCAL, rate=0.2)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    drill: str
+    wanted: str
+    found: str
+    good: bool
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is drilled."""
+
+    people: int = 10
+    rounds: int = 50
+    seeds: int = 5
+    kills: int = 50
+    messages: int = 100_000
+    files: int = 10_000
+    soak: int = 2000
+
+
+SMALL = Sizes(people=4, rounds=5, seeds=2, kills=8, messages=4000, files=500, soak=300)
+
+
+def spread(work: Callable[..., Any], tasks: Sequence[Sequence[Any]]) -> Iterator[Any]:
+    """Do tasks in new processes, two at a time."""
+    with ProcessPoolExecutor(2, get_context("spawn"), max_tasks_per_child=1) as pool:
+        yield from [wait.result() for wait in [pool.submit(work, *task) for task in tasks]]
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Give a folder for a while, and this process one thread."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)

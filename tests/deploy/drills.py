@@ -1,0 +1,130 @@
+"""What a federation must survive, as a table: `make drills`, or `python -m tests.deploy.drills`.
+
+    python -m tests.deploy.drills [clients server replies fuzz soak disk] [--small]
+
+Two processes at a time, each drill's tasks in new ones. Exit code 1 if any row fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tests.deploy import targets, test_bad_replies
+from tests.deploy.deaths import clients, disk, server, soak
+from tests.deploy.drilling import SMALL, Row, Sizes, scratch, spread
+from tests.deploy.mutants import Tried
+
+WARM = 1000
+"""Inputs after which memory is looked at: by then caches are full."""
+ROOM = 256 << 20
+"""Bytes of address space that reading inputs may take up, used or not."""
+
+
+def replied(kinds: Sequence[str]) -> list[tuple[str, str, bool]]:
+    """Let a client send each of these; return kind, what was said, and whether all is as wanted."""
+    with scratch() as home:
+        silence = test_bad_replies.harmed(home / "silence", None)[0]
+        found = []
+        for number, kind in enumerate(kinds):
+            harm, says = test_bad_replies.KINDS[kind]
+            sha, said = test_bad_replies.harmed(home / str(number), harm)
+            named = [*said] != [] and all(s.startswith(f"quarantined: {says}") for s in said)
+            found.append((kind, " ".join(said), named and sha == silence))
+        return found
+
+
+def replies(_: Sizes) -> Iterator[Row]:
+    """Send every kind of bad reply; compare with silence."""
+    kinds = list(test_bad_replies.KINDS)
+    found = [f for part in spread(replied, [(kinds[::2],), (kinds[1::2],)]) for f in part]
+    good = sum(good for _, _, good in found)
+    for kind, said, fine in found:
+        if not fine:
+            yield Row(f"bad reply: {kind}", "quarantined, as silence", said, good=False)
+    yield Row(f"{len(kinds)} kinds of bad reply", f"{len(kinds)}/{len(kinds)} named, as silence",
+              f"{good}/{len(kinds)}", good == len(kinds))  # fmt: skip
+
+
+def fuzzed(seed: int, count: int, of_files: bool) -> tuple[dict[str, Tried], float]:
+    """Try mutants; return what became of them, by kind, and seconds."""
+    with scratch() as home:
+        draw, tried = random.Random(seed), targets.counts()
+        if of_files:
+            feed = targets.files(targets.Files(home), draw, tried)
+        else:
+            talks = [targets.Talk(name, home / name) for name in targets.METHODS]
+            feed = targets.messages(talks, draw, tried)
+        warm = min(WARM, count // 2)
+        for _ in range(warm):
+            next(feed)
+        for kind in tried.values():
+            kind.worst_kb = 0
+        began = time.monotonic()
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        room = pages * os.sysconf("SC_PAGE_SIZE") + ROOM
+        resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
+        for _ in range(count - warm):
+            next(feed)
+        return tried, time.monotonic() - began
+
+
+def fuzz(sizes: Sizes) -> Iterator[Row]:
+    """Feed mutants to both ends of a line, and to what reads a run's folder."""
+    most = 2 * targets.LIMIT >> 10
+    for what, total in (("messages", sizes.messages), ("files", sizes.files)):
+        parts = [(seed, total // 2, what == "files") for seed in (1, 2)]
+        found = list(spread(fuzzed, parts))
+        kinds = {k: [tried[k] for tried, _ in found] for k in found[0][0]}
+        kinds = {k: tried for k, tried in kinds.items() if tried[0].count}
+        every = [tried for both in kinds.values() for tried in both]
+        crashes, ran = [c for t in every for c in t.crashes], [c for t in every for c in t.ran]
+        worst_s, worst_kb = max(t.worst_s for t in every), max(t.worst_kb for t in every)
+        count = sum(t.count for t in every)
+        told = ", ".join(
+            f"{sum(t.count for t in both):,} {kind} ({sum(t.refused for t in both):,} refused)"
+            for kind, both in kinds.items()
+        )
+        for line in crashes[:5] + ran[:5]:
+            print(line[:600], file=sys.stderr)
+        yield Row(
+            f"{count:,} mutated {what}",
+            f"no crash, no hang over 1 s, no code run, memory <= {most:,} kB",
+            f"{len(crashes)} crashes, {len(ran)} runs of code, worst {worst_s * 1000:.0f} ms and "
+            f"{worst_kb:,} kB, {max(s for _, s in found):.0f} s; {told}",
+            not crashes and not ran and worst_s < 1 and worst_kb <= most and count >= total,
+        )
+
+
+DRILLS: dict[str, Callable[[Sizes], Iterator[Row]]] = {
+    "clients": clients, "server": server, "replies": replies, "fuzz": fuzz, "soak": soak,
+    "disk": disk,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Drill, print a line as it comes, and the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("drills", nargs="*", help=f"of {', '.join(DRILLS)}; default: all")
+    parser.add_argument("--small", action="store_true", help="a minute instead of fifteen")
+    given = parser.parse_args()
+    began, rows = time.monotonic(), []
+    print("| drill | wanted | found | |\n|---|---|---|---|", flush=True)
+    for name in given.drills or DRILLS:
+        for row in DRILLS[name](SMALL if given.small else Sizes()):
+            rows.append(row)
+            mark = "ok" if row.good else "FAILED"
+            print(f"| {row.drill} | {row.wanted} | {row.found} | {mark} |", flush=True)
+    bad = sum(not row.good for row in rows)
+    print(f"\n{len(rows) - bad} of {len(rows)} as wanted, {time.monotonic() - began:.0f} s")
+    sys.exit(bad > 0)
+
+
+if __name__ == "__main__":
+    main()

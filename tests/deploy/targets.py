@@ -1,0 +1,219 @@
+"""What reads bytes from elsewhere, fed one by one: both ends of a line, and a run's files."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tests.conformance.test_methods import build, task_of
+from tests.deploy import mutants
+from tests.deploy.mutants import FORBIDDEN, Tried
+from tests.engines.test_remote import COUNTS, PEOPLE, Loop
+from tests.engines.toys import LOCAL, STAMP, conducted
+from vergence.app.config import load
+from vergence.core.state import quick_digest, unpack, unpack_file
+from vergence.core.wire import Sum
+from vergence.engines.conduct import Plan, conduct
+from vergence.engines.errand import framed, unframed
+from vergence.engines.remote import Remote, absent, hired
+from vergence.engines.shelf import Kept
+from vergence.engines.store import Folder, read_manifest
+from vergence.engines.turn import Worker
+from vergence.methods.fedcpf import FedCPF
+
+LIMIT = 1 << 21
+"""Bytes that a message may have in the drills: twice that may be used for one."""
+METHODS = ("fedavg", "fedselect", "fedcpf", "scaffold", "fedpac", "splitfed", "smashed_average")
+
+
+@dataclass
+class Asked:
+    """An errand as a server sends it, and its honest answer."""
+
+    arguments: tuple[Any, ...]
+    client: str
+    errand: bytes
+    answer: bytes
+
+
+class Talk:
+    """A short run over a line, whose words can be said again: mutated, to either end."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.folder, self.method = folder, build(name)
+        self.loop = Loop(self.method, folder / "homes")
+        self.said: dict[str, tuple[bytes, bytes]] = {}
+        self.heard: list[Asked] = []
+        path = Folder(folder / "server", STAMP, elsewhere=True)
+        path.open()
+        plan = Plan(rounds=2, evaluate_every=1, solver="sequential")
+        conduct(self.method, task_of(self.method), absent("toy", COUNTS), plan, path,
+                hire=self._hire)  # fmt: skip
+        self.data = b""
+        self.remote.line = self  # from now on it says what it is told to
+        self.heard = [asked for asked in map(self._again, self.heard) if asked is not None]
+        self.homes = {client: self.loop.home(client) for client in PEOPLE.clients}
+        shutil.copytree(folder / "homes", folder / "kept")
+
+    def _hire(self, desk: Any) -> Any:
+        remote, roll = hired(self.loop, LIMIT)(desk)
+        assert isinstance(remote, Remote)
+        self.remote, honest, ask = remote, remote.ask, self.loop.ask
+
+        def listening(client: str, errand: bytes) -> bytes:
+            self.said[client] = errand, (answer := ask(client, errand))
+            return answer
+
+        def noting(*arguments: Any) -> Any:
+            found = honest(*arguments)
+            client = arguments[1].client
+            self.heard.append(Asked(arguments, client, *self.said[client]))
+            return found
+
+        self.loop.ask = listening
+        remote.ask = noting  # type: ignore[method-assign]
+        self.honest = honest
+        return remote, roll
+
+    def ask(self, client: str, errand: bytes) -> bytes:
+        """Be the line: answer with the bytes at hand."""
+        self.asked = errand
+        return self.data
+
+    def _again(self, asked: Asked) -> Asked | None:
+        """Return what is asked now that the run is over, None where the masks are forgotten."""
+        self.remote.spares.clear()
+        self.honest(*asked.arguments)
+        note, body = unframed(asked.answer)
+        self.data = framed({**note, "to": quick_digest(self.asked)}, body)
+        status = self.honest(*asked.arguments)[0].status
+        return replace(asked, answer=self.data) if status == "ok" else None
+
+    def hear(self, asked: Asked, data: bytes) -> bool:
+        """Let the server have an answer; it must never raise, and say what tables can hold."""
+        self.data = data
+        receipt, sealed = self.honest(*asked.arguments)
+        said = [receipt.status, receipt.filed, *receipt.told, *receipt.measured.items()]
+        str(said).encode()
+        receipt.status.encode()
+        if "alloc" in receipt.status or "MemoryError" in receipt.status:
+            raise MemoryError(receipt.status)
+        if sealed is not None:
+            Sum().add(sealed)
+        return receipt.status == "ok"
+
+    def carry(self, asked: Asked, data: bytes) -> bool:
+        """Let a client have an errand; it must raise nothing but a `VergenceError`."""
+        self.homes[asked.client].answer(data)
+        return True
+
+    def restore(self) -> None:
+        """Put everybody's states back, and check that nothing was written elsewhere."""
+        homes = self.folder / "homes"
+        strays = [p.name for p in self.folder.iterdir()] + [p.name for p in homes.iterdir()]
+        assert sorted(strays) == sorted(["homes", "kept", "server", *PEOPLE.clients]), strays
+        shutil.rmtree(homes)
+        shutil.copytree(self.folder / "kept", homes)
+
+
+def counts() -> dict[str, Tried]:
+    """Return what is counted, by kind. Settings name modules: those are imported, and no others."""
+    kinds = ("answers", "errands", *KINDS)
+    return {kind: Tried(FORBIDDEN) if kind == "config.toml" else Tried() for kind in kinds}
+
+
+def messages(talks: list[Talk], draw: random.Random, tried: dict[str, Tried]) -> Iterator[None]:
+    """Feed mutated answers and errands in turn, for as long as they are asked for."""
+    while True:
+        for _ in range(500):
+            talk = draw.choice(talks)
+            asked = draw.choice(talk.heard)
+            data = mutants.answer(asked.answer, draw)
+            tried["answers"].one(data, lambda d, t=talk, a=asked: t.hear(a, d))
+            yield
+            data = mutants.state(asked.errand, draw)
+            tried["errands"].one(data, lambda d, t=talk, a=asked: t.carry(a, d))
+            yield
+        for talk in talks:
+            talk.restore()
+
+
+KINDS = ("state files", "server states", "checkpoints", "journals", "config.toml")
+
+
+class Files:
+    """The folder of an interrupted run, one of whose files is another for a moment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, method = folder / "run", FedCPF(local=LOCAL, rate=0.2)
+        conducted(self.folder, method, rounds=3)
+        task = task_of(method)
+        self.records = Worker(method, task, PEOPLE, PEOPLE, None).records  # type: ignore[arg-type]
+        self.config = folder / "config.toml"
+        self.config.write_text(CONFIG)
+        self.odd = folder / "odd"
+        state = self.folder / "state"
+        files = read_manifest(self.folder)["files"]
+        self.honest = {
+            "state files": [p.read_bytes() for p in sorted(state.glob("*.client.*.safetensors"))],
+            "server states": [(state / files["server"][0]).read_bytes()],
+            "checkpoints": [(state / "checkpoint.json").read_bytes()],
+            "journals": [(state / files["clients"][0]).read_bytes()],
+            "config.toml": [self.config.read_bytes()],
+        }
+        self.places = {"checkpoints": state / "checkpoint.json",
+                       "server states": state / files["server"][0],
+                       "journals": state / files["clients"][0]}  # fmt: skip
+
+    def mutant(self, kind: str, draw: random.Random) -> bytes:
+        """Return a file of this kind that went wrong."""
+        change: dict[str, Callable[[bytes, random.Random], bytes]] = {
+            "checkpoints": mutants.sheet, "journals": mutants.bytewise, "config.toml": mutants.toml,
+        }  # fmt: skip
+        return change.get(kind, mutants.state)(draw.choice(self.honest[kind]), draw)
+
+    def read(self, kind: str, data: bytes) -> bool:
+        """Read one; anything but a `VergenceError` is a crash."""
+        if kind in self.places:
+            self.places[kind].write_bytes(data)
+            try:
+                folder = Folder(self.folder, STAMP)
+                folder.open()
+                folder.load(0, self.records)
+            finally:
+                for name, place in self.places.items():
+                    place.write_bytes(self.honest[name][0])
+            return True
+        self.odd.write_bytes(data)
+        if kind == "config.toml":
+            load(self.odd)
+        else:
+            unpack_file(self.odd, Kept, *self.records)
+            unpack(data, Kept, *self.records)
+        return True
+
+
+CONFIG = """
+extends    = []
+task       = { name = "toy" }
+model      = { name = "linear", inputs = 4 }
+federation = { name = "toy", people = 3, samples = 20, strength = 1.0 }
+method     = { name = "fedcpf", rate = 0.2, limit = 0.5 }
+local      = { epochs = 1, batch = 8, lr = 0.05, optimiser = "sgd" }
+presence   = { lost = 0.1, gone = { p00 = 3 } }
+wire       = { codec = "topk", share = 0.5, feedback = true }
+run        = { rounds = 3, seeds = [0, 1], evaluate_every = 0, workers = 1, points = ["P0"] }
+"""
+
+
+def files(home: Files, draw: random.Random, tried: dict[str, Tried]) -> Iterator[None]:
+    """Feed mutated files, for as long as they are asked for."""
+    while True:
+        for kind in home.honest:
+            data = home.mutant(kind, draw)
+            tried[kind].one(data, lambda d, k=kind: home.read(k, d))
+            yield

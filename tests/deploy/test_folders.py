@@ -1,0 +1,187 @@
+"""What `deploy init` writes, the gate, and what is refused with which words."""
+
+import asyncio
+import stat
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("cryptography", reason="needs the extra 'deploy'")
+
+from cryptography import x509
+
+from vergence.app import deploy
+from vergence.app.config import check
+from vergence.app.deploy_folder import (
+    ClientSide,
+    ServerSide,
+    Tail,
+    facts,
+    runner,
+    running,
+    settings,
+    tell,
+)
+from vergence.app.deploy_keys import genuine, signer
+from vergence.engines.gate import Gate
+from vergence.errors import ConfigError, StateError
+
+TABLE = {
+    "task": {"name": "toy"},
+    "model": {"name": "linear", "inputs": 4},
+    "federation": {"name": "toy", "people": 3},
+    "method": {"name": "fedavg"},
+}
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    monkeypatch.setattr(deploy, "needed", lambda: None)
+    deploy.init(check(TABLE), ["p00", "p01"], "192.168.1.5:8000", tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_init_writes_what_each_end_needs_and_no_more(made):
+    server = {p.name for p in (made / "server").rglob("*") if p.is_file()}
+    client = {p.name for p in (made / "clients" / "p00").rglob("*")}
+    assert server == {"ca.crt", "server.pem", "server.key", "deploy.toml", "experiment.toml",
+                      "p00.pub", "p01.pub"}  # fmt: skip
+    assert client == {"ca.crt", "node", "deploy.toml", "experiment.toml"}
+    for secret in ("server/server.key", "clients/p00/node", "clients/p01/node"):
+        assert stat.S_IMODE((made / secret).stat().st_mode) == 0o600
+    assert settings(made / "server", ServerSide).clients == ("p00", "p01")
+    assert settings(made / "clients" / "p01", ClientSide).person == "p01"
+
+
+def test_the_certificate_is_for_this_address_and_loopback_and_signed_by_its_authority(made):
+    ca, server = (
+        x509.load_pem_x509_certificate((made / "server" / name).read_bytes())
+        for name in ("ca.crt", "server.pem")
+    )
+    server.verify_directly_issued_by(ca)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == [
+        "192.168.1.5", "127.0.0.1"
+    ]  # fmt: skip
+    assert names.get_values_for_type(x509.DNSName) == ["localhost"]
+
+
+def test_a_key_signs_for_nobody_else_and_others_may_not_read_it(made):
+    private = made / "clients" / "p00" / "node"
+    mark = signer(private)(b"data")
+    keys = made / "server" / "keys"
+    assert genuine(keys / "p00.pub", b"data", mark)
+    assert not genuine(keys / "p00.pub", b"date", mark)
+    assert not genuine(keys / "p01.pub", b"data", mark)
+    assert not genuine(keys / "p00.pub", b"data", "no base64!")
+    private.chmod(0o644)
+    with pytest.raises(StateError, match="chmod 600"):
+        signer(private)
+
+
+def test_a_revoked_key_is_gone_from_the_list(made):
+    deploy.revoke(made / "server", "p00")
+    assert [p.name for p in (made / "server" / "keys").iterdir()] == ["p01.pub"]
+    with pytest.raises(StateError, match="there are: p01"):
+        deploy.revoke(made / "server", "p00")
+
+
+@pytest.mark.parametrize(
+    ("clients", "address", "words"),
+    [
+        (["a", "a"], "h:1", "different names"),
+        (["../a"], "h:1", "letters, digits"),
+        (["a"], "h", "HOST:PORT"),
+        (["a"], "h:99999", "HOST:PORT"),
+    ],
+)
+def test_init_refuses(tmp_path, monkeypatch, clients, address, words):
+    monkeypatch.setattr(deploy, "needed", lambda: None)
+    with pytest.raises(ConfigError, match=words):
+        deploy.init(check(TABLE), clients, address, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_init_refuses_pooled_data_and_a_used_folder(made, tmp_path):
+    with pytest.raises(ConfigError, match="collects everybody's data"):
+        deploy.init(check({**TABLE, "method": {"name": "centralised"}}), ["a"], "h:1",
+                    tmp_path / "other")  # fmt: skip
+    with pytest.raises(StateError, match="not empty"):
+        deploy.init(check(TABLE), ["a"], "h:1", made)
+
+
+def test_a_folder_of_the_other_kind_is_named(made, tmp_path):
+    with pytest.raises(StateError, match="not a server's folder"):
+        settings(made / "clients" / "p00", ServerSide)
+    with pytest.raises(StateError, match="no deployment's folder"):
+        settings(tmp_path, ClientSide)
+
+
+def test_a_setting_that_is_unknown_or_unfit_is_named(made):
+    file = made / "server" / "deploy.toml"
+    whole = file.read_text()
+    for line, words in (("answers = 5", "answers"), ('absent_s = "long"', "absent_s.*'long'")):
+        file.write_text(f"{line}\n{whole.replace('absent_s', '#')}")
+        with pytest.raises(ConfigError, match=words):
+            settings(made / "server", ServerSide)
+
+
+def test_where_data_lie_is_no_difference_but_a_setting_is():
+    same = facts({**TABLE, "federation": {**TABLE["federation"], "root": "/elsewhere"}})
+    assert same == facts({**TABLE, "presence": {"lost": 0.5}}) == facts(TABLE)
+    assert facts({**TABLE, "local": {"lr": 0.1}})["config"] != same["config"]
+
+
+def test_one_runner_per_folder(made):
+    folder = made / "server"
+    assert runner(folder) is None
+    hold = "import sys, pathlib; from vergence.app.deploy_folder import running\n"
+    hold += "with running(pathlib.Path(sys.argv[1])): print('in', flush=True); input()"
+    other = subprocess.Popen([sys.executable, "-c", hold, str(folder)], text=True,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    with other:
+        assert other.stdout.readline() == "in\n"
+        assert runner(folder) == other.pid
+        with pytest.raises(StateError, match="running already"), running(folder):
+            pass
+        other.stdin.write("\n")
+    assert runner(folder) is None
+
+
+def test_a_tail_shows_whole_new_lines(made):
+    tell(made, "before")
+    tail = Tail(made)
+    tell(made, "one\ntwo")
+    tell(made, "three")
+    assert tail.lines() == ["one two", "three"]
+    assert tail.lines() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "key", "passes"),
+    [
+        ("/v1/fleet/pull-messages", "10.0.0.7", "", True),
+        ("/v1/control/start-run", "10.0.0.7", "right", False),
+        ("/v1/control/start-run", "127.0.0.1", "", False),
+        ("/v1/control/start-run", "127.0.0.1", "wrong", False),
+        ("/v1/control/start-run", "127.0.0.1", "right", True),
+        ("/v1/runtime/acquire-task", "10.0.0.7", "", False),
+        ("/v1/runtime/acquire-task", "127.0.0.1", "", True),
+        ("/docs", "127.0.0.1", "", False),
+    ],
+)
+def test_the_gate(path, host, key, passes):
+    reached, sent = [], []
+
+    async def app(scope, _receive, _send):
+        reached.append(scope["path"])
+
+    async def send(event):
+        sent.append(event.get("status"))
+
+    scope = {"type": "http", "path": path, "client": (host, 1),
+             "headers": [(b"x-vergence-key", key.encode())] if key else []}  # fmt: skip
+    asyncio.run(Gate(app, "right")(scope, None, send))
+    assert (reached == [path]) is passes
+    assert sent == ([] if passes else [404, None])

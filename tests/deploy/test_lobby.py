@@ -1,0 +1,179 @@
+"""Who is let in, and whose answers count: over a wire in memory, with real node keys."""
+
+import json
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("cryptography", reason="needs the extra 'deploy'")
+
+from vergence.app.deploy_keys import genuine, make_node_key, signer
+from vergence.engines.lobby import Errands, Gone, Lobby, Patience, reply
+from vergence.engines.remote import Lost, unframed
+
+MINE = {"config": "c1", "vergence code": "v1", "torch": "t1"}
+
+
+class Node:
+    """A client's machine: answers a greeting with what it claims, and an errand with an echo."""
+
+    def __init__(self, client, sign, facts=MINE, since="1"):
+        self.client, self.sign, self.facts, self.since = client, sign, facts, since
+        self.heard, self.error, self.stale = [], "", None
+
+    def answer(self, asked):
+        note, body = unframed(asked)
+        self.heard.append((note["kind"], note.get("text", "")))
+        if self.stale is not None and note["kind"] == "errand":
+            return self.stale
+        found = json.dumps({**self.facts, "train": 9}).encode() if note["kind"] == "hello" else body
+        return reply(asked, self.client, self.sign, found, self.error)
+
+
+class Wire:
+    """Nodes in this process."""
+
+    def __init__(self, nodes):
+        self.there, self.fail = nodes, []
+
+    def nodes(self):
+        return {number: node.since for number, node in self.there.items()}
+
+    def send(self, node, data, seconds, there=lambda: True):
+        if self.fail:
+            raise self.fail.pop()
+        return self.there[node].answer(data)
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """Return how clients a, b and an impostor sign, and how a signature is told genuine."""
+    for name in ("a", "b", "mallory"):
+        make_node_key(tmp_path / name, tmp_path / f"{name}.pub")
+    signs = {name: signer(tmp_path / name) for name in ("a", "b", "mallory")}
+    return signs, lambda c, data, sign: genuine(tmp_path / f"{c}.pub", data, sign), tmp_path
+
+
+def opened(wire, keys, clients=("a", "b"), patience=Patience(2.0, 0.3)):  # noqa: B008
+    told = []
+    lobby = Lobby(wire, clients, MINE, keys[1], told.append, patience)
+    for number, node in wire.there.items():
+        lobby._greet(number, node.since, {})
+    return lobby, told
+
+
+def test_answers_of_a_known_client_count(keys):
+    lobby, told = opened(Wire({1: Node("a", keys[0]["a"])}), keys)
+    assert told == ["'a' is here"]
+    assert Errands(lobby, {"run": "r"}).ask("a", b"train") == b"train"
+    assert lobby.gather(1) == {"a": {**MINE, "train": 9}}
+
+
+def test_a_node_cannot_take_another_clients_name(keys):
+    lobby, told = opened(Wire({1: Node("a", keys[0]["mallory"])}), keys)
+    assert not lobby.seats
+    assert "the signature is not that of 'a'" in told[0]
+
+
+def test_a_name_that_is_not_expected_is_refused(keys):
+    lobby, told = opened(Wire({1: Node("mallory", keys[0]["mallory"])}), keys)
+    assert not lobby.seats
+    assert "'mallory' is not expected, only a, b" in told[0]
+
+
+@pytest.mark.parametrize("what", list(MINE))
+def test_a_difference_is_named(keys, what):
+    node = Node("a", keys[0]["a"], {**MINE, what: "other"})
+    lobby, told = opened(Wire({1: node}), keys)
+    reason = f"its {what} is other, the server's {MINE[what]}: use the same on both"
+    assert not lobby.seats
+    assert told == [f"'a' refused: {reason}"]
+    assert node.heard[-1] == ("refused", reason)
+
+
+def test_the_second_node_of_a_name_is_refused(keys):
+    lobby, told = opened(Wire({n: Node("a", keys[0]["a"]) for n in (1, 2)}), keys)
+    assert lobby.seats["a"].node == 1
+    assert told[1] == ("'a' refused: another node is connected under this name: stop one of them")
+
+
+def test_an_old_answer_fits_no_new_request(keys):
+    node = Node("a", keys[0]["a"])
+    lobby, _ = opened(Wire({1: node}), keys)
+    kept = []
+    whole = node.answer
+
+    def keep(asked):
+        kept.append(whole(asked))
+        return kept[-1]
+
+    node.answer = keep
+    lobby.ask("a", {}, b"one")
+    node.answer, node.stale = whole, kept[0]
+    with pytest.raises(Lost, match="signature"):
+        lobby.ask("a", {}, b"one")
+
+
+def test_one_client_cannot_answer_for_another(keys):
+    nodes = {1: Node("a", keys[0]["a"]), 2: Node("b", keys[0]["b"])}
+    lobby, _ = opened(Wire(nodes), keys)
+    nodes[1].client, nodes[1].sign = "b", keys[0]["b"]
+    with pytest.raises(Lost, match="'b' answered in its place"):
+        lobby.ask("a", {}, b"x")
+
+
+def test_nothing_that_a_revoked_key_signs_counts(keys):
+    lobby, _ = opened(Wire({1: Node("a", keys[0]["a"])}), keys)
+    (keys[2] / "a.pub").unlink()
+    with pytest.raises(Lost, match="revoked"):
+        lobby.ask("a", {}, b"x")
+
+
+def test_what_went_wrong_at_the_client_is_the_reason(keys):
+    node = Node("a", keys[0]["a"])
+    lobby, _ = opened(Wire({1: node}), keys)
+    node.error = "disk full"
+    with pytest.raises(Lost, match="disk full"):
+        lobby.ask("a", {}, b"x")
+
+
+def test_bytes_that_are_no_answer_are_lost(keys):
+    node = Node("a", keys[0]["a"])
+    lobby, _ = opened(Wire({1: node}), keys)
+    for junk in (b"", b"\xff" * 9, b"\x02\x00\x00\x00{}"):
+        node.stale = junk
+        with pytest.raises(Lost, match="malformed"):
+            lobby.ask("a", {}, b"x")
+
+
+def test_a_node_that_went_is_asked_again_once_it_is_back(keys):
+    wire = Wire({1: Node("a", keys[0]["a"])})
+    lobby, _ = opened(wire, keys)
+    wire.fail = [Gone()]
+    assert lobby.ask("a", {}, b"x") == b"x"
+
+
+def test_who_is_not_connected_is_lost_after_its_patience(keys):
+    lobby, _ = opened(Wire({}), keys)
+    began = time.monotonic()
+    with pytest.raises(Lost, match="not connected"):
+        lobby.ask("a", {}, b"x")
+    assert 0.2 < time.monotonic() - began < 1.5
+
+
+def test_the_watch_sees_who_comes_and_who_goes(keys):
+    wire = Wire({})
+    lobby, told = opened(wire, keys)
+    lobby.open()
+    try:
+        threading.Timer(0.2, lambda: wire.there.update({7: Node("b", keys[0]["b"])})).start()
+        assert list(lobby.gather(1, 5.0)) == ["b"]
+        wire.there.clear()
+        until = time.monotonic() + 5
+        while lobby.seats and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        lobby.close()
+    assert "0 of 1 clients are here; missing: a, b" in told
+    assert told[-1] == "'b' is gone"

@@ -1,0 +1,487 @@
+"""Rounds that do not wait for everybody, and updates that arrive late: by hand, and to the bit."""
+
+import re
+import tomllib
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.conformance.test_methods import NAMES, build, task_of
+from tests.conformance.test_methods import run as conformed
+from tests.conftest import ROOT
+from tests.docs.pages import options
+from tests.engines.test_remote import there
+from tests.engines.toys import LOCAL, Interrupt, conducted, table, untimed
+from vergence.app import config
+from vergence.core.mask import Mask
+from vergence.core.params import Params
+from vergence.core.state import same
+from vergence.core.stream import Stream
+from vergence.core.wire import Message, Sealed, SealedTree
+from vergence.data.toy import Toy as People
+from vergence.engines import courier as couriers
+from vergence.engines import store
+from vergence.engines.courier import Courier, Flight, waves
+from vergence.engines.delivery import OLDEST, Delivery
+from vergence.engines.plan import Plan
+from vergence.engines.presence import Presence
+from vergence.engines.turn import Order, Worker
+from vergence.errors import ConfigError, DataError
+from vergence.methods.fedavg import FedAvg
+from vergence.methods.fedavg_ft import FedAvgFT
+from vergence.methods.fedcpf import FedCPF
+from vergence.models.linear import Linear
+from vergence.tasks.toy import Toy
+
+STEPS = replace(LOCAL, steps=2)
+"""Everybody has as much to do: two batches of eight."""
+FEDAVG, FEDCPF = FedAvg(local=STEPS), FedCPF(local=STEPS, rate=0.1)
+BUFFER, ASYNC = Delivery("fedbuff", replies=2), Delivery("fedasync")
+QUORUM, DEADLINE = Delivery("quorum", replies=2), Delivery("deadline", seconds=0.178)
+
+
+def events(path, *names):
+    """Return the events of a run as (round, client, version, age), those with these names."""
+    return [(int(r["round"]), r["client"], int(r["version"]), int(r["age"]))
+            for r in table(path, "events.csv") if r["event"] in names]  # fmt: skip
+
+
+def clocks(path):
+    return [float(r["value"]) for r in table(path, "rounds.csv") if r["metric"] == "clock"]
+
+
+def told(path):
+    """Return all tables, events.csv too."""
+    return {**untimed(path), "events.csv": table(path, "events.csv")}
+
+
+# --- values by hand
+
+
+def test_staleness_by_hand():
+    """poly (1 + D)^-.5: 1, .5, 1/3 at 0, 3, 8; hinge 1 to 4, then 1/11, 1/21 at 5, 6; a = .6."""
+    poly, hinge = Delivery("fedasync"), Delivery("fedasync", staleness="hinge")
+    assert [poly.scale(d) for d in (0, 3, 8)] == pytest.approx([0.6, 0.3, 0.2])
+    found = [hinge.scale(d) for d in (0, 4, 5, 6, 16)]
+    assert found == pytest.approx([0.6, 0.6, 0.6 / 11, 0.6 / 21, 0.6 / 121])
+    assert Delivery("fedasync", a=1.0, staleness="constant").scale(16) == 1
+    assert [BUFFER.scale(d) for d in (0, 3, 15)] == [1, 0.5, 0.25]
+
+
+def hand(delivery, work, **options):
+    """Return a courier for clients whose turns take `work` seconds."""
+    delivery = replace(delivery, pace=1.0, sigma=0.0, **options)
+    return Courier(delivery, Presence(), Stream("run", 0), work.__getitem__)
+
+
+def offered(clients, at, **trees):
+    """Return what version `at` sends: one message, the same for all."""
+    message = Message("train", trees, round=at)
+    return dict.fromkeys(clients, message)
+
+
+def ages(courier, clients, rounds):
+    """Return (time, client, age) of everything that landed, round by round."""
+    found = []
+    for at in range(rounds):
+        landed = courier.arrivals(offered(clients, at), at, 0.0)
+        found.append([(f.due, f.client, at - f.version) for f, _ in landed])
+    return found
+
+
+def test_ages_of_three_speeds_by_hand():
+    """Speeds 1, 2, 4, work 4: turns of 4, 2, 1 seconds; every arrival makes a version.
+
+    c lands at 1 (version 0); b (0) and c (1) at 2; c (3) at 3; a (0), b (3), c (4) at 4. What lands
+    at one moment lands in the order of names, and only then is anybody sent the newest version.
+    """
+    courier = hand(ASYNC, {"a": 4, "b": 2, "c": 1})
+    assert [landed for (landed,) in ages(courier, "abc", 8)] == [
+        (1, "c", 0), (2, "b", 1), (2, "c", 1), (3, "c", 0), (4, "a", 4), (4, "b", 2), (4, "c", 2),
+        (5, "c", 0),
+    ]  # fmt: skip
+
+
+def test_a_buffer_of_three_speeds_by_hand():
+    """Buffer of two: c lands at 1, begins again with version 0, b lands at 2: version 1.
+
+    Then c, at 2 too, from version 0 (age 1), sent version 1; it lands at 3: version 2 (age 0).
+    Then all three at 4: a (version 0, age 2) and b (sent at 2, version 1, age 1) make version 3.
+    """
+    courier = hand(BUFFER, {"a": 4, "b": 2, "c": 1})
+    assert ages(courier, "abc", 3) == [
+        [(1, "c", 0), (2, "b", 0)], [(2, "c", 1), (3, "c", 0)], [(4, "a", 2), (4, "b", 1)],
+    ]  # fmt: skip
+
+
+def test_a_fast_client_takes_two_turns_in_one_buffer_one_after_the_other():
+    flights = [Flight(c, 0.0, t, v, 0.0, "") for c, t, v in
+               [("a", 0, 1), ("b", 0, 0), ("a", 1, 1), ("c", 3, 1)]]  # fmt: skip
+    found = [[(f.client, f.turn) for f in wave] for wave in waves(flights)]
+    assert found == [[("b", 0)], [("a", 0), ("c", 3)], [("a", 1)]]
+
+
+def test_an_update_is_dropped_when_more_than_16_versions_old_and_no_more_are_kept():
+    """a takes 17.5 seconds, c one: seventeen versions of c are there when a lands at age 17."""
+    work = {"a": 17.5, "c": 1.0}
+    courier = hand(ASYNC, work)
+    for at in range(18):
+        landed = courier.arrivals(offered("ac", at), at, 0.0)
+        assert len({offer.round for offer in courier.offers.values()}) <= OLDEST + 1
+        courier.forget(at + 1)
+    assert [(f.client, at - f.version, what) for f, what in landed] == [
+        ("a", 17, "dropped"), ("c", 0, "arrived")
+    ]  # fmt: skip
+    just = hand(ASYNC, {**work, "a": 16.5})
+    assert [(f.client, what) for f, what in [just.arrivals(offered("ac", at), at, 0.0)[0]
+            for at in range(17)][-1:]] == [("a", "arrived")]  # fmt: skip
+
+
+def test_quorum_and_deadline_by_hand():
+    """Turns of 4, 2, 1: two replies are there at 2; after 2.5 seconds, too, and a is late."""
+    work, asked = {"a": 4, "b": 2, "c": 1}, offered("abc", 0)
+    found = {}
+    for delivery in (QUORUM, Delivery("deadline", seconds=2.5), Delivery(clock=True)):
+        courier = hand(delivery, work)
+        found[delivery.name] = courier.gather(asked, (), 0), courier.clock
+    assert found == {"quorum": ({"a"}, 2.0), "deadline": ({"a"}, 2.5), "all": (set(), 4.0)}
+    courier = hand(Delivery("deadline", seconds=5.0), work)
+    assert courier.gather(asked, (), 0) == set()
+    assert courier.clock == 4.0  # everybody is there: nobody waits on
+    assert courier.gather(asked, ("c",), 1) == set()
+    assert courier.clock == 9.0  # who knows that c is lost?
+    courier = hand(QUORUM, work)
+    assert courier.gather(asked, ("b",), 0) == set()
+    assert courier.clock == 4.0  # with b lost, a is the second
+
+
+def test_speeds_are_log_normal_and_bytes_take_time():
+    options = Delivery("fedasync", pace=50.0, bandwidth=1000.0)
+    model = Params.named(w=torch.zeros(25))
+    seconds = []
+    for n in range(2000):
+        courier = Courier(options, Presence(), Stream("run", n), lambda _: 100.0)
+        seconds.append(courier._begin("a", Message("train", {"model": model}))[1] - 0.2)
+    logs = torch.tensor(seconds, dtype=torch.float64).log()
+    assert logs.mean() == pytest.approx(0.693, abs=0.05)  # 100 samples at 50 a second: 2
+    assert logs.std() == pytest.approx(0.5, abs=0.03)
+    assert courier._begin("a", Message("train"))[1] == pytest.approx(seconds[-1])
+
+
+def test_a_late_reply_is_rebased_where_it_counts():
+    """theta 5, sent 3, update 2 on the shared first entry: (3 + 2 - 5) * s = 0; the second is home.
+
+    With another update, 4: (3 + 4 - 5) * .6 * .5 = .6 at age 3.
+    """
+    courier = hand(ASYNC, {"a": 1})
+    then, now = Params.named(w=torch.tensor([3.0, 3.0])), Params.named(w=torch.tensor([5.0, 9.0]))
+    courier.offers = {"x": Message("train", {"model": then}, round=2)}
+    flight = Flight("a", 0.0, 7, 2, 0.0, "x")
+    mask = Mask(torch.tensor([True, False]), then.layout)
+    for update, expected in ((2.0, 0.0), (4.0, 0.6)):
+        total = Params.named(w=torch.tensor([update, 0.0]))
+        sealed = Sealed(7, {"model": SealedTree(total, mask)}, {})
+        aged = courier.aged(sealed, flight, Message("train", {"model": now}, round=5))
+        assert aged.trees["model"].total.flat.tolist() == pytest.approx([expected, 0.0])
+        assert aged.trees["model"].weight is mask
+    assert courier.opened(flight).round == 7
+
+
+# --- whole runs against what the papers write
+
+
+def one_turn(worker, client, model, turn):
+    """Return what a client makes of a model in its `turn`-th turn."""
+    message = Message("train", {"model": model}, round=turn)
+    done = worker.do(Order("turn", client, message))
+    tree = done.sealed.trees["model"]
+    return model + tree.total / tree.weight, tree.weight
+
+
+def by_the_book(path, delivery):
+    """Go through a log, line by line, with the formulas of the papers; return the model."""
+    people, task = People(people=3).load(), Toy(Linear(inputs=4))
+    worker = Worker(FEDAVG, task, people, people, Stream("run", 0))
+    versions, buffer = [task.init()], []
+    for row in table(path, "events.csv"):
+        if row["event"] != "arrived":
+            continue
+        at, age, turn = int(row["round"]) - 1, int(row["age"]), int(row["turn"])
+        sent, now = versions[at - age], versions[-1]
+        theirs, weight = one_turn(worker, row["client"], sent, turn)
+        assert at == len(versions) - 1
+        if delivery.name == "fedasync":
+            a = delivery.scale(age)
+            versions.append((1 - a) * now + a * theirs)
+            continue
+        buffer.append((weight, (1 + age) ** -0.5 * (theirs - sent)))
+        if len(buffer) == delivery.replies:
+            whole = sum((w * u for w, u in buffer), now * 0.0)
+            versions.append(now + whole / sum(w for w, _ in buffer))
+            buffer = []
+    return versions[-1]
+
+
+@pytest.mark.parametrize("delivery", [
+    ASYNC, Delivery("fedasync", a=0.9, staleness="hinge"), BUFFER,
+    Delivery("fedbuff", replies=4, sigma=2.0),
+], ids=lambda d: f"{d.name}-{d.staleness}-{d.replies}")  # fmt: skip
+def test_the_model_is_that_of_the_formulas(delivery, tmp_path):
+    outcome = conducted(tmp_path, FEDAVG, rounds=12, delivery=delivery)
+    assert max(age for *_, age in events(tmp_path, "arrived")) >= 1
+    expected = by_the_book(tmp_path, delivery)
+    assert torch.allclose(outcome.server.model.flat, expected.flat, atol=1e-6)
+
+
+def test_no_delays_and_one_client_at_a_time_is_sequential_mixing(tmp_path):
+    """Everything has age 0 and the clock stands still: theta <- .4 theta + .6 theta_k."""
+    delivery = Delivery("fedasync", pace=float("inf"))
+    presence = Presence(cohort=1)
+    outcome = conducted(tmp_path, FEDAVG, rounds=9, delivery=delivery, presence=presence)
+    arrived = events(tmp_path, "arrived")
+    assert [(at, age) for at, _, _, age in arrived] == [(n + 1, 0) for n in range(9)]
+    assert {client for _, client, _, _ in arrived} == {"p00", "p01", "p02"}
+    assert clocks(tmp_path) == [0.0] * 9
+    expected = by_the_book(tmp_path, delivery)
+    assert torch.allclose(outcome.server.model.flat, expected.flat, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", [FEDAVG, FEDCPF], ids=["fedavg", "fedcpf"])
+def test_a_buffer_for_everybody_at_one_speed_is_the_synchronous_method_to_the_bit(method, tmp_path):
+    buffered = Delivery("fedbuff", replies=3, sigma=0.0)
+    late = conducted(tmp_path / "late", method, delivery=buffered)
+    assert {age for *_, age in events(tmp_path / "late", "arrived")} == {0}
+    assert late.fingerprint == conducted(tmp_path / "plain", method).fingerprint
+
+
+# --- the same bits
+
+
+def test_a_run_without_a_clock_is_as_it_was(tmp_path):
+    """And one that keeps the time of `all`, or whose deadline nobody misses, trains the same."""
+    plain = conducted(tmp_path / "plain", FEDCPF)
+    assert not (tmp_path / "plain" / "events.csv").exists()
+    assert not clocks(tmp_path / "plain")
+    for delivery in (Delivery(clock=True), Delivery("deadline", seconds=100.0)):
+        path = tmp_path / delivery.name
+        assert conducted(path, FEDCPF, delivery=delivery).fingerprint == plain.fingerprint
+        assert clocks(path) == sorted(set(clocks(path)))
+
+
+@pytest.mark.parametrize("delivery", [QUORUM, DEADLINE], ids=["quorum", "deadline"])
+def test_a_late_reply_is_a_lost_reply(delivery, tmp_path, monkeypatch):
+    """p01 is the slowest: it is late in every round, trains nothing and keeps its state."""
+    late = conducted(tmp_path / "late", FEDCPF, delivery=delivery)
+    status = {(r["client"], r["status"]) for r in table(tmp_path / "late", "turns.csv")}
+    assert status == {("p00", "ok"), ("p01", "late"), ("p02", "ok")}
+    monkeypatch.setattr(Presence, "loses", lambda _, client, *__: client == "p01")
+    lost = conducted(tmp_path / "lost", FEDCPF)
+    assert late.fingerprint == lost.fingerprint
+    assert "p01" not in late.clients
+
+
+@pytest.mark.parametrize("delivery", [QUORUM, BUFFER, ASYNC], ids=lambda d: d.name)
+def test_the_same_seed_gives_the_same_log_and_bits_whoever_carries_it_out(delivery, tmp_path):
+    plan = {"delivery": delivery, "presence": Presence(lost=0.3), "rounds": 8, "people": 5}
+    first = conducted(tmp_path / "a", FEDCPF, **plan)
+    for name, other in (("b", {}), ("c", {"workers": 2}), ("d", {"engine": "bytes"})):
+        assert conducted(tmp_path / name, FEDCPF, **plan, **other).fingerprint == first.fingerprint
+        assert told(tmp_path / name) == told(tmp_path / "a")
+
+
+@pytest.mark.parametrize("delivery", [QUORUM, BUFFER, ASYNC], ids=lambda d: d.name)
+def test_a_log_replayed_gives_the_same_log_and_bits_and_no_speed_is_drawn(
+    delivery, tmp_path, monkeypatch
+):
+    plan = {"rounds": 8, "people": 5}
+    first = conducted(tmp_path / "a", FEDCPF, delivery=delivery, **plan)
+    log = tmp_path / "a" / "events.csv"
+    monkeypatch.setattr(couriers.math, "exp", None)
+    again = replace(delivery, replay=str(log))
+    assert conducted(tmp_path / "b", FEDCPF, delivery=again, **plan).fingerprint == (
+        first.fingerprint
+    )
+    assert told(tmp_path / "b") == told(tmp_path / "a")
+    slow = log.read_text().replace("p00,0,0,0,sent,", "p00,0,0,0,sent,1")
+    (tmp_path / "slow.csv").write_text(slow)
+    other = replace(delivery, replay=str(tmp_path / "slow.csv"))
+    conducted(tmp_path / "c", FEDCPF, delivery=other, rounds=2, people=5)
+    assert events(tmp_path / "c", "arrived") != events(tmp_path / "a", "arrived")[: 2 * 2]
+    assert ("p00", 0) not in {(c, v) for _, c, v, _ in events(tmp_path / "c", "arrived")}
+
+
+def test_a_log_that_does_not_fit_is_refused_in_one_line(tmp_path):
+    conducted(tmp_path / "a", FEDAVG, delivery=BUFFER, rounds=2)
+    log = tmp_path / "a" / "events.csv"
+    with pytest.raises(DataError, match=r"holds . turns of 'p0.', and more are asked for"):
+        conducted(tmp_path / "b", FEDAVG, delivery=replace(BUFFER, replay=str(log)), rounds=9)
+    with pytest.raises(DataError, match="no log to replay at nowhere"):
+        conducted(tmp_path / "c", FEDAVG, delivery=replace(BUFFER, replay="nowhere"))
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    replay = replace(BUFFER, replay=str(tmp_path / "other.csv"))
+    with pytest.raises(DataError, match="is no log of events"):
+        conducted(tmp_path / "d", FEDAVG, delivery=replay)
+
+
+# --- interrupted and resumed
+
+
+@pytest.mark.parametrize(("delivery", "after"), [(QUORUM, False), (BUFFER, True), (ASYNC, False)],
+                         ids=lambda value: getattr(value, "name", value))  # fmt: skip
+def test_interrupted_at_any_write_it_goes_on_to_the_same_bits(
+    delivery, after, tmp_path, monkeypatch
+):
+    """Who is at work, with which version, the clock and the log are those of a whole run."""
+    method, plan = FedAvgFT(local=STEPS, tune_epochs=1), {"delivery": delivery, "rounds": 3}
+    count = Interrupt(0, after=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write_whole", count)
+        whole = conducted(tmp_path / "whole", method, **plan)
+    tables = told(tmp_path / "whole")
+    for k in range(1, -count.left):
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "write_whole", Interrupt(k, after))
+            with pytest.raises(KeyboardInterrupt):
+                conducted(tmp_path / str(k), method, **plan)
+        assert conducted(tmp_path / str(k), method, **plan).fingerprint == whole.fingerprint, k
+        assert told(tmp_path / str(k)) == tables, k
+
+
+def test_rare_checkpoints_personal_states_and_losses_resume_too(tmp_path, monkeypatch):
+    plan = {"delivery": BUFFER, "rounds": 9, "checkpoint_every": 4, "people": 5, "inputs": 40,
+            "presence": Presence(lost=0.2, cohort=3, gone={"p04": 5})}  # fmt: skip
+    whole = conducted(tmp_path / "whole", FEDCPF, **plan)
+    for k in (5, 8):
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "write_whole", Interrupt(k, after=True))
+            with pytest.raises(KeyboardInterrupt):
+                conducted(tmp_path / str(k), FEDCPF, **plan)
+        assert conducted(tmp_path / str(k), FEDCPF, **plan).fingerprint == whole.fingerprint
+        assert told(tmp_path / str(k)) == told(tmp_path / "whole")
+
+
+def test_a_finished_run_leaves_no_message_and_no_agenda_behind(tmp_path):
+    conducted(tmp_path, FEDAVG, delivery=ASYNC)
+    files = {path.name for path in (tmp_path / "state").iterdir()}
+    assert not [name for name in files if "agenda" in name or "offer" in name]
+
+
+# --- who is there
+
+
+def test_lost_replies_change_nothing_and_their_clients_go_on(tmp_path):
+    """Every lost line is followed by a new turn of that client; the server counts only others."""
+    presence = Presence(lost=0.4)
+    conducted(tmp_path, FEDCPF, rounds=8, delivery=BUFFER, presence=presence)
+    lost = events(tmp_path, "lost")
+    assert lost
+    rows = [r for r in table(tmp_path, "turns.csv") if r["status"] == "lost"]
+    assert len(rows) == len(lost)
+    assert {(r["bytes_up"], r["steps"]) for r in rows} == {("0", "0")}
+    counted = [r["value"] for r in table(tmp_path, "rounds.csv") if r["metric"] == "replies"]
+    assert counted == ["2.0"] * 8
+
+
+def test_the_gone_never_land_and_are_sent_nothing_more(tmp_path):
+    """p01 leaves at version 2 while it is at work; when all are gone, rounds are empty."""
+    conducted(
+        tmp_path / "one", FEDAVG, rounds=8, delivery=ASYNC, presence=Presence(gone={"p01": 2})
+    )
+    seen = [(event, at) for event in ("sent", "arrived", "gone")
+            for at, client, *_ in events(tmp_path / "one", event) if client == "p01"]  # fmt: skip
+    assert [event for event, at in seen if at > 2] == ["gone"]
+    nobody = Presence(gone=dict.fromkeys(("p00", "p01", "p02"), 1))
+    outcome = conducted(tmp_path / "two", FEDAVG, delivery=ASYNC, presence=nobody)
+    first = conducted(tmp_path / "first", FEDAVG, delivery=ASYNC, rounds=1)
+    assert same(outcome.server, first.server)
+
+
+def test_no_more_are_at_work_than_the_cohort_says(tmp_path):
+    plan = {"presence": Presence(cohort=2), "people": 6, "rounds": 20}
+    conducted(tmp_path, FEDAVG, delivery=ASYNC, **plan)
+    working, most, seen = set(), 0, set()
+    for row in table(tmp_path, "events.csv"):
+        (working.add if row["event"] == "sent" else working.discard)(row["client"])
+        most, seen = max(most, len(working)), seen | working
+    assert most == 2
+    assert len(seen) == 6
+
+
+# --- every method
+
+
+REFUSED = {
+    "scaffold": "'model and control'|belong together",
+    "fedpac": "asks? clients more than once",
+    "centralised": "nothing arrives late",
+}
+SERVED = {name for name in NAMES if build(name).served}
+
+
+@pytest.mark.parametrize("delivery", [QUORUM, DEADLINE, BUFFER, ASYNC], ids=lambda d: d.name)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_runs_or_is_refused_in_one_line(name, delivery, tmp_path):
+    method = build(name)
+    reason = "batch by batch" if name in SERVED else REFUSED.get(name)
+    if reason and (name in SERVED or delivery.asynchronous):
+        with pytest.raises(ConfigError, match=reason) as told:
+            conformed(method, tmp_path, delivery=delivery)
+        assert "\n" not in str(told.value)
+        assert not (tmp_path / "events.csv").exists()
+        return
+    try:
+        delivery.check(method, task_of(method))
+    except ConfigError as error:
+        pytest.fail(f"refused, and not in the list above: {error}")
+    folder, _ = conformed(method, tmp_path, delivery=delivery, rounds=2)
+    assert len(clocks(folder.path)) == (0 if method.pooled else 2)
+
+
+def test_clients_elsewhere_are_asked_when_their_time_has_come(tmp_path):
+    """Reached by bytes alone, with their states at home: the same bits as here."""
+    method, plan = build("fedcpf"), {"delivery": BUFFER, "solver": "sequential"}
+    here = conformed(method, tmp_path / "here", **plan)[1]
+    assert there(method, tmp_path, **plan).fingerprint == here.fingerprint
+    assert table(tmp_path / "server", "events.csv") == table(tmp_path / "here", "events.csv")
+
+
+# --- settings
+
+
+@pytest.mark.parametrize(("given", "line"), [
+    ({"name": "quorum", "seconds": 30}, "seconds is for deadline; leave it out with 'quorum'"),
+    ({"name": "fedbuff", "a": 0.5}, "a is for fedasync"),
+    ({"sigma": 1.0}, "with 'all', sigma needs clock = true"),
+    ({"name": "quorum", "replies": 0}, "replies"),
+    ({"name": "fedasync", "a": 1.5}, "a must be > 0 and <= 1; got 1.5"),
+    ({"name": "buff"}, "name"),
+    ({"name": "fedbuff", "reply": 3}, "unknown key 'reply'"),
+])  # fmt: skip
+def test_wrong_settings_are_told_in_one_line(given, line):
+    with pytest.raises(ConfigError, match=line):
+        config.bind(Delivery, given, "delivery")
+
+
+def test_what_asynchronous_delivery_cannot_go_with():
+    with pytest.raises(ConfigError, match=r"presence\.lost = 1 loses all"):
+        Plan(delivery=ASYNC, presence=Presence(lost=1.0))
+    with pytest.raises(ConfigError, match="no rounds that people share"):
+        Plan(delivery=ASYNC, pruning=config.bind(type(Plan().pruning), {"amount": 0.5}, "pruning"))
+
+
+def test_an_experiment_reads_its_delivery():
+    toy = config.read(ROOT / "experiments" / "toy.toml")
+    read = config.check({**toy, "delivery": {"name": "quorum", "replies": 8}})
+    assert read.plan.delivery == Delivery("quorum", replies=8)
+    assert config.check(toy).plan.delivery == Delivery()
+
+
+def test_the_page_tells_all_settings_and_columns():
+    page = ROOT / "docs" / "delivery.md"
+    found = {key: None if text == "none" else tomllib.loads(f"v = {text}")["v"]
+             for key, text in options(page, "## Settings").items()}  # fmt: skip
+    assert found == vars(Delivery())
+    columns = {name for names in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page.read_text(), re.M)
+               for name in re.findall(r"\w+", names)}  # fmt: skip
+    assert set(store.EVENTS["events.csv"]) <= columns
