@@ -50,6 +50,9 @@ study: setup ## compare every method on three data sets, and the papers' claims 
 	$(BIN)/vergence reproduce fedcpf adaptive splitfed
 	$(BIN)/python docs/make_results.py $(addprefix runs/,rivals_eye rivals_osie rivals_ego anatomy_eye anatomy_ego crowds_5 crowds_10 crowds_30 norms split_ahead splitfed_images mpiigaze_strangers split_people split_real cross_eye reproduce/ego_synthetic reproduce/eye_synthetic)
 
+drills: setup ## kill, harm and fuzz a federation, print the table (a quarter of an hour)
+	$(BIN)/python -m tests.deploy.drills
+
 bench: setup ## measure the engine and the generators
 	$(BIN)/vergence bench --json runs/bench.json
 	$(BIN)/python benchmarks/engine.py
@@ -64,4 +67,4 @@ clean: ## remove everything that was made
 	rm -rf .venv runs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test check results study bench clean
+.PHONY: help setup demo test check results study drills bench clean

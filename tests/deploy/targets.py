@@ -86,17 +86,19 @@ class Talk:
 
     def _again(self, asked: Asked) -> Asked | None:
         """Return what is asked now that the run is over, None where the masks are forgotten."""
-        self.remote.spares.clear()
-        self.honest(*asked.arguments)
+        self._heard(asked, b"")
         note, body = unframed(asked.answer)
-        self.data = framed({**note, "to": quick_digest(self.asked)}, body)
-        status = self.honest(*asked.arguments)[0].status
-        return replace(asked, answer=self.data) if status == "ok" else None
+        answer = framed({**note, "to": quick_digest(self.asked)}, body)
+        return replace(asked, answer=answer) if self.hear(asked, answer) else None
+
+    def _heard(self, asked: Asked, data: bytes) -> Any:
+        self.remote.spares.clear()  # else the errand is another, and every answer to it stale
+        self.data = data
+        return self.honest(*asked.arguments)
 
     def hear(self, asked: Asked, data: bytes) -> bool:
         """Let the server have an answer; it must never raise, and say what tables can hold."""
-        self.data = data
-        receipt, sealed = self.honest(*asked.arguments)
+        receipt, sealed = self._heard(asked, data)
         said = [receipt.status, receipt.filed, *receipt.told, *receipt.measured.items()]
         str(said).encode()
         receipt.status.encode()

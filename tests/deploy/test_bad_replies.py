@@ -261,6 +261,23 @@ def test_a_tree_of_a_shape_that_nobody_was_sent(name, which, odd, says, tmp_path
     assert status.startswith(f"quarantined: {says}")
 
 
+@pytest.mark.parametrize(("name", "most"), [("fedcpf", 3), ("splitfed", 3)])
+def test_states_of_turns_that_came_to_nothing_are_dropped(name, most, tmp_path):
+    """Every other answer of p1 is lost after it has kept its new state."""
+    method, turns = build(name), iter(range(10**6))
+
+    class Losing(Loop):
+        def ask(self, client, errand):
+            answer, what = super().ask(client, errand), unpack(errand, Errand)
+            if client == QUIET and what.kind == "turn" and next(turns) % 2:
+                raise Lost("no answer")
+            return answer
+
+    there(method, tmp_path, Losing(method, tmp_path / "homes"), rounds=8)
+    for client in PEOPLE.clients:
+        assert len(list((tmp_path / "homes" / client).glob("*.safetensors"))) <= most
+
+
 # --- and bad errands: a home refuses them in one line, and is as it was
 
 TRICKS = {

@@ -118,7 +118,7 @@ def read(path: Path) -> Table:
         raise ConfigError(f"no experiment file at {path}")
     try:
         table = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}); mend it") from None

@@ -196,6 +196,17 @@ class Remote:
 
     def ask(self, kind: str, call: Call, job: Job, like: Mapping[str, Any] | None = None) -> Any:
         """Send one errand; return a receipt, and the reply if it counts."""
+        receipt, sealed = self._ask(kind, call, job, like)
+        if kind == "turn" and receipt.status != "ok":  # it may have left a state nevertheless
+            self.leave(file_of(self.desk.shelf.seed, call.client, job.stamp))
+        return receipt, sealed
+
+    def leave(self, file: str) -> None:
+        """Tell a client with its next errand that it may drop a state."""
+        with self.lock:
+            self.spares.append(file)
+
+    def _ask(self, kind: str, call: Call, job: Job, like: Mapping[str, Any] | None) -> Any:
         client, known = call.client, self._known(call)
         errand = Errand(kind, client, call.message, job.stamp, call.file, job.progress,
                         tuple(job.points), tuple(known), self._dropped(client))  # fmt: skip
@@ -349,6 +360,9 @@ class Switchboard(Desk):
         call = Call(order.client, order.message, pointer.file if pointer else None)
         step = replace(job, kind="turn", stamp=f"{job.stamp}.{number}")
         receipt, sealed = self.remote.ask("turn", call, step, like)
+        begun = file_of(self.shelf.seed, order.client, job.stamp).removesuffix("safetensors")
+        if pointer and pointer.file.startswith(begun) and (receipt.filed or sealed is None):
+            self.remote.leave(pointer.file)  # of the message before, in the same session
         state = Elsewhere(receipt.filed or pointer)
         return Done(order.client, sealed, state, receipt.examples, receipt.steps,
                     fault=receipt.status.removeprefix("quarantined: "))  # fmt: skip
