@@ -38,6 +38,13 @@ def explain(experiment: Experiment, console: Console) -> None:
             owed = "; what was not sent yet stays with the client" if wire.feedback else ""
             text = f"  up goes by the codec {wire.codec}, smaller than written above{owed}"
             console.print(text, highlight=False, markup=False)
+        delivery = experiment.plan.delivery
+        if not method.pooled and (
+            delivery.name == "fedasync"
+            or (delivery.name in ("quorum", "fedbuff") and delivery.replies == 1)
+        ):
+            text = "  beware: with this delivery each sum is one person's update"
+            console.print(text, highlight=False, markup=False)
         console.print(learns(method, task))
 
 
