@@ -5,7 +5,7 @@ BIN    := .venv/bin
 SHARED := -n auto --maxprocesses 4 --dist loadfile
 
 help: ## show this help
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 15
 
 .venv/done: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vergence needs Python 3.11 or newer")'
@@ -53,6 +53,9 @@ study: setup ## compare every method on three data sets, and the papers' claims 
 drills: setup ## kill, harm and fuzz a federation, print the table (a quarter of an hour)
 	$(BIN)/python -m tests.deploy.drills
 
+drills-flower: setup ## the same over Flower, and attacks on a server's port (20 minutes)
+	$(BIN)/python -m tests.deploy.flower_drills
+
 bench: setup ## measure the engine and the generators
 	$(BIN)/vergence bench --json runs/bench.json
 	$(BIN)/python benchmarks/engine.py
@@ -67,4 +70,4 @@ clean: ## remove everything that was made
 	rm -rf .venv runs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test check results study drills bench clean
+.PHONY: help setup demo test check results study drills drills-flower bench clean

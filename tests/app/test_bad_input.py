@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from tests.app.commands import ONE, SEVERAL, run, vergence, write
+from vergence.app.config import load
 from vergence.data.aria import SAMPLE as ARIA
 from vergence.data.osie import SAMPLE as OSIE
+from vergence.errors import ConfigError
 
 PICTURES = """
 task       = { name = "gaze_map" }
@@ -81,6 +83,33 @@ def test_settings_that_cannot_be_used(tmp_path, change, words):
     said.complains(2, *words)
     assert not (tmp_path / "out" / "config.toml").exists()
     assert vergence("explain", write(tmp_path)).code == 0
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (".".join("a" * 3000) + "=1", ["--set", "no setting lies 2999 tables deep"]),
+    ("a" * 10**6 + "=1", ["unknown key 'aaa", "aaa'", "known: "]),
+    ("task.name=" + "x" * 10**5, ["no task named 'xxx", "xxx'", "toy"]),
+    ("run.rounds=" + "9" * 5000, ["--set run.rounds", "4300 digits"]),
+    ("run.rounds=" + "9" * 400, ["too large", "toy.toml"]),
+    ("run.rounds=" + "[" * 20_000, ["--set run.rounds", "recursion"]),
+    ("run.rounds=" + "{ a = " * 5000, ["--set run.rounds", "recursion"]),
+    ("method.label=" + "x" * 5000, ["label 'xxx", "100 at most"]),
+    ("sweep.space." + ".".join("a" * 3000) + "=[1]", ["tables deep"]),
+])  # fmt: skip
+def test_settings_that_nobody_means(tmp_path, change, words):
+    """One line that can be read, at once."""
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, ONE), [change])
+    said = str(caught.value)
+    assert len(said.splitlines()) == 1
+    assert len(said) < 1000 + len(str(tmp_path)) + 30
+    for word in words:
+        assert word in said
+
+
+def test_tables_in_tables_in_a_file(tmp_path):
+    path = write(tmp_path, ONE + "[sweep.space." + ".".join("a" * 3000) + "]\nx = [1]\n")
+    vergence("run", path, "--out", tmp_path / "out").complains(2, "toy.toml", "recursion")
 
 
 @pytest.mark.parametrize(("text", "words"), [

@@ -10,6 +10,7 @@ from PIL import Image
 
 from tests.app.conftest import N
 from vergence.app import plot_gaze
+from vergence.app import report as reporting
 from vergence.app.overlay import write_overlay
 from vergence.app.plot_masks import chance
 from vergence.app.report import FIGURES, figure, report
@@ -23,6 +24,12 @@ def page(out) -> str:
     return report(out).read_text(encoding="utf-8")
 
 
+@pytest.fixture
+def plain(monkeypatch):
+    """A page of words and tables: drawing takes most of its time."""
+    monkeypatch.setattr(reporting, "SECTIONS", ())
+
+
 def test_page_carries_the_numbers(page):
     """Mean 2.75 [2.45, 3.05], worst 2.60; against FedAvg +0.400 [0.109, 0.691], 4 of 4."""
     for told in ("2.75", "[2.45, 3.05]", "2.60", "+0.400", "[0.109, 0.691]", "4 of 4", "0.0054"):
@@ -31,6 +38,7 @@ def test_page_carries_the_numbers(page):
     assert "which excludes 0; better for 4 of 4 people" in page
 
 
+@pytest.mark.usefixtures("plain")
 def test_page_says_which_intervals_include_zero(out, tmp_path, page):
     """On p2 and p3 FedCPF - FedAvg is 0.3, 0.2: 0.25 -/+ 12.706 * 0.0707 / 1.414 = 0.635."""
     assert page.count('<td class="left">excludes 0</td>') == 4
@@ -44,6 +52,7 @@ def test_page_says_which_intervals_include_zero(out, tmp_path, page):
     assert "which includes 0: no clear difference" in changed
 
 
+@pytest.mark.usefixtures("plain")
 def test_page_says_what_its_runs_differ_in_above_the_tables(out, tmp_path, page):
     assert 'class="warn"' not in page
     copy = shutil.copytree(out, tmp_path / "OUT")
@@ -98,6 +107,7 @@ def test_single_run_has_its_own_page(out, tmp_path):
     assert 'id="slope"' not in text
 
 
+@pytest.mark.usefixtures("plain")
 def test_text_from_files_is_escaped(out, tmp_path):
     copy = shutil.copytree(out, tmp_path / "OUT")
     turns = copy / "fedavg" / "turns.csv"

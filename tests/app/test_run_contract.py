@@ -18,7 +18,7 @@ from vergence.methods.fedcpf import FedCPF
 SETS = ("run.seeds=[0, 5]", "run.evaluate_every=2")
 LABELS = ["local_only", "fedavg", "fedcpf"]
 FILES = {"config.toml", "provenance.json", "results.json", "people.csv", "rounds.csv",
-         "turns.csv", "state", "report.html", "SHA256SUMS"}  # fmt: skip
+         "turns.csv", "state", "report.html", "SHA256SUMS", "tensorboard"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,8 @@ from vergence.engines import store
 from vergence.engines.conduct import Plan, conduct
 from vergence.engines.desk import Desk
 from vergence.engines.errand import Errand
-from vergence.engines.remote import Home, Lost, absent, hired
+from vergence.engines.home import Home
+from vergence.engines.remote import Lost, absent, hired
 from vergence.engines.shelf import Shelf
 from vergence.engines.store import Folder
 from vergence.engines.turn import Worker

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -43,6 +45,18 @@ class Sizes:
 
 
 SMALL = Sizes(people=4, rounds=5, seeds=2, kills=8, messages=4000, files=500, soak=300)
+
+
+def printed(rows: Iterable[Row]) -> NoReturn:
+    """Print rows as they come, and how many are as wanted; end with code 1 if one is not."""
+    began, good, total = time.monotonic(), 0, 0
+    print("| drill | wanted | found | |\n|---|---|---|---|", flush=True)
+    for row in rows:
+        good, total = good + row.good, total + 1
+        mark = "ok" if row.good else "FAILED"
+        print(f"| {row.drill} | {row.wanted} | {row.found} | {mark} |", flush=True)
+    print(f"\n{good} of {total} as wanted, {time.monotonic() - began:.0f} s")
+    sys.exit(good < total)
 
 
 def spread(work: Callable[..., Any], tasks: Sequence[Sequence[Any]]) -> Iterator[Any]:

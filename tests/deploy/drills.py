@@ -1,6 +1,7 @@
 """What a federation must survive, as a table: `make drills`, or `python -m tests.deploy.drills`.
 
-    python -m tests.deploy.drills [clients server replies fuzz soak disk] [--small]
+    python -m tests.deploy.drills [clients server replies fuzz soak disk readonly clocks forged]
+        [--small]
 
 Two processes at a time, each drill's tasks in new ones. Exit code 1 if any row fails.
 """
@@ -19,7 +20,9 @@ from unittest.mock import patch
 
 from tests.deploy import targets, test_bad_replies
 from tests.deploy.deaths import clients, disk, server, soak
-from tests.deploy.drilling import SMALL, Row, Sizes, scratch, spread
+from tests.deploy.disks import clocks, readonly
+from tests.deploy.drilling import SMALL, Row, Sizes, printed, scratch, spread
+from tests.deploy.forged import forged
 from tests.deploy.mutants import Tried
 
 WARM = 1000
@@ -107,7 +110,7 @@ def fuzz(sizes: Sizes) -> Iterator[Row]:
 
 DRILLS: dict[str, Callable[[Sizes], Iterator[Row]]] = {
     "clients": clients, "server": server, "replies": replies, "fuzz": fuzz, "soak": soak,
-    "disk": disk,
+    "disk": disk, "readonly": readonly, "clocks": clocks, "forged": forged,
 }  # fmt: skip
 
 
@@ -117,16 +120,8 @@ def main() -> None:
     parser.add_argument("drills", nargs="*", help=f"of {', '.join(DRILLS)}; default: all")
     parser.add_argument("--small", action="store_true", help="a minute instead of fifteen")
     given = parser.parse_args()
-    began, rows = time.monotonic(), []
-    print("| drill | wanted | found | |\n|---|---|---|---|", flush=True)
-    for name in given.drills or DRILLS:
-        for row in DRILLS[name](SMALL if given.small else Sizes()):
-            rows.append(row)
-            mark = "ok" if row.good else "FAILED"
-            print(f"| {row.drill} | {row.wanted} | {row.found} | {mark} |", flush=True)
-    bad = sum(not row.good for row in rows)
-    print(f"\n{len(rows) - bad} of {len(rows)} as wanted, {time.monotonic() - began:.0f} s")
-    sys.exit(bad > 0)
+    sizes = SMALL if given.small else Sizes()
+    printed(row for name in given.drills or DRILLS for row in DRILLS[name](sizes))
 
 
 if __name__ == "__main__":

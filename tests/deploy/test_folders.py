@@ -1,6 +1,5 @@
 """What `deploy init` writes, the gate, and what is refused with which words."""
 
-import asyncio
 import stat
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from vergence.app.deploy_folder import (
     tell,
 )
 from vergence.app.deploy_keys import genuine, signer
-from vergence.engines.gate import Gate
 from vergence.errors import ConfigError, StateError
 
 TABLE = {
@@ -156,32 +154,3 @@ def test_a_tail_shows_whole_new_lines(made):
     tell(made, "three")
     assert tail.lines() == ["one two", "three"]
     assert tail.lines() == []
-
-
-@pytest.mark.parametrize(
-    ("path", "host", "key", "passes"),
-    [
-        ("/v1/fleet/pull-messages", "10.0.0.7", "", True),
-        ("/v1/control/start-run", "10.0.0.7", "right", False),
-        ("/v1/control/start-run", "127.0.0.1", "", False),
-        ("/v1/control/start-run", "127.0.0.1", "wrong", False),
-        ("/v1/control/start-run", "127.0.0.1", "right", True),
-        ("/v1/runtime/acquire-task", "10.0.0.7", "", False),
-        ("/v1/runtime/acquire-task", "127.0.0.1", "", True),
-        ("/docs", "127.0.0.1", "", False),
-    ],
-)
-def test_the_gate(path, host, key, passes):
-    reached, sent = [], []
-
-    async def app(scope, _receive, _send):
-        reached.append(scope["path"])
-
-    async def send(event):
-        sent.append(event.get("status"))
-
-    scope = {"type": "http", "path": path, "client": (host, 1),
-             "headers": [(b"x-vergence-key", key.encode())] if key else []}  # fmt: skip
-    asyncio.run(Gate(app, "right")(scope, None, send))
-    assert (reached == [path]) is passes
-    assert sent == ([] if passes else [404, None])

@@ -57,7 +57,7 @@ def keys(tmp_path):
 
 def opened(wire, keys, clients=("a", "b"), patience=Patience(2.0, 0.3)):  # noqa: B008
     told = []
-    lobby = Lobby(wire, clients, MINE, keys[1], told.append, patience)
+    lobby = Lobby(wire, clients, MINE, keys[1], lambda line, *_, **__: told.append(line), patience)
     for number, node in wire.there.items():
         lobby._greet(number, node.since, {})
     return lobby, told

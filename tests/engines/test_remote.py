@@ -12,7 +12,9 @@ from vergence.core.stream import Stream
 from vergence.data.toy import Toy as People
 from vergence.engines.conduct import Plan, conduct
 from vergence.engines.desk import Desk
-from vergence.engines.remote import Errand, Home, Lost, absent, framed, hired, unframed
+from vergence.engines.errand import Errand, framed, unframed
+from vergence.engines.home import Home
+from vergence.engines.remote import Lost, absent, hired
 from vergence.engines.shelf import Shelf
 from vergence.engines.store import Folder
 from vergence.engines.turn import Worker

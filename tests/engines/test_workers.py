@@ -52,11 +52,10 @@ def test_many_groups_are_told_several_at_a_time_to_the_same_bits(tmp_path, monke
     from vergence.engines import workers
 
     method = FedCPF(local=LOCAL, rate=0.2)
-    found = {conducted(tmp_path / str(n), method, people=70, solver="sequential", workers=n)
-             .fingerprint for n in (1, 2, 4)}  # fmt: skip
+    plan = {"people": 70, "rounds": 2, "solver": "sequential"}
+    found = {conducted(tmp_path / str(n), method, workers=n, **plan).fingerprint for n in (1, 2, 4)}
     monkeypatch.setattr(workers, "SMALL", 0)
-    found.add(conducted(tmp_path / "few", method, people=70, solver="sequential", workers=3)
-              .fingerprint)  # fmt: skip
+    found.add(conducted(tmp_path / "few", method, workers=3, **plan).fingerprint)
     assert len(found) == 1
 
 

@@ -106,6 +106,6 @@ def left_behind(out: Path) -> dict[str, Any]:
             found.setdefault(part, []).append(path.read_bytes())
         elif path.name in ("checkpoint.json", "SHA256SUMS"):
             found[name] = "there"
-        elif path.name not in (".lock", "provenance.json"):
+        elif path.name not in (".lock", "provenance.json") and "tfevents" not in path.name:
             found[name] = path.read_bytes()
     return found

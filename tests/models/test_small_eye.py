@@ -65,7 +65,7 @@ def test_one_person_alone_is_learned() -> None:
     train, test = order[:2400], order[2400:]
     net = build()
     optimiser = torch.optim.AdamW(net.parameters(), 1e-3, weight_decay=1e-2)
-    for _ in range(6):
+    for _ in range(4):
         for rows in train[torch.randperm(2400, generator=generator)].split(32):
             loss = functional.mse_loss(net(image[rows], pose[rows]), gaze[rows])
             optimiser.zero_grad()

@@ -15,6 +15,7 @@ from vergence.app.deploy_commands import deploy
 from vergence.app.network_commands import export, prune, split_plan, swaps, unlabelled
 from vergence.app.screen import out
 from vergence.app.study_commands import calibrate, cross, evaluate, masks, reproduce, sweep
+from vergence.app.watch_commands import mlflow, status
 from vergence.errors import ConfigError, PartialRun, VergenceError
 
 app = App(
@@ -28,6 +29,8 @@ app.command(data)
 for command in (sweep, evaluate, calibrate, cross, reproduce, masks):
     app.command(command)
 for command in (unlabelled, swaps, prune, export):
+    app.command(command)
+for command in (status, mlflow):
     app.command(command)
 app.command(split_plan, name="split-plan")
 app.command(deploy)

@@ -7,11 +7,11 @@ Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federa
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import os
 import pkgutil
+import re
 import sys
 import tomllib
 import types
@@ -35,6 +35,7 @@ from vergence.engines.delivery import Delivery
 from vergence.engines.device import pick
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
+from vergence.engines.source import code_digest as code_digest
 from vergence.errors import ConfigError, nearest
 
 T = TypeVar("T")
@@ -56,6 +57,9 @@ KEYS = (
     "tuning",
 )
 Table = dict[str, Any]
+LINE, DEEPEST = 1000, 16
+"""Characters that an error may have; tables in tables in which a setting may lie."""
+LABEL = re.compile(r"[\w-]{1,100}")
 
 
 @dataclass(frozen=True)
@@ -103,13 +107,21 @@ def load(path: Path | str, sets: Sequence[str] = ()) -> Experiment:
     if isinstance(sets, str):
         raise ConfigError(f"sets must be a list of key=value texts, got the text '{sets}'")
     path = Path(path)
-    table = read(path)
-    for item in sets:
-        override(table, item)
     try:
+        table = read(path)
+        for item in sets:
+            override(table, item)
         return check(table, path.parent)
     except ConfigError as error:
-        raise ConfigError(f"{error} ({path})") from None
+        where = "" if str(path) in str(error) else f" ({path})"
+        raise ConfigError(f"{short(str(error))}{where}") from None
+    except (OverflowError, RecursionError) as error:  # a number, or tables in tables
+        raise ConfigError(f"too large: {error} ({path})") from None
+
+
+def short(text: str) -> str:
+    """Return a line that can be read, however long a key or value in it is."""
+    return text if len(text) <= LINE else f"{text[: LINE // 2]} ... {text[-LINE // 2 :]}"
 
 
 def read(path: Path) -> Table:
@@ -153,7 +165,11 @@ def override(table: Table, item: str) -> None:
         value = tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
         value = text
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--set {path}: no value is like this ({error})") from None
     *parents, last = path.split(".")
+    if len(parents) > DEEPEST:
+        raise ConfigError(f"--set {path}: no setting lies {len(parents)} tables deep")
     for key in parents:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
@@ -231,8 +247,8 @@ def build_method(entry: Table, local: Table) -> tuple[str, Method]:
     entry = dict(entry)
     name = entry.pop("name")
     label = entry.pop("label", Path(name).stem)
-    if not isinstance(label, str) or not label.replace("_", "").replace("-", "").isalnum():
-        raise ConfigError(f"method label '{label}' must be letters, digits, _ and -")
+    if not isinstance(label, str) or not LABEL.fullmatch(label):
+        raise ConfigError(f"method label '{label}' must be letters, digits, _ and -, 100 at most")
     entry.pop("sweep", None)
     own = entry.pop("local", {})
     for part in (local, own):
@@ -381,13 +397,3 @@ def data_root(root: str | None) -> str | None:
         return root and str(Path(root).expanduser())
     home = Path(os.environ.get("VERGENCE_DATA", "../shared/data"))
     return str(Path(root) if Path(root).is_dir() else home / root)
-
-
-def code_digest() -> str:
-    """Return the SHA-256 over the source files of this package."""
-    package = Path(__file__).parent.parent
-    whole = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        whole.update(f"{path.relative_to(package)}\0".encode())
-        whole.update(path.read_bytes())
-    return whole.hexdigest()

@@ -6,8 +6,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -21,7 +19,26 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from vergence.app import deploy_folder as folders
-from vergence.app.deploy_folder import EXPERIMENT, FOLDER, INSECURE, ClientSide, ServerSide
+from vergence.app.deploy_folder import (
+    EXPERIMENT,
+    FOLDER,
+    INSECURE,
+    MAIN,
+    SECRET,
+    ClientSide,
+    ServerSide,
+)
+from vergence.app.deploy_reach import (
+    AGAIN,
+    FINAL,
+    free,
+    free_port,
+    lasting,
+    line_of,
+    parted,
+    reachable,
+    reason_of,
+)
 from vergence.errors import ConfigError, PartialRun, StateError
 
 if TYPE_CHECKING:
@@ -30,28 +47,20 @@ if TYPE_CHECKING:
 PROCESSES = "vergence.engines.flower_processes"
 STARTS = 90.0
 """Seconds within which a link must be up."""
-AGAIN = 3.0
-"""Seconds between two attempts to reach a server."""
-REASONS = {
-    "Failed to initialize the connection": "the server does not let this node in: its key was "
-    "revoked or is of another deployment, or this node was killed less than a minute ago",
-    "Giving up reconnection": "the server went away",
-    "SuperNode terminated": "the server started anew, or lets this node in no more",
-    "server sent code": "the server sent code of its own; only this package's is run",
-}
-"""What a node's log says when it ends, and what that means."""
 
 
-def init(experiment: Experiment, clients: Sequence[str], address: str, out: Path) -> None:
-    """Write the folders of a server and its clients.
+def init(
+    experiment: Experiment, clients: Sequence[str], address: str, out: Path, main: bool = False
+) -> None:
+    """Write the folders of a server, its clients and, if asked for, a main server.
 
     Raises:
         ConfigError: the experiment cannot be deployed, or an argument is unusable.
         StateError: the directory holds something.
     """
     from vergence.app.config import method_tables
+    from vergence.app.deploy_end import deployable
     from vergence.app.deploy_keys import make_certificates, make_node_key
-    from vergence.app.ends import deployable
     from vergence.app.results import write_toml
     from vergence.engines.store import saving
 
@@ -67,6 +76,11 @@ def init(experiment: Experiment, clients: Sequence[str], address: str, out: Path
             raise ConfigError(f"method '{table['name']}' is a file on this machine; put it into "
                               "the package that all machines install")  # fmt: skip
     deployable(experiment)
+    if main and not any(method.served for method in experiment.methods.values()):
+        raise ConfigError("--main-server: no method of this experiment cuts its network; leave it "
+                          "out, or use splitfed")  # fmt: skip
+    if main and MAIN in clients:
+        raise ConfigError(f"a client cannot be called '{MAIN}' beside a main server")
     if out.exists() and any(out.iterdir()):
         raise StateError(f"{out} is not empty; choose another --out")
     server, run = out / "server", secrets.token_hex(8)
@@ -80,14 +94,40 @@ def init(experiment: Experiment, clients: Sequence[str], address: str, out: Path
             shutil.copy(server / "ca.crt", folder / "ca.crt")
             folders.write_settings(folder, ClientSide(client, address, client))
             write_toml(folder / EXPERIMENT, experiment.table)
-        folders.write_settings(server, ServerSide(tuple(clients), address, run))
+        if main:
+            make_main(out, clients, address, experiment.table)
+        folders.write_settings(server, ServerSide(tuple(clients), address, run, main=main))
         write_toml(server / EXPERIMENT, experiment.table)
         (out / "README.txt").write_text(
             f"server/          stays here, or goes to {host}: vergence deploy serve server\n"
             "clients/NAME/    goes to NAME's machine, and nowhere else (it holds a private key):\n"
             "                 vergence deploy join NAME --data FOLDER\n"
-            "Delete clients/ here once every folder is where it belongs.\n"
+            + (
+                "main/            goes to the main server's machine: vergence deploy join main\n"
+                if main
+                else ""
+            )
+            + "Delete clients/ here once every folder is where it belongs.\n"
         )
+
+
+def make_main(out: Path, clients: Sequence[str], address: str, table: Mapping[str, Any]) -> None:
+    """Write a main server's folder, and into everybody's the keys to each other's boxes."""
+    from vergence.app.deploy_keys import BOX, make_box_key, make_node_key
+    from vergence.app.results import write_toml
+
+    folder = out / MAIN
+    (folder / "peers").mkdir(parents=True, mode=0o700)
+    make_node_key(folder / "node", out / "server" / "keys" / f"{MAIN}.pub")
+    shutil.copy(out / "server" / "ca.crt", folder / "ca.crt")
+    make_box_key(folder / BOX, folder / "main.box")
+    for client in clients:
+        theirs = out / "clients" / client
+        make_box_key(theirs / BOX, folder / "peers" / f"{client}.box")
+        shutil.copy(folder / "main.box", theirs / "main.box")
+    (folder / "main.box").unlink()
+    folders.write_settings(folder, ClientSide(MAIN, address, serves=True))
+    write_toml(folder / EXPERIMENT, dict(table))
 
 
 def needed() -> None:
@@ -100,25 +140,13 @@ def needed() -> None:
         raise ConfigError("deployments need Flower: pip install 'vergence[deploy]'")
 
 
-def parted(address: str) -> tuple[str, int]:
-    """Return host and port of an address.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isdigit() and 0 < int(port) < 65536):
-        raise ConfigError(f"an address is HOST:PORT, such as 192.168.1.5:8000; got '{address}'")
-    return host, int(port)
-
-
 class Household:
     """The processes that one command starts; none outlives it."""
 
     def __init__(self, folder: Path, insecure: bool) -> None:
         from vergence.engines.flower_processes import ENVIRONMENT
 
-        self.folder, self.children = folder, {}
+        self.folder, self.children, self.begins = folder, {}, {}
         (folder / "log").mkdir(exist_ok=True)
         self.environment = {**os.environ, **ENVIRONMENT, FOLDER: str(folder.resolve()),
                             "FLWR_HOME": str((folder / "flower").resolve()),
@@ -126,7 +154,7 @@ class Household:
         self.environment.pop(INSECURE, None)
         if insecure:
             self.environment[INSECURE] = "1"
-        self.secret = folder / "log" / "secret"
+        self.secret = folder / SECRET
 
     def start(
         self, name: str, module: str, *arguments: Any, extra: Mapping[str, str] | None = None
@@ -134,6 +162,7 @@ class Household:
         """Start a process; what it prints goes to log/NAME.log."""
         role, *rest = map(str, arguments)
         with (self.folder / "log" / f"{name}.log").open("ab") as log:
+            self.begins[name] = log.tell()
             self.children[name] = subprocess.Popen(
                 [sys.executable, "-m", module, role, str(os.getpid()), *rest],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
@@ -146,8 +175,8 @@ class Household:
 
     def last(self, name: str) -> str:
         """Return the last lines that a process printed."""
-        log = (self.folder / "log" / f"{name}.log").read_bytes()[-4000:]
-        return log.decode(errors="replace")
+        log = (self.folder / "log" / f"{name}.log").read_bytes()[self.begins[name] :]
+        return log[-4000:].decode(errors="replace")
 
     def close(self) -> None:
         """End all of them, with whatever they started."""
@@ -193,7 +222,7 @@ def serve(folder: Path, out: Console, insecure: bool = False) -> None:
         StateError: it is no server's folder, is running, or is finished.
         PartialRun: the run stopped before its end; what is done is kept.
     """
-    from vergence.engines.flower_processes import KEY, Control
+    from vergence.engines.flower_processes import KEY, KEYS, Control
 
     needed()
     side = folders.settings(folder, ServerSide)
@@ -204,14 +233,18 @@ def serve(folder: Path, out: Console, insecure: bool = False) -> None:
         "--ssl-certfile", folder / "server.pem", "--ssl-keyfile", folder / "server.key",
         "--ssl-ca-certfile", folder / "ca.crt", "--enable-supernode-auth",
     ]  # fmt: skip
+    if not insecure:
+        lasting(folder)
     local, key = f"127.0.0.1:{port}", secrets.token_urlsafe(32)
-    tail = folders.Tail(folder)
+    gate = {KEY: key} if insecure else {KEY: key, KEYS: str((folder / "keys").resolve())}
+    tail, refused = folders.Tail(folder), folders.Tail(folder, "log/link.log")
     with household(folder, insecure) as home:
         if insecure:
-            folders.tell(folder, "INSECURE: nothing is encrypted, and any node may connect")
+            folders.tell(folder, "INSECURE: nothing is encrypted, and any node may connect",
+                         "insecure")  # fmt: skip
         home.start("link", PROCESSES, "link", "--host", side.listen, "--port", port,
                    "--isolation", "process", "--superexec-auth-secret-file", home.secret,
-                   *tls, extra={KEY: key})  # fmt: skip
+                   *tls, extra=gate)  # fmt: skip
         control = Control(local, root, key)
         wait_for(control.answers, home, "link")
         numbers = {}
@@ -219,12 +252,16 @@ def serve(folder: Path, out: Console, insecure: bool = False) -> None:
             numbers[public] = control.admit(public.stem, public.read_bytes())
         home.start("run", "vergence.app.ends", "server", local, home.secret, root or "")
         run = control.start()
-        folders.tell(folder, f"serving {side.address}, {len(side.clients)} clients expected")
+        folders.tell(folder, f"serving {side.address}, {len(side.clients)} clients expected",
+                     "serving")  # fmt: skip
         while True:
+            for line in refused.lines():
+                if line.startswith("refused "):
+                    folders.tell(folder, line, "refused")
             show(tail, out)
             for public in [p for p in numbers if not p.exists()]:
                 control.expel(numbers.pop(public))
-                folders.tell(folder, f"'{public.stem}' is revoked")
+                folders.tell(folder, f"'{public.stem}' is revoked", "revoked", client=public.stem)
             state, detail = control.state(run)
             if state == "finished":
                 show(tail, out)
@@ -263,6 +300,8 @@ def join(
             "--max-retries", "3", "--superexec-auth-secret-file"]  # fmt: skip
     with household(folder, insecure) as home:
         home.start("turns", "vergence.app.ends", "client", f"127.0.0.1:{port}", home.secret, "")
+        if side.serves:
+            home.start("main", "vergence.app.ends", "main", "", home.secret, "")
         said = ""
         while True:
             said = reachable(side.address, None if insecure else folder / "ca.crt", said, folder)
@@ -271,45 +310,18 @@ def join(
                 if "finished" in show(tail, out):
                     time.sleep(AGAIN)  # the server hears that this was heard
                     return
-                if home.ended("turns"):
-                    raise StateError(line_of(home.last("turns")).removeprefix("vergence: "))
+                for name in [n for n in ("turns", "main") if n in home.children]:
+                    if home.ended(name):
+                        raise StateError(line_of(home.last(name)).removeprefix("vergence: "))
                 time.sleep(0.5)
-            log = home.last("node")
-            phrase = max(REASONS, key=log.rfind)
-            reason = REASONS[phrase] if phrase in log else f"the node ended ({line_of(log)})"
+            reason = reason_of(home.last("node"))
+            if reason.endswith(FINAL):
+                raise StateError(reason)
             if reason != said:
-                folders.tell(folder, f"{reason}; trying again")
+                folders.tell(folder, f"{reason}; trying again", "retry")
                 said = reason
             show(tail, out)
             time.sleep(AGAIN)
-
-
-def reachable(address: str, root: Path | None, said: str, folder: Path) -> str:
-    """Wait until a server answers, and say once why it does not; return what was said.
-
-    Raises:
-        StateError: it shows a certificate that this folder's authority did not sign.
-    """
-    host, port = parted(address)
-    while True:
-        try:
-            with socket.create_connection((host, port), 5) as plain:
-                if root is not None:
-                    context = ssl.create_default_context(cafile=str(root))
-                    with context.wrap_socket(plain, server_hostname=host):
-                        pass
-            return said
-        except ssl.SSLCertVerificationError as error:
-            raise StateError(
-                f"{address} shows a certificate that does not fit {root}: {error.verify_message}; "
-                "copy this client's folder from the server's `deploy init` again"
-            ) from None
-        except (OSError, ssl.SSLError) as error:
-            reason = f"cannot reach {address}: {error.strerror or error}"
-        if reason != said:
-            folders.tell(folder, f"{reason}; is `vergence deploy serve` running there? waiting")
-            said = reason
-        time.sleep(AGAIN)
 
 
 def revoke(folder: Path, client: str) -> None:
@@ -347,11 +359,6 @@ def show(tail: folders.Tail, out: Console) -> list[str]:
     return found
 
 
-def line_of(log: str) -> str:
-    """Return the last line of a log that says something."""
-    return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "no reason")
-
-
 def wait_for(ready: Callable[[], bool], home: Household, name: str) -> None:
     """Wait until a process is up.
 
@@ -363,27 +370,3 @@ def wait_for(ready: Callable[[], bool], home: Household, name: str) -> None:
         if home.ended(name) or time.monotonic() > end:
             raise PartialRun(f"the {name} process did not start: {line_of(home.last(name))}")
         time.sleep(0.3)
-
-
-def free(host: str, port: int) -> None:
-    """Refuse a port that somebody else listens on.
-
-    Raises:
-        StateError: it is taken.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise StateError(
-                f"cannot listen on {host}:{port} ({error.strerror}); stop who does, or change the "
-                f"port in every {folders.SETTINGS}"
-            ) from None
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -20,6 +20,7 @@ def init(
     clients: str,
     address: str,
     out_: Annotated[Path, Parameter(name="--out")],
+    main_server: Annotated[bool, Parameter(negative="")] = False,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
 ) -> None:
     """Write a folder for the server and one for each client: experiment, certificates, keys.
@@ -29,13 +30,15 @@ def init(
         clients: the clients' names, with commas; a client has the data of the person of this name.
         address: HOST:PORT at which clients reach the server.
         out_: a new directory.
+        main_server: one more folder, for split learning in three roles: a main server that alone
+            sees smashed data, while the server averages the clients' layers.
         set_: `a.b=c` overrides a value of the file; may be given several times.
     """
     from vergence.app.config import load
     from vergence.app.deploy import init as write
 
     names = [name.strip() for name in clients.split(",") if name.strip()]
-    write(load(config, set_), names, address, out_)
+    write(load(config, set_), names, address, out_, main_server)
     out.print((out_ / "README.txt").read_text().rstrip(), soft_wrap=True, highlight=False)
 
 

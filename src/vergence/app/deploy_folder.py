@@ -6,6 +6,7 @@ Nothing here imports torch until `facts` is asked for: who only watches over pro
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import time
@@ -26,6 +27,20 @@ T = TypeVar("T")
 STRICT = {"extra": "forbid"}
 """Unknown settings are errors."""
 SETTINGS, EXPERIMENT, EVENTS = "deploy.toml", "experiment.toml", "events.log"
+RECORDS = "events.jsonl"
+"""What happened, a JSON object per line: time, level, event, text, and what it is about."""
+LEVELS = {
+    **dict.fromkeys(("error", "stopped"), "error"),
+    **dict.fromkeys(
+        ("warning", "insecure", "link", "greeting", "refused", "lost", "revoked", "unreachable",
+         "retry"), "warning",
+    ),
+}  # fmt: skip
+"""How grave an event is; what is not here is information."""
+MAIN = "main"
+"""The main server's name among clients, and its folder's."""
+SECRET = "log/secret"
+"""What the processes of one folder know each other by, in a file of their own."""
 FOLDER, INSECURE = "VERGENCE_DEPLOY", "VERGENCE_DEPLOY_INSECURE"
 """Environment variables by which a deployment's processes learn where they are, and how."""
 
@@ -35,7 +50,8 @@ class ServerSide:
     """What a server's folder says.
 
     `quorum` 0 means all clients. `answer_s` is how long an answer is waited for, `absent_s` a
-    client that is not connected. `run` names this deployment in the clients' folders.
+    client that is not connected. `run` names this deployment in the clients' folders. With `main`
+    there is a main server beside this one.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -46,17 +62,22 @@ class ServerSide:
     quorum: int = 0
     answer_s: float = 600.0
     absent_s: float = 60.0
+    main: bool = False
 
 
 @dataclass(frozen=True)
 class ClientSide:
-    """What a client's folder says: whose data it has (`person`), and where (`data`)."""
+    """What a client's folder says: whose data it has (`person`), and where (`data`).
+
+    A main server's folder is as a client's without data; it `serves`.
+    """
 
     __pydantic_config__: ClassVar = STRICT
     client: str
     address: str
-    person: str
+    person: str = ""
     data: str | None = None
+    serves: bool = False
 
 
 def settings(folder: Path, kind: type[T]) -> T:
@@ -105,30 +126,37 @@ def facts(table: dict[str, Any]) -> dict[str, str]:
             "torch": stamp.version("torch")}  # fmt: skip
 
 
-def tell(folder: Path, line: str) -> None:
-    """Write one line for the operator; whoever runs the folder prints it."""
-    text = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S} {' '.join(line.split())}\n"
-    with suppress(OSError), (folder / EVENTS).open("a") as file:  # a line is not worth a run
-        file.write(text)
+def tell(folder: Path, line: str, event: str = "note", **about: Any) -> None:
+    """Write one line for the operator, which whoever runs the folder prints, and one for programs.
+
+    `about` says whom or what it concerns: client, round, seed, label.
+    """
+    now, text = datetime.now().astimezone(), " ".join(line.split())
+    record = {"time": now.isoformat(timespec="milliseconds"), "level": LEVELS.get(event, "info"),
+              "event": event, **about, "text": text}  # fmt: skip
+    lines = {EVENTS: f"{now:%Y-%m-%d %H:%M:%S} {text}", RECORDS: json.dumps(record)}
+    for name, told in lines.items():
+        with suppress(OSError), (folder / name).open("a") as file:  # a line is not worth a run
+            file.write(told + "\n")
 
 
 class Tail:
-    """Reads the events that were written since the last look."""
+    """Reads the lines that were written since the last look: events, or a log in the folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / EVENTS
+    def __init__(self, folder: Path, name: str = EVENTS) -> None:
+        self.path, self.skip = folder / name, 20 if name == EVENTS else 0
         self.at = self.path.stat().st_size if self.path.exists() else 0
 
     def lines(self) -> list[str]:
-        """Return the new events, without their time."""
+        """Return the new lines; events without their time."""
         if not self.path.exists():
             return []
-        with self.path.open() as file:
+        with self.path.open("rb") as file:
             file.seek(self.at)
             found = file.read()
-        whole = found[: found.rfind("\n") + 1]
-        self.at += len(whole.encode())
-        return [line[20:] for line in whole.splitlines()]
+        whole = found[: found.rfind(b"\n") + 1]
+        self.at += len(whole)
+        return [line[self.skip :] for line in whole.decode(errors="replace").splitlines()]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Certificates and node keys of a deployment; signatures over answers."""
+"""Certificates and keys of a deployment: signatures over answers, boxes that two ends can open."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, x25519
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vergence.errors import StateError
@@ -20,6 +22,10 @@ from vergence.errors import StateError
 DAYS = 825
 """How long certificates are valid."""
 SIGNED = ec.ECDSA(hashes.SHA384())
+BOX = "box"
+"""The file of an end's private box key."""
+NONCE = 12
+"""Bytes of a box that are new for each."""
 
 
 def write_secret(path: Path, data: bytes) -> None:
@@ -54,7 +60,8 @@ def make_certificates(folder: Path, host: str) -> None:
 
     The authority's key is thrown away: nobody can sign another server's certificate with it.
     """
-    authority_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    authority_key = ec.generate_private_key(ec.SECP384R1())
+    key = ec.generate_private_key(ec.SECP256R1())  # signs every handshake, also a stranger's
     authority = _named("vergence deployment")
     now = datetime.now(UTC)
 
@@ -146,3 +153,54 @@ def genuine(public: Path, data: bytes, signature: str) -> bool:
     except (OSError, ValueError, InvalidSignature):
         return False
     return True
+
+
+def make_box_key(private: Path, public: Path) -> None:
+    """Make the X25519 key pair with which an end opens boxes."""
+    key = x25519.X25519PrivateKey.generate()
+    write_secret(private, key.private_bytes_raw())
+    public.write_bytes(key.public_key().public_bytes_raw())
+
+
+class Box:
+    """Closes bytes so that one other end alone can open them, and knows who closed them.
+
+    Both ends derive one key from their own private and the other's public key (X25519,
+    HKDF-SHA256); every box is AES-256-GCM with a random nonce. Who later steals a private key can
+    open boxes that he has kept.
+    """
+
+    def __init__(self, private: Path, public: Path, what: str) -> None:
+        """`what` names the deployment and the two ends: other words, another key.
+
+        Raises:
+            StateError: a key is missing, unusable, or others may read it.
+        """
+        try:
+            mine = x25519.X25519PrivateKey.from_private_bytes(private.read_bytes())
+            shared = mine.exchange(x25519.X25519PublicKey.from_public_bytes(public.read_bytes()))
+        except (OSError, ValueError) as error:
+            raise StateError(
+                f"{private} and {public} are no pair of box keys ({error}); copy the folder again"
+            ) from None
+        if private.stat().st_mode & 0o077:
+            raise StateError(f"{private} can be read by others: `chmod 600 {private}`")
+        derived = HKDF(hashes.SHA256(), 32, None, b"vergence box " + what.encode())
+        self.cipher = AESGCM(derived.derive(shared))
+
+    def close(self, data: bytes, about: str) -> bytes:
+        """Return a box; it opens only as one that is `about` the same."""
+        nonce = os.urandom(NONCE)
+        return nonce + self.cipher.encrypt(nonce, data, about.encode())
+
+    def open(self, box: bytes, about: str) -> bytes:
+        """Return what is in a box.
+
+        Raises:
+            StateError: it was closed by somebody else, for something else, or was changed.
+        """
+        try:
+            return self.cipher.decrypt(box[:NONCE], box[NONCE:], about.encode())
+        except (InvalidTag, ValueError):
+            raise StateError("a box that does not open: it was closed by somebody else, or was "
+                             "changed on the way") from None  # fmt: skip

@@ -1,46 +1,54 @@
-"""The two ends of a deployment: what is done in a server's, and in a client's processes."""
+"""What Flower finds by name: a server's work, and the end that a client's folder is."""
 
 # Flower is an extra.
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from vergence.app import results, seals, stamp
-from vergence.app.config import Experiment, load
+from vergence.app.config import load
+from vergence.app.deploy_client import Answering
+from vergence.app.deploy_end import deployable
 from vergence.app.deploy_folder import (
     EXPERIMENT,
     FOLDER,
     INSECURE,
+    MAIN,
+    SECRET,
     ClientSide,
     ServerSide,
     facts,
     settings,
     tell,
 )
-from vergence.app.deploy_keys import genuine, signer
+from vergence.app.deploy_keys import genuine
+from vergence.app.deploy_main import Reached, Serving
+from vergence.app.tensorboard import Board
 from vergence.core.site import Federation
-from vergence.core.stream import Stream
 from vergence.engines import flower, flower_processes
-from vergence.engines.conduct import conduct, device_for, measured
-from vergence.engines.desk import Desk
-from vergence.engines.lobby import Errands, Lobby, Patience, reply
-from vergence.engines.remote import Home, absent, hired, unframed
-from vergence.engines.shelf import Shelf
+from vergence.engines.conduct import conduct, measured
+from vergence.engines.lobby import Errands, Exchange, Lobby, Patience
+from vergence.engines.main_server import Relay
+from vergence.engines.remote import absent, hired
 from vergence.engines.store import Folder
-from vergence.engines.turn import Worker
-from vergence.errors import ConfigError, DataError, PartialRun, StateError, VergenceError
+from vergence.errors import PartialRun, StateError, VergenceError
 
-MEMBERS = "members.json"
+MEMBERS, EXCHANGES = "members.json", "exchanges.csv"
+
+
+def here() -> Path:
+    """Return the folder of this end."""
+    return Path(os.environ[FOLDER])
 
 
 def __getattr__(name: str) -> Any:
@@ -52,34 +60,13 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
-def here() -> Path:
-    """Return the folder of this end."""
-    return Path(os.environ[FOLDER])
-
-
-def deployable(experiment: Experiment) -> Experiment:
-    """Return an experiment as it is run on many machines: clients one by one.
-
-    Raises:
-        ConfigError: it cannot be.
-    """
-    plan = replace(experiment.plan, solver="sequential", device="cpu")
-    if plan.delivery != type(plan.delivery)():
-        raise ConfigError("run.delivery: a deployment waits for everybody's reply: leave it out")
-    for label, method in experiment.methods.items():
-        if method.pooled:
-            raise ConfigError(f"method '{label}' collects everybody's data: leave it out")
-        device_for(method, plan)
-    return replace(experiment, plan=plan)
-
-
 def lead(line: flower.GridLine) -> None:
     """Run a server's folder to its end, over a line to the nodes."""
     folder = here()
     try:
         Leading(folder, line).run()
     except VergenceError as error:
-        tell(folder, f"stopped: {error}")
+        tell(folder, f"stopped: {error}", "stopped")
         raise
 
 
@@ -93,7 +80,8 @@ class Leading:
         self.lobby = Lobby(
             line, self.side.clients, facts(self.experiment.table),
             lambda client, data, sign: genuine(folder / "keys" / f"{client}.pub", data, sign),
-            lambda text: tell(folder, text), Patience(self.side.answer_s, self.side.absent_s),
+            partial(tell, folder), Patience(self.side.answer_s, self.side.absent_s),
+            (MAIN,) if self.side.main else (), partial(write_exchange, folder),
         )  # fmt: skip
 
     def run(self) -> None:
@@ -105,7 +93,7 @@ class Leading:
             for label in self.experiment.methods:
                 self.one_method(label, federation)
             self.lobby.farewell()
-            tell(self.folder, f"finished; the results are in {self.folder / 'run'}")
+            tell(self.folder, f"finished; the results are in {self.folder / 'run'}", "finished")
         finally:
             self.lobby.close()
 
@@ -143,7 +131,9 @@ class Leading:
             headline = experiment.task(seed).headline
             score = f", {headline} {metrics[headline]:.3f}" if headline in metrics else ""
             heard = f", {metrics['replies']:g} replies" if "replies" in metrics else ""
-            tell(self.folder, f"{label}, seed {seed}: round {done} of {plan.rounds}{heard}{score}")
+            tell(self.folder, f"{label}, seed {seed}: round {done} of {plan.rounds}{heard}{score}",
+                 "round", label=label, seed=seed, round=done)  # fmt: skip
+            board.follow()
             if metrics.get("replies") == 0 and self.lobby.lost:  # before it is kept: done again
                 why = "; ".join(f"{c}: {reason}" for c, reason in self.lobby.lost.items())
                 raise PartialRun(f"nobody's reply counted in round {done} ({why[:400]})")
@@ -151,11 +141,14 @@ class Leading:
         outcomes = {}
         for seed in plan.seeds:
             done = folder.manifest["done"].get(str(seed))
-            if done is None:
-                errands = Errands(self.lobby, {"run": self.side.run, "label": label, "seed": seed})
-                found = conduct(method, experiment.task(seed), federation, plan, folder, tick,
-                                hired(errands))  # fmt: skip
-                done = {"fingerprint": found.fingerprint}
+            with Board(path, seed, lambda text: tell(self.folder, text, "warning")) as board:
+                if done is None:
+                    note = {"run": self.side.run, "label": label, "seed": seed}
+                    line = Errands(self.lobby, note)
+                    hire = hired(line, relay=Relay(line) if self.side.main else None)
+                    found = conduct(method, experiment.task(seed), federation, plan, folder, tick,
+                                    hire)  # fmt: skip
+                    done = {"fingerprint": found.fingerprint}
             outcomes[seed] = done["fingerprint"]
         assert folder.solving is not None
         results.write_results(
@@ -169,96 +162,36 @@ class Leading:
         insecure = INSECURE in os.environ
         return {"engine": f"flower {stamp.version('flwr')}", "address": self.side.address,
                 "tls": not insecure, "node keys": not insecure, "signed answers": True,
+                "main server": self.side.main,
                 **({"INSECURE": "nothing was encrypted"} if insecure else {})}  # fmt: skip
 
 
+def write_exchange(folder: Path, exchange: Exchange) -> None:
+    """Write down one exchange; where the disk is full or read-only, it is not worth a run."""
+    row = [f"{time.time():.3f}", *vars(exchange).values()]
+    with suppress(OSError), (folder / EXCHANGES).open("a", newline="") as file:
+        if not file.tell():
+            csv.writer(file).writerow(["time", *vars(exchange)])
+        csv.writer(file).writerow(row)
+
+
 @cache
-def end() -> Answering:
-    """Return this process's client end; it reads its data once."""
-    return Answering(here())
-
-
-class Answering:
-    """A client at its own machine: its data, its key, and its states on its own disk."""
-
-    def __init__(self, folder: Path) -> None:
-        torch.set_num_threads(1)
-        self.folder, self.side = folder, settings(folder, ClientSide)
-        sets = [] if self.side.data is None else [f"federation.root={json.dumps(self.side.data)}"]
-        self.experiment = deployable(load(folder / EXPERIMENT, sets))
-        self.sign = signer(folder / "node")
-        self.facts = facts(self.experiment.table)
-        self.federation = self.own()
-
-    def own(self) -> Federation:
-        """Read this client's data, under its name in the deployment."""
-        whole = self.experiment.federation()
-        if self.side.person not in whole.people:
-            few = ", ".join(list(whole.clients)[:8])
-            raise DataError(
-                f"the data of '{whole.name}' hold nobody named '{self.side.person}' (there are: "
-                f"{few}); give --person, or the right --data"
-            )
-        alone = self.experiment.model.prepare(whole.only((self.side.person,)))
-        mine = alone.people[self.side.person]
-        found = replace(alone, people={self.side.client: mine})
-        self.experiment.task(self.experiment.plan.seeds[0]).check(found)
-        return found
-
-    def answer(self, asked: bytes) -> bytes:
-        """Answer a request; what goes wrong here is told in one line, never in full."""
-        try:
-            body, error = self.carried_out(asked), ""
-        except VergenceError as fault:
-            body, error = b"", str(fault)
-        except Exception as fault:
-            tell(self.folder, f"error: {type(fault).__name__}: {fault}")
-            body, error = b"", f"{type(fault).__name__} at the client; its events.log says more"
-        return reply(asked, self.side.client, self.sign, body, error)
-
-    def carried_out(self, asked: bytes) -> bytes:
-        """Carry out what a request asks for."""
-        note, body = unframed(asked)
-        match note["kind"]:
-            case "errand":
-                return self.home(note).answer(body)
-            case "hello":
-                mine = self.federation.people[self.side.client]
-                return json.dumps({**self.facts, "train": len(mine.train)}).encode()
-            case "welcome":
-                tell(self.folder, "the server knows this client")
-            case "refused":
-                tell(self.folder, f"the server refuses this client: {note['text'][:300]}")
-            case "bye":
-                tell(self.folder, "finished")
-            case _:
-                raise StateError(f"a request of unknown kind '{note['kind']}'")
-        return b""
-
-    def home(self, note: Mapping[str, Any]) -> Home:
-        """Return the place of one run's states and turns."""
-        run, label, seed, plan = note["run"], note["label"], note["seed"], self.experiment.plan
-        known = label in self.experiment.methods and seed in plan.seeds
-        if not (known and isinstance(run, str) and run.isalnum()):
-            raise StateError(f"no run '{run}' of method '{label}' with seed {seed} here")
-        folder = self.folder / "state" / run / label
-        folder.mkdir(parents=True, exist_ok=True)
-        method, task = self.experiment.methods[label], self.experiment.task(seed)
-        worker = Worker(
-            method, task, self.federation, self.federation, Stream("run", seed), plan.precision,
-            wire=plan.wire, pruning=plan.pruning,
-        )  # fmt: skip
-        return Home(Desk(worker, Shelf(folder, seed, worker.records)), self.side.client, folder)
+def end() -> Any:
+    """Return this process's end; a client's reads its data once."""
+    side = settings(here(), ClientSide)
+    return Reached((here() / SECRET).read_bytes()) if side.serves else Answering(here(), side)
 
 
 def main(
-    role: Literal["server", "client"], parent: str, address: str, secret: str, root: str
+    role: Literal["server", "client", "main"], parent: str, address: str, secret: str, root: str
 ) -> None:
     """Be the labour of one end, until its parent ends."""
     flower_processes.begin(int(parent))
+    if role == "main":
+        Serving(here(), settings(here(), ClientSide)).listen(Path(secret))
     if role == "client":
         end()
-        tell(here(), "data read")
+        tell(here(), "data read", "ready")
     flower_processes.labour(role, address, Path(secret), Path(root) if root else None)
 
 

@@ -27,6 +27,7 @@ from vergence.app import results, seals, stamp
 from vergence.app.config import Experiment
 from vergence.app.saved import Saved, read_saved
 from vergence.app.showcase import write_maps
+from vergence.app.tensorboard import Board
 from vergence.core.method import Method
 from vergence.core.pruning import weights
 from vergence.core.site import Federation
@@ -214,10 +215,12 @@ def _one_method(
         bar[0].update(bar[1], completed=order + done)
         if headline in metrics:
             bar[0].update(bar[1], score=f"{headline} {metrics[headline]:.3f}")
+        board.follow()
 
     for seed in experiment.plan.seeds:
-        if str(seed) not in folder.manifest["done"]:
-            conduct(method, experiment.task(seed), loaded.ready, experiment.plan, folder, tick)
+        with Board(path, seed) as board:
+            if str(seed) not in folder.manifest["done"]:
+                conduct(method, experiment.task(seed), loaded.ready, experiment.plan, folder, tick)
     _leave_behind(experiment, loaded, label, method, path)
 
 

@@ -38,6 +38,19 @@ class Request:
     like: Mapping[str, Params] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Requests:
+    """Ask one client that is being served for turns, one after the other, in one exchange.
+
+    A message None is what `offer` gives; `like` as in `Request`.
+    """
+
+    verb: str
+    client: ClientId
+    messages: tuple[Message | None, ...]
+    like: Mapping[str, Params] = field(default_factory=dict)
+
+
 def release(
     verb: str, to: Sequence[ClientId], like: Mapping[str, Params]
 ) -> Conversation[Aggregate]:
@@ -143,6 +156,21 @@ def ask(
     message = None if trees is None else Message(verb, trees)
     got = yield Request(verb, {client: message}, "each", like or {})
     return {name: tree.total for name, tree in got[client].trees.items()}
+
+
+def asks(
+    client: ClientId, verb: str, messages: Sequence[Mapping[str, Params] | None]
+) -> Conversation[list[dict[str, Params]]]:
+    """Send several messages at once, as `ask` sends one; learn the trees of every reply.
+
+    Over a network this is one exchange, which costs more than a batch.
+
+    Raises:
+        Silent: a reply was quarantined.
+    """
+    sent = tuple(None if trees is None else Message(verb, trees) for trees in messages)
+    got = yield Requests(verb, client, sent)
+    return [{name: tree.total for name, tree in sealed.trees.items()} for sealed in got]
 
 
 def forward(params: Params, batch: Batch, on: Network) -> Conversation[Tensor]:

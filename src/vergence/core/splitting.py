@@ -7,7 +7,6 @@ so no graph has to outlive a message, and a turn can be taken in a new process.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -19,7 +18,7 @@ from torch import Tensor
 from vergence.core.conversation import (
     ClientId,
     Conversation,
-    ask,
+    asks,
     attend,
     forward,
     release,
@@ -198,27 +197,30 @@ class Splitting(Cutting[P, H]):
     ) -> Conversation[None]:
         """Train one copy of the server's layers with one client, batch by batch, to its last one.
 
-        The client starts from what it is sent `first`, or from what it is offered.
+        The client starts from what it is sent `first`, or from what it is offered. As many batches
+        as are under way, 1 + `ahead`, cross in one exchange.
         """
-        coming = yield from self.opening(client, first)
-        while len(smashed := (yield from heard(client, (said := coming.popleft())["smashed"]))):
-            batch = {SMASHED: smashed, **(yield from columns(client, said["labels"], smashed))}
-            done = yield from step(copy.tail, copy.optimiser, batch, self.local, self.back, SMASHED)
-            copy.tail, copy.optimiser = done.params, done.optimiser
-            copy.losses.append(done.loss)
-            assert done.gradient is not None
-            pull = {"gradient": closed(done.gradient, self.number)}
-            coming.append((yield from ask(client, "train", pull)))
-        copy.examples += yield from examples(client, said["labels"])
-
-    def opening(
-        self, client: ClientId, first: Mapping[str, Params] | None = None
-    ) -> Conversation[deque[dict[str, Params]]]:
-        """Ask for the first batch, and for those that are sent before a gradient comes."""
-        coming = deque([(yield from ask(client, "train", first))])
-        for _ in range(self.ahead):
-            coming.append((yield from ask(client, "train", {})))
-        return coming
+        said = yield from asks(client, "train", [first, *[{}] * self.ahead])
+        while True:
+            pulls, last = [], None
+            for told in said:
+                smashed = yield from heard(client, told["smashed"])
+                if not len(smashed):
+                    last = told
+                    break
+                batch = {SMASHED: smashed, **(yield from columns(client, told["labels"], smashed))}
+                done = yield from step(
+                    copy.tail, copy.optimiser, batch, self.local, self.back, SMASHED
+                )
+                copy.tail, copy.optimiser = done.params, done.optimiser
+                copy.losses.append(done.loss)
+                assert done.gradient is not None
+                pulls.append({"gradient": closed(done.gradient, self.number)})
+            if pulls:
+                said = yield from asks(client, "train", pulls)
+            if last is not None:
+                break
+        copy.examples += yield from examples(client, last["labels"])
 
     def on_train(self, c: H, msg: Message, site: Site) -> Conversation[tuple[H, Reply]]:
         """Step with the gradient that came back, and send what the layers make of the next batch.

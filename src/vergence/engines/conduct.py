@@ -20,6 +20,7 @@ from vergence.core.state import digest, known_records, pack
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message
+from vergence.engines.cluster import installed
 from vergence.engines.courier import Agenda, Courier, read_log
 from vergence.engines.desk import Desk
 from vergence.engines.device import pick, resident
@@ -89,9 +90,9 @@ def conduct(
         plan.pruning,
     )  # fmt: skip
     shelf = Shelf(folder.state, task.seed, worker.records)
-    desk, hands = Desk(worker, shelf), 1 if on_gpu else min(plan.hands, len(federation.clients))
+    desk, most = Desk(worker, shelf), 1 if on_gpu else len(federation.clients)
     if hire is None:
-        team, registry = crew(desk, plan.engine, hands), Registry(shelf)
+        team, registry = crew(desk, plan, most), Registry(shelf)
     else:
         team, registry = hire(desk)
     simulator = Simulator(
@@ -116,10 +117,13 @@ def device_for(method: Method, plan: Plan) -> torch.device:
     """Return where a method trains.
 
     Raises:
-        ConfigError: the plan asks for what batch by batch service does not do.
+        ConfigError: the plan asks for what batch by batch service does not do, or for Ray, and it
+            is not installed.
     """
+    if plan.engine == "ray":
+        installed()
     if not method.served:
-        return pick(plan.device)
+        return pick("cpu" if plan.engine == "ray" else plan.device)
     if plan.pruning.amount:
         raise ConfigError(
             f"{type(method).__name__} trains batch by batch, and only whole fits are pruned; leave "

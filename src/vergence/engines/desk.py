@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vergence.core.mask import Mask
@@ -87,9 +87,15 @@ class Desk:
             owed=kept.owed,
         )  # fmt: skip
 
-    def take(self, order: Order, job: Job, like: Mapping[str, Params], number: int) -> Done:
-        """Let a client that is being served take a turn, the `number`-th of its session."""
-        return self.worker.do(order)
+    def turns(
+        self, order: Order, messages: Iterable[Message], job: Job, like: Mapping[str, Params],
+        number: int,
+    ) -> Iterator[Done]:  # fmt: skip
+        """Let a client that is being served take turns; the first is `number` of its session."""
+        for message in messages:
+            done = self.worker.do(replace(order, message=message))
+            order = replace(order, state=done.state, owed=done.owed)
+            yield done
 
     def filed(self, call: Call, stamp: str, kept: Kept) -> tuple[Filed | None, str | None]:
         """File what a served client keeps when all is said, or return why it does not count."""

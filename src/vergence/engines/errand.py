@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 from vergence.core.params import Params
-from vergence.core.state import plain
+from vergence.core.state import plain, unpack
 from vergence.core.wire import Message
 from vergence.engines.desk import Desk
 from vergence.engines.job import Receipt
 from vergence.engines.journal import Filed
+from vergence.errors import StateError
 from vergence.privacy.guards import HEAVIEST
 
 HEAD = 4
@@ -27,6 +29,8 @@ MODELS, SLACK = 16, 64 << 20
 """A message may be as large as so many models and so many bytes, where no limit is given."""
 STAMP = r"\w{1,40}(\.\w{1,40}){0,3}"
 """What stamps of jobs look like: they name files."""
+TURNS = 256
+"""How many turns one errand may ask for."""
 WORDS = 64
 """How many metrics a client may be measured by, and how long their names may be."""
 
@@ -40,6 +44,8 @@ class Errand:
         file: the state that counts; None: the client starts anew.
         known: trees whose mask the server has, as that state's `told` holds it.
         drop: states that nobody needs any more.
+        then: messages of turns that follow in the same exchange, each from the state before it.
+        beside: trees of the message that come by another hand, as who asks does not have them.
     """
 
     kind: str
@@ -51,6 +57,8 @@ class Errand:
     points: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    then: tuple[Message, ...] = ()
 
 
 def framed(note: Mapping[str, Any], body: bytes = b"") -> bytes:
@@ -77,6 +85,38 @@ def unframed(data: bytes) -> tuple[dict[str, Any], bytes]:
     return note, data[end:]
 
 
+def parts(data: bytes, more: int) -> list[bytes]:
+    """Return the answers to an errand's message and to so many more, as single ones look.
+
+    Raises:
+        ValueError: these are others.
+    """
+    if not more:
+        return [data]
+    note, body = unframed(data)
+    ends = list(accumulate(note["parts"], initial=0))
+    if not 1 <= len(ends) - 1 <= 1 + more or ends[-1] != len(body) or sorted(ends) != ends:
+        raise ValueError("its parts are not those of an answer")
+    inner = [unframed(body[a:b]) for a, b in pairwise(ends)]
+    return [framed({**told, "to": note["to"]}, rest) for told, rest in inner]
+
+
+def stamps(first: str, more: int) -> list[str]:
+    """Return the stamps of a turn and of so many that follow it in the same exchange."""
+    if not more:
+        return [first]
+    base, _, number = first.rpartition(".")
+    return [f"{base}.{int(number) + step}" for step in range(1 + more)]
+
+
+def steps(errand: Errand) -> list[Errand]:
+    """Return an errand for each of its messages."""
+    messages = (errand.message, *errand.then)
+    named = stamps(errand.stamp, len(errand.then))
+    return [replace(errand, message=message, stamp=stamp, then=())
+            for message, stamp in zip(messages, named, strict=True)]  # fmt: skip
+
+
 def file_of(seed: int, client: str, stamp: str) -> str:
     """Return the name of the file that a client's turn leaves its state in."""
     return f"seed{seed}.client.{client}.{stamp}.safetensors"
@@ -88,25 +128,47 @@ def is_file_of(file: str, seed: int, client: str) -> bool:
     return re.fullmatch(names, file, re.ASCII) is not None
 
 
+def whole(errand: Errand, beside: bytes, limit: float) -> Errand:
+    """Return an errand with the trees that came beside it.
+
+    Raises:
+        StateError: they are others than it names.
+    """
+    if not errand.beside and not beside:
+        return errand
+    trees, message = unpack(beside, limit=limit) if beside else {}, errand.message
+    if not isinstance(trees, dict) or sorted(trees) != sorted(errand.beside):
+        raise StateError("the trees beside this errand are not those that it names")
+    return replace(errand, message=replace(message, trees={**message.trees, **trees}))
+
+
 def sound(errand: Errand) -> bool:
     """Tell whether the fields of an errand hold what they should."""
-    message = errand.message
-    lists = (errand.points, errand.known, errand.drop)
+    lists = (errand.points, errand.known, errand.drop, errand.beside)
     return (
         errand.kind in ("turn", "evaluate", "digest")
-        and isinstance(message, Message)
+        and isinstance(errand.then, tuple)
+        and all(_sound(message) for message in (errand.message, *errand.then))
+        and (not errand.then or (errand.kind == "turn" and len(errand.then) < TURNS))
+        and isinstance(errand.progress, int | float)
+        and 0 <= errand.progress <= 1
+        and isinstance(errand.stamp, str)
+        and (not errand.then or re.fullmatch(r".*\.\d{1,9}", errand.stamp, re.ASCII) is not None)
+        and isinstance(errand.file, str | None)
+        and all(isinstance(words, tuple) for words in lists)
+        and all(isinstance(word, str) for words in lists for word in words)
+    )
+
+
+def _sound(message: Any) -> bool:
+    return (
+        isinstance(message, Message)
         and isinstance(message.verb, str)
         and isinstance(message.trees, dict)
         and isinstance(message.facts, dict)
         and all(isinstance(tree, Params) for tree in message.trees.values())
         and type(message.round) is int
         and message.round >= 0
-        and isinstance(errand.progress, int | float)
-        and 0 <= errand.progress <= 1
-        and isinstance(errand.stamp, str)
-        and isinstance(errand.file, str | None)
-        and all(isinstance(words, tuple) for words in lists)
-        and all(isinstance(word, str) for words in lists for word in words)
     )
 
 

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from types import SimpleNamespace
@@ -31,28 +32,42 @@ ENVIRONMENT = {
     "FLWR_LOG_LEVEL": "INFO",
 }
 """What every process that imports Flower is started with, beside its own FLWR_HOME."""
-KEY = "VERGENCE_LINK_KEY"
-"""Environment variable that hands the link the key to its gate: arguments can be read by all."""
+KEY, KEYS = "VERGENCE_LINK_KEY", "VERGENCE_LINK_KEYS"
+"""Environment variables that hand the link the key to its gate (arguments can be read by all), and
+where the keys of nodes lie."""
+BEAT = 10
+"""Seconds between two signs of life: after two of them without, the link takes a node for gone."""
+REFUSED = "refused: "
+"""How a node's log says that the gate did not let it in; the reason follows."""
 
 
 def link(arguments: list[str]) -> None:
     """Be the link, with a gate before it."""
     from starlette.middleware import Middleware
 
-    from vergence.engines.gate import Gate
+    from vergence.engines import porch
+    from vergence.engines.gate import WINDOW, Gate, Refusals
 
-    key = os.environ.pop(KEY)
+    key, keys = os.environ.pop(KEY), os.environ.pop(KEYS, None)
+    refusals = Refusals(partial(print, flush=True))
+    gate = Middleware(Gate, key=key, refusals=refusals, keys=Path(keys) if keys else None)
     extensions: Any = importlib.import_module("flwr.superlink.extensions")
-    extensions.get_middleware = lambda: (Middleware(Gate, key=key),)
-    from flwr.superlink.cli.flower_superlink import flower_superlink
-
+    extensions.get_middleware = lambda: (gate,)
+    checks: Any = importlib.import_module("flwr.superlink.routers.fleet.node_auth")
+    checks.SYSTEM_TIME_TOLERANCE = WINDOW  # clocks that go ahead are the gate's business
+    superlink: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    superlink.uvicorn = SimpleNamespace(run=partial(porch.run, refusals))
     sys.argv = ["flower-superlink", *arguments]
-    flower_superlink()
+    superlink.flower_superlink()
 
 
 def node(arguments: list[str]) -> None:
     """Be a node, which takes no code but this package's and looks for messages often."""
+    from vergence.engines.gate import REASON
+
     internal: Any = importlib.import_module("flwr.supernode.start_client_internal")
+    connection: Any = importlib.import_module("flwr.supernode.fleet_http_connection")
+    heartbeat: Any = importlib.import_module("flwr.supercore.heartbeat")
     connect, ours = internal.http_request_response, hashlib.sha256(bundle()).hexdigest()
 
     @contextmanager
@@ -67,6 +82,15 @@ def node(arguments: list[str]) -> None:
 
             yield (number, receive, send, run, checked, *rest)
 
+    class Heard(connection.NodeAuthHttpInterceptor):
+        def intercept(self, context: Any, call_next: Any) -> Any:
+            response = super().intercept(context, call_next)
+            if reason := response.headers.get(REASON):
+                print(f"{REFUSED}{reason}", flush=True)
+            return response
+
+    connection.NodeAuthHttpInterceptor = Heard
+    connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = BEAT
     internal.http_request_response = trusting_nobody
     internal.time = SimpleNamespace(**{**vars(time), "sleep": lambda s: time.sleep(min(s, POLL))})
     from flwr.supernode.cli.flower_supernode import flower_supernode
@@ -144,10 +168,10 @@ class Control:
             context.request.headers["x-vergence-key"] = key
             return call_next(context)
 
+        speaker: Any = SimpleNamespace(intercept=intercept)
         self.client = ControlHttpClient.from_server_address(
             address, root is None, root.read_bytes() if root else None,
-            [RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
-             SimpleNamespace(intercept=intercept)],
+            [RuntimeVersionHttpInterceptor(component_name="flwr CLI"), speaker],
         )  # fmt: skip
 
     def admit(self, name: str, public: bytes) -> int:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from vergence.core.state import plain
+from vergence.engines.manifest import MEND
 from vergence.errors import StateError
 
 SLACK = 1000
@@ -106,9 +108,19 @@ def read_journal(folder: Path, mark: Mark) -> dict[str, Filed]:
     if sha != mark.sha:
         raise StateError(
             f"{path} is damaged: its SHA-256 is {sha[:12]}..., the checkpoint says "
-            f"{mark.sha[:12]}...; restore it from a copy, or start a new run elsewhere"
+            f"{mark.sha[:12]}...; {MEND}"
         )
-    return {
-        client: Filed(file, xxh3, float(share) if share else None)
-        for client, file, xxh3, share in csv.reader(io.StringIO(data.decode()))
-    }
+    try:
+        return {
+            client: Filed(_name(file, client), xxh3, float(share) if share else None)
+            for client, file, xxh3, share in csv.reader(io.StringIO(data.decode()))
+        }
+    except (ValueError, csv.Error) as error:
+        raise StateError(f"{path} is no table of states ({plain(error)}); {MEND}") from None
+
+
+def _name(file: str, client: str) -> str:
+    """Return the name of a client's file; nothing that leads elsewhere is one."""
+    if f".client.{client}." not in file or "/" in file or not file.isprintable():
+        raise ValueError(f"'{file}' is no state of '{client}'")
+    return file

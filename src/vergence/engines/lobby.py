@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from vergence.engines.remote import Lost, framed, unframed
+from vergence.engines.errand import framed, unframed
+from vergence.engines.remote import Lost
 from vergence.errors import PartialRun
 
 SAME = ("config", "vergence code", "torch")
@@ -43,6 +44,14 @@ class Gone(Exception):
     """A node went before it answered."""
 
 
+class Tell(Protocol):
+    """Takes a line for the operator, what kind of event it is, and whom it is about."""
+
+    def __call__(self, line: str, event: str, **about: Any) -> None:
+        """Write it down."""
+        ...
+
+
 @dataclass(frozen=True)
 class Seat:
     """A client that is there: its node, since when, and what it said of itself."""
@@ -65,11 +74,27 @@ def request(kind: str, note: Mapping[str, Any], body: bytes = b"") -> bytes:
     return framed({"kind": kind, "nonce": secrets.token_hex(16), **note}, body)
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """One request that was answered: bytes down and up, and seconds until the answer was here.
+
+    `own` are the seconds that the client says it worked on it; the rest is transport.
+    """
+
+    client: str
+    kind: str
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    own: float
+
+
 def reply(
-    asked: bytes, client: str, sign: Callable[[bytes], str], body: bytes = b"", error: str = ""
-) -> bytes:
-    """Return a signed answer to a request."""
-    inner = framed({"client": client, "error": error}, body)
+    asked: bytes, client: str, sign: Callable[[bytes], str], body: bytes = b"", error: str = "",
+    own: float = 0.0,
+) -> bytes:  # fmt: skip
+    """Return a signed answer to a request, which took so many seconds here."""
+    inner = framed({"client": client, "error": error, "own": round(own, 6)}, body)
     return framed({"sign": sign(hashlib.sha256(asked).digest() + inner)}, inner)
 
 
@@ -82,7 +107,9 @@ class Lobby:
         clients: the names that are expected, in the federation's order.
         mine: what is compared with what a client says of itself (`SAME`).
         genuine: tells whether a signature is a client's: (client, data, signature).
-        tell: takes a line for the operator.
+        tell: writes down what happens.
+        log: takes every exchange, for whoever looks where the time goes.
+        also: who must be there beside clients: the main server, if there is one.
         lost: why a client's last answer did not come, by client.
     """
 
@@ -90,12 +117,19 @@ class Lobby:
     clients: Sequence[str]
     mine: Mapping[str, str]
     genuine: Callable[[str, bytes, str], bool]
-    tell: Callable[[str], None]
+    tell: Tell
     patience: Patience = Patience()
+    also: Sequence[str] = ()
+    log: Callable[[Exchange], None] = lambda _: None
     seats: dict[str, Seat] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
     over: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """The names that may say who they are."""
+        return (*self.clients, *self.also)
 
     def open(self) -> None:
         """Begin to look who is there."""
@@ -112,7 +146,7 @@ class Lobby:
                 try:
                     nodes = self.wire.nodes()
                 except Exception as error:  # a link that is busy is asked again
-                    self.tell(f"the link does not answer ({type(error).__name__})")
+                    self.tell(f"the link does not answer ({type(error).__name__})", "link")
                     continue
                 if self._leave(nodes):  # who was refused because of one of them is greeted again
                     greeted = {seat.node: seat.since for seat in self.seats.values()}
@@ -128,25 +162,27 @@ class Lobby:
             left = [c for c, seat in self.seats.items() if nodes.get(seat.node) != seat.since]
             for client in left:
                 del self.seats[client]
-                self.tell(f"'{client}' is gone")
+                self.tell(f"'{client}' is gone", "gone", client=client)
         return bool(left)
 
     def _greet(self, node: int, since: str, greeted: dict[int, str]) -> None:
         asked = request("hello", {})
         try:
             inner = unframed(self.wire.send(node, asked, GREETING))
-            client, error, body = self.proven(asked, *inner)
+            client, error, body, _ = self.proven(asked, *inner)
             facts = json.loads(body) if body else {}
             reason = error or self.unfit(client, facts, node)
         except Exception as error:
             greeted.pop(node, None)  # asked again
-            self.tell(f"node {node} did not say who it is ({type(error).__name__}: {error})")
+            self.tell(f"node {node} did not say who it is ({type(error).__name__}: {error})",
+                      "greeting")  # fmt: skip
             return
         with self.changed:
             if not reason:
                 self.seats[client] = Seat(node, since, facts)
                 self.changed.notify_all()
-        self.tell(f"'{client}' refused: {reason}" if reason else f"'{client}' is here")
+        event, line = ("refused", f"refused: {reason}") if reason else ("here", "is here")
+        self.tell(f"'{client}' {line}", event, client=client)
         try:
             self.wire.send(node, request("refused" if reason else "welcome", {"text": reason}), 10)
         except Exception:  # it is told as far as it listens
@@ -154,19 +190,19 @@ class Lobby:
 
     def proven(
         self, asked: bytes, outer: Mapping[str, Any], inner: bytes
-    ) -> tuple[str, str, bytes]:
-        """Return who answered a request, its error, and the body, if the signature is genuine.
+    ) -> tuple[str, str, bytes, float]:
+        """Return who answered a request, its error, the body, and the seconds it took there.
 
         Raises:
-            Lost: it is not.
+            Lost: its signature is not genuine.
         """
         note, body = unframed(inner)
         client = str(note["client"])
-        if client not in self.clients:
-            raise Lost(f"'{client[:40]}' is not expected, only {', '.join(self.clients)}")
+        if client not in self.expected:
+            raise Lost(f"'{client[:40]}' is not expected, only {', '.join(self.expected)}")
         if not self.genuine(client, hashlib.sha256(asked).digest() + inner, str(outer["sign"])):
             raise Lost(f"the signature is not that of '{client}', or its key is revoked")
-        return client, str(note["error"])[:200], body
+        return client, str(note["error"])[:200], body, float(note["own"])
 
     def unfit(self, client: str, facts: Mapping[str, Any], node: int) -> str:
         """Return why a client cannot take part; empty if it can."""
@@ -180,24 +216,28 @@ class Lobby:
         return ""
 
     def gather(self, quorum: int, seconds: float | None = None) -> dict[str, Mapping[str, Any]]:
-        """Wait for so many clients; return what those who are there said of themselves.
+        """Wait for so many clients and all the others; return what clients said of themselves.
 
         Raises:
             PartialRun: they did not come in time.
         """
         end, said = None if seconds is None else time.monotonic() + seconds, None
         with self.changed:
-            while len(self.seats) < quorum:
-                missing = ", ".join(c for c in self.clients if c not in self.seats)
-                line = f"{len(self.seats)} of {quorum} clients are here; missing: {missing}"
+            while True:
+                here = [client for client in self.clients if client in self.seats]
+                if len(here) >= quorum and all(name in self.seats for name in self.also):
+                    return {client: self.seats[client].facts for client in here}
+                missing = ", ".join(name for name in self.expected if name not in self.seats)
+                line = f"{len(here)} of {quorum} clients are here; missing: {missing}"
                 if line != said:
-                    self.tell(said := line)
+                    self.tell(said := line, "waiting")
                 if end is not None and time.monotonic() > end:
                     raise PartialRun(f"{line}; start them with `vergence deploy join`")
                 self.changed.wait(1.0)
-            return {c: self.seats[c].facts for c in self.clients if c in self.seats}
 
-    def ask(self, client: str, note: Mapping[str, Any], errand: bytes) -> bytes:
+    def ask(
+        self, client: str, note: Mapping[str, Any], errand: bytes, kind: str = "errand"
+    ) -> bytes:
         """Return a client's answer; one that comes back in time is asked again.
 
         Raises:
@@ -205,17 +245,17 @@ class Lobby:
         """
         self.lost.pop(client, None)
         try:
-            return self._ask(client, note, errand)
+            return self._ask(client, note, errand, kind)
         except Lost as lost:
             self.lost[client] = str(lost)
-            self.tell(f"'{client}' is lost: {lost}")
+            self.tell(f"'{client}' is lost: {lost}", "lost", client=client)
             raise
 
-    def _ask(self, client: str, note: Mapping[str, Any], errand: bytes) -> bytes:
+    def _ask(self, client: str, note: Mapping[str, Any], errand: bytes, kind: str) -> bytes:
         end = time.monotonic() + self.patience.answer
         while (left := end - time.monotonic()) > 0:
             seat = self._seat(client, min(left, self.patience.absent))
-            asked = request("errand", note, errand)
+            asked, begun = request(kind, note, errand), time.monotonic()
             try:
                 answer = self.wire.send(
                     seat.node, asked, left, lambda seat=seat: self.seats.get(client) is seat
@@ -224,13 +264,15 @@ class Lobby:
                 self.over.wait(1.0)
                 continue
             try:
-                who, error, body = self.proven(asked, *unframed(answer))
+                who, error, body, own = self.proven(asked, *unframed(answer))
             except (ValueError, KeyError, TypeError) as fault:
                 raise Lost(f"malformed answer ({type(fault).__name__})") from None
             if who != client:
                 raise Lost(f"'{who}' answered in its place")
             if error:
                 raise Lost(error)
+            took = time.monotonic() - begun
+            self.log(Exchange(client, kind, len(asked), len(answer), took, own))
             return body
         raise Lost(f"no answer in {self.patience.answer:g} s")
 
@@ -257,3 +299,12 @@ class Errands:
     def ask(self, client: str, errand: bytes) -> bytes:
         """Return the answer, or raise `Lost`."""
         return self.lobby.ask(client, self.note, errand)
+
+    def main(self, data: bytes) -> bytes:
+        """Return the main server's answer, or raise `Lost`."""
+        return self.lobby.ask(self.lobby.also[0], self.note, data, "main")
+
+    def relay(self, client: str, closed: bytes, beside: bytes) -> bytes:
+        """Return a client's answer to the main server, closed as it is, or raise `Lost`."""
+        note = {**self.note, "beside": len(beside)}
+        return self.lobby.ask(client, note, beside + closed, "closed")

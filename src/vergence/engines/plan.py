@@ -29,12 +29,13 @@ class Plan:
     fingerprint.
 
     `points` adds P1 (after local training) and P2 (the server's model) to P0 (what a client
-    predicts with after the round's download). `workers` 0 means one per core.
+    predicts with after the round's download). `workers` 0 means one per core, under the engine
+    "ray" one per CPU that Ray has; Ray's workers train on CPUs.
     """
 
     rounds: Annotated[int, Ge(1)] = 20
     seeds: tuple[int, ...] = (0,)
-    engine: Literal["simulator", "bytes"] = "simulator"
+    engine: Literal["simulator", "bytes", "ray"] = "simulator"
     solver: Literal["auto", "sequential", "stacked"] = "auto"
     precision: Precision = "fp32"
     device: str = "auto"
@@ -57,6 +58,11 @@ class Plan:
         unknown = [p for p in self.points if p not in ("P0", "P1", "P2")]
         if unknown or "P0" not in self.points:
             raise ConfigError(f"run: points must hold P0 and may add P1, P2; got {self.points}")
+        if self.engine == "ray" and self.device not in ("auto", "cpu"):
+            raise ConfigError(
+                f'run: engine = "ray" trains on CPUs, not on device = "{self.device}"; leave out '
+                "one of them"
+            )
         self.pruning.check(self.rounds)
         if not self.delivery.asynchronous:
             return

@@ -1,9 +1,6 @@
-"""Clients elsewhere: a crew that sends every call as bytes, and the home that answers them.
+"""Clients elsewhere: a crew that sends every call as bytes; homes answer (`engines/home.py`).
 
-How bytes travel is a `Line`'s business. A home works from its disk alone, so that every errand may
-be answered by a new process. Its state is staged: an errand names the file that counts, a turn
-writes a new one beside it, and the next errand tells which of them counted. The same errand again
-gets the stored answer.
+How bytes travel is a `Line`'s business.
 """
 
 from __future__ import annotations
@@ -11,10 +8,9 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -22,24 +18,23 @@ import torch
 from vergence.core.mask import Mask
 from vergence.core.params import Params
 from vergence.core.site import Federation, Samples, Splits
-from vergence.core.state import UNREADABLE, digest, pack, plain, quick_digest, unpack
-from vergence.core.wire import Message, Sum, decode, encode, size, travelled
+from vergence.core.state import pack, plain, quick_digest
+from vergence.core.wire import Message, Sealed, Sum, decode, size, travelled
 from vergence.engines.desk import Desk, heaviest, masks
 from vergence.engines.errand import (
     Errand,
     checked,
     file_of,
-    framed,
-    is_file_of,
     most,
-    sound,
+    parts,
+    stamps,
+    steps,
     unframed,
 )
 from vergence.engines.job import Call, Job, Receipt, Result
 from vergence.engines.journal import Filed
 from vergence.engines.session import Session
 from vergence.engines.shelf import Kept, Registry, Shelf
-from vergence.engines.store import saving, write_whole
 from vergence.engines.turn import Done, Order, Worker
 from vergence.errors import StateError
 from vergence.privacy.guards import fault
@@ -47,6 +42,16 @@ from vergence.privacy.guards import fault
 
 class Lost(Exception):
     """No answer came: a line for the tables says why."""
+
+
+class Relay(Protocol):
+    """Lets a main server elsewhere serve; `engines/main_server.py` has one."""
+
+    def hold(
+        self, remote: Remote, job: Job, calls: Sequence[Call]
+    ) -> tuple[list[Receipt], Sealed | None]:
+        """Return a receipt for each client, and what became of a server's copy, if it counts."""
+        ...
 
 
 class Line(Protocol):
@@ -68,90 +73,13 @@ class Elsewhere:
     filed: Filed | None
 
 
-class Home:
-    """A client's end: its own data, its states on its own disk."""
-
-    def __init__(self, desk: Desk, client: str, folder: Path, limit: int | None = None) -> None:
-        self.desk, self.client, self.folder = desk, client, folder
-        self.limit = most(desk) if limit is None else limit
-
-    def answer(self, data: bytes) -> bytes:
-        """Carry out an errand, or return the stored answer to the same turn.
-
-        Raises:
-            StateError: it is no errand, another client's, or cannot be carried out; then all is as
-                it was before.
-        """
-        if len(data) > self.limit:
-            raise StateError(f"an errand of {len(data):,} bytes, where {self.limit:,} are allowed")
-        errand = unpack(data, Errand, limit=self.limit)
-        if not isinstance(errand, Errand) or errand.client != self.client:
-            raise StateError(f"this errand is not for '{self.client}'")
-        named = self._named(errand)
-        stored, key = self.folder / "answer", quick_digest(data)
-        if stored.exists() and (kept := stored.read_bytes()).startswith(key.encode()):
-            answer = kept[len(key) :]
-        else:
-            answer = self._answered(errand, key)
-            if errand.kind == "turn":
-                with saving(self.folder):
-                    write_whole(stored, key.encode(), answer)
-        for path in named:
-            path.unlink(missing_ok=True)
-        return answer
-
-    def _named(self, errand: Errand) -> list[Path]:
-        """Return the states to drop, if all that an errand names may be named.
-
-        Raises:
-            StateError: it may not.
-        """
-        verbs = self.desk.worker.method.exposure
-        if not sound(errand) or (errand.kind == "turn" and errand.message.verb not in verbs):
-            raise StateError(f"this errand asks '{self.client}' for nothing that can be done")
-        left = [] if errand.file is None else [self._own(errand.file)]
-        if errand.kind == "turn":
-            left.append(self._own(file_of(self.desk.shelf.seed, self.client, errand.stamp)))
-        dropped = [self._own(file) for file in errand.drop]
-        if len({*left, *dropped}) != len(left) + len(set(dropped)):
-            raise StateError(f"this errand would do away with a state of '{self.client}'")
-        return dropped
-
-    def _own(self, file: str) -> Path:
-        shelf = self.desk.shelf
-        if not is_file_of(file, shelf.seed, self.client):
-            raise StateError(f"'{plain(file)}' is no state of '{self.client}'")
-        return shelf.folder / file
-
-    def _answered(self, errand: Errand, key: str) -> bytes:
-        try:
-            note, body = self._carry_out(errand)
-            return framed({"to": key, **note}, body)
-        except (OSError, *UNREADABLE) as error:
-            said = plain(f"{type(error).__name__}: {error}")
-            raise StateError(f"this errand cannot be carried out ({said})") from error
-
-    def _carry_out(self, errand: Errand) -> tuple[Mapping[str, Any], bytes]:
-        if errand.kind == "digest":
-            return {"sha": digest(self._own(str(errand.file)).read_bytes())}, b""
-        call = Call(self.client, errand.message, errand.file)
-        kind = "evaluate" if errand.kind == "evaluate" else "turn"
-        job = Job(kind, [call], [1], "each", errand.stamp, errand.progress, errand.points)
-        if kind == "evaluate":
-            return vars(self.desk.carry_out(job, 0, Sum()).receipts[0]), b""
-        before = self.desk.kept(call)
-        order = Order("turn", self.client, errand.message, before.state, errand.progress,
-                      errand.points, owed=before.owed)  # fmt: skip
-        receipt, sealed = self.desk.settle(call, job, before, self.desk.worker.do(order))
-        known = {name: mask for name, mask in before.told.items() if name in errand.known}
-        return vars(receipt), b"" if sealed is None else encode(sealed, known)
-
-
 class Remote:
     """Carries out jobs by clients elsewhere: sends errands, guards every answer, adds up."""
 
-    def __init__(self, desk: Desk, line: Line, limit: int | None = None) -> None:
-        self.line, self.lock = line, threading.Lock()
+    def __init__(
+        self, desk: Desk, line: Line, limit: int | None = None, relay: Relay | None = None
+    ) -> None:
+        self.line, self.relay, self.lock = line, relay, threading.Lock()
         self.limit = most(desk) if limit is None else limit
         self.desk = Switchboard(desk, self)
         self.told: dict[str, dict[str, Mapping[str, Mask]]] = {}
@@ -186,7 +114,10 @@ class Remote:
     def _part(self, job: Job, calls: Sequence[Call]) -> Any:
         """Return receipts, replies that count, and what became of a server's copy."""
         if job.kind == "serve":
-            receipts, became = Session(self.desk, job, calls).hold(job.held)
+            if self.relay is not None:
+                receipts, became = self.relay.hold(self, job, calls)
+            else:
+                receipts, became = Session(self.desk, job, calls).hold(job.held)
             return receipts, {}, became
         call = calls[0]
         kind = "evaluate" if job.kind == "evaluate" else "turn"
@@ -194,36 +125,58 @@ class Remote:
         counts = {} if sealed is None else {call.client: sealed}
         return [receipt], counts, None
 
-    def ask(self, kind: str, call: Call, job: Job, like: Mapping[str, Any] | None = None) -> Any:
+    def ask(self, kind: str, call: Call, job: Job) -> Any:
         """Send one errand; return a receipt, and the reply if it counts."""
-        receipt, sealed = self._ask(kind, call, job, like)
-        if kind == "turn" and receipt.status != "ok":  # it may have left a state nevertheless
-            self.leave(file_of(self.desk.shelf.seed, call.client, job.stamp))
-        return receipt, sealed
+        return self.asks(kind, call, job)[0]
+
+    def asks(
+        self, kind: str, call: Call, job: Job, like: Mapping[str, Any] | None = None,
+        then: tuple[Message, ...] = (),
+    ) -> list[Any]:  # fmt: skip
+        """Send one errand with several messages; return a receipt and a reply for each.
+
+        After one that does not count there are no more.
+        """
+        found = self._asks(kind, call, job, like, then)
+        if kind == "turn" and found[-1][0].status != "ok":  # it may have left states nevertheless
+            for stamp in stamps(job.stamp, len(then)):
+                self.leave(file_of(self.desk.shelf.seed, call.client, stamp))
+        return found
 
     def leave(self, file: str) -> None:
         """Tell a client with its next errand that it may drop a state."""
         with self.lock:
             self.spares.append(file)
 
-    def _ask(self, kind: str, call: Call, job: Job, like: Mapping[str, Any] | None) -> Any:
+    def _asks(
+        self, kind: str, call: Call, job: Job, like: Mapping[str, Any] | None,
+        then: tuple[Message, ...],
+    ) -> list[Any]:  # fmt: skip
         client, known = call.client, self._known(call)
-        errand = Errand(kind, client, call.message, job.stamp, call.file, job.progress,
-                        tuple(job.points), tuple(known), self._dropped(client))  # fmt: skip
-        asked = pack(errand)
+        message, beside = self.sent(client, call.message)
+        errand = Errand(kind, client, message, job.stamp, call.file, job.progress,
+                        tuple(job.points), tuple(known), self.dropped(client), beside,
+                        then)  # fmt: skip
+        asked, found = pack(errand), []
         try:
             data = self.line.ask(client, asked)
         except Lost as lost:
-            return Receipt(client, plain(f"lost: {lost}" if str(lost) else "lost")), None
+            return [(Receipt(client, plain(f"lost: {lost}" if str(lost) else "lost")), None)]
         if len(data) > self.limit:
             said = f"too large: {len(data):,} bytes, at most {self.limit:,} may come"
-            return Receipt(client, f"quarantined: {said}"), None
-        offered = {**(like if like is not None else job.held), **call.message.trees}
+            return [(Receipt(client, f"quarantined: {said}"), None)]
+        messages = (call.message, *then)
         try:
-            return self._heard(data, errand, quick_digest(asked), known, offered)
+            for step, sent, part in zip(steps(errand), messages, parts(data, len(then)),
+                                        strict=False):  # fmt: skip
+                offered = {**(like if like is not None else job.held), **sent.trees}
+                found.append(self._heard(part, step, quick_digest(asked), known, offered))
+                if found[-1][0].status != "ok":
+                    break
         except Exception as error:  # whatever bytes from elsewhere may cause
             said = plain(f"quarantined: malformed: {type(error).__name__}: {error}")
-            return Receipt(client, said), None
+            found.append((Receipt(client, said), None))
+        return found
 
     def _heard(
         self, data: bytes, errand: Errand, key: str, known: Mapping[str, Mask],
@@ -248,6 +201,10 @@ class Remote:
             self.told.setdefault(errand.client, {})[receipt.filed.file] = told
         return replace(receipt, up=up, weight=weights, told=dict(sealed.metrics)), sealed
 
+    def sent(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
+        """Return what an errand holds of a message, and the names of trees that go beside it."""
+        return message, ()
+
     def _known(self, call: Call) -> Mapping[str, Mask]:
         """Return the masks of the state that counts; those of states passed over are forgotten."""
         mine = self.told.get(call.client, {})
@@ -255,7 +212,8 @@ class Remote:
             return {}
         return mine[call.file]
 
-    def _dropped(self, client: str) -> tuple[str, ...]:
+    def dropped(self, client: str) -> tuple[str, ...]:
+        """Return which states a client may drop; they are told once."""
         with self.lock:
             mine = tuple(f for f in self.spares if f.split(".")[2] == client)
             self.spares[:] = [f for f in self.spares if f not in mine]
@@ -303,6 +261,9 @@ def agreed(job: Job, found: Sequence[Any]) -> Sequence[Any]:
 class Roll(Registry):
     """Who took part, where the states lie with the clients themselves."""
 
+    at_once = 64
+    """How many clients are asked at the same time what their states are."""
+
     def __init__(self, shelf: Shelf, remote: Remote) -> None:
         super().__init__(shelf)
         self.remote = remote
@@ -319,14 +280,22 @@ class Roll(Registry):
 
     def sha256(self) -> dict[str, str]:
         """Return the SHA-256 of every state, as its client says."""
-        return {c: self.remote.digest(c, entry) for c, entry in sorted(self.filed.items())}
+        clients = sorted(self.filed)
+        with ThreadPoolExecutor(self.at_once) as pool:
+            found = pool.map(self.remote.digest, clients, map(self.filed.__getitem__, clients))
+            return dict(zip(clients, found, strict=True))
 
 
-def hired(line: Line, limit: int | None = None) -> Callable[[Desk], tuple[Remote, Roll]]:
-    """Return how a run finds its clients at the ends of a line, whose answers may be so long."""
+def hired(
+    line: Line, limit: int | None = None, relay: Relay | None = None
+) -> Callable[[Desk], tuple[Remote, Roll]]:
+    """Return how a run finds its clients at the ends of a line, whose answers may be so long.
+
+    With a relay, a main server elsewhere serves them.
+    """
 
     def hire(desk: Desk) -> tuple[Remote, Roll]:
-        remote = Remote(desk, line, limit)
+        remote = Remote(desk, line, limit, relay)
         return remote, Roll(desk.shelf, remote)
 
     return hire
@@ -354,18 +323,25 @@ class Switchboard(Desk):
         filed = None if call.file is None else Filed(call.file, "", None)
         return Kept(Elsewhere(filed), self.remote._known(call))
 
-    def take(self, order: Order, job: Job, like: Mapping[str, Any], number: int) -> Done:
-        """Let the client take its turn; each has a stamp of its own."""
+    def turns(
+        self, order: Order, messages: Iterable[Message], job: Job, like: Mapping[str, Any],
+        number: int,
+    ) -> Iterator[Done]:  # fmt: skip
+        """Let the client take its turns in one exchange; each has a stamp of its own."""
+        first, *then = messages
         pointer = order.state.filed
-        call = Call(order.client, order.message, pointer.file if pointer else None)
+        call = Call(order.client, first, pointer.file if pointer else None)
         step = replace(job, kind="turn", stamp=f"{job.stamp}.{number}")
-        receipt, sealed = self.remote.ask("turn", call, step, like)
+        found = self.remote.asks("turn", call, step, like, tuple(then))
+        last, sealed = found[-1]
         begun = file_of(self.shelf.seed, order.client, job.stamp).removesuffix("safetensors")
-        if pointer and pointer.file.startswith(begun) and (receipt.filed or sealed is None):
+        if pointer and pointer.file.startswith(begun) and (last.filed or sealed is None):
             self.remote.leave(pointer.file)  # of the message before, in the same session
-        state = Elsewhere(receipt.filed or pointer)
-        return Done(order.client, sealed, state, receipt.examples, receipt.steps,
-                    fault=receipt.status.removeprefix("quarantined: "))  # fmt: skip
+        state = Elsewhere(pointer)
+        for receipt, sealed in found:
+            state = Elsewhere(receipt.filed or state.filed)
+            yield Done(order.client, sealed, state, receipt.examples, receipt.steps,
+                       fault=receipt.status.removeprefix("quarantined: "))  # fmt: skip
 
     def filed(self, call: Call, stamp: str, kept: Kept) -> tuple[Filed | None, str | None]:
         """Return where the client left its state."""

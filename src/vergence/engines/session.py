@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from vergence.core.conversation import Request, Silence, Silent
+from vergence.core.conversation import Request, Requests, Silence, Silent
 from vergence.core.params import Params
 from vergence.core.state import is_finite
 from vergence.core.stepping import Step
 from vergence.core.wire import Message, Sealed, seal, size, travelled
 from vergence.engines.job import Call, Job, Receipt
 from vergence.engines.shelf import Kept
-from vergence.engines.turn import Order
+from vergence.engines.turn import Done, Order
 from vergence.errors import ConfigError
 from vergence.privacy.guards import fault
 
@@ -82,7 +82,10 @@ class Session:
                 return None
             answer, silent = None, None
             try:
-                answer = self._ask(ask) if isinstance(ask, Request) else self._work(ask)
+                if isinstance(ask, Request):
+                    answer = self._ask(ask)
+                else:
+                    answer = self._asks(ask) if isinstance(ask, Requests) else self._work(ask)
             except Silent as fell:
                 silent = fell
 
@@ -100,30 +103,45 @@ class Session:
 
     def _ask(self, request: Request) -> dict[str, Sealed]:
         """Take the turns a request asks for."""
-        exposed = self.worker.method.exposure.get(request.verb)
-        if exposed is None or exposed.reveal != request.reveal:
-            raise ConfigError(
-                f"{type(self.worker.method).__name__} asks for '{request.verb}' revealing "
-                f"{request.reveal} while it serves, which its exposure table does not declare"
-            )
-        got = {}
-        for client, given in request.to.items():
-            seat = self.last = self.seats[client]
-            if seat.fault is not None:
-                raise Silent(client)
-            message = seat.call.message if given is None else given
-            message = replace(message, verb=request.verb, round=self.round)
-            got[client] = self._turn(seat, message, request.like)
-        return got
+        self._declared(request.verb, request.reveal)
+        return {client: self._turns(client, request.verb, [given], request.like)[0]
+                for client, given in request.to.items()}  # fmt: skip
 
-    def _turn(self, seat: Seat, message: Message, like: Mapping[str, Params]) -> Sealed:
+    def _asks(self, request: Requests) -> list[Sealed]:
+        """Take several turns of one client."""
+        self._declared(request.verb, "each")
+        return self._turns(request.client, request.verb, request.messages, request.like)
+
+    def _declared(self, verb: str, reveal: str) -> None:
+        exposed = self.worker.method.exposure.get(verb)
+        if exposed is None or exposed.reveal != reveal:
+            raise ConfigError(
+                f"{type(self.worker.method).__name__} asks for '{verb}' revealing {reveal} while "
+                "it serves, which its exposure table does not declare"
+            )
+
+    def _turns(
+        self, client: str, verb: str, given: Sequence[Message | None], like: Mapping[str, Params]
+    ) -> list[Sealed]:
+        seat = self.last = self.seats[client]
+        if seat.fault is not None:
+            raise Silent(client)
+        messages = [replace(seat.call.message if message is None else message, verb=verb,
+                            round=self.round) for message in given]  # fmt: skip
+        order = Order("turn", client, messages[0], seat.kept.state, self.job.progress,
+                      owed=seat.kept.owed)  # fmt: skip
+        delivered = (self.desk.delivered(message) for message in messages)
+        taken = self.desk.turns(order, delivered, self.job, like, seat.turns + 1)
+        return [self._heard(seat, message, done, like)
+                for message, done in zip(messages, taken, strict=False)]  # fmt: skip
+
+    def _heard(
+        self, seat: Seat, message: Message, done: Done, like: Mapping[str, Params]
+    ) -> Sealed:
+        """Guard what a client said, and count it."""
         for name, params in message.trees.items():
             seat.down[name] = seat.down.get(name, 0) + size({"values": params.flat})
-        message = self.desk.delivered(message)
-        order = Order("turn", seat.call.client, message, seat.kept.state, self.job.progress,
-                      owed=seat.kept.owed)  # fmt: skip
         seat.turns += 1
-        done = self.desk.take(order, self.job, like, seat.turns)
         seat.examples = done.examples or seat.examples
         sealed, told = done.sealed, seat.kept.told
         if sealed is None:

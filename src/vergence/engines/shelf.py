@@ -13,6 +13,8 @@ from vergence.core.params import Params
 from vergence.core.state import Packed, digest, quick_digest, unpack_file
 from vergence.engines import store
 from vergence.engines.journal import Filed
+from vergence.engines.manifest import MEND, alike, fits
+from vergence.errors import StateError
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,23 @@ class Shelf:
     seed: int
     records: Sequence[type]
 
-    def read(self, file: str) -> Kept:
-        """Return what a file holds."""
-        return unpack_file(self.folder / file, Kept, *self.records)
+    def read(self, file: str, fresh: Any = None) -> Kept:
+        """Return what a file holds.
+
+        Raises:
+            StateError: it is damaged, or holds something else than a client's state, or one of
+                another network than a `fresh` state's.
+        """
+        path = self.folder / file
+        try:
+            kept = unpack_file(path, Kept, *self.records)
+        except StateError as error:
+            where = "" if str(path) in str(error) else f"{path}: "
+            raise StateError(f"{where}{error}; {MEND}") from None
+        sound = fits(kept, Kept) and fits(kept.state, self.records[-1])
+        if not sound or not alike(kept.state, fresh):
+            raise StateError(f"{path} holds no client's state of this run; {MEND}")
+        return kept
 
     def write(
         self, client: str, stamp: str, packed: Packed, share: float | None, spare: str | None = None

@@ -8,6 +8,7 @@ replaced, then old files go. Tables are cut back to the manifest's length on res
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vergence.core.state import Packed, digest, quick_digest, unpack
 from vergence.engines.journal import Filed, Journal, Mark, read_journal
+from vergence.engines.manifest import MEND, alike, fits, wrong
 from vergence.errors import PartialRun, StateError
 
 if TYPE_CHECKING:
@@ -35,8 +37,6 @@ EVENTS = {
     "events.csv": ("seed", "round", "time", "client", "turn", "version", "age", "event", "took"),
 }
 """A table of runs with a virtual clock only."""
-LASTING = ("server", "clients")
-"""The files of a checkpoint that a finished seed needs; others let a round go on."""
 
 
 class Solving(NamedTuple):
@@ -115,7 +115,7 @@ class Folder:
             if not table.is_file() or table.stat().st_size < length:
                 raise StateError(
                     f"{table} is missing or shorter than its checkpoint says ({length} bytes); "
-                    "restore it from a copy, or start a new run elsewhere"
+                    f"{MEND}"
                 )
             with table.open("r+b") as file:
                 file.truncate(length)
@@ -231,13 +231,19 @@ class Folder:
             if path.name not in keep:
                 path.unlink()
 
-    def load(self, seed: int, records: Sequence[type]) -> Progress | None:
-        """Return where a seed stands, or None if it has not begun."""
+    def load(self, seed: int, records: Sequence[type], fresh: Any = None) -> Progress | None:
+        """Return where a seed stands, or None if it has not begun.
+
+        Raises:
+            StateError: a file is missing, damaged, or holds something else than a state made of
+                `records`, whose server's is like a `fresh` one.
+        """
         if self.manifest.get("seed") != seed:
             return None
-        files = self.manifest["files"]
-        self._journal, _ = Journal.reopen(self.state, seed, Mark(*files["clients"]))
-        progress = load_progress(self.path, files, self.manifest["round"], records, self.elsewhere)
+        files, at = self.manifest["files"], self.manifest["round"]
+        with saving(self.path):
+            self._journal, _ = Journal.reopen(self.state, seed, Mark(*files["clients"]))
+        progress = load_progress(self.path, files, at, records, self.elsewhere, fresh)
         self._beside = dict(progress.beside)
         return progress
 
@@ -253,16 +259,28 @@ def load_progress(
     round: int,
     records: Sequence[type],
     elsewhere: bool = False,
+    fresh: Any = None,
 ) -> Progress:
     """Read the server's state and check the digest of every state here that a manifest leads to."""
     filed = filed_in(path, files)
     for entry in () if elsewhere else filed.values():
         read_whole(path, entry.file, entry.xxh3, quick_digest)
-    file, sha = files["server"]
-    server = unpack(read_whole(path, file, sha), *records)
-    beside = {name: unpack(read_whole(path, *about), *records)
-              for name, about in files.items() if name not in LASTING}  # fmt: skip
-    return Progress(round, server, filed, beside)
+    found = {}
+    for name, (file, sha) in ((n, f) for n, f in files.items() if n != "clients"):
+        data = read_whole(path, file, sha)
+        try:
+            found[name] = unpack(data, *records)
+        except StateError as error:
+            raise StateError(f"{path}/state/{file}: {error}; {MEND}") from None
+    server, others = found.pop("server"), records[2:]
+    odd = [name for name, kept in found.items() if not any(fits(kept, kind) for kind in others)]
+    if not fits(server, records[0]) or not alike(server, fresh):
+        odd = ["server"]
+    if odd:
+        raise StateError(
+            f"{path}/state/{files[odd[0]][0]} holds another state than this run's; {MEND}"
+        )
+    return Progress(round, server, filed, found)
 
 
 def sealed_manifest(manifest: Mapping[str, Any]) -> bytes:
@@ -288,10 +306,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         manifest, whole = {}, False
     if not whole:
-        raise StateError(
-            f"{file} is damaged, its SHA-256 is not that of its text: restore it from a copy, or "
-            "start a new run elsewhere"
-        )
+        raise StateError(f"{file} is damaged, its SHA-256 is not that of its text: {MEND}")
+    if odd := wrong(manifest, list(TABLES), list(EVENTS)):
+        raise StateError(f"{file} is no checkpoint: its '{odd}' cannot be one's: {MEND}")
     return manifest
 
 
@@ -331,8 +348,22 @@ def write_whole(path: Path, *chunks: bytes | memoryview) -> None:
         raise
 
 
+class Unsaved(PartialRun):
+    """A file could not be written: why, and what to do."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        self.reason = error.strerror or type(error).__name__
+        self.mend = "make room"
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            self.mend = "make it writable"
+        super().__init__(
+            f"cannot save to {path}: {self.reason}; everything up to the last checkpoint is kept: "
+            f"{self.mend}, then `vergence resume`"
+        )
+
+
 class saving:  # noqa: N801  (reads as a word: `with saving(path)`)
-    """Turn a failed write (disk full, no permission) into one clear line."""
+    """Turn a failed write (disk full, read-only, no permission) into one clear line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -343,7 +374,4 @@ class saving:  # noqa: N801  (reads as a word: `with saving(path)`)
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Translate operating-system errors."""
         if isinstance(error, OSError):
-            raise PartialRun(
-                f"cannot save to {self.path}: {error.strerror}; everything up to the last "
-                "checkpoint is kept: make room (or mend the permission), then `vergence resume`"
-            ) from None
+            raise Unsaved(self.path, error) from None

@@ -1,4 +1,4 @@
-"""Who carries out jobs: this process, this process through bytes, or forked processes.
+"""Who carries out jobs: this process, this process through bytes, forked processes, or Ray.
 
 All give the same bits: a group of calls and what comes of it are the same whoever carries it out,
 and groups are added up in their order.
@@ -18,9 +18,11 @@ from vergence import errors
 from vergence.core.mask import Mask
 from vergence.core.state import pack, unpack
 from vergence.core.wire import Message, Sealed, SealedTree, Sum, decode, encode
+from vergence.engines.cluster import Cluster
 from vergence.engines.desk import Desk
 from vergence.engines.job import Call, Job, Receipt, Result
 from vergence.engines.journal import Filed
+from vergence.engines.plan import Plan
 from vergence.engines.served import Served, keep_memory
 from vergence.engines.shared import Arena, Layouts, Tickets
 from vergence.engines.shelf import Kept
@@ -210,9 +212,12 @@ def thawed(note: dict[str, Any]) -> Receipt:
     return Receipt(**{**note, "filed": Filed(*filed) if filed else None})
 
 
-def crew(desk: Desk, engine: str, workers: int) -> Crew:
-    """Return who carries out jobs for `run.engine` and `run.workers`."""
+def crew(desk: Desk, plan: Plan, most: int) -> Crew:
+    """Return who carries out jobs for `run.engine` and `run.workers`, at most so many at once."""
     keep_memory()  # here too: what is kept in one process is kept in those forked from it
-    if engine == "bytes":
+    if plan.engine == "bytes":
         return Bytes(desk)
+    if plan.engine == "ray":
+        return Cluster(desk, plan.workers, most)
+    workers = min(plan.hands, most)
     return InProcess(desk) if workers == 1 else Forked(desk, workers)

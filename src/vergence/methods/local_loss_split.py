@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from vergence.core.conversation import ClientId, Conversation, ask, forward, step
+from vergence.core.conversation import ClientId, Conversation, asks, forward, step
 from vergence.core.method import Exposed
 from vergence.core.params import Params
 from vergence.core.site import Batch, Site
@@ -29,6 +29,8 @@ from vergence.core.task import Model, Task
 from vergence.core.wire import Message, Reply, reply
 from vergence.errors import ConfigError
 
+AT_ONCE = 8
+"""Batches that a client sends in one exchange: nothing comes back that it would need."""
 GRID = 4
 """Maps are averaged to so many rows and columns before the probe."""
 
@@ -104,15 +106,22 @@ class LocalLossSplit(Splitting[Parts, Half]):
     def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
         """Train one copy on what one client sends."""
         copy = Copy(held["tail"].copy())
-        said = yield from ask(clients[0], "train", None)
-        while len(smashed := (yield from heard(clients[0], said["smashed"]))):
-            told = yield from columns(clients[0], said["labels"], smashed)
-            batch = {SMASHED: smashed, **told}
-            done = yield from step(copy.tail, copy.optimiser, batch, self.local, self.back)
-            copy.tail, copy.optimiser = done.params, done.optimiser
-            copy.losses.append(done.loss)
-            said = yield from ask(clients[0], "train", {})
-        copy.examples = yield from examples(clients[0], said["labels"])
+        client, last = clients[0], None
+        said = yield from asks(client, "train", [None])
+        while last is None:
+            for told in said:
+                smashed = yield from heard(client, told["smashed"])
+                if not len(smashed):
+                    last = told
+                    break
+                beside = yield from columns(client, told["labels"], smashed)
+                batch = {SMASHED: smashed, **beside}
+                done = yield from step(copy.tail, copy.optimiser, batch, self.local, self.back)
+                copy.tail, copy.optimiser = done.params, done.optimiser
+                copy.losses.append(done.loss)
+            else:
+                said = yield from asks(client, "train", [{}] * AT_ONCE)
+        copy.examples = yield from examples(client, last["labels"])
         return copy.told(self.weights, tail=copy.tail - held["tail"])
 
     def on_train(self, c: Half, msg: Message, site: Site) -> Conversation[tuple[Half, Reply]]:

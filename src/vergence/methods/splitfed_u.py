@@ -1,5 +1,6 @@
 """U-shaped SplitFed: labels and head pose never leave a client, which has the last layers too."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -11,6 +12,7 @@ from vergence.core.conversation import (
     ClientId,
     Conversation,
     ask,
+    asks,
     attend,
     forward,
     release,
@@ -146,7 +148,7 @@ class SplitFedU(Splitting[Ends, EndHalf]):
     def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
         """Train one copy of the middle layers with one client."""
         copy, client = Copy(held["tail"].copy()), clients[0]
-        coming = yield from self.opening(client)
+        coming = deque((yield from asks(client, "train", [None, *[{}] * self.ahead])))
         while len(smashed := (yield from heard(client, (said := coming.popleft())["smashed"]))):
             batch = {SMASHED: smashed, **(yield from columns(client, said["public"], smashed))}
             t = yield from forward(copy.tail, batch, self.back)

@@ -55,7 +55,8 @@ trainer = cache(Trainer)
 def train(message: Message, context: Context) -> Message:
     """Train one client."""
     client = int(context.node_config["partition-id"])
-    steps = trainer().fit(client, message.content["arrays"].to_torch_state_dict())
+    came: Any = message.content["arrays"]
+    steps = trainer().fit(client, came.to_torch_state_dict())
     rows = trainer().work.sizes[client]
     told = MetricRecord({"num-examples": rows, "steps": steps})
     arrays = ArrayRecord(trainer().module.state_dict())

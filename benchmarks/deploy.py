@@ -1,0 +1,127 @@
+"""What an exchange over Flower costs: a server and clients as processes of this machine, with TLS.
+
+python benchmarks/deploy.py [--clients 15] [--methods fedavg,splitfed] [--rounds 4] [--main-server]
+
+Every method runs in the simulator, too: fingerprints must be equal. Seconds per round are the
+median over rounds but the first. `clients` is the time of the slowest client's own work in a round,
+by its own clock; what is left is transport: Flower, its polls, forks, TLS, and the server's work.
+"""
+
+import argparse
+import csv
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import tomli_w
+
+from vergence.app.config import check
+from vergence.app.run import start
+
+COMMAND = [sys.executable, "-c", "from vergence.app.cli import main; main()"]
+
+
+def table(clients, methods, rounds, people):
+    """Return the experiment: small eye patches, three or four batches a round."""
+    return {
+        "task": {"name": "gaze_angle"}, "model": {"name": people["model"]},
+        "federation": {"name": "eye_synthetic", "people": clients, "samples": 60,
+                       "size": people["size"]},
+        "methods": [{"name": name} for name in methods],
+        "local": {"epochs": 1, "batch": 16, "lr": 0.01},
+        "run": {"rounds": rounds, "evaluate_every": 0, "solver": "sequential"},
+    }  # fmt: skip
+
+
+def deployed(made, folder, clients, main):
+    """Run a deployment to its end; return the server's folder."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    names = [f"p{number:02d}" for number in range(clients)]
+    (folder / "exp.toml").write_text(tomli_w.dumps(made))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def run(*arguments, **options):
+        return subprocess.Popen([*COMMAND, "deploy", *map(str, arguments)], env=environment,
+                                cwd=folder, stdin=subprocess.DEVNULL, **options)  # fmt: skip
+
+    quiet = {"stdout": subprocess.DEVNULL}
+    roles = ["--main-server"] if main else []
+    run("init", "exp.toml", "--clients", ",".join(names), "--address", f"127.0.0.1:{port}",
+        "--out", "d", *roles, **quiet).wait()  # fmt: skip
+    homes = [Path("d/clients") / name for name in names] + ([Path("d/main")] if main else [])
+    started = [run("join", home, **quiet) for home in homes]
+    try:
+        if run("serve", "d/server").wait():
+            sys.exit("the server stopped; what it printed says why")
+    finally:
+        for process in started:
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+    return folder / "d" / "server"
+
+
+def costs(server, label):
+    """Return seconds per round, of these the slowest client's, exchanges, and bytes per client."""
+    events = [json.loads(line) for line in (server / "events.jsonl").read_text().splitlines()]
+    ends = [datetime.fromisoformat(e["time"]).timestamp() for e in events
+            if e["event"] == "round" and e.get("label") == label]  # fmt: skip
+    with (server / "exchanges.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    whole, own, count, size = [], [], [], []
+    for begin, end in pairwise(ends):
+        inside = [row for row in rows if begin < float(row["time"]) <= end]
+        worked, asked = defaultdict(float), defaultdict(int)
+        for row in inside:
+            worked[row["client"]] += float(row["own"])
+            asked[row["client"]] += 1
+        whole.append(end - begin)
+        own.append(max(worked.values()))
+        count.append(max(asked.values()))
+        size.append(sum(int(row["bytes_down"]) + int(row["bytes_up"]) for row in inside)
+                    / len(asked))  # fmt: skip
+    return [statistics.median(values) for values in (whole, own, count, size)]
+
+
+def main():
+    """Measure, and print a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--clients", type=int, default=3)
+    parser.add_argument("--methods", default="fedavg,fedcpf,fedselect,scaffold,splitfed")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--model", default="small_eye")
+    parser.add_argument("--size", default="9x15")
+    parser.add_argument("--main-server", action="store_true")
+    asked = parser.parse_args()
+    methods = asked.methods.split(",")
+    people = {"model": asked.model, "size": asked.size}
+    made = table(asked.clients, methods, asked.rounds, people)
+    with tempfile.TemporaryDirectory() as at:
+        folder = Path(at)
+        start(check(made), folder / "here")
+        server = deployed(made, folder, asked.clients, asked.main_server)
+        print(f"\n{asked.clients} clients, {asked.rounds} rounds, load {os.getloadavg()[0]:.1f}\n")
+        print("| method | same bits | s per round | clients | transport | exchanges | MB |")
+        print("|---|---|---:|---:|---:|---:|---:|")
+        for label in methods:
+            here, there = (json.loads((root / label / "results.json").read_text())["fingerprint"]
+                           for root in (folder / "here", server / "run"))  # fmt: skip
+            whole, own, count, size = costs(server, label)
+            same = "yes" if here == there else "NO"
+            print(f"| {label} | {same} | {whole:.2f} | {own:.2f} | {whole - own:.2f} | "
+                  f"{count:g} | {size / 1e6:.3f} |", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

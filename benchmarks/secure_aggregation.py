@@ -1,0 +1,188 @@
+"""What secure sums cost: CPU seconds at clients, server and aggregators, and bytes.
+
+python benchmarks/secure_aggregation.py [--clients 14] [--words 1827000] [--repeats 3]: prints a
+Markdown table. Updates are random normal numbers, masks keep a fifth of the entries. Seconds are of
+one thread, the least of the repeats; those of a client are the mean over clients and hold
+quantising, those of a server hold reading the sum. Bytes are those of all messages of a client,
+beside those of its update as float32.
+"""
+
+import argparse
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from vergence.core.mask import Mask
+from vergence.core.method import Exposed
+from vergence.core.params import Params
+from vergence.core.wire import Sealed, add_up, reply, seal
+from vergence.privacy.additive_sharing import Aggregator, Contributor
+from vergence.privacy.coordinator import Coordinator
+from vergence.privacy.form import Form, Ranges
+from vergence.privacy.pairwise_messages import Pairwise
+from vergence.privacy.ring import withheld
+from vergence.privacy.secure_aggregation import Client, Server, converse
+from vergence.privacy.shared_messages import Shared
+from vergence.privacy.terms import Spent, signing_pair
+
+LEAST = 3
+
+
+def size(message: Any) -> int:
+    """Return the bytes a message holds, names and numbers aside."""
+    if isinstance(message, bytes):
+        return len(message)
+    if isinstance(message, Mapping):
+        return sum(size(value) for value in message.values())
+    if isinstance(message, tuple):
+        return sum(size(value) for value in message)
+    if hasattr(message, "__dataclass_fields__"):
+        return sum(size(getattr(message, f.name)) for f in fields(message))
+    return 0
+
+
+class Clock:
+    """Adds up CPU seconds and bytes by who spent them."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.up: dict[str, int] = defaultdict(int)
+        self.down: dict[str, int] = defaultdict(int)
+
+    def timed(self, who: str, do: Any, *given: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return do(*given)
+        finally:
+            self.seconds[who] += time.thread_time() - began
+
+    def hold(self, talk: Any, ends: Mapping[str, Any], gone: Mapping[str, int]) -> Any:
+        """Hold a conversation; `gone` says before which step somebody vanishes."""
+        asked, step = self.timed("server", next, talk), 0
+        while True:
+            answers = {}
+            for name, message in asked.items():
+                if gone.get(name, 9) <= step:
+                    continue
+                self.down[name] += size(message)
+                answers[name] = self.timed(name, ends[name].answer, message)
+                self.up[name] += size(answers[name])
+            step += 1
+            try:
+                asked = self.timed("server", talk.send, answers)
+            except StopIteration as end:
+                return end.value
+
+
+def under_pads(form: Form, sealed: Mapping[str, Sealed], gone: Mapping[str, int]) -> Clock:
+    clock, keys = Clock(), {name: signing_pair() for name in sealed}
+    known = {name: pair[1] for name, pair in keys.items()}
+    terms = Pairwise("bench", "0", 0, form.words, LEAST, form.digest, 2 * len(sealed) // 3 + 1)
+    rows = {name: clock.timed(name, form.row, one) for name, one in sealed.items()}
+    ends = {n: Client(n, terms, row, keys[n][0], known, Spent()) for n, row in rows.items()}
+    server = clock.timed("server", Server, terms, known)
+    total = clock.hold(converse(server), ends, gone)
+    clock.timed("server", form.aggregate, total.words, len(total.names))
+    np.testing.assert_array_equal(total.words, plain(rows, total.names))
+    return clock
+
+
+def on_shares(form: Form, sealed: Mapping[str, Sealed], many: int, gated: bool) -> Clock:
+    clock, aggregators = Clock(), tuple(f"aggregator {i}" for i in range(many))
+    keys = {name: signing_pair() for name in (*sealed, *aggregators, "server")}
+    known = {name: pair[1] for name, pair in keys.items()}
+    packing, gate = form.trees["model"], {}
+    if gated:
+        dealer = "server" if many == 2 else aggregators[-1]
+        gate = {"gated": form.entries, "least": LEAST, "count_bits": packing.count_bits,
+                "dealer": dealer}  # fmt: skip
+    terms = Shared("bench", "0", 0, form.words, LEAST, form.digest, aggregators, **gate)
+    rows = {name: clock.timed(name, form.row, one) for name, one in sealed.items()}
+    ends: dict[str, Any] = {
+        n: Contributor(n, terms, row, keys[n][0], known) for n, row in rows.items()
+    }
+    ends |= {n: Aggregator(n, terms, keys[n][0], known, Spent()) for n in aggregators}
+    talk = Coordinator(terms, tuple(sealed), known, keys["server"][0]).converse()
+    total = clock.hold(talk, ends, {})
+    clock.timed("server", form.aggregate, total.words, len(total.names))
+    wanted = plain(rows, total.names)
+    if gated:
+        wanted[: form.entries] = withheld(wanted[: form.entries], packing, LEAST)
+    np.testing.assert_array_equal(total.words, wanted)
+    return clock
+
+
+def plain(rows: Mapping[str, np.ndarray], names: tuple[str, ...]) -> np.ndarray:
+    total = np.zeros_like(next(iter(rows.values())))
+    for name in names:
+        total += rows[name]
+    return total
+
+
+def in_clear(sealed: Mapping[str, Sealed]) -> Clock:
+    clock = Clock()
+    clock.timed("server", add_up, sealed.values(), {})
+    for name, one in sealed.items():
+        clock.up[name] = 4 * one.trees["model"].total.layout.n
+    return clock
+
+
+def replies(clients: int, n: int, masked: bool) -> tuple[Form, dict[str, Sealed]]:
+    rng, found = torch.Generator().manual_seed(0), {}
+    like = Params.named(a=torch.zeros(n))
+    for i in range(clients):
+        update = like.like(0.02 * torch.randn(n, generator=rng))
+        mask = Mask(torch.rand(n, generator=rng) < 0.2, like.layout)
+        answer = reply(mask if masked else 100.0, {"loss": 1.0}, model=update)
+        found[f"client {i:02d}"] = seal(answer, 0)
+    exposed = Exposed(weight="mask" if masked else "number")
+    ranges = Ranges(clients, total=100.0, weight=1 if masked else 1e4)
+    return Form(exposed, {"model": like}, ranges), found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=14)
+    parser.add_argument("--words", type=int, default=1_827_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{given.clients} clients, {given.words:,} entries; {platform.machine()}, one thread\n")
+    print("| sum | client s | server s | aggregators s, all | all s | up / float32 | MB down |")
+    print("|---|---|---|---|---|---|---|")
+    whole, masked = (replies(given.clients, given.words, kind) for kind in (False, True))
+    late = {"client 03": 2, "client 05": 2}
+    rows = {
+        "in clear": lambda: in_clear(whole[1]),
+        "pads": lambda: under_pads(*whole, {}),
+        "pads, 2 vanish before their words": lambda: under_pads(*whole, late),
+        "pads, 2 vanish after": lambda: under_pads(*whole, dict.fromkeys(late, 3)),
+        **{f"shares, {k} aggregators": lambda k=k: on_shares(*whole, k, False) for k in (2, 3, 4)},
+        "in clear, masks": lambda: in_clear(masked[1]),
+        **{f"shares, {k} aggregators, masks, counts of {LEAST} or more":
+           lambda k=k: on_shares(*masked, k, True) for k in (2, 3, 4)},
+    }  # fmt: skip
+    for name, hold in rows.items():
+        clocks = [hold() for _ in range(given.repeats)]
+        show(name, min(clocks, key=lambda c: sum(c.seconds.values())), given.clients, given.words)
+
+
+def show(name: str, clock: Clock, clients: int, n: int) -> None:
+    def spent(who: str) -> float:
+        return sum(s for key, s in clock.seconds.items() if key.startswith(who))
+
+    ups = [b for key, b in clock.up.items() if key.startswith("client")]
+    downs = [b for key, b in clock.down.items() if key.startswith("client")] or [0]
+    print(f"| {name} | {spent('client') / clients:.3f} | {spent('server'):.2f} | "
+          f"{spent('aggregator'):.2f} | {sum(clock.seconds.values()):.2f} | "
+          f"{max(ups) / (4 * n):.3f} | {max(downs) / 1e6:.3f} |", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

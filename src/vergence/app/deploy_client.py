@@ -1,0 +1,93 @@
+"""A client at its own machine: its data, its key, and its states on its own disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vergence.app.deploy_end import End
+from vergence.app.deploy_folder import ClientSide
+from vergence.app.deploy_keys import BOX, Box
+from vergence.core.method import Method
+from vergence.core.site import Federation
+from vergence.engines.home import Home
+from vergence.errors import DataError, StateError
+
+
+class Answering(End):
+    """Takes a client's turns, as the server or the main server asks."""
+
+    def __init__(self, folder: Path, side: ClientSide) -> None:
+        super().__init__(folder, side)
+        self.mains = folder / "main.box"
+        self.federation = self.own()
+        self.samples = len(self.federation.people[side.client].train)
+
+    def own(self) -> Federation:
+        """Read this client's data, under its name in the deployment."""
+        whole = self.experiment.federation()
+        if self.side.person not in whole.people:
+            few = ", ".join(list(whole.clients)[:8])
+            raise DataError(
+                f"the data of '{whole.name}' hold nobody named '{self.side.person}' (there are: "
+                f"{few}); give --person, or the right --data"
+            )
+        alone = self.experiment.model.prepare(whole.only((self.side.person,)))
+        mine = alone.people[self.side.person]
+        found = replace(alone, people={self.side.client: mine})
+        self.experiment.task(self.experiment.plan.seeds[0]).check(found)
+        return found
+
+    def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
+        """Carry out an errand, or one that the main server closed for this client alone."""
+        match note["kind"]:
+            case "errand":
+                return self.home(note, self.not_for_the_server).answer(body)
+            case "closed":
+                return self.closed(note, body)
+        return super().work(note, body)
+
+    def home(self, note: Mapping[str, Any], barred: Callable[[Method], Sequence[str]]) -> Home:
+        """Return the place of one run's states and turns, for somebody who may not ask for all."""
+        desk = self.desk(note, self.federation, self.folder / "state")
+        return Home(desk, self.side.client, desk.shelf.folder,
+                    every=self.experiment.plan.checkpoint_every,
+                    barred=barred(desk.worker.method))  # fmt: skip
+
+    def not_for_the_server(self, method: Method) -> Sequence[str]:
+        """Return the verbs that show data, where there is a main server for them."""
+        if not (method.served and self.mains.is_file()):
+            return ()
+        return [verb for verb, exposed in method.exposure.items() if exposed.raw]
+
+    def closed(self, note: Mapping[str, Any], body: bytes) -> bytes:
+        """Carry out what the main server asks; the server sees neither that nor the answer.
+
+        Raises:
+            StateError: there is no main server, or it is not from it.
+        """
+        if not self.mains.is_file():
+            raise StateError("this deployment has no main server")
+        length = note["beside"]
+        if type(length) is not int or not 0 <= length <= len(body):
+            raise StateError("it does not say what goes beside it")
+        beside, errand = body[:length], body[length:]
+        box = Box(self.folder / BOX, self.mains, self.side.client)
+        about = about_of(note)
+        opened = box.open(errand, f"{about} errand")
+        answer = self.home(note, not_for_a_main_server).answer(opened, beside)
+        return box.close(answer, f"{about} answer to {hashlib.sha256(errand).hexdigest()}")
+
+
+def not_for_a_main_server(method: Method) -> Sequence[str]:
+    """Return what would show it clients' layers, or what they measure."""
+    summed = [verb for verb, exposed in method.exposure.items() if exposed.reveal == "aggregate"]
+    return ["evaluate", "digest", *summed]
+
+
+def about_of(note: Mapping[str, Any]) -> str:
+    """Return the words that tell one run's boxes from another's."""
+    return f"{note['run']} {note['label']} {note['seed']}"

@@ -1,0 +1,112 @@
+"""What clients and the main server have in common: an experiment, a key, and signed answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vergence.app.config import Experiment, load
+from vergence.app.deploy_folder import EXPERIMENT, ClientSide, facts, tell
+from vergence.app.deploy_keys import signer
+from vergence.core.site import Federation
+from vergence.core.stream import Stream
+from vergence.engines.conduct import device_for
+from vergence.engines.desk import Desk
+from vergence.engines.errand import unframed
+from vergence.engines.lobby import reply
+from vergence.engines.shelf import Shelf
+from vergence.engines.turn import Worker
+from vergence.errors import ConfigError, StateError, VergenceError
+
+
+def deployable(experiment: Experiment) -> Experiment:
+    """Return an experiment as it is run on many machines: clients one by one.
+
+    Raises:
+        ConfigError: it cannot be.
+    """
+    plan = replace(experiment.plan, solver="sequential", device="cpu")
+    if plan.delivery != type(plan.delivery)():
+        raise ConfigError("run.delivery: a deployment waits for everybody's reply: leave it out")
+    for label, method in experiment.methods.items():
+        if method.pooled:
+            raise ConfigError(f"method '{label}' collects everybody's data: leave it out")
+        device_for(method, plan)
+    return replace(experiment, plan=plan)
+
+
+class End:
+    """An end that a server asks; `samples` is how many it trains with."""
+
+    samples = 0
+
+    def __init__(self, folder: Path, side: ClientSide) -> None:
+        torch.set_num_threads(1)
+        self.folder, self.side = folder, side
+        sets = [] if side.data is None else [f"federation.root={json.dumps(side.data)}"]
+        self.experiment = deployable(load(folder / EXPERIMENT, sets))
+        self.sign = signer(folder / "node")
+        self.facts = facts(self.experiment.table)
+
+    def answer(self, asked: bytes) -> bytes:
+        """Answer a request; what goes wrong here is told in one line, never in full."""
+        begun = time.monotonic()
+        try:
+            body, error = self.carried_out(asked), ""
+        except VergenceError as fault:
+            body, error = b"", str(fault)
+        except Exception as fault:
+            tell(self.folder, f"error: {type(fault).__name__}: {fault}", "error")
+            body, error = b"", f"{type(fault).__name__} at the client; its events.log says more"
+        return reply(asked, self.side.client, self.sign, body, error, time.monotonic() - begun)
+
+    def carried_out(self, asked: bytes) -> bytes:
+        """Carry out what a request asks for."""
+        note, body = unframed(asked)
+        match note["kind"]:
+            case "hello":
+                return json.dumps({**self.facts, "train": self.samples}).encode()
+            case "welcome":
+                tell(self.folder, f"the server knows this {self.what}", "welcome")
+            case "refused":
+                said = f"the server refuses this {self.what}: {note['text'][:300]}"
+                tell(self.folder, said, "refused")
+            case "bye":
+                tell(self.folder, "finished", "finished")
+            case _:
+                return self.work(note, body)
+        return b""
+
+    @property
+    def what(self) -> str:
+        """What the operator calls this end."""
+        return "client"
+
+    def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
+        """Carry out a request that only this kind of end is asked."""
+        raise StateError(f"a request of unknown kind '{note['kind']}'")
+
+    def desk(self, note: Mapping[str, Any], federation: Federation, folder: Path) -> Desk:
+        """Return where one run's turns are taken, with these people's data.
+
+        Raises:
+            StateError: the request names no run of this experiment.
+        """
+        run, label, seed, plan = note["run"], note["label"], note["seed"], self.experiment.plan
+        known = label in self.experiment.methods and seed in plan.seeds
+        if not (known and isinstance(run, str) and run.isalnum()):
+            raise StateError(f"no run '{run}' of method '{label}' with seed {seed} here")
+        state = folder / run / label
+        state.mkdir(parents=True, exist_ok=True)
+        method, task = self.experiment.methods[label], self.experiment.task(seed)
+        worker = Worker(
+            method, task, federation, federation, Stream("run", seed), plan.precision,
+            wire=plan.wire, pruning=plan.pruning,
+        )  # fmt: skip
+        return Desk(worker, Shelf(state, seed, worker.records))

@@ -1,0 +1,173 @@
+"""Whether the two ends of a deployment reach each other, and one line that says why not."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from vergence.app import deploy_folder as folders
+from vergence.errors import ConfigError, StateError
+
+AGAIN = 3.0
+"""Seconds between two attempts to reach a server."""
+SOON = timedelta(days=30)
+"""A certificate that ends within this time is told of."""
+REASONS = {
+    "Failed to initialize the connection": "the server does not let this node in: another one is "
+    "connected with its key, or this node was killed less than half a minute ago",
+    "Giving up reconnection": "the server went away",
+    "SuperNode terminated": "the server started anew",
+    "server sent code": "the server sent code of its own; only this package's is run",
+}
+"""What a node's log says when it ends, and what that means."""
+FINAL = ("was revoked", "is not this server's")
+"""How reasons of the gate's end that no second attempt can change."""
+UNFIT = {
+    9: "is not valid yet: this machine's clock is behind, or the server's was ahead at `deploy "
+    "init`",
+    10: "has expired, or this machine's clock is ahead: a new `deploy init` makes a new one",
+    62: "is made out to another address: `deploy init --address` says which",
+    64: "is made out to another address: `deploy init --address` says which",
+}
+"""What is wrong with a certificate, by OpenSSL's number."""
+
+
+def parted(address: str) -> tuple[str, int]:
+    """Return host and port of an address.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdigit() and 0 < int(port) < 65536):
+        raise ConfigError(f"an address is HOST:PORT, such as 192.168.1.5:8000; got '{address}'")
+    return host, int(port)
+
+
+def lasting(folder: Path) -> None:
+    """Look how long a server's certificate lasts; say so if that is not long.
+
+    Raises:
+        StateError: it has expired, or is none.
+    """
+    from cryptography import x509
+
+    file = folder / "server.pem"
+    try:
+        end = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        raise StateError(f"{file} is no certificate ({error}); restore it") from None
+    left = end - datetime.now(UTC)
+    if left < timedelta(0):
+        raise StateError(f"{file} expired on {end:%Y-%m-%d}, or this machine's clock is ahead; a "
+                         "new `vergence deploy init` makes a new one for all")  # fmt: skip
+    if left < SOON:
+        folders.tell(folder, f"the certificate expires on {end:%Y-%m-%d}; from then on no client "
+                     "connects", "warning")  # fmt: skip
+
+
+def reachable(address: str, root: Path | None, said: str, folder: Path) -> str:
+    """Wait until a server answers, and say once why it does not; return what was said.
+
+    Raises:
+        StateError: it shows a certificate that this folder does not believe, or speaks TLS where
+            none is wanted.
+    """
+    host, port = parted(address)
+    context = None if root is None else believing(root)
+    while True:
+        try:
+            with socket.create_connection((host, port), 5) as plain:
+                if context is None:
+                    unencrypted(plain, address)
+                else:
+                    with context.wrap_socket(plain, server_hostname=host):
+                        pass
+            return said
+        except ssl.SSLCertVerificationError as error:
+            unfit = f"does not fit {root}: copy this client's folder from the server's again"
+            raise StateError(
+                f"{address} shows a certificate that {UNFIT.get(error.verify_code, unfit)} "
+                f"({error.verify_message})"
+            ) from None
+        except (OSError, ssl.SSLError) as error:
+            plain_text = isinstance(error, ssl.SSLError) and "WRONG_VERSION" in str(error.reason)
+            what = "it speaks no TLS" if plain_text else error.strerror or str(error)
+            reason = f"cannot reach {address}: {what}"
+        if reason != said:
+            folders.tell(folder, f"{reason}; is `vergence deploy serve` running there? waiting",
+                         "unreachable")  # fmt: skip
+            said = reason
+        time.sleep(AGAIN)
+
+
+def believing(root: Path) -> ssl.SSLContext:
+    """Return how a client that believes one authority alone speaks TLS.
+
+    Raises:
+        StateError: the file holds none.
+    """
+    try:
+        context = ssl.create_default_context(cafile=str(root))
+    except (OSError, ssl.SSLError) as error:
+        raise StateError(
+            f"{root} holds no certificate ({error.strerror or error}); copy this client's folder "
+            "from the server's again"
+        ) from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def unencrypted(plain: socket.socket, address: str) -> None:
+    """Ask a server without TLS.
+
+    Raises:
+        StateError: it does not answer so.
+    """
+    plain.sendall(b"POST /v1/fleet/ HTTP/1.0\r\ncontent-length: 0\r\n\r\n")
+    if plain.recv(4) != b"HTTP":  # an alert, or nothing
+        raise StateError(f"{address} speaks TLS: leave --insecure out")
+
+
+def reason_of(log: str) -> str:
+    """Return why a node ended, by the end of its log."""
+    from vergence.engines.flower_processes import REFUSED
+
+    refused = log.rfind(REFUSED)
+    phrase = max(REASONS, key=log.rfind)
+    if refused >= 0:
+        said = log[refused + len(REFUSED) :].partition("\n")[0]
+        return f"the server does not let this node in: {said}"
+    return REASONS[phrase] if phrase in log else f"the node ended ({line_of(log)})"
+
+
+def line_of(log: str) -> str:
+    """Return the last line of a log that says something."""
+    return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "no reason")
+
+
+def free(host: str, port: int) -> None:
+    """Refuse a port that somebody else listens on.
+
+    Raises:
+        StateError: it is taken.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StateError(
+                f"cannot listen on {host}:{port} ({error.strerror}); stop who does, or change the "
+                f"port in every {folders.SETTINGS}"
+            ) from None
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,181 @@
+"""A client's end of a line: its own data and states, and one errand after the other.
+
+A home works from its disk alone, so that every errand may be answered by a new process. Its state
+is staged: an errand names the file that counts, a turn writes a new one beside it, and the next
+errand tells which of them counted. The same errand again gets the stored answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vergence.core.state import UNREADABLE, digest, plain, quick_digest, unpack
+from vergence.core.wire import Sum, encode
+from vergence.engines.desk import Desk
+from vergence.engines.errand import Errand, file_of, framed, is_file_of, most, sound, steps, whole
+from vergence.engines.job import Call, Job
+from vergence.engines.store import Unsaved, saving, write_whole
+from vergence.engines.turn import Order
+from vergence.errors import StateError
+
+
+class Home:
+    """A client's end: its own data, its states on its own disk.
+
+    `every` is how many rounds lie between two checkpoints of the server. Where it is known, states
+    go that no checkpoint names any more, whether or not a server remembers them. `barred` are kinds
+    of errands and verbs that whoever asks has no right to.
+    """
+
+    def __init__(
+        self, desk: Desk, client: str, folder: Path, limit: int | None = None, every: int = 0,
+        barred: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.desk, self.client, self.folder = desk, client, folder
+        self.limit = most(desk) if limit is None else limit
+        self.every, self.barred = every, barred
+
+    def answer(self, data: bytes, beside: bytes = b"") -> bytes:
+        """Carry out an errand, or return the stored answer to the same turn.
+
+        `beside` are trees of its message that come by another hand.
+
+        Raises:
+            StateError: it is no errand, another client's, or cannot be carried out; then all is as
+                it was before.
+        """
+        length = len(data) + len(beside)
+        if length > self.limit:
+            raise StateError(f"an errand of {length:,} bytes, where {self.limit:,} are allowed")
+        errand = unpack(data, Errand, limit=self.limit)
+        if not isinstance(errand, Errand) or errand.client != self.client:
+            raise StateError(f"this errand is not for '{self.client}'")
+        errand = whole(errand, beside, self.limit)
+        named = self._named(errand)
+        stored, key = self.folder / "answer", quick_digest(data)
+        if stored.exists() and (kept := stored.read_bytes()).startswith(key.encode()):
+            answer = kept[len(key) :]
+        else:
+            try:
+                answer = self._answered(errand, key)
+                if errand.kind == "turn":
+                    with saving(self.folder):
+                        write_whole(stored, key.encode(), answer)
+            except Unsaved as error:
+                raise StateError(
+                    f"'{self.client}' cannot save: {error.reason}; {error.mend} in {self.folder}, "
+                    "until then its old state counts"
+                ) from None
+        with suppress(OSError):  # a disk that may only be read: they go another time
+            for path in [*named, *self._outlived(errand)]:
+                path.unlink(missing_ok=True)
+        return answer
+
+    def _outlived(self, errand: Errand) -> list[Path]:
+        """Return the states that no server goes on from, wherever it is killed.
+
+        In part R of a run it goes back to C at most, the checkpoint that R began from. If the state
+        that counts is of a part before C, then C names it: nothing else from before C is needed.
+        Else C names an earlier one, and which is not known here: all stay. An errand that comes
+        late only knows of parts before its own, and of those it names what counts.
+        """
+        now, counts = self._part(errand.stamp), -2.0
+        if errand.file is not None:
+            counts = self._part(errand.file.removeprefix(self._prefix))
+        if errand.kind != "turn" or not self.every or now is None or counts is None:
+            return []
+        since = now - now % self.every if 0 <= now < math.inf else now
+        if counts >= since:
+            return []
+        return [
+            path for path in self.desk.shelf.folder.iterdir()
+            if path.name != errand.file
+            and is_file_of(path.name.removesuffix(".part"), self.desk.shelf.seed, self.client)
+            and (part := self._part(path.name.removeprefix(self._prefix))) is not None
+            and part < since
+        ]  # fmt: skip
+
+    @property
+    def _prefix(self) -> str:
+        return file_of(self.desk.shelf.seed, self.client, "").removesuffix(".safetensors")
+
+    @staticmethod
+    def _part(stamp: str) -> float | None:
+        """Return which part of a run a stamp is of: -1 setup, then rounds, infinity finish."""
+        word = stamp.partition(".")[0]
+        parts = {"setup": -1.0, "finish": math.inf}
+        return float(word) if word.isdecimal() else parts.get(word)
+
+    def _named(self, errand: Errand) -> list[Path]:
+        """Return the states to drop, if all that an errand names may be named.
+
+        Raises:
+            StateError: it may not.
+        """
+        verbs = self.desk.worker.method.exposure
+        unknown = errand.kind == "turn" and sound(errand) and any(
+            message.verb not in verbs for message in (errand.message, *errand.then)
+        )  # fmt: skip
+        if unknown or not sound(errand):
+            raise StateError(f"this errand asks '{self.client}' for nothing that can be done")
+        for word in (errand.kind, *(message.verb for message in (errand.message, *errand.then))):
+            if word in self.barred:
+                raise StateError(f"'{word}' is not for who asks '{self.client}' here")
+        left = [] if errand.file is None else [self._own(errand.file)]
+        if errand.kind == "turn":
+            left += [self._own(file_of(self.desk.shelf.seed, self.client, step.stamp))
+                     for step in steps(errand)]  # fmt: skip
+        dropped = [self._own(file) for file in errand.drop]
+        if len({*left, *dropped}) != len(left) + len(set(dropped)):
+            raise StateError(f"this errand would do away with a state of '{self.client}'")
+        return dropped
+
+    def _own(self, file: str) -> Path:
+        shelf = self.desk.shelf
+        if not is_file_of(file, shelf.seed, self.client):
+            raise StateError(f"'{plain(file)}' is no state of '{self.client}'")
+        return shelf.folder / file
+
+    def _answered(self, errand: Errand, key: str) -> bytes:
+        try:
+            if errand.then:
+                parts = [framed(*part) for part in self._in_turn(errand)]
+                return framed({"to": key, "parts": [len(part) for part in parts]}, b"".join(parts))
+            note, body = self._carry_out(errand)
+            return framed({"to": key, **note}, body)
+        except (OSError, *UNREADABLE) as error:
+            said = plain(f"{type(error).__name__}: {error}")
+            raise StateError(f"this errand cannot be carried out ({said})") from error
+
+    def _in_turn(self, errand: Errand) -> Iterator[tuple[Mapping[str, Any], bytes]]:
+        """Take one turn after the other, each from the state that the one before left."""
+        file, between = errand.file, None
+        for step in steps(errand):
+            note, body = self._carry_out(replace(step, file=file))
+            if between is not None:
+                self._own(between).unlink(missing_ok=True)
+            yield note, body
+            if note["status"] != "ok":
+                return
+            if note["filed"] is not None:
+                file = between = note["filed"].file
+
+    def _carry_out(self, errand: Errand) -> tuple[Mapping[str, Any], bytes]:
+        if errand.kind == "digest":
+            return {"sha": digest(self._own(str(errand.file)).read_bytes())}, b""
+        call = Call(self.client, errand.message, errand.file)
+        kind = "evaluate" if errand.kind == "evaluate" else "turn"
+        job = Job(kind, [call], [1], "each", errand.stamp, errand.progress, errand.points)
+        if kind == "evaluate":
+            return vars(self.desk.carry_out(job, 0, Sum()).receipts[0]), b""
+        before = self.desk.kept(call)
+        order = Order("turn", self.client, errand.message, before.state, errand.progress,
+                      errand.points, owed=before.owed)  # fmt: skip
+        receipt, sealed = self.desk.settle(call, job, before, self.desk.worker.do(order))
+        known = {name: mask for name, mask in before.told.items() if name in errand.known}
+        return vars(receipt), b"" if sealed is None else encode(sealed, known)

@@ -1,0 +1,299 @@
+"""A main server elsewhere: split learning in three roles, each in a process of its own.
+
+The main server holds the copies that serve clients, and sees smashed data, never the clients'
+layers. The aggregator has the rounds and averages layers, and sees no smashed data: it carries
+errands and answers between the other two, closed for it, and adds the layers that only it has.
+
+Source: Thapa et al., "SplitFed: When federated learning meets split learning", AAAI 2022, section
+3.1 (main server and fed server).
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from queue import Queue
+from typing import Any, Protocol
+
+from vergence.core.method import Exposed
+from vergence.core.params import Params
+from vergence.core.state import UNREADABLE, pack, plain, unpack
+from vergence.core.wire import Message, Sealed, decode, encode, size
+from vergence.engines.desk import Desk
+from vergence.engines.errand import WORDS, framed, is_file_of, most, unframed
+from vergence.engines.job import Call, Job, Receipt
+from vergence.engines.journal import Filed
+from vergence.engines.remote import Lost, Remote
+from vergence.engines.session import Session
+from vergence.engines.simulator import SERVE
+from vergence.errors import PartialRun, StateError
+from vergence.privacy.guards import fault
+
+TRIES = 5
+"""How often a talk is begun anew when the main server has forgotten it, as after its death."""
+MOST = 1 << 50
+"""Bytes, steps and examples that a client may be told to have had."""
+Cover = Callable[[str, bytes], bytes]
+"""Closes bytes for a client, or opens what it closed: (client, bytes) -> bytes."""
+
+
+class Trunk(Protocol):
+    """Carries bytes from the aggregator; several threads use it at once."""
+
+    def main(self, data: bytes) -> bytes:
+        """Return the main server's answer, or raise `Lost`."""
+        ...
+
+    def relay(self, client: str, closed: bytes, beside: bytes) -> bytes:
+        """Hand a client a closed errand and the trees beside it; return its closed answer.
+
+        Raises:
+            Lost: there is none.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the main server is asked: to serve these clients by a copy of `held`.
+
+    `talk` is new for every attempt; `files` are the clients' states that count.
+    """
+
+    talk: str
+    clients: tuple[str, ...]
+    files: tuple[str | None, ...]
+    stamp: str
+    round: int
+    progress: float
+    held: Mapping[str, Params] = field(default_factory=dict)
+
+
+class Serving(Remote):
+    """Sends errands without the trees that a method offers: only the aggregator has those."""
+
+    def __init__(self, desk: Desk, line: Any) -> None:
+        super().__init__(desk, line)
+        worker = desk.worker
+        self.shapes = worker.method.offer(worker.method.server(worker.task), "")
+        self.beside: dict[str, tuple[str, ...]] = {}
+
+    def sent(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
+        """Return a message without what is offered, and the names of what is left out."""
+        out = tuple(n for n, tree in message.trees.items() if self.shapes.get(n) is tree)
+        kept = {n: tree for n, tree in message.trees.items() if n not in out}
+        self.beside[client] = out
+        return replace(message, trees=kept), out
+
+
+class Talk:
+    """One service under way, in a thread of its own: what it said last, and what it waits for."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.number, self.said, self.fed = 0, b"", 0
+        self.heard: Queue[bytes | Lost] = Queue()
+
+    def say(self, note: Mapping[str, Any], body: bytes = b"") -> None:
+        """Say something to the aggregator; the first is number 1."""
+        with self.changed:
+            self.number += 1
+            self.said = framed({**note, "number": self.number}, body)
+            self.changed.notify_all()
+
+    def hear(self, number: int, answer: bytes | Lost) -> None:
+        """Take the answer to what was said as `number`; the same again is not heard."""
+        with self.changed:
+            if number == self.number == self.fed + 1:
+                self.fed = number
+                self.heard.put(answer)
+
+    def after(self, number: int) -> bytes:
+        """Return what is said after `number`."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.number > number)
+            return self.said
+
+    def ask(self, client: str, closed: bytes, beside: Sequence[str]) -> bytes:
+        """Say what a client is asked, and what goes beside it; wait for its answer.
+
+        Raises:
+            Lost: it gave none, or the talk is over.
+        """
+        self.say({"ask": client, "beside": beside}, closed)
+        answer = self.heard.get()
+        if isinstance(answer, Lost):
+            raise answer
+        return answer
+
+
+class MainServer:
+    """The main server's end: holds talks, and asks clients by way of the aggregator."""
+
+    def __init__(self, desk: Desk, close: Cover | None = None, open_: Cover | None = None) -> None:
+        self.remote, self.limit = Serving(desk, self), most(desk)
+        self.close, self.open = close or plainly, open_ or plainly
+        self.talks: dict[str, Talk] = {}
+        self.busy: dict[str, Talk] = {}
+        self.lock, self.here = threading.Lock(), threading.local()
+
+    def answer(self, data: bytes) -> bytes:
+        """Begin or go on with a talk; the same again gets the same answer.
+
+        Raises:
+            StateError: it asks for nothing that can be done.
+        """
+        if len(data) > self.limit:
+            raise StateError(f"a request of {len(data):,} bytes, where {self.limit:,} are allowed")
+        try:
+            note, body = unframed(data)
+            if note["kind"] == "serve":
+                return self._begun(unpack(body, Service, limit=self.limit)).after(0)
+            talk, number = self.talks.get(str(note["talk"])), int(note["number"])
+            if talk is None:
+                return framed({"forgotten": True})
+            talk.hear(number, Lost(plain(note["lost"])) if note["lost"] else body)
+            return talk.after(number) if number <= talk.number else talk.said
+        except UNREADABLE as error:
+            said = plain(f"{type(error).__name__}: {error}")
+            raise StateError(f"this is no request to a main server ({said})") from error
+
+    def _begun(self, asked: Service) -> Talk:
+        """Return a talk, new unless it is under way; an earlier one of its clients is over."""
+        with self.lock:
+            if asked.talk in self.talks:
+                return self.talks[asked.talk]
+            talk = self.talks[asked.talk] = Talk()
+            for client in asked.clients:
+                before = self.busy.get(client)
+                if before is not None:
+                    before.heard.put(Lost("the aggregator began anew"))
+                self.busy[client] = talk
+            under_way = list(self.busy.values())
+            self.talks = {name: t for name, t in self.talks.items() if t in under_way}
+        threading.Thread(target=self._hold, args=(asked, talk), daemon=True).start()
+        return talk
+
+    def ask(self, client: str, errand: bytes) -> bytes:
+        """Ask a client by way of the talk in whose thread this is, closed for everybody else."""
+        closed, beside = self.close(client, errand), self.remote.beside[client]
+        return self.open(client, self.here.talk.ask(client, closed, beside))
+
+    def _hold(self, asked: Service, talk: Talk) -> None:
+        """Hold a talk to its end; what it came to is the last thing that it says."""
+        self.here.talk = talk
+        try:
+            message = Message(SERVE, self.remote.shapes, round=asked.round)
+            pairs = zip(asked.clients, asked.files, strict=True)
+            calls = [Call(client, message, file) for client, file in pairs]
+            job = Job("serve", calls, [len(calls)], stamp=asked.stamp, progress=asked.progress)
+            receipts, became = Session(self.remote.desk, job, calls).hold(asked.held)
+            left = [file for client in asked.clients for file in self.remote.dropped(client)]
+            note = {"done": [vars(receipt) for receipt in receipts], "left": left}
+            talk.say(note, b"" if became is None else encode(became, {}))
+        except Exception as error:  # of a thread: it would be seen by nobody
+            talk.say({"failed": plain(f"{type(error).__name__}: {error}")})
+
+
+def plainly(_client: str, data: bytes) -> bytes:
+    """Close nothing."""
+    return data
+
+
+class Relay:
+    """The aggregator's end: lets the main server serve, and carries what it may not read."""
+
+    def __init__(self, trunk: Trunk) -> None:
+        self.trunk = trunk
+
+    def hold(
+        self, remote: Remote, job: Job, calls: Sequence[Call]
+    ) -> tuple[list[Receipt], Sealed | None]:
+        """Return a receipt for each client, and what became of a copy, if it counts.
+
+        Raises:
+            PartialRun: the main server is not there, or answers what cannot be.
+        """
+        try:
+            for _ in range(TRIES):
+                note, body = self._talk(job, calls)
+                if "forgotten" not in note:
+                    return self._settled(remote, job, calls, note, body)
+        except Lost as lost:
+            raise PartialRun(f"the main server is lost: {lost}") from None
+        except UNREADABLE as error:
+            why = plain(f"{type(error).__name__}: {error}")
+            raise PartialRun(f"the main server answers what cannot be ({why})") from error
+        raise PartialRun(f"the main server forgot {TRIES} times whom it served")
+
+    def _talk(self, job: Job, calls: Sequence[Call]) -> tuple[Mapping[str, Any], bytes]:
+        """Hold a talk until the main server says no more whom to ask; return what it says then."""
+        offered = {call.client: call.message.trees for call in calls}
+        talk, files = secrets.token_hex(8), tuple(call.file for call in calls)
+        asked = Service(talk, tuple(offered), files, job.stamp, calls[0].message.round,
+                        job.progress, job.held)  # fmt: skip
+        note, body = unframed(self.trunk.main(framed({"kind": "serve"}, pack(asked))))
+        while "ask" in note:
+            client, lost, answer = note["ask"], "", b""
+            beside = {name: offered[client][name] for name in note["beside"]}
+            try:
+                answer = self.trunk.relay(client, body, pack(beside) if beside else b"")
+            except Lost as why:
+                lost = str(why) or "no answer"
+            heard = {"kind": "heard", "talk": talk, "number": note["number"], "lost": lost}
+            note, body = unframed(self.trunk.main(framed(heard, answer)))
+        return note, body
+
+    def _settled(
+        self, remote: Remote, job: Job, calls: Sequence[Call], note: Mapping[str, Any], body: bytes
+    ) -> tuple[list[Receipt], Sealed | None]:
+        """Return what a talk came to, if it can be.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        if "failed" in note:
+            raise ValueError(str(note["failed"]))
+        seed = remote.desk.shelf.seed
+        receipts = [served(told, call, seed)
+                    for told, call in zip(note["done"], calls, strict=True)]  # fmt: skip
+        for file in note["left"]:
+            if not any(is_file_of(str(file), seed, call.client) for call in calls):
+                raise ValueError("it names a state of somebody else")
+            remote.leave(file)
+        if not body:
+            return receipts, None
+        became = decode(body, {}, sum(size({"": tree.flat}) for tree in job.held.values()))
+        metrics = tuple(became.metrics)[:WORDS]
+        exposed = Exposed("aggregate", tuple(job.held), metrics=metrics)
+        reason = fault(became, calls[0].message.round, job.held, exposed)
+        if reason is not None:
+            raise ValueError(reason)
+        return receipts, became
+
+
+def served(told: Mapping[str, Any], call: Call, seed: int) -> Receipt:
+    """Return the receipt that the main server wrote for a client.
+
+    Raises:
+        ValueError: a field is not what it must be.
+    """
+    status, filed = plain(told["status"]), told["filed"]
+    if told["client"] != call.client or not (
+        status == "ok" or status.startswith(("lost", "quarantined: "))
+    ):
+        raise ValueError("it tells of a client in another way")
+    if filed is not None:
+        filed = Filed(str(filed[0]), str(filed[1]), None)
+        if not is_file_of(filed.file, seed, call.client):
+            raise ValueError("a state lies under another name")
+    up, down = ({str(n): int(b) for n, b in told[way].items()} for way in ("up", "down"))
+    metrics = {str(name): float(value) for name, value in told["told"].items()}
+    examples, steps = float(told["examples"]), int(told["steps"])
+    counts = (examples, steps, *up.values(), *down.values())
+    if not all(0 <= count <= MOST for count in counts) or len(metrics) > WORDS:
+        raise ValueError("its counts are no numbers")
+    return Receipt(call.client, status, up=up, down=down, examples=examples, steps=steps,
+                   told=metrics, filed=filed)  # fmt: skip

@@ -1,0 +1,75 @@
+"""What a deployment over Flower must survive, as a table: `make drills-flower`.
+
+    python -m tests.deploy.flower_drills [attacks slow clients server client]
+
+Real processes on this machine, over TLS with node keys. Exit code 1 if any row fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.deploy import attacks as attacking
+from tests.deploy import flower_deaths
+from tests.deploy.deployment import CLIENTS, deployed, fedcpf, simulated
+from tests.deploy.drilling import Row, printed
+
+ROUNDS = 40
+"""Rounds during which a server is attacked."""
+
+
+def attacks() -> Iterator[Row]:
+    """Attack a server while its clients go on; their run must not be changed by a bit."""
+    with tempfile.TemporaryDirectory() as here, deployed(Path(here), fedcpf(ROUNDS)) as made:
+        at = attacking.field(made)
+        served = made.serve()
+        made.until("clients expected", attacking.PATIENCE)
+        for name in CLIENTS:
+            made.join(name)
+        yield from attacking.requests(at)
+        yield from attacking.connections(at)
+        yield from attacking.clients(at)
+        yield from attacking.impostor(at)
+        want = simulated(fedcpf(ROUNDS), Path(here) / "here")
+        done = served.wait(900) == 0 and made.fingerprints() == want
+        yield Row("the attacked run", "the simulator's fingerprint",
+                  f"{ROUNDS} rounds, {'equal' if done else 'DIFFERENT'}", done)  # fmt: skip
+    with tempfile.TemporaryDirectory() as here, deployed(Path(here), fedcpf(1)) as made:
+        yield from attacking.undressed(made)
+        yield from attacking.old_server(made)
+
+
+def slow() -> Iterator[Row]:
+    """Hold slow sockets open while rounds are timed; then take a client's key away."""
+    settings = {"answer_s": 60.0, "absent_s": 3.0}
+    with (tempfile.TemporaryDirectory() as here,
+          deployed(Path(here), fedcpf(1000), **settings) as made):  # fmt: skip
+        at = attacking.field(made)
+        made.serve()
+        joined = [made.join(name) for name in CLIENTS]
+        made.until("round 3 of", 300)
+        yield attacking.slowed(at, 200, blocks=5, each=6)
+        yield attacking.slowed(at, 1000, blocks=3, each=6, most=None)
+        yield attacking.flood(at, 1000)
+        yield attacking.revoked(at, joined)
+
+
+DRILLS: dict[str, Callable[[], Iterator[Row]]] = {
+    "attacks": attacks, "slow": slow, "clients": flower_deaths.clients,
+    "server": flower_deaths.server, "client": flower_deaths.client,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Drill, print a line as it comes, and the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("drills", nargs="*", help=f"of {', '.join(DRILLS)}; default: all")
+    given = parser.parse_args()
+    printed(row for name in given.drills or DRILLS for row in DRILLS[name]())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Connections that are half open, and clients that answer too late: rounds end by their deadline.
+
+A grid in memory carries Flower's own messages; its link may fall silent in either direction.
+"""
+
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("cryptography", reason="needs the extra 'deploy'")
+pytest.importorskip("flwr", reason="needs the extra 'deploy'")
+
+from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
+
+from tests.conformance.test_methods import build
+from tests.engines.test_remote import PEOPLE, Loop, there
+from tests.engines.toys import table
+from vergence.core.state import pack, unpack
+from vergence.core.wire import Message as Sent
+from vergence.engines.errand import Errand, unframed
+from vergence.engines.flower import GridLine, packed, unpacked
+from vergence.engines.lobby import Errands, Lobby, Patience, Seat, reply
+from vergence.engines.remote import Lost
+
+DEADLINE = 0.3
+SLOW = PEOPLE.clients[1]
+AT = 1
+"""The round in which one client is slow."""
+
+
+@pytest.fixture(autouse=True)
+def task(monkeypatch):
+    """Messages say of which of Flower's tasks they are."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class Grid:
+    """Carries messages to nodes in this process; `fate` says what becomes of an answer.
+
+    "now", "never", or "late": it arrives with the node's next answer.
+    """
+
+    def __init__(self, answer, fate):
+        self.answer, self.fate = answer, fate
+        self.there, self.late, self.count = {}, {}, 0
+        self.lock, self.dead = threading.Lock(), False
+
+    def push_messages(self, messages):
+        with self.lock:
+            for message in messages:
+                self.count += 1
+                number = message.metadata.__dict__["_message_id"] = str(self.count)
+                node = message.metadata.dst_node_id
+                fate = self.fate(node, unpacked(message))
+                if fate == "never":
+                    continue
+                found = Message(packed(self.answer(node, unpacked(message))), reply_to=message)
+                if fate == "late":
+                    self.late.setdefault(node, []).append((number, found))
+                    continue
+                for old, answer in self.late.pop(node, []):
+                    self.there[old] = answer
+                self.there[number] = found
+        return [number]
+
+    def pull_messages(self, numbers):
+        if self.dead:
+            raise ConnectionError("half open")
+        with self.lock:  # a link may hand out what nobody waits for any more
+            found, self.there = list(self.there.values()), {}
+        return found
+
+
+class Hasty(GridLine):
+    """A line that waits long for those who answer: how fast this machine is does not matter."""
+
+    def send(self, node, data, seconds, there=lambda: True):
+        slow = self.grid.fate(node, data) != "now"
+        return super().send(node, data, DEADLINE if slow else seconds, there)
+
+
+def quiet(*_, **__):
+    """Tell nobody."""
+
+
+def lines(method, folder, fate):
+    """Return a line for one run, over a lobby in which everybody sits, and its grid."""
+    homes, names = Loop(method, folder), dict(enumerate(PEOPLE.clients))
+
+    def answer(node, asked):
+        found = homes.ask(names[node], unframed(asked)[1])
+        return reply(asked, names[node], lambda _: "signed", found)
+
+    def about(node, asked):
+        return fate(names[node], unpack(unframed(asked)[1], Errand))
+
+    grid = Grid(answer, about)
+    lobby = Lobby(Hasty(grid, poll=0.01), PEOPLE.clients, {}, lambda *_: True, quiet,
+                  Patience(60.0, 60.0))  # fmt: skip
+    lobby.seats.update({name: Seat(node, "", {}) for node, name in names.items()})
+    return Errands(lobby, {}), grid
+
+
+@pytest.mark.parametrize("what", ["never", "late"])
+def test_a_client_that_does_not_answer_in_time(what, tmp_path):
+    """The round ends without it; what comes later counts in no round, and it goes on."""
+    method = build("fedcpf")
+
+    def fate(client, errand):
+        slow = (client, errand.kind, errand.message.round) == (SLOW, "turn", AT)
+        return what if slow else "now"
+
+    class Quiet(Loop):
+        def ask(self, client, errand):
+            if fate(client, unpack(errand, Errand)) != "now":
+                raise Lost("silent")
+            return super().ask(client, errand)
+
+    expected = there(method, tmp_path / "quiet", Quiet(method, tmp_path / "quiet" / "homes"))
+    line, _ = lines(method, tmp_path / "homes", fate)
+    found = there(method, tmp_path, line)
+    line.lobby.wire.close()
+    assert found.fingerprint == expected.fingerprint
+    rows = [r for r in table(tmp_path / "server", "turns.csv") if r["status"] != "ok"]
+    assert [(r["client"], r["round"]) for r in rows] == [(SLOW, str(AT + 1))]
+    assert rows[0]["status"].startswith("lost: no answer in 0.")
+
+
+def test_a_link_that_is_half_open(tmp_path):
+    """What is sent goes out, and nothing can be fetched: everybody is lost at the deadline."""
+    line, grid = lines(build("fedcpf"), tmp_path / "homes", lambda *_: "never")
+    grid.dead = True
+    began = time.monotonic()
+    with pytest.raises(Lost, match=r"no answer in 0\."):
+        line.ask(SLOW, pack(Errand("evaluate", SLOW, Sent("evaluate"))))
+    assert DEADLINE <= time.monotonic() - began < 5 + DEADLINE
+    line.lobby.wire.close()

@@ -1,0 +1,180 @@
+"""A main server's folder: boxes that it and a client alone can open; three roles from folders."""
+
+import json
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from tests.deploy.deployment import TABLE
+from vergence.app import deploy
+from vergence.app.config import check
+from vergence.app.deploy_client import Answering
+from vergence.app.deploy_folder import MAIN, ClientSide, ServerSide, settings
+from vergence.app.deploy_keys import Box, genuine, make_box_key
+from vergence.app.deploy_main import Serving
+from vergence.app.run import start
+from vergence.core.state import pack
+from vergence.core.wire import Message
+from vergence.engines.conduct import conduct
+from vergence.engines.errand import Errand
+from vergence.engines.lobby import Errands, Lobby
+from vergence.engines.main_server import Relay
+from vergence.engines.remote import Lost, absent, hired
+from vergence.engines.store import Folder
+from vergence.errors import ConfigError, StateError
+
+CLIENTS = ("p00", "p01", "p02")
+SPLIT = {**TABLE, "methods": ["splitfed"]}
+
+
+@pytest.fixture(autouse=True)
+def without_flower(monkeypatch):
+    monkeypatch.setattr(deploy, "needed", lambda: None)
+
+
+@pytest.fixture
+def keys(tmp_path):
+    for name in ("a", "b", "c"):
+        make_box_key(tmp_path / name, tmp_path / f"{name}.pub")
+    return lambda mine, theirs, what="p00": Box(tmp_path / mine, tmp_path / f"{theirs}.pub", what)
+
+
+def test_a_box_opens_for_the_other_end_alone_and_as_what_it_is(keys):
+    box = keys("a", "b").close(b"smashed", "run 1 errand")
+    assert keys("b", "a").open(box, "run 1 errand") == b"smashed"
+    assert b"smashed" not in box
+    assert keys("a", "b").close(b"smashed", "run 1 errand") != box
+    others = [(keys("c", "a"), "run 1 errand", box), (keys("b", "c"), "run 1 errand", box),
+              (keys("b", "a", "p01"), "run 1 errand", box), (keys("b", "a"), "run 2 errand", box),
+              (keys("b", "a"), "run 1 errand", box[:-1] + bytes([box[-1] ^ 1])),
+              (keys("b", "a"), "run 1 errand", b"short")]  # fmt: skip
+    for other, about, data in others:
+        with pytest.raises(StateError, match="does not open"):
+            other.open(data, about)
+
+
+def test_a_box_key_is_private(keys, tmp_path):
+    (tmp_path / "a").chmod(0o644)
+    with pytest.raises(StateError, match="can be read by others"):
+        keys("a", "b")
+    (tmp_path / "b.pub").write_bytes(b"none")
+    with pytest.raises(StateError, match="no pair of box keys"):
+        keys("c", "b")
+
+
+class Wire:
+    """Stands for Flower: every end is a node of this process."""
+
+    def __init__(self, out):
+        folders = [*(out / "clients" / name for name in CLIENTS), out / MAIN]
+        ends = [Serving if folder.name == MAIN else Answering for folder in folders]
+        sides = [settings(folder, ClientSide) for folder in folders]
+        made = [end(f, side) for end, f, side in zip(ends, folders, sides, strict=True)]
+        self.ends = dict(zip(count(), made, strict=False))
+        self.seen = []
+
+    def nodes(self):
+        return dict.fromkeys(self.ends, "now")
+
+    def send(self, node, data, seconds, there=None):
+        answer = self.ends[node].answer(data)
+        self.seen.append((data, answer))
+        return answer
+
+
+def deployed(tmp_path, table=SPLIT):
+    deploy.init(check(table), CLIENTS, "127.0.0.1:8000", tmp_path / "out", main=True)
+    return tmp_path / "out"
+
+
+def led(out, wire, path, change=lambda line: line):
+    """Run the experiment as a server does that has a main server beside it."""
+    server, said = out / "server", []
+    side, any_end = settings(server, ServerSide), next(iter(wire.ends.values()))
+    lobby = Lobby(
+        wire, side.clients, any_end.facts,
+        lambda client, data, sign: genuine(server / "keys" / f"{client}.pub", data, sign),
+        lambda line, *_, **__: said.append(line), also=(MAIN,),
+    )  # fmt: skip
+    lobby.open()
+    try:
+        told = lobby.gather(3, 60)
+        counts = {client: int(told[client]["train"]) for client in CLIENTS}
+        experiment = any_end.experiment
+        line = change(Errands(lobby, {"run": side.run, "label": "splitfed", "seed": 0}))
+        folder = Folder(path, {}, elsewhere=True)
+        folder.open()
+        found = conduct(experiment.methods["splitfed"], experiment.task(0),
+                        absent("eye_synthetic", counts), experiment.plan, folder,
+                        hire=hired(line, relay=Relay(line)))  # fmt: skip
+        return found.fingerprint
+    finally:
+        lobby.close()
+
+
+def test_three_roles_from_folders_give_the_simulators_bits(tmp_path):
+    start(check(SPLIT), tmp_path / "here")
+    found = tmp_path / "here" / "splitfed" / "results.json"
+    here = json.loads(found.read_text())["fingerprint"]["0"]
+    out = deployed(tmp_path)
+    wire = Wire(out)
+    assert led(out, wire, tmp_path / "run") == here
+
+
+def test_a_client_takes_no_errand_that_the_main_server_did_not_close(tmp_path):
+    """The aggregator cannot write one itself, nor hand on an old one as another run's."""
+    out = deployed(tmp_path)
+    wire, tries = Wire(out), []
+
+    class Curious:
+        def __init__(self, line):
+            self.line = line
+
+        def __getattr__(self, name):
+            return getattr(self.line, name)
+
+        def relay(self, client, closed, beside):
+            flipped = bytes([closed[-1] ^ 1])
+            for box in (closed[:-1] + flipped, b"made up", b""):
+                with pytest.raises(Lost, match="does not open"):
+                    self.line.relay(client, box, beside)
+                tries.append(box)
+            return self.line.relay(client, closed, beside)
+
+    led(out, wire, tmp_path / "run", Curious)
+    assert tries
+
+
+def test_nobody_may_ask_a_client_for_what_the_other_server_alone_may_see(tmp_path):
+    """The aggregator could ask for smashed data in the open, the main server for layers."""
+    out = deployed(tmp_path)
+    side = settings(out / "clients" / "p00", ClientSide)
+    end = Answering(out / "clients" / "p00", side)
+    run = settings(out / "server", ServerSide).run
+    note = {"run": run, "label": "splitfed", "seed": 0, "kind": "errand", "beside": 0}
+    train = Errand("turn", "p00", Message("train", {}), "0.1.1")
+    with pytest.raises(StateError, match="'train' is not for who asks"):
+        end.work(note, pack(train))
+    with pytest.raises(StateError, match="'train' is not for who asks"):
+        end.work(note, pack(replace(train, message=Message("release"), then=(Message("train"),))))
+    main = Box(out / MAIN / "box", out / MAIN / "peers" / "p00.box", "p00")
+    for asked in (replace(train, message=Message("release")), replace(train, kind="evaluate")):
+        box = main.close(pack(asked), f"{run} splitfed 0 errand")
+        with pytest.raises(StateError, match="is not for who asks"):
+            end.work({**note, "kind": "closed"}, box)
+
+
+def test_a_main_server_needs_somebody_to_serve(tmp_path):
+    with pytest.raises(ConfigError, match="no method of this experiment cuts its network"):
+        deployed(tmp_path, {**TABLE, "methods": ["fedavg"]})
+    with pytest.raises(ConfigError, match="cannot be called 'main'"):
+        deploy.init(check(SPLIT), ("p00", MAIN), "127.0.0.1:8000", tmp_path / "other", main=True)
+
+
+def test_only_a_client_of_a_main_server_takes_closed_errands(tmp_path):
+    out = deployed(tmp_path)
+    (out / "clients" / "p00" / "main.box").unlink()
+    end = Answering(out / "clients" / "p00", settings(out / "clients" / "p00", ClientSide))
+    with pytest.raises(StateError, match="has no main server"):
+        end.work({"kind": "closed", "beside": 0}, b"")
