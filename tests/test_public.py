@@ -20,7 +20,7 @@ def test_run_from_python(tmp_path):
     from pathlib import Path
 
     root = Path(__file__).parent.parent
-    experiment = vergence.load(root / "experiments" / "toy.toml", ["run.rounds=2"])
+    experiment = vergence.load(root / "experiments" / "toy.toml", ["run.rounds=2", "run.workers=1"])
     vergence.run(experiment, tmp_path / "out")
     assert (tmp_path / "out" / "fedcpf" / "results.json").exists()
 

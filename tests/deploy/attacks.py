@@ -7,6 +7,7 @@ import shutil
 import socket
 import ssl
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -110,11 +111,12 @@ def forged(at: Field) -> str:
 
 def replayed(at: Field) -> str:
     """Send a genuine request and then its bytes again; return what is said to the second."""
-    from flwr.proto.fleet_pb2 import (
-        ActivateNodeRequest,
-        ActivateNodeResponse,
-        DeactivateNodeRequest,
-    )
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # Flower's own
+        from flwr.proto.fleet_pb2 import (
+            ActivateNodeRequest,
+            ActivateNodeResponse,
+            DeactivateNodeRequest,
+        )
 
     public = (at.deployment.server / "keys" / "mallory.pub").read_bytes()
     body = ActivateNodeRequest(public_key=public, heartbeat_interval=10).SerializeToString()

@@ -47,6 +47,9 @@ class Forged:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.method, self.honest, self.folder = build(name), folder / "honest", folder / "run"
+        task = self.task = task_of(self.method)
+        self.records = self.method.state_records(task)
+        self.fresh = self.method.server(task), self.method.client(task)
         try:
             self.go_on(self.honest, stop)
         except Stopped:
@@ -56,18 +59,16 @@ class Forged:
     def go_on(self, path: Path, tick: Any = None) -> str:
         folder = Folder(path, STAMP)
         folder.open()
-        return conduct(self.method, task_of(self.method), PEOPLE, PLAN, folder, tick).fingerprint
+        return conduct(self.method, self.task, PEOPLE, PLAN, folder, tick).fingerprint
 
     def read(self, path: Path) -> None:
         """Read all that a run goes on from, as it does."""
-        task = task_of(self.method)
-        records = self.method.state_records(task)
-        folder = Folder(path, STAMP)
+        folder, (server, client) = Folder(path, STAMP), self.fresh
         folder.open()
-        progress = folder.load(task.seed, (*records, Agenda, Message), self.method.server(task))
-        shelf, fresh = Shelf(folder.state, task.seed, records), self.method.client(task)
+        progress = folder.load(self.task.seed, (*self.records, Agenda, Message), server)
+        shelf = Shelf(folder.state, self.task.seed, self.records)
         for entry in progress.filed.values() if progress else ():
-            shelf.read(entry.file, fresh)
+            shelf.read(entry.file, client)
 
     def one(self, draw: random.Random, quick: bool = False) -> bool:
         """Forge one and go on from it: it ends, or one line names the run's folder.

@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -93,7 +94,8 @@ def shaken(port: int, version: ssl.TLSVersion) -> str:
     """Shake hands with one version of TLS alone; return how that failed, empty if it did not."""
     context = careless()
     context.set_ciphers("ALL:@SECLEVEL=0")
-    context.minimum_version = context.maximum_version = version
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # that is the point
+        context.minimum_version = context.maximum_version = version
     try:
         with (socket.create_connection(("127.0.0.1", port), 10) as plain,
               context.wrap_socket(plain)):  # fmt: skip

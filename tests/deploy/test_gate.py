@@ -82,20 +82,20 @@ def test_signatures_are_forgotten_when_their_time_is_over(gate, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({}, "a request without a node's signature"),
-        ({**signed(), "flwr_timestamp": "noon"}, "a request without a node's signature"),
-        ({**signed(), "flwr_timestamp": "2026-01-01T00:00:00"}, "without a node's signature"),
-        ({**signed(), "flwr_public_key": "?"}, "a request without a node's signature"),
-        (signed(key=b"mallory"), "its key is not this server's"),
-        (signed(at=timedelta(seconds=-301)), "'anna' has a clock that is more than 300 s off"),
-        (signed(at=timedelta(seconds=400)), "'anna' has a clock that is more than 300 s off"),
-        ({**signed(), "content_length": None}, "does not say how long it is"),
-        ({**signed(), "content_length": "-1"}, "more than 16 MiB"),
-        ({**signed(), "content_length": str((16 << 20) + 1)}, "more than 16 MiB"),
+        (dict, "a request without a node's signature"),
+        (lambda: {**signed(), "flwr_timestamp": "noon"}, "a request without a node's signature"),
+        (lambda: {**signed(), "flwr_timestamp": "2026-01-01T00:00:00"}, "a node's signature"),
+        (lambda: {**signed(), "flwr_public_key": "?"}, "a request without a node's signature"),
+        (lambda: signed(key=b"mallory"), "its key is not this server's"),
+        (lambda: signed(at=timedelta(seconds=-301)), "'anna' has a clock that is more"),
+        (lambda: signed(at=timedelta(seconds=400)), "'anna' has a clock that is more"),
+        (lambda: {**signed(), "content_length": None}, "does not say how long it is"),
+        (lambda: {**signed(), "content_length": "-1"}, "more than 16 MiB"),
+        (lambda: {**signed(), "content_length": str((16 << 20) + 1)}, "more than 16 MiB"),
     ],
 )
 def test_what_is_not_let_in(gate, given, says):
-    status, reason = ask(gate, **given)
+    status, reason = ask(gate, **given())
     assert status == 401
     assert says in reason
     assert gate.told == [f"refused 10.0.0.7: {reason}"]

@@ -16,7 +16,7 @@ from vergence.metrics.skew import MEASURES, Skew, energy_coefficients, intraclas
 
 IID = {
     "people": 8,
-    "samples": 240,
+    "samples": 160,
     "eyes": "left",
     "appearance": 0.0,
     "crop": 0.0,
