@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +56,10 @@ def fingerprints(run: Path) -> dict[str, dict[str, str]]:
 class Deployment:
     """Folders and commands; `deployed` ends every process."""
 
-    def __init__(self, folder: Path, table: Mapping[str, Any] = TABLE, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, table: Mapping[str, Any] = TABLE, roles: Sequence[str] = (),
+        **settings: Any,
+    ) -> None:  # fmt: skip
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -64,7 +67,8 @@ class Deployment:
         self.started: list[subprocess.Popen[bytes]] = []
         (folder / "exp.toml").write_text(tomli_w.dumps(table))
         made = self.run("init", folder / "exp.toml", "--clients", ",".join(CLIENTS),
-                        "--address", self.address, "--out", folder / "out").wait(120)  # fmt: skip
+                        "--address", self.address, "--out", folder / "out",
+                        *roles).wait(120)  # fmt: skip
         assert made == 0, self.said()
         if settings:
             side = replace(read_settings(self.server, ServerSide), **settings)
@@ -194,11 +198,11 @@ def ended(number: int) -> bool:
 
 @contextmanager
 def deployed(
-    folder: Path, table: Mapping[str, Any] = TABLE, **settings: Any
+    folder: Path, table: Mapping[str, Any] = TABLE, roles: Sequence[str] = (), **settings: Any
 ) -> Iterator[Deployment]:
     """Give a deployment; every process is ended with this block."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = Deployment(folder, table, **settings)
+    made = Deployment(folder, table, roles, **settings)
     try:
         yield made
     finally:

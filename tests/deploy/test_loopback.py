@@ -21,16 +21,37 @@ def deployment(tmp_path):
 
 
 def test_the_same_bits_as_the_simulator_over_tls_with_node_keys(deployment, tmp_path):
+    table = {**TABLE, "methods": [*TABLE["methods"], "fedselect", "scaffold", "splitfed"]}
+    deployment.hand_out(table)
     served = deployment.serve()
     joined = [deployment.join(name) for name in CLIENTS]
-    here = simulated(TABLE, tmp_path / "here")
+    here = simulated(table, tmp_path / "here")
     assert served.wait(500) == 0, deployment.events()
     assert [process.wait(30) for process in joined] == [0, 0, 0]
     assert deployment.fingerprints() == here
-    assert set(here) == {"fedavg", "fedcpf"}
+    assert set(here) == {"fedavg", "fedcpf", "fedselect", "scaffold", "splitfed"}
     told = json.loads((deployment.server / "run" / "fedavg" / "provenance.json").read_text())
     assert told["deployment"]["tls"]
     assert not deployment.leftovers()
+
+
+def test_split_learning_in_three_roles_gives_the_same_bits(tmp_path):
+    """Clients, main server and aggregator; the main server is killed in a round and comes back."""
+    ahead = {"name": "splitfed", "ahead": 1}
+    table = {**TABLE, "methods": [ahead], "run": {**TABLE["run"], "rounds": 3}}
+    with deployed(tmp_path, table, ["--main-server"]) as made:
+        main = made.folder / "out" / "main"
+        served = made.serve()
+        joined = [made.join(name) for name in CLIENTS]
+        killed = made.run("join", main)
+        made.until("round 1 of 3", 300)
+        made.kill(main)
+        killed.wait()
+        made.run("join", main)
+        assert served.wait(500) == 0, made.events()
+        assert [process.wait(30) for process in joined] == [0, 0, 0]
+        assert made.fingerprints() == simulated(table, tmp_path / "here")
+        assert not made.table("turns.csv")[0]["status"].startswith("lost")
 
 
 def test_kill_9_of_server_and_client_changes_no_bit(deployment, tmp_path):
