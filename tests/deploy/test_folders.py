@@ -5,9 +5,6 @@ import subprocess
 import sys
 
 import pytest
-
-pytest.importorskip("cryptography", reason="needs the extra 'deploy'")
-
 from cryptography import x509
 
 from vergence.app import deploy

@@ -6,8 +6,6 @@ import time
 
 import pytest
 
-pytest.importorskip("cryptography", reason="needs the extra 'deploy'")
-
 from vergence.app.deploy_keys import genuine, make_node_key, signer
 from vergence.engines.lobby import Errands, Gone, Lobby, Patience, reply
 from vergence.engines.remote import Lost, unframed

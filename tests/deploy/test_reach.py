@@ -7,8 +7,6 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-pytest.importorskip("cryptography", reason="needs the extra 'deploy'")
-
 from tests.deploy.sockets import expired
 from vergence.app import deploy_reach
 from vergence.app.deploy_folder import EVENTS

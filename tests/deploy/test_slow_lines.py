@@ -7,10 +7,6 @@ import threading
 import time
 
 import pytest
-
-pytest.importorskip("cryptography", reason="needs the extra 'deploy'")
-pytest.importorskip("flwr", reason="needs the extra 'deploy'")
-
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 

@@ -1,0 +1,163 @@
+"""A reply as one row of words, and the sum of such rows as what a server learns."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vergence.core.mask import Mask
+from vergence.core.method import Exposed
+from vergence.core.params import Params
+from vergence.core.wire import Aggregate, Sealed, SealedTree
+from vergence.privacy.ring import Packing, RangeFault, Words
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The largest numbers that a reply may hold; a larger one is refused by name.
+
+    Args:
+        people: the most replies to a sum.
+        total: the largest |weight * update|.
+        weight: the largest weight; of masks, a whole number.
+        metric: the largest metric.
+    """
+
+    people: int
+    total: float = 8.0
+    weight: float = 1.0
+    metric: float = 1e6
+
+
+@dataclass(frozen=True)
+class Form:
+    """Where everything in the replies to one verb lies in a row of words.
+
+    First the trees, in the order of `exposed`; of masks and weights per entry the weight lies in
+    the entry's word. Then a word for each weight that is one number, then one for each metric,
+    which also counts who told it.
+    """
+
+    exposed: Exposed
+    like: Mapping[str, Params]
+    ranges: Ranges
+
+    @property
+    def counted(self) -> bool:
+        """Whether entries have weights of their own."""
+        return self.exposed.weight != "number"
+
+    @cached_property
+    def trees(self) -> Mapping[str, Packing]:
+        """How each tree's entries become words."""
+        ranges = self.ranges
+        heaviest = math.ceil(ranges.weight) if self.counted else 1
+        return {name: Packing(ranges.total, ranges.people, self.counted, heaviest, name)
+                for name in self.exposed.trees}  # fmt: skip
+
+    @cached_property
+    def weight(self) -> Packing:
+        """How a weight that is one number becomes a word."""
+        return Packing(self.ranges.weight, self.ranges.people, name="weight")
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Packing]:
+        """How each metric becomes a word."""
+        return {name: Packing(self.ranges.metric, self.ranges.people, True, name=name)
+                for name in self.exposed.metrics}  # fmt: skip
+
+    @cached_property
+    def slices(self) -> Mapping[str, slice]:
+        """Where each tree lies."""
+        found, start = {}, 0
+        for name in self.exposed.trees:
+            found[name] = slice(start, start + self.like[name].layout.n)
+            start = found[name].stop
+        return found
+
+    @property
+    def entries(self) -> int:
+        """How many words are entries of trees; those can be gated where they are counted."""
+        return sum(part.stop - part.start for part in self.slices.values())
+
+    @property
+    def words(self) -> int:
+        """How many words a row has."""
+        return self.entries + (0 if self.counted else len(self.trees)) + len(self.metrics)
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes that differ wherever a row would be laid out or read differently."""
+        layouts = [(name, self.like[name].layout, self.trees[name]) for name in self.exposed.trees]
+        whole = repr((self.exposed, layouts, self.weight, dict(self.metrics)))
+        return hashlib.sha256(whole.encode()).digest()
+
+    def row(self, sealed: Sealed) -> Words:
+        """Return a reply as words.
+
+        Raises:
+            RangeFault: a number in it is too large, by name; nothing is clipped.
+        """
+        words = np.empty(self.words, np.uint64)
+        weights = []
+        for name, packing in self.trees.items():
+            tree = sealed.trees[name]
+            values = tree.total.flat.numpy()
+            if self.counted:
+                words[self.slices[name]] = packing.encode(values, _weights(tree))
+                continue
+            if not isinstance(tree.weight, float):
+                raise RangeFault(f"range: '{name}' is weighed entry by entry, declared is a number")
+            words[self.slices[name]] = packing.encode(values)
+            weights.append(tree.weight)
+        at = self.entries
+        words[at : at + len(weights)] = self.weight.encode(np.array(weights))
+        at += len(weights)
+        for name, packing in self.metrics.items():
+            told = name in sealed.metrics
+            value = np.array([sealed.metrics[name] if told else 0.0])
+            words[at : at + 1] = packing.encode(value, int(told))
+            at += 1
+        return words
+
+    def aggregate(self, words: Words, people: int) -> Aggregate:
+        """Return what the sum of rows over so many people says.
+
+        An entry whose word is 0, since nobody or too few contributed, has total and weight 0.
+        """
+        totals, weights, at = {}, {}, self.entries
+        for name, packing in self.trees.items():
+            part, like = words[self.slices[name]], self.like[name]
+            totals[name] = _params(packing.values(part), like)
+            if self.counted:
+                weights[name] = _params(packing.weights(part), like)
+            else:
+                weights[name] = float(self.weight.values(words[at : at + 1])[0])
+                at += 1
+        metrics = {}
+        for name, packing in self.metrics.items():
+            told = words[at : at + 1]
+            if count := int(packing.contributors(told)[0]):
+                metrics[name] = float(packing.values(told)[0]) / count
+            at += 1
+        return Aggregate(totals, weights, people, metrics)
+
+
+def _weights(tree: SealedTree) -> NDArray | int:
+    weight = tree.weight
+    if isinstance(weight, Mask):
+        return weight.bits.numpy()
+    if isinstance(weight, Params):
+        return weight.flat.numpy()
+    return np.array(weight)  # type: ignore[return-value]
+
+
+def _params(values: NDArray, like: Params) -> Params:
+    return like.like(torch.from_numpy(values).to(like.flat.dtype))

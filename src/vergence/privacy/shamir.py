@@ -1,0 +1,60 @@
+"""Shares of 32-byte secrets: any `threshold` of them give the secret, fewer tell nothing."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+from vergence.errors import ConfigError, StateError
+
+PRIME = 2**256 + 297
+"""The smallest prime above all 32-byte numbers."""
+SECRET = 32
+SHARE = 33
+"""Bytes of a share."""
+
+
+def split(secret: bytes, threshold: int, people: int) -> list[bytes]:
+    """Return the shares of people 1, 2, ...: values of a random polynomial of degree threshold - 1.
+
+    Source: Shamir, "How to share a secret", 1979.
+
+    Raises:
+        ConfigError: the secret is no 32 bytes, or the threshold is not in 1 ... people.
+    """
+    if len(secret) != SECRET or not 1 <= threshold <= people:
+        raise ConfigError(
+            f"shares are of 32 bytes, for a threshold in 1 ... people; got {len(secret)} bytes, "
+            f"{threshold} of {people}"
+        )
+    terms = [int.from_bytes(secret)] + [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
+    found = []
+    for x in range(1, people + 1):
+        value = 0
+        for term in reversed(terms):
+            value = (value * x + term) % PRIME
+        found.append(value.to_bytes(SHARE))
+    return found
+
+
+def join(shares: Mapping[int, bytes]) -> bytes:
+    """Return the secret that shares give, by the number of the person who had each.
+
+    All that are given are used: give as many as the threshold, or more.
+
+    Raises:
+        StateError: they give no 32 bytes: a share is wrong, or there are too few.
+    """
+    secret = 0
+    for x, share in shares.items():
+        value = int.from_bytes(share)
+        if len(share) != SHARE or value >= PRIME or not 0 < x < PRIME:
+            raise StateError(f"shares: what person {x} gave is none")
+        above, below = 1, 1
+        for other in shares:
+            if other != x:
+                above, below = above * other % PRIME, below * (other - x) % PRIME
+        secret = (secret + value * above * pow(below, -1, PRIME)) % PRIME
+    if secret >> 8 * SECRET:
+        raise StateError("shares: they give no secret; one is wrong, or there are too few")
+    return secret.to_bytes(SECRET)

@@ -1,0 +1,174 @@
+"""What all ends of a secure sum agree on, how they sign, and why they refuse or give up."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, MutableSet
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from vergence.errors import ConfigError, StateError
+from vergence.privacy.pads import new_seed
+
+Sign = Callable[[bytes], bytes]
+"""Signs with an end's long-lived key."""
+Genuine = Callable[[bytes, bytes], bool]
+"""Tells whether data, signature is of one end's long-lived key, as known beforehand."""
+Register = Mapping[str, Genuine]
+"""Who may take part. Never from the server that runs the sum: it could name people of its own."""
+FEWEST = 3
+"""Of a sum over two, each of them learns what the other gave."""
+
+
+class Refused(StateError):
+    """A message that must not count; begins with `round`, `order`, `signature`, `size`, `lists`...
+
+    The end that got it stays as it was.
+    """
+
+
+class Aborted(StateError):
+    """A sum that nobody learns: too few are left, or what they gave does not fit."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """One attempt at one sum. Every end makes its own from its own plan, and takes no other's.
+
+    Args:
+        run: which run.
+        request: which sum of the run.
+        attempt: which attempt at this sum.
+        words: how many words everybody gives.
+        fewest: of fewer people than this no sum is opened (>= 3).
+        form: digest of how replies become words.
+    """
+
+    run: str
+    request: str
+    attempt: int
+    words: int
+    fewest: int
+    form: bytes = b""
+
+    def __post_init__(self) -> None:
+        if self.fewest < FEWEST or self.words < 1:
+            raise ConfigError(
+                f"a secure sum is over at least {FEWEST} people and 1 word; got "
+                f"{self.fewest} people and {self.words} words"
+            )
+
+    @cached_property
+    def digest(self) -> bytes:
+        """32 bytes that differ wherever anything here differs."""
+        named = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)]
+        parts = [part.encode() for part in (type(self).__name__, *named)]
+        return hashlib.sha256(joined(parts)).digest()
+
+    @property
+    def contribution(self) -> str:
+        """What a client gives once, in whatever attempt."""
+        return f"{self.run} {self.request}"
+
+
+class Spent:
+    """Remembers what was given away: one answer that opens a sum of one contribution.
+
+    Two sums of the same contributions over different people differ by what one of them gave. Keep
+    `names` on disk, and write before the answer leaves.
+    """
+
+    def __init__(self, names: MutableSet[str] | None = None) -> None:
+        self.names: MutableSet[str] = set() if names is None else names
+
+    def spend(self, contribution: str) -> None:
+        """Note that a contribution is given away.
+
+        Raises:
+            Refused: it was before.
+        """
+        if contribution in self.names:
+            raise Refused(f"spent: a sum of '{contribution}' was opened before, in another attempt")
+        self.names.add(contribution)
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """Asks for keys; opens every attempt."""
+
+    terms: bytes
+
+
+T = TypeVar("T", bound=Terms)
+
+
+class End(Generic[T]):
+    """One end's part of an attempt: answers what it is told, each step once and in order.
+
+    `steps` are what comes next, and what answers it.
+    """
+
+    terms: T
+    steps: list[tuple[type, Callable[[Any], Any]]]
+
+    def answer(self, message: Any) -> Any:
+        """Return the answer to a message.
+
+        Raises:
+            Refused: it must not be answered, and why; another can still be.
+            Aborted: too few are left.
+        """
+        if not self.steps or type(message) is not self.steps[0][0]:
+            due = self.steps[0][0].__name__ if self.steps else "nothing more"
+            raise Refused(f"order: {type(message).__name__} came, due is {due}")
+        if message.terms != self.terms.digest:
+            raise Refused("round: this is of another attempt, or on other terms")
+        answer = self.steps[0][1](message)
+        self.steps.pop(0)
+        return answer
+
+
+def joined(parts: Iterable[bytes]) -> bytes:
+    """Return parts as bytes that no other parts give."""
+    return b"".join(len(part).to_bytes(8) + part for part in parts)
+
+
+def statement(stage: str, terms: bytes, sender: str, *parts: bytes) -> bytes:
+    """Return what is signed: the step, the attempt, who says it, and what."""
+    return joined([b"vergence secure sum 1", stage.encode(), terms, sender.encode(), *parts])
+
+
+def listed(named: Mapping[str, bytes]) -> bytes:
+    """Return what everybody gave, as bytes, in the order of the names."""
+    return joined(part for name in sorted(named) for part in (name.encode(), named[name]))
+
+
+def check(signed: bytes, signature: bytes, sender: str, register: Register) -> None:
+    """Check a signature.
+
+    Raises:
+        Refused: it is not this sender's, or nobody knows the sender.
+    """
+    if sender not in register:
+        raise Refused(f"signature: nobody knows '{sender}'")
+    if not register[sender](signed, signature):
+        raise Refused(f"signature: this is not from '{sender}', or was changed on the way")
+
+
+def signing_pair() -> tuple[Sign, Genuine]:
+    """Return a new Ed25519 key as how to sign, and how to check."""
+    key = Ed25519PrivateKey.from_private_bytes(new_seed())
+    public = key.public_key()
+
+    def genuine(data: bytes, signature: bytes) -> bool:
+        try:
+            public.verify(signature, data)
+        except InvalidSignature:
+            return False
+        return True
+
+    return key.sign, genuine
