@@ -7,6 +7,9 @@ import threading
 import time
 
 import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'deploy'")
+
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
