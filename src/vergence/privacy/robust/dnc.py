@@ -1,0 +1,68 @@
+"""DnC (divide and conquer): outliers along the direction in which updates differ most."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge, Gt
+from numpy.typing import NDArray
+
+from vergence.core.stream import Stream
+from vergence.privacy.crowd import rejected
+from vergence.privacy.rule import Attackers, Decision, Rule, attackers
+from vergence.privacy.votes import Votes
+
+
+@dataclass(frozen=True)
+class DnC(Rule):
+    """Add the mean of the updates that no draw of entries shows as outliers.
+
+    Each draw takes `sample` entries at random, centres the updates, projects them on the top right
+    singular vector, and removes the c f updates with the largest squared projections. Kept is who
+    survives every draw; where nobody does, the round adds nothing.
+
+    Args:
+        attackers: share of the replies that may lie; f (the paper's m) is that share, rounded up.
+        remove: c, how many are removed per attacker.
+        draws: the paper's niters.
+        sample: b, entries per draw; all of them where there are fewer.
+
+    Source: Shejwalkar and Houmansadr, "Manipulating the Byzantine: optimizing model poisoning
+    attacks and defenses for federated learning", NDSS 2021, Algorithm 2.
+    """
+
+    attackers: Attackers = 0.2
+    remove: Annotated[float, Gt(0)] = 1.0
+    draws: Annotated[int, Ge(1)] = 1
+    sample: Annotated[int, Ge(1)] = 10_000
+
+    def fewest(self, clients: int) -> int:
+        """Honest clients must be more than attackers, and somebody must be left."""
+        f = attackers(self.attackers, clients)
+        return max(2 * f, math.ceil(self.remove * f)) + 1
+
+    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+        """Draw, project, remove."""
+        out = math.ceil(self.remove * attackers(self.attackers, len(votes)) - 1e-9)
+        good = np.ones(len(votes), bool)
+        for draw in range(self.draws):
+            rng = stream.child("dnc", draw).numpy()
+            size = min(self.sample, votes.entries)
+            entries = np.sort(rng.choice(votes.entries, size, replace=False))
+            scores = outliers(votes.values[:, entries])
+            good[np.argsort(scores, kind="stable")[len(votes) - out :]] = False
+        kept = np.flatnonzero(good)
+        left = rejected(votes, kept, "dnc: an outlier where updates differ most")
+        if not len(kept):
+            return Decision(np.zeros(votes.entries, votes.values.dtype), 0.0, left)
+        return Decision(votes.only(kept).mean(), float(len(kept)), left)
+
+
+def outliers(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the squared projection of each row, centred, on the top right singular vector."""
+    centred = values.astype(np.float64) - values.mean(axis=0, dtype=np.float64)
+    left, strength, _ = np.linalg.svd(centred, full_matrices=False)
+    return (left[:, 0] * strength[0]) ** 2

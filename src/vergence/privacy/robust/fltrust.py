@@ -1,0 +1,48 @@
+"""FLTrust: updates are believed as far as they point where the server's own data points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.core.stream import Stream
+from vergence.privacy.rule import Decision, Rule
+from vergence.privacy.votes import Votes
+
+
+@dataclass(frozen=True)
+class FLTrust(Rule):
+    """Add sum_i TS_i ||g_0|| / ||g_i|| g_i / sum_i TS_i, with TS_i = max(0, cos(g_i, g_0)).
+
+    g_0 is the server's own update, trained as clients train on a few samples that it trusts
+    (`root` of `Rule.combine`). Where nobody is trusted the round adds nothing.
+
+    Source: Cao et al., "FLTrust: Byzantine-robust federated learning via trust bootstrapping",
+    NDSS 2021, Equations 2 to 4.
+    """
+
+    rooted: ClassVar[bool] = True
+
+    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+        """Weigh by trust."""
+        assert root is not None
+        length, norms = float(np.linalg.norm(root.astype(np.float64))), votes.norms()
+        along = np.array([float(np.dot(v.astype(np.float64), root)) for v in votes.values])
+        scale = np.where(norms * length > 0, norms * length, np.inf)
+        trust = np.maximum(along / scale, 0)
+        total = np.zeros(votes.entries)
+        for values, much, norm in zip(votes.values, trust, norms, strict=True):
+            if much:
+                total += (much * length / norm) * values
+        out = {
+            client: "fltrust: does not point where the server's own update points"
+            for client, much in zip(votes.clients, trust, strict=True)
+            if not much
+        }
+        if not trust.any():
+            return Decision(np.zeros(votes.entries, votes.values.dtype), 0.0, out)
+        row = (total / trust.sum()).astype(votes.values.dtype)
+        return Decision(row, float(np.count_nonzero(trust)), out)

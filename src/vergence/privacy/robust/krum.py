@@ -1,0 +1,41 @@
+"""Krum: the one update that is nearest to its neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.core.stream import Stream
+from vergence.privacy.crowd import krum_scores, rejected
+from vergence.privacy.rule import Attackers, Decision, Rule, attackers
+from vergence.privacy.votes import Votes
+
+
+@dataclass(frozen=True)
+class Krum(Rule):
+    """Add the update with the smallest sum of squared distances to its n - f - 2 nearest others.
+
+    One client's update is all the server takes from a round: where people differ, as their gaze
+    does, this costs accuracy even without attackers.
+
+    Args:
+        attackers: share of the replies that may lie; f is that share, rounded up. n >= 2 f + 3.
+
+    Source: Blanchard et al., "Machine learning with adversaries: Byzantine tolerant gradient
+    descent", NeurIPS 2017, Section 4. Ties go to the first name.
+    """
+
+    attackers: Attackers = 0.2
+
+    def fewest(self, clients: int) -> int:
+        """2 f + 2 < n."""
+        return 2 * attackers(self.attackers, clients) + 3
+
+    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+        """Choose one."""
+        scores = krum_scores(votes, attackers(self.attackers, len(votes)))
+        best = np.argmin(scores, keepdims=True)
+        out = rejected(votes, best, "krum: another update is nearer to its neighbours")
+        return Decision(votes.only(best).mean(), 1.0, out)

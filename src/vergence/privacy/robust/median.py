@@ -1,0 +1,43 @@
+"""The median of every entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.core.stream import Stream
+from vergence.privacy.order import middle
+from vergence.privacy.rule import Attackers, Decision, Rule, attackers
+from vergence.privacy.votes import Votes
+
+
+@dataclass(frozen=True)
+class Median(Rule):
+    """Add the median of every entry over those who contribute to it.
+
+    Of an even number, the mean of the two in the middle. All attackers may sit among the few who
+    share an entry, so that an entry with fewer than 2 f + 1 contributors is left as it is.
+
+    Args:
+        attackers: share of the replies that may lie; f is that share, rounded up.
+
+    Source: Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates",
+    ICML 2018, Definition 1.
+    """
+
+    attackers: Attackers = 0.2
+
+    entrywise: ClassVar[bool] = True
+
+    def fewest(self, clients: int) -> int:
+        """Honest clients must be more than attackers."""
+        return 2 * attackers(self.attackers, clients) + 1
+
+    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+        """Take the middle of every entry."""
+        row = middle(votes, np.maximum((votes.counts - 1) // 2, 0))
+        enough = votes.counts >= self.fewest(len(votes))
+        return Decision(np.where(enough, row, 0), np.where(enough, votes.counts, 0))

@@ -1,0 +1,41 @@
+"""Multi-Krum: the mean of the updates that are nearest to their neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.core.stream import Stream
+from vergence.privacy.crowd import krum_scores, rejected
+from vergence.privacy.rule import Attackers, Decision, Rule, attackers
+from vergence.privacy.votes import Votes
+
+
+@dataclass(frozen=True)
+class MultiKrum(Rule):
+    """Add the mean of the m = n - f - 2 updates with the smallest Krum scores.
+
+    Args:
+        attackers: share of the replies that may lie; f is that share, rounded up. n >= 2 f + 3.
+
+    Source: Blanchard et al., "Machine learning with adversaries: Byzantine tolerant gradient
+    descent", NeurIPS 2017, Section 4 and "Multi-Krum" of Section 6; m as in El Mhamdi et al., "The
+    hidden vulnerability of distributed learning in Byzantium", ICML 2018. Ties go to the first
+    name.
+    """
+
+    attackers: Attackers = 0.2
+
+    def fewest(self, clients: int) -> int:
+        """2 f + 2 < n."""
+        return 2 * attackers(self.attackers, clients) + 3
+
+    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+        """Choose m of them."""
+        f = attackers(self.attackers, len(votes))
+        scores = krum_scores(votes, f)
+        best = np.sort(np.argsort(scores, kind="stable")[: len(votes) - f - 2])
+        out = rejected(votes, best, "multi_krum: other updates are nearer to their neighbours")
+        return Decision(votes.only(best).mean(), float(len(best)), out)

@@ -1,0 +1,41 @@
+"""Norm bound: no update may be longer than the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from annotated_types import Gt
+from numpy.typing import NDArray
+
+from vergence.core.stream import Stream
+from vergence.privacy.rule import Decision, Rule
+from vergence.privacy.votes import Votes
+
+
+@dataclass(frozen=True)
+class NormBound(Rule):
+    """Add the mean of the updates, each shortened to the bound; per entry over contributors.
+
+    Args:
+        bound: L2 norm over all trees; None: the median norm of the round's updates, which
+            attackers can move only within the honest ones while they are fewer than half.
+
+    Source: Sun et al., "Can you really backdoor federated learning?", 2019, Section 5.
+    """
+
+    bound: Annotated[float, Gt(0)] | None = None
+
+    entrywise: ClassVar[bool] = True
+
+    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+        """Shorten and average."""
+        norms = votes.norms()
+        bound = float(np.median(norms)) if self.bound is None else self.bound
+        factor = np.minimum(1, bound / np.maximum(norms, np.finfo(float).tiny))
+        total = np.zeros(votes.entries)
+        for values, by in zip(votes.values, factor, strict=True):
+            total += by * values
+        row = (total / np.maximum(votes.counts, 1)).astype(votes.values.dtype)
+        return Decision(row, float(len(votes)) if votes.present is None else votes.counts)

@@ -1,0 +1,44 @@
+"""The mean of every entry without its highest and lowest values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.core.stream import Stream
+from vergence.privacy.order import middle
+from vergence.privacy.rule import Attackers, Decision, Rule, attackers
+from vergence.privacy.votes import Votes
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Rule):
+    """Add the mean of every entry without its f lowest and f highest values.
+
+    All attackers may sit among the few who share an entry, so that f is taken of the whole cohort,
+    and an entry with fewer than 2 f + 1 contributors is left as it is.
+
+    Args:
+        attackers: share of the replies that may lie (the paper's beta); f is that share, rounded
+            up.
+
+    Source: Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates",
+    ICML 2018, Definition 2.
+    """
+
+    attackers: Attackers = 0.2
+
+    entrywise: ClassVar[bool] = True
+
+    def fewest(self, clients: int) -> int:
+        """One value must be left."""
+        return 2 * attackers(self.attackers, clients) + 1
+
+    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+        """Cut f values at both ends of every entry."""
+        row = middle(votes, attackers(self.attackers, len(votes)))
+        enough = votes.counts >= self.fewest(len(votes))
+        return Decision(np.where(enough, row, 0), np.where(enough, votes.counts, 0))
