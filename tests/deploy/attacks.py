@@ -272,10 +272,11 @@ def old_server(deployment: Deployment) -> Iterator[Row]:
 
 def paced(deployment: Deployment, count: int) -> list[float]:
     """Return the seconds of the next rounds that begin from now on."""
-    seen, ends = deployment.rounds(), []
+    seen, ends, latest = deployment.rounds(), [], time.monotonic() + PATIENCE
     while len(ends) <= count:
+        assert time.monotonic() < latest, f"no round ends: {deployment.events()[-500:]}"
         if (now := deployment.rounds()) > seen:
-            seen = now
+            seen, latest = now, time.monotonic() + PATIENCE
             ends.append(time.monotonic())
         time.sleep(0.02)
     return [after - before for before, after in pairwise(ends)]

@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,6 +30,8 @@ HELLO = bytes.fromhex("160301020001")
 """How a TLS handshake begins."""
 CALL = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nx: "
 """How a request begins."""
+READY = 30.0
+"""Seconds after which slow sockets count as open, though some are not: a server may be gone."""
 
 
 def careless() -> ssl.SSLContext:
@@ -168,7 +171,7 @@ class Slow:
                     self.open -= 1
                     self.closed += 1
                     write.transport.abort()
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.5)
 
     async def serve(self) -> None:
         """Obey the lines of standard input; tell when all are open, and how many were closed."""
@@ -182,7 +185,8 @@ class Slow:
                 for number in range(self.count):
                     self.tasks.append(asyncio.create_task(self.one(number)))
                     await asyncio.sleep(0.002)
-                while self.open < 0.95 * self.count:
+                end = time.monotonic() + READY
+                while self.open < 0.95 * self.count and time.monotonic() < end:
                     await asyncio.sleep(0.1)
             else:
                 for task in self.tasks:

@@ -170,6 +170,8 @@ class Files:
         self.places = {"checkpoints": state / "checkpoint.json",
                        "server states": state / files["server"][0],
                        "journals": state / files["clients"][0]}  # fmt: skip
+        for kind, (first, *_) in self.honest.items():  # what type hints mean is looked up once
+            self.read(kind, first)
 
     def mutant(self, kind: str, draw: random.Random) -> bytes:
         """Return a file of this kind that went wrong."""

@@ -132,8 +132,10 @@ def whole(errand: Errand, beside: bytes, limit: float) -> Errand:
     """Return an errand with the trees that came beside it.
 
     Raises:
-        StateError: they are others than it names.
+        StateError: they are others than it names, or it is no sound errand.
     """
+    if not sound(errand):
+        raise StateError("this errand asks for nothing that can be done")
     if not errand.beside and not beside:
         return errand
     trees, message = unpack(beside, limit=limit) if beside else {}, errand.message

@@ -35,7 +35,7 @@ ENVIRONMENT = {
 KEY, KEYS = "VERGENCE_LINK_KEY", "VERGENCE_LINK_KEYS"
 """Environment variables that hand the link the key to its gate (arguments can be read by all), and
 where the keys of nodes lie."""
-BEAT = 10
+BEAT = 15
 """Seconds between two signs of life: after two of them without, the link takes a node for gone."""
 REFUSED = "refused: "
 """How a node's log says that the gate did not let it in; the reason follows."""

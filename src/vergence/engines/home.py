@@ -17,7 +17,7 @@ from typing import Any
 from vergence.core.state import UNREADABLE, digest, plain, quick_digest, unpack
 from vergence.core.wire import Sum, encode
 from vergence.engines.desk import Desk
-from vergence.engines.errand import Errand, file_of, framed, is_file_of, most, sound, steps, whole
+from vergence.engines.errand import Errand, file_of, framed, is_file_of, most, steps, whole
 from vergence.engines.job import Call, Job
 from vergence.engines.store import Unsaved, saving, write_whole
 from vergence.engines.turn import Order
@@ -118,10 +118,10 @@ class Home:
             StateError: it may not.
         """
         verbs = self.desk.worker.method.exposure
-        unknown = errand.kind == "turn" and sound(errand) and any(
+        unknown = errand.kind == "turn" and any(
             message.verb not in verbs for message in (errand.message, *errand.then)
         )  # fmt: skip
-        if unknown or not sound(errand):
+        if unknown:
             raise StateError(f"this errand asks '{self.client}' for nothing that can be done")
         for word in (errand.kind, *(message.verb for message in (errand.message, *errand.then))):
             if word in self.barred:
