@@ -28,7 +28,7 @@ from vergence.engines.store import Folder
 
 RATES = (0.3, 0.5, 0.7)
 LABEL = "fedcpf"
-WHOLE = 400.0
+WHOLE = 900.0
 """Seconds that a few rounds may take at most."""
 
 

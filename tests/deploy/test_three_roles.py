@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import pytest
@@ -161,8 +162,11 @@ def test_nobody_may_ask_a_client_for_what_the_other_server_alone_may_see(tmp_pat
     main = Box(out / MAIN / "box", out / MAIN / "peers" / "p00.box", "p00")
     for asked in (replace(train, message=Message("release")), replace(train, kind="evaluate")):
         box = main.close(pack(asked), f"{run} splitfed 0 errand")
-        with pytest.raises(StateError, match="is not for who asks"):
+        with pytest.raises(StateError, match="did not do what the main server asked"):
             end.work({**note, "kind": "closed"}, box)
+    said = (out / "clients" / "p00" / "events.log").read_text()
+    assert "'release' is not for who asks" in said
+    assert "'evaluate' is not for who asks" in said
 
 
 def test_a_main_server_needs_somebody_to_serve(tmp_path):
@@ -174,7 +178,45 @@ def test_a_main_server_needs_somebody_to_serve(tmp_path):
 
 def test_only_a_client_of_a_main_server_takes_closed_errands(tmp_path):
     out = deployed(tmp_path)
-    (out / "clients" / "p00" / "main.box").unlink()
-    end = Answering(out / "clients" / "p00", settings(out / "clients" / "p00", ClientSide))
+    folder = out / "clients" / "p00"
+    side = settings(folder, ClientSide)
+    note = {"run": "r", "label": "splitfed", "seed": 0, "kind": "closed", "beside": 0}
     with pytest.raises(StateError, match="has no main server"):
-        end.work({"kind": "closed", "beside": 0}, b"")
+        Answering(folder, replace(side, main=False)).work(note, b"")
+    (folder / "main.box").unlink()
+    with pytest.raises(StateError, match="no pair of box keys"):
+        Answering(folder, side).work(note, b"")
+
+
+@pytest.fixture
+def meeting(tmp_path):
+    """Give a client, the main server's box for it, what it is offered, and a request's note."""
+    out = deployed(tmp_path)
+    folder, run = out / "clients" / "p00", settings(out / "server", ServerSide).run
+    end = Answering(folder, settings(folder, ClientSide))
+    method, task = end.experiment.methods["splitfed"], end.experiment.task(0)
+    box = Box(out / MAIN / "box", out / MAIN / "peers" / "p00.box", "p00")
+    note = {"run": run, "label": "splitfed", "seed": 0, "kind": "closed", "beside": 0}
+    close = partial(box.close, about=f"{run} splitfed 0 errand")
+    return end, lambda errand: close(pack(errand)), method.offer(method.server(task), "p00"), note
+
+
+def test_a_main_server_has_no_say_in_a_clients_layers(meeting):
+    """It could send layers that let data through as they are."""
+    end, close, front, note = meeting
+    with pytest.raises(StateError, match="did not do what the main server asked"):
+        end.work(note, close(Errand("turn", "p00", Message("train", front), "0.1.1")))
+    assert "has no say in its layers" in (end.folder / "events.log").read_text()
+
+
+def test_an_answer_to_the_main_server_is_not_given_to_the_aggregator(meeting, monkeypatch):
+    """Even if the aggregator finds an errand with the same short digest."""
+    monkeypatch.setattr("vergence.engines.home.quick_digest", lambda *_: "0" * 32)
+    end, close, front, note = meeting
+    beside = pack(dict(front))
+    asked = Errand("turn", "p00", Message("train"), "0.1.1", beside=("front",))
+    answer = end.work({**note, "beside": len(beside)}, beside + close(asked))
+    assert end.work({**note, "beside": len(beside)}, beside + close(asked)) != answer  # new boxes
+    for curious in (asked, replace(asked, kind="evaluate"), replace(asked, kind="digest")):
+        with pytest.raises(StateError):
+            end.work({**note, "kind": "errand"}, pack(replace(curious, beside=())))

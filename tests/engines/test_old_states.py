@@ -75,13 +75,13 @@ def lived(method, path, line, **plan):
 
 
 def test_rounds_that_came_to_nothing_leave_nothing_behind(tmp_path):
-    """50 rounds, half of the turns lost, 8 servers: the state that counts, a new one, an answer."""
+    """50 rounds, half the turns lost, 8 servers: the state that counts, a new one, an answer."""
     method, kills = build("fedcpf"), range(10, 170, 20)
     line = Rough(method, tmp_path / "homes", lost=0.5, kills=kills)
     lived(method, tmp_path, line, rounds=50)
     lost = [r for r in table(tmp_path / "server", "turns.csv") if r["status"].startswith("lost")]
     assert len(lost) > 70
-    assert max(line.most.values()) <= 4
+    assert max(line.most.values()) <= 5
 
 
 @pytest.mark.parametrize(("name", "every", "seed"), [

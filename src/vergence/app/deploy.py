@@ -79,6 +79,10 @@ def init(
     if main and not any(method.served for method in experiment.methods.values()):
         raise ConfigError("--main-server: no method of this experiment cuts its network; leave it "
                           "out, or use splitfed")  # fmt: skip
+    handing = [label for label, method in experiment.methods.items() if method.hands_on]
+    if main and handing:
+        raise ConfigError(f"--main-server: method '{handing[0]}' hands clients' layers on by "
+                          "way of the main server, which must not have them")  # fmt: skip
     if main and MAIN in clients:
         raise ConfigError(f"a client cannot be called '{MAIN}' beside a main server")
     if out.exists() and any(out.iterdir()):
@@ -92,7 +96,7 @@ def init(
             folder = out / "clients" / client
             make_node_key(folder / "node", server / "keys" / f"{client}.pub")
             shutil.copy(server / "ca.crt", folder / "ca.crt")
-            folders.write_settings(folder, ClientSide(client, address, client))
+            folders.write_settings(folder, ClientSide(client, address, client, main=main))
             write_toml(folder / EXPERIMENT, experiment.table)
         if main:
             make_main(out, clients, address, experiment.table)
@@ -104,6 +108,8 @@ def init(
             "                 vergence deploy join NAME --data FOLDER\n"
             + (
                 "main/            goes to the main server's machine: vergence deploy join main\n"
+                "Whoever has main/ or clients/ reads what server/ must not: make all this on a\n"
+                "machine of its own, and delete both there.\n"
                 if main
                 else ""
             )
@@ -262,6 +268,10 @@ def serve(folder: Path, out: Console, insecure: bool = False) -> None:
             for public in [p for p in numbers if not p.exists()]:
                 control.expel(numbers.pop(public))
                 folders.tell(folder, f"'{public.stem}' is revoked", "revoked", client=public.stem)
+            for name in home.children:
+                if home.ended(name):
+                    raise PartialRun(f"the {name} process ended: {line_of(home.last(name))}; "
+                                     "`vergence deploy serve` goes on")  # fmt: skip
             state, detail = control.state(run)
             if state == "finished":
                 show(tail, out)
@@ -269,10 +279,6 @@ def serve(folder: Path, out: Console, insecure: bool = False) -> None:
                     raise PartialRun(f"the run stopped ({detail[:200]}); {folder / 'log'} says "
                                      "more; `vergence deploy serve` goes on")  # fmt: skip
                 return
-            for name in home.children:
-                if home.ended(name):
-                    raise PartialRun(f"the {name} process ended: {line_of(home.last(name))}; "
-                                     "`vergence deploy serve` goes on")  # fmt: skip
             time.sleep(1.0)
 
 

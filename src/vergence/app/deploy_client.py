@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vergence.app.deploy_end import End
-from vergence.app.deploy_folder import ClientSide
+from vergence.app.deploy_folder import ClientSide, tell
 from vergence.app.deploy_keys import BOX, Box
 from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.engines.home import Home
-from vergence.errors import DataError, StateError
+from vergence.errors import DataError, StateError, VergenceError
 
 
 class Answering(End):
@@ -22,7 +22,6 @@ class Answering(End):
 
     def __init__(self, folder: Path, side: ClientSide) -> None:
         super().__init__(folder, side)
-        self.mains = folder / "main.box"
         self.federation = self.own()
         self.samples = len(self.federation.people[side.client].train)
 
@@ -45,21 +44,28 @@ class Answering(End):
         """Carry out an errand, or one that the main server closed for this client alone."""
         match note["kind"]:
             case "errand":
-                return self.home(note, self.not_for_the_server).answer(body)
+                return self.home(note, closed=False).answer(body)
             case "closed":
                 return self.closed(note, body)
         return super().work(note, body)
 
-    def home(self, note: Mapping[str, Any], barred: Callable[[Method], Sequence[str]]) -> Home:
-        """Return the place of one run's states and turns, for somebody who may not ask for all."""
+    def home(self, note: Mapping[str, Any], closed: bool) -> Home:
+        """Return the place of one run's states and turns, for one of those who may ask."""
         desk = self.desk(note, self.federation, self.folder / "state")
-        return Home(desk, self.side.client, desk.shelf.folder,
-                    every=self.experiment.plan.checkpoint_every,
-                    barred=barred(desk.worker.method))  # fmt: skip
+        worker, every = desk.worker, self.experiment.plan.checkpoint_every
+        if not closed:
+            barred = self.not_for_the_server(worker.method)
+            return Home(desk, self.side.client, desk.shelf.folder, every=every, barred=barred)
+        offered = worker.method.offer(worker.method.server(worker.task), self.side.client)
+        return Home(
+            desk, self.side.client, desk.shelf.folder, every=every,
+            barred=not_for_a_main_server(worker.method), apart=frozenset(offered),
+            channel="closed",
+        )  # fmt: skip
 
     def not_for_the_server(self, method: Method) -> Sequence[str]:
         """Return the verbs that show data, where there is a main server for them."""
-        if not (method.served and self.mains.is_file()):
+        if not (method.served and self.side.main):
             return ()
         return [verb for verb, exposed in method.exposure.items() if exposed.raw]
 
@@ -67,18 +73,23 @@ class Answering(End):
         """Carry out what the main server asks; the server sees neither that nor the answer.
 
         Raises:
-            StateError: there is no main server, or it is not from it.
+            StateError: there is no main server, it is not from it, or it cannot be done.
         """
-        if not self.mains.is_file():
+        if not self.side.main:
             raise StateError("this deployment has no main server")
         length = note["beside"]
         if type(length) is not int or not 0 <= length <= len(body):
             raise StateError("it does not say what goes beside it")
         beside, errand = body[:length], body[length:]
-        box = Box(self.folder / BOX, self.mains, self.side.client)
+        box = Box(self.folder / BOX, self.folder / "main.box", self.side.client)
         about = about_of(note)
         opened = box.open(errand, f"{about} errand")
-        answer = self.home(note, not_for_a_main_server).answer(opened, beside)
+        try:
+            answer = self.home(note, closed=True).answer(opened, beside)
+        except VergenceError as error:  # what it says is not for the server between the two
+            tell(self.folder, f"an errand of the main server: {error}", "error")
+            raise StateError("this client did not do what the main server asked; its events.log "
+                             "says why") from None  # fmt: skip
         return box.close(answer, f"{about} answer to {hashlib.sha256(errand).hexdigest()}")
 
 

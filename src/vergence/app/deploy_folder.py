@@ -69,7 +69,8 @@ class ServerSide:
 class ClientSide:
     """What a client's folder says: whose data it has (`person`), and where (`data`).
 
-    A main server's folder is as a client's without data; it `serves`.
+    A main server's folder is as a client's without data; it `serves`. A client with `main` beside
+    its server shows data to the main server alone.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -78,6 +79,7 @@ class ClientSide:
     person: str = ""
     data: str | None = None
     serves: bool = False
+    main: bool = False
 
 
 def settings(folder: Path, kind: type[T]) -> T:
@@ -131,7 +133,8 @@ def tell(folder: Path, line: str, event: str = "note", **about: Any) -> None:
 
     `about` says whom or what it concerns: client, round, seed, label.
     """
-    now, text = datetime.now().astimezone(), " ".join(line.split())
+    words = " ".join(line.split())  # from elsewhere, perhaps: nothing that steers a terminal
+    now, text = datetime.now().astimezone(), "".join(c if c.isprintable() else "?" for c in words)
     record = {"time": now.isoformat(timespec="milliseconds"), "level": LEVELS.get(event, "info"),
               "event": event, **about, "text": text}  # fmt: skip
     lines = {EVENTS: f"{now:%Y-%m-%d %H:%M:%S} {text}", RECORDS: json.dumps(record)}

@@ -5,8 +5,16 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import (
+    Client,
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+)
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,13 +58,16 @@ class Serving(End):
     def listen(self, secret: Path) -> NoReturn:
         """Answer whoever has this folder's secret, until this process ends."""
         key = secret.read_bytes()
-        with Listener(place(key), "AF_UNIX", backlog=64, authkey=key) as listener:
-            while True:
+        with Listener(place(key), "AF_UNIX", backlog=64) as listener:
+            while True:  # whoever connects proves in a thread of its own that it knows the secret
                 connection = listener.accept()
-                threading.Thread(target=self._one, args=(connection,), daemon=True).start()
+                arguments = (connection, key)
+                threading.Thread(target=self._one, args=arguments, daemon=True).start()
 
-    def _one(self, connection: Connection) -> None:
-        with connection:
+    def _one(self, connection: Connection, key: bytes) -> None:
+        with suppress(OSError, EOFError, AuthenticationError), connection:
+            deliver_challenge(connection, key)
+            answer_challenge(connection, key)
             connection.send_bytes(self.answer(connection.recv_bytes()))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vergence.errors import PartialRun
@@ -32,4 +32,5 @@ def replacing(path: Path) -> Iterator[Path]:
             f"cannot write {path}: {reason}; free some space or choose another place"
         ) from error
     finally:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk refuses to remove what is not there
+            scratch.unlink(missing_ok=True)

@@ -78,6 +78,8 @@ class Method(ABC, Generic[S, C]):
     """True: one site owns everybody's data (the data centre the others are compared with)."""
     served: ClassVar[bool] = False
     """True: clients are served batch by batch, on the CPU, in the numbers the method says."""
+    hands_on: ClassVar[bool] = False
+    """True: whoever serves hands clients' layers from one to the next, and so has them."""
 
     def __post_init__(self) -> None:
         check_ranges(self, type(self).__module__.rpartition(".")[2])

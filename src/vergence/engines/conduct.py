@@ -194,9 +194,10 @@ class _Conductor:
 
     def run(self, records: Sequence[type]) -> Outcome:
         seed, rounds = self.task.seed, self.plan.rounds
-        progress = self.folder.load(seed, (*records, Agenda, Message))
+        fresh = self.method.server(self.task)
+        progress = self.folder.load(seed, (*records, Agenda, Message), fresh)
         if progress is None:
-            server, start = self.method.server(self.task), 0
+            server, start = fresh, 0
             if self.method.pooled:
                 self.record_uploads()
             self.simulator.begin("setup")

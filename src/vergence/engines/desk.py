@@ -68,7 +68,8 @@ class Desk:
 
     def kept(self, call: Call) -> Kept:
         """Return what the client keeps; one that never took part starts fresh."""
-        return self.kept_fresh() if call.file is None else self.shelf.read(call.file)
+        fresh = self.kept_fresh()
+        return fresh if call.file is None else self.shelf.read(call.file, fresh.state)
 
     def kept_fresh(self) -> Kept:
         """Return what a client keeps that never took part."""

@@ -132,16 +132,19 @@ def whole(errand: Errand, beside: bytes, limit: float) -> Errand:
     """Return an errand with the trees that came beside it.
 
     Raises:
-        StateError: they are others than it names, or it is no sound errand.
+        StateError: they are others than it names.
     """
-    if not sound(errand):
-        raise StateError("this errand asks for nothing that can be done")
     if not errand.beside and not beside:
         return errand
     trees, message = unpack(beside, limit=limit) if beside else {}, errand.message
     if not isinstance(trees, dict) or sorted(trees) != sorted(errand.beside):
         raise StateError("the trees beside this errand are not those that it names")
     return replace(errand, message=replace(message, trees={**message.trees, **trees}))
+
+
+def inside(errand: Errand) -> set[str]:
+    """Return the names of the trees that an errand itself brings."""
+    return {name for message in (errand.message, *errand.then) for name in message.trees}
 
 
 def sound(errand: Errand) -> bool:

@@ -132,7 +132,7 @@ class GridLine:
                     raise Gone
         finally:
             self.waiting.pop(number, None)
-        raise Lost(f"no answer in {seconds:g} s")
+        raise Lost(f"no answer in {seconds:.3g} s")
 
     def _body(self, reply: Any) -> bytes:
         from flwr.common.constant import ErrorCode

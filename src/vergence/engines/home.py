@@ -7,9 +7,10 @@ errand tells which of them counted. The same errand again gets the stored answer
 
 from __future__ import annotations
 
+import fcntl
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,17 @@ from typing import Any
 from vergence.core.state import UNREADABLE, digest, plain, quick_digest, unpack
 from vergence.core.wire import Sum, encode
 from vergence.engines.desk import Desk
-from vergence.engines.errand import Errand, file_of, framed, is_file_of, most, steps, whole
+from vergence.engines.errand import (
+    Errand,
+    file_of,
+    framed,
+    inside,
+    is_file_of,
+    most,
+    sound,
+    steps,
+    whole,
+)
 from vergence.engines.job import Call, Job
 from vergence.engines.store import Unsaved, saving, write_whole
 from vergence.engines.turn import Order
@@ -29,16 +40,17 @@ class Home:
 
     `every` is how many rounds lie between two checkpoints of the server. Where it is known, states
     go that no checkpoint names any more, whether or not a server remembers them. `barred` are kinds
-    of errands and verbs that whoever asks has no right to.
+    of errands and verbs that whoever asks has no right to; `apart` are trees that another hand has
+    to bring. Answers are stored by `channel`: who asks on one never gets those to another.
     """
 
     def __init__(
         self, desk: Desk, client: str, folder: Path, limit: int | None = None, every: int = 0,
-        barred: Sequence[str] = (),
+        barred: Sequence[str] = (), apart: frozenset[str] = frozenset(), channel: str = "open",
     ) -> None:  # fmt: skip
         self.desk, self.client, self.folder = desk, client, folder
         self.limit = most(desk) if limit is None else limit
-        self.every, self.barred = every, barred
+        self.every, self.barred, self.apart, self.channel = every, barred, apart, channel
 
     def answer(self, data: bytes, beside: bytes = b"") -> bytes:
         """Carry out an errand, or return the stored answer to the same turn.
@@ -55,17 +67,39 @@ class Home:
         errand = unpack(data, Errand, limit=self.limit)
         if not isinstance(errand, Errand) or errand.client != self.client:
             raise StateError(f"this errand is not for '{self.client}'")
+        if not sound(errand):
+            raise StateError("this errand asks for nothing that can be done")
+        if self.apart and (set(errand.beside) - self.apart or self.apart & inside(errand)):
+            raise StateError(f"who asks '{self.client}' has no say in its layers")
         errand = whole(errand, beside, self.limit)
+        with self._alone():
+            return self._once(errand, quick_digest(data), digest(data, beside))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let one process at a time work here: an errand may be sent again while it is done."""
+        try:
+            file = (self.folder / ".turn").open("a")
+        except OSError:  # a disk that may only be read: nothing will be written
+            yield
+            return
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _once(self, errand: Errand, key: str, sha: str) -> bytes:
+        """Carry out an errand, unless it is the turn whose answer is stored."""
         named = self._named(errand)
-        stored, key = self.folder / "answer", quick_digest(data)
-        if stored.exists() and (kept := stored.read_bytes()).startswith(key.encode()):
-            answer = kept[len(key) :]
+        stored, mark = self.folder / f"answer.{self.channel}", sha.encode()
+        turn = errand.kind == "turn"
+        if turn and stored.exists() and (kept := stored.read_bytes()).startswith(mark):
+            answer = kept[len(mark) :]
         else:
             try:
                 answer = self._answered(errand, key)
-                if errand.kind == "turn":
+                if turn:
                     with saving(self.folder):
-                        write_whole(stored, key.encode(), answer)
+                        write_whole(stored, mark, answer)
             except Unsaved as error:
                 raise StateError(
                     f"'{self.client}' cannot save: {error.reason}; {error.mend} in {self.folder}, "

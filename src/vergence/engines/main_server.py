@@ -178,6 +178,8 @@ class MainServer:
 
     def ask(self, client: str, errand: bytes) -> bytes:
         """Ask a client by way of the talk in whose thread this is, closed for everybody else."""
+        if self.busy.get(client) is not self.here.talk:  # nor may it name files of the next talk
+            raise Lost("the aggregator began anew")
         closed, beside = self.close(client, errand), self.remote.beside[client]
         return self.open(client, self.here.talk.ask(client, closed, beside))
 

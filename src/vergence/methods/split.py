@@ -29,6 +29,7 @@ class Split(Splitting[Parts, Half]):
     through a round, and each client's for its own turn.
     """
 
+    hands_on: ClassVar[bool] = True
     exposure: ClassVar[Mapping[str, Exposed]] = {
         "train": Splitting.exposure["train"],
         "hand_over": Exposed("each", trees=("front",), metrics=(), down=()),
