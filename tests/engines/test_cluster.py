@@ -222,8 +222,11 @@ class TestEnds:
         monkeypatch.setenv("PYTHONPATH", ROOTS)
         said = tmp_path / "said"
         with said.open("w") as log:
-            driver = subprocess.Popen([sys.executable, str(script), str(run), str(rounds)],
-                                      stdout=log, stderr=log)  # fmt: skip
+            driver = subprocess.Popen(
+                [sys.executable, str(script), str(run), str(rounds)], stdout=log, stderr=log,
+                # Whoever started the tests in the background ignores it, and so would this.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )  # fmt: skip
         try:
             wait_for(lambda: (run / "turns.csv").exists() and len(table(run, "turns.csv")) > 8)
             others = [driver.pid, *below(driver.pid)]
