@@ -45,6 +45,17 @@ if TYPE_CHECKING:
     from vergence.app.config import Experiment
 
 PROCESSES = "vergence.engines.flower_processes"
+README = """\
+server/          stays here, or goes to {host}: vergence deploy serve server
+clients/NAME/    goes to NAME's machine, and nowhere else (it holds a private key):
+                 vergence deploy join NAME --data FOLDER
+Delete clients/ here once every folder is where it belongs.
+"""
+README_MAIN = """\
+main/            goes to the main server's machine: vergence deploy join main
+Whoever has main/ or clients/ reads what server/ must not: make all this on a
+machine of its own, and delete both there.
+"""
 STARTS = 90.0
 """Seconds within which a link must be up."""
 
@@ -58,14 +69,45 @@ def init(
         ConfigError: the experiment cannot be deployed, or an argument is unusable.
         StateError: the directory holds something.
     """
-    from vergence.app.config import method_tables
-    from vergence.app.deploy_end import deployable
-    from vergence.app.deploy_keys import make_certificates, make_node_key
+    from vergence.app.deploy_keys import BOX, make_box_key, make_certificates
     from vergence.app.results import write_toml
     from vergence.engines.store import saving
 
     needed()
     host, _ = parted(address)
+    fit_to_deploy(experiment, clients, main)
+    if out.exists() and any(out.iterdir()):
+        raise StateError(f"{out} is not empty; choose another --out")
+    server, run, table = out / "server", secrets.token_hex(8), experiment.table
+    with saving(out):
+        (server / "keys").mkdir(parents=True, mode=0o700)
+        make_certificates(server, host)
+        for client in clients:
+            made = ClientSide(client, address, client, main=main)
+            make_end(out, out / "clients" / client, made, table)
+        if main:
+            make_end(out, out / MAIN, ClientSide(MAIN, address, serves=True), table)
+            peers, public = out / MAIN / "peers", server / "main.box"
+            peers.mkdir(mode=0o700)
+            make_box_key(out / MAIN / BOX, public)
+            for client in clients:
+                make_box_key(out / "clients" / client / BOX, peers / f"{client}.box")
+                shutil.copy(public, out / "clients" / client / "main.box")
+            public.unlink()
+        folders.write_settings(server, ServerSide(tuple(clients), address, run, main=main))
+        write_toml(server / EXPERIMENT, table)
+        (out / "README.txt").write_text(README.format(host=host) + (README_MAIN if main else ""))
+
+
+def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) -> None:
+    """Refuse what cannot be deployed, and names that cannot be clients'.
+
+    Raises:
+        ConfigError: says which, and what to do.
+    """
+    from vergence.app.config import method_tables
+    from vergence.app.deploy_end import deployable
+
     for client in clients:
         if not client.replace("_", "").replace("-", "").isalnum():
             raise ConfigError(f"a client's name must be letters, digits, _ and -; got '{client}'")
@@ -76,63 +118,28 @@ def init(
             raise ConfigError(f"method '{table['name']}' is a file on this machine; put it into "
                               "the package that all machines install")  # fmt: skip
     deployable(experiment)
-    if main and not any(method.served for method in experiment.methods.values()):
+    if not main:
+        return
+    if not any(method.served for method in experiment.methods.values()):
         raise ConfigError("--main-server: no method of this experiment cuts its network; leave it "
                           "out, or use splitfed")  # fmt: skip
     handing = [label for label, method in experiment.methods.items() if method.hands_on]
-    if main and handing:
+    if handing:
         raise ConfigError(f"--main-server: method '{handing[0]}' hands clients' layers on by "
                           "way of the main server, which must not have them")  # fmt: skip
-    if main and MAIN in clients:
+    if MAIN in clients:
         raise ConfigError(f"a client cannot be called '{MAIN}' beside a main server")
-    if out.exists() and any(out.iterdir()):
-        raise StateError(f"{out} is not empty; choose another --out")
-    server, run = out / "server", secrets.token_hex(8)
-    with saving(out):
-        for folder in (server / "keys", *(out / "clients" / client for client in clients)):
-            folder.mkdir(parents=True, mode=0o700)
-        make_certificates(server, host)
-        for client in clients:
-            folder = out / "clients" / client
-            make_node_key(folder / "node", server / "keys" / f"{client}.pub")
-            shutil.copy(server / "ca.crt", folder / "ca.crt")
-            folders.write_settings(folder, ClientSide(client, address, client, main=main))
-            write_toml(folder / EXPERIMENT, experiment.table)
-        if main:
-            make_main(out, clients, address, experiment.table)
-        folders.write_settings(server, ServerSide(tuple(clients), address, run, main=main))
-        write_toml(server / EXPERIMENT, experiment.table)
-        (out / "README.txt").write_text(
-            f"server/          stays here, or goes to {host}: vergence deploy serve server\n"
-            "clients/NAME/    goes to NAME's machine, and nowhere else (it holds a private key):\n"
-            "                 vergence deploy join NAME --data FOLDER\n"
-            + (
-                "main/            goes to the main server's machine: vergence deploy join main\n"
-                "Whoever has main/ or clients/ reads what server/ must not: make all this on a\n"
-                "machine of its own, and delete both there.\n"
-                if main
-                else ""
-            )
-            + "Delete clients/ here once every folder is where it belongs.\n"
-        )
 
 
-def make_main(out: Path, clients: Sequence[str], address: str, table: Mapping[str, Any]) -> None:
-    """Write a main server's folder, and into everybody's the keys to each other's boxes."""
-    from vergence.app.deploy_keys import BOX, make_box_key, make_node_key
+def make_end(out: Path, folder: Path, side: ClientSide, table: Mapping[str, Any]) -> None:
+    """Write the folder of an end that joins: its key, whom it believes, settings, experiment."""
+    from vergence.app.deploy_keys import make_node_key
     from vergence.app.results import write_toml
 
-    folder = out / MAIN
-    (folder / "peers").mkdir(parents=True, mode=0o700)
-    make_node_key(folder / "node", out / "server" / "keys" / f"{MAIN}.pub")
+    folder.mkdir(parents=True, mode=0o700)
+    make_node_key(folder / "node", out / "server" / "keys" / f"{side.client}.pub")
     shutil.copy(out / "server" / "ca.crt", folder / "ca.crt")
-    make_box_key(folder / BOX, folder / "main.box")
-    for client in clients:
-        theirs = out / "clients" / client
-        make_box_key(theirs / BOX, folder / "peers" / f"{client}.box")
-        shutil.copy(folder / "main.box", theirs / "main.box")
-    (folder / "main.box").unlink()
-    folders.write_settings(folder, ClientSide(MAIN, address, serves=True))
+    folders.write_settings(folder, side)
     write_toml(folder / EXPERIMENT, dict(table))
 
 

@@ -31,7 +31,6 @@ from vergence.engines.desk import owned
 from vergence.engines.errand import file_of
 from vergence.engines.job import Receipt, Result
 from vergence.engines.journal import Filed
-from vergence.engines.manifest import MEND, alike, fits
 from vergence.engines.shelf import Kept, Shelf
 from vergence.engines.source import code_digest
 from vergence.engines.turn import Worker
@@ -86,10 +85,7 @@ class Satchel(Shelf):
             StateError: it is damaged, or no state of this run's clients.
         """
         kept = unpack(self.came[file].tobytes(), Kept, *self.records)
-        sound = fits(kept, Kept) and fits(kept.state, self.records[-1])
-        if not sound or not alike(kept.state, fresh):
-            raise StateError(f"{file} holds no client's state of this run; {MEND}")
-        return kept
+        return self.genuine(kept, file, fresh)
 
     def write(
         self, client: str, stamp: str, packed: Packed, share: float | None, spare: str | None = None

@@ -56,9 +56,17 @@ class Shelf:
         except StateError as error:
             where = "" if str(path) in str(error) else f"{path}: "
             raise StateError(f"{where}{error}; {MEND}") from None
+        return self.genuine(kept, path, fresh)
+
+    def genuine(self, kept: Any, where: object, fresh: Any) -> Kept:
+        """Return what was read, if it is a client's state and lies as a `fresh` one does.
+
+        Raises:
+            StateError: it is not.
+        """
         sound = fits(kept, Kept) and fits(kept.state, self.records[-1])
         if not sound or not alike(kept.state, fresh):
-            raise StateError(f"{path} holds no client's state of this run; {MEND}")
+            raise StateError(f"{where} holds no client's state of this run; {MEND}")
         return kept
 
     def write(
