@@ -6,7 +6,7 @@ import io
 import pytest
 
 from tests.app.commands import ONE, run, vergence, write
-from vergence.app.config import names
+from vergence.app.binding import names
 from vergence.core.method import Method
 from vergence.core.site import Dataset
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.engines.toys import CHAIN
-from vergence.app.config import find, names
+from vergence.app.binding import find, names
 from vergence.core.conversation import Attend, Attended, Request
 from vergence.core.fitting import Local
 from vergence.core.mask import Mask

@@ -45,6 +45,8 @@ def test_init_writes_what_each_end_needs_and_no_more(made):
     assert client == {"ca.crt", "node", "deploy.toml", "experiment.toml"}
     for secret in ("server/server.key", "clients/p00/node", "clients/p01/node"):
         assert stat.S_IMODE((made / secret).stat().st_mode) == 0o600
+    for folder in ("server", "server/keys", "clients/p00", "clients/p01"):
+        assert stat.S_IMODE((made / folder).stat().st_mode) == 0o700
     assert settings(made / "server", ServerSide).clients == ("p00", "p01")
     assert settings(made / "clients" / "p01", ClientSide).person == "p01"
 

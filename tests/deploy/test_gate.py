@@ -5,6 +5,7 @@ import base64
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from vergence.engines import gate as gates
 from vergence.engines.gate import REASON, Gate, Refusals
@@ -42,14 +43,16 @@ def ask(gate, path="/v1/fleet/pull-messages", host="10.0.0.7", kind="http", **he
     async def send(message):
         found.append(message)
 
-    shown = [(k.replace("_", "-").encode(), v.encode()) for k, v in named.items() if v is not None]
+    shown = [(name.strip("_").replace("_", "-").encode(), value.encode())
+             for name, value in named.items() if value is not None]  # fmt: skip
     scope = {"type": kind, "path": path, "headers": shown, "client": (host, 1)}
     asyncio.run(gate(scope, None, send))
     return found[0]["status"], dict(found[0]["headers"]).get(REASON.encode(), b"").decode()
 
 
-def signed(sign="s1", at=timedelta(0), key=PUBLIC):
-    return {"flwr_public_key": base64.b64encode(key).decode(), "flwr_signature": sign,
+def signed(r=1, s=1, at=timedelta(0), key=PUBLIC):
+    return {"flwr_public_key": base64.b64encode(key).decode(),
+            "flwr_signature": base64.b64encode(encode_dss_signature(r, s)).decode(),
             "flwr_timestamp": (datetime.now(UTC) + at).isoformat()}  # fmt: skip
 
 
@@ -57,8 +60,25 @@ def test_a_known_key_passes_once_per_signature(gate):
     first = signed()
     assert ask(gate, **first) == (200, "")
     assert ask(gate, **first) == (401, "a request of 'anna' that came before: a replay")
-    assert ask(gate, **signed("s2")) == (200, "")
+    assert ask(gate, **signed(2)) == (200, "")
     assert gate.app.served == 2
+
+
+def test_the_other_signature_that_anybody_can_make_of_one_is_a_replay(gate):
+    """(r, n - s) is as genuine as (r, s)."""
+    first = signed(r=7, s=5)
+    assert ask(gate, **first) == (200, "")
+    other = {**first, "flwr_signature": signed(r=7, s=11)["flwr_signature"]}
+    assert ask(gate, **other) == (401, "a request of 'anna' that came before: a replay")
+
+
+@pytest.mark.parametrize("header", ["flwr_public_key", "flwr_timestamp", "flwr_signature",
+                                    "content_length"])  # fmt: skip
+def test_no_header_that_counts_comes_twice(gate, header):
+    """Else the gate would read one of them, and Flower the other."""
+    named = {"content_length": "3", **signed()}
+    twice = {**named, f"_{header}": named[header]}
+    assert ask(gate, **twice) == (401, "a request with the same header twice")
 
 
 def test_a_signature_that_flower_finds_forged_counts_for_nothing(gate):
@@ -75,8 +95,8 @@ def test_signatures_are_forgotten_when_their_time_is_over(gate, monkeypatch):
     monkeypatch.setattr(gates.time, "monotonic", lambda: now[0])
     assert ask(gate, **signed())[0] == 200
     now[0] += 2 * gates.WINDOW + 1
-    assert ask(gate, **signed("s2"))[0] == 200
-    assert list(gate.seen) == [b"s2"]
+    assert ask(gate, **signed(2))[0] == 200
+    assert list(gate.seen) == [(PUBLIC, 2)]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +106,7 @@ def test_signatures_are_forgotten_when_their_time_is_over(gate, monkeypatch):
         (lambda: {**signed(), "flwr_timestamp": "noon"}, "a request without a node's signature"),
         (lambda: {**signed(), "flwr_timestamp": "2026-01-01T00:00:00"}, "a node's signature"),
         (lambda: {**signed(), "flwr_public_key": "?"}, "a request without a node's signature"),
+        (lambda: {**signed(), "flwr_signature": "MAYC"}, "a request without a node's signature"),
         (lambda: signed(key=b"mallory"), "its key is not this server's"),
         (lambda: signed(at=timedelta(seconds=-301)), "'anna' has a clock that is more"),
         (lambda: signed(at=timedelta(seconds=400)), "'anna' has a clock that is more"),
@@ -107,7 +128,7 @@ def test_a_key_is_let_in_no_more_as_soon_as_it_is_revoked(gate):
     gone = gate.keys.parent / "revoked"
     gone.mkdir()
     (gate.keys / "anna.pub").replace(gone / "anna.pub")
-    assert ask(gate, **signed("s2")) == (401, "the key of 'anna' was revoked")
+    assert ask(gate, **signed(2)) == (401, "the key of 'anna' was revoked")
 
 
 def test_commands_and_apps_are_for_this_machine(gate):
@@ -140,8 +161,14 @@ def test_reasons_are_told_ever_more_rarely():
     assert told == [first, f"{first}, 10 times", f"{first}, 100 times", other]
 
 
-def test_reasons_take_no_more_room_than_so_many():
-    refusals = Refusals(lambda _: None)
-    for number in range(gates.TOLD + 5):
-        refusals.add(str(number), "no TLS")
-    assert len(refusals.counts) == 5
+def test_hosts_beyond_count_are_told_of_as_one(monkeypatch):
+    told = []
+    monkeypatch.setattr(gates, "TOLD", 3)
+    refusals = Refusals(told.append)
+    for number in range(103):
+        refusals.add(f"10.0.0.{number}", "no TLS")
+    refusals.add("10.0.0.0", "no TLS")
+    assert told[:3] == [f"refused 10.0.0.{number}: no TLS" for number in range(3)]
+    others = "refused others: no TLS"
+    assert told[3:] == [others, f"{others}, 10 times", f"{others}, 100 times"]
+    assert len(refusals.counts) == 4

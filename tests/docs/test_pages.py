@@ -15,7 +15,7 @@ import pytest
 import vergence.core
 from tests.conftest import ROOT
 from tests.docs.pages import blocks, options, pages, prose
-from vergence.app import config
+from vergence.app import binding, config
 from vergence.core.fitting import Local
 from vergence.core.method import Method
 from vergence.core.site import Dataset
@@ -25,7 +25,7 @@ from vergence.engines.conduct import Plan
 from vergence.engines.presence import Presence
 
 PAGES = pages()
-METHODS = config.names("methods", Method)
+METHODS = binding.names("methods", Method)
 ROOMS = "src|docs|experiments|tests|benchmarks|runs"
 SHOWN = r"(?:\.ci|Makefile|pyproject\.toml|constraints\.txt|[A-Z]+\.md)"
 PATH = re.compile(rf"(?<![\w./])((?:{ROOMS})/[\w./-]*[\w/]|{SHOWN}(?:/\w+)?)(?![\w/])")
@@ -95,7 +95,7 @@ def test_the_option_tables_of_methods_are_true(name):
     page = ROOT / "docs" / "methods" / f"{name}.md"
     if not page.is_file():
         pytest.skip(f"{name} has no page yet")
-    method = config.find("methods", name, Method)
+    method = binding.find("methods", name, Method)
     assert written(page, "## Options") == defaults(method, "local")
 
 
@@ -122,7 +122,7 @@ def test_the_columns_of_tables_are_true():
 def test_every_data_set_is_described():
     text = (ROOT / "docs" / "data.md").read_text()
     described = re.findall(r"^\| `(\w+)` \| ", text.partition("## Conventions")[0], re.M)
-    assert sorted(described) == config.names("data", Dataset)
+    assert sorted(described) == binding.names("data", Dataset)
 
 
 TOML = [block for page in PAGES for block in blocks(page, "toml")]
@@ -139,7 +139,7 @@ def test_config_snippets_bind(block):
     whole = {**toy, **table}
     config.check(whole)
     for kind, base in (("task", Task), ("model", Model)):
-        assert whole[kind]["name"] in config.names(f"{kind}s", base)
+        assert whole[kind]["name"] in binding.names(f"{kind}s", base)
 
 
 CORE = [f"vergence.core.{info.name}" for info in pkgutil.iter_modules(vergence.core.__path__)]
@@ -161,7 +161,7 @@ def halfway(monkeypatch):
     test: dict = {}
     monkeypatch.setattr(importlib.import_module("vergence.methods"), "halfway", module, False)
     exec(compile(by_label["file=test_halfway.py"].text, "test_halfway.py", "exec"), test)
-    return config.only(module, Method), test["test_halfway_by_hand"]
+    return binding.only(module, Method), test["test_halfway_by_hand"]
 
 
 def test_the_worked_method_passes_its_own_test(halfway):

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load
 
 from tests.engines.toys import CHAIN, LOCAL, conducted, table
-from vergence.app.config import find, names
+from vergence.app.binding import find, names
 from vergence.core.mask import Mask
 from vergence.core.method import Method
 from vergence.core.params import Layout

@@ -18,7 +18,7 @@ import torch
 
 from tests.engines.test_workers import Asks, Falls, Keeps, running
 from tests.engines.toys import CHAIN, LOCAL, conducted, table, untimed
-from vergence.app.config import find
+from vergence.app.binding import find
 from vergence.core.method import Method
 from vergence.core.state import Packed
 from vergence.core.wire import Message

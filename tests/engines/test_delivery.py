@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 from tests.docs.pages import options
 from tests.engines.test_remote import there
 from tests.engines.toys import LOCAL, Interrupt, conducted, table, untimed
-from vergence.app import config
+from vergence.app import binding, config
 from vergence.core.state import same
 from vergence.core.stream import Stream
 from vergence.core.wire import Message
@@ -325,14 +325,14 @@ def test_clients_elsewhere_are_asked_when_their_time_has_come(tmp_path):
 ])  # fmt: skip
 def test_wrong_settings_are_told_in_one_line(given, line):
     with pytest.raises(ConfigError, match=line):
-        config.bind(Delivery, given, "delivery")
+        binding.bind(Delivery, given, "delivery")
 
 
 def test_what_asynchronous_delivery_cannot_go_with():
     with pytest.raises(ConfigError, match=r"presence\.lost = 1 loses all"):
         Plan(delivery=ASYNC, presence=Presence(lost=1.0))
     with pytest.raises(ConfigError, match="no rounds that people share"):
-        Plan(delivery=ASYNC, pruning=config.bind(type(Plan().pruning), {"amount": 0.5}, "pruning"))
+        Plan(delivery=ASYNC, pruning=binding.bind(type(Plan().pruning), {"amount": 0.5}, "pruning"))
 
 
 def test_an_experiment_reads_its_delivery():

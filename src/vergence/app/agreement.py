@@ -14,7 +14,8 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from vergence.app.config import exists, find, merge
+from vergence.app.binding import exists, find
+from vergence.app.config import merge
 from vergence.app.runs import Run, Study
 from vergence.core.codec import Compression
 from vergence.core.fitting import Local

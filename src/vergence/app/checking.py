@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from vergence.app.config import data_root, find
+from vergence.app.binding import find
+from vergence.app.config import data_root
 from vergence.core.site import Dataset
 from vergence.data.checks import Check
 from vergence.errors import DataError

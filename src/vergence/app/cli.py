@@ -168,7 +168,7 @@ def predict(
 @app.command
 def methods() -> None:
     """List the methods, what each lets the server learn, and its source."""
-    from vergence.app.config import find, names
+    from vergence.app.binding import find, names
     from vergence.core.method import Method
 
     table = Table("name", "what it does", "server learns")
@@ -240,7 +240,7 @@ def bench(
 @data.command(name="list")
 def list_data() -> None:
     """List the data sets vergence reads."""
-    from vergence.app.config import find, names
+    from vergence.app.binding import find, names
     from vergence.core.site import Dataset
 
     table = Table("name", "what it is")

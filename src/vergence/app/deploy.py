@@ -80,7 +80,8 @@ def init(
         raise StateError(f"{out} is not empty; choose another --out")
     server, run, table = out / "server", secrets.token_hex(8), experiment.table
     with saving(out):
-        (server / "keys").mkdir(parents=True, mode=0o700)
+        server.mkdir(parents=True, mode=0o700)
+        (server / "keys").mkdir(mode=0o700)
         make_certificates(server, host)
         for client in clients:
             made = ClientSide(client, address, client, main=main)

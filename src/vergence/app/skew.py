@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from vergence.app.config import bind, data_root, find, override, read
+from vergence.app.binding import bind, find
+from vergence.app.config import data_root, override, read
 from vergence.app.style import canvas, figure_format, save, styled
 from vergence.core.site import Dataset, Federation
 from vergence.data.noise import Noise

@@ -247,7 +247,7 @@ def _first_metric(path: Path, table: Mapping[str, Any]) -> tuple[str, bool]:
     if file.exists():
         results = json.loads(file.read_text())
         return results["headline"], results["headline"] in results["lower_is_better"]
-    from vergence.app.config import find
+    from vergence.app.binding import find
     from vergence.core.task import Task
 
     task = find("tasks", table["task"]["name"], Task)

@@ -14,16 +14,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
 LARGEST = 16 << 20
 """Bytes that a request may have: Flower sends arrays in parts of 5 MiB."""
 WINDOW = 300.0
 """Seconds that a request's time may differ from the gate's; a signature counts once within it."""
 SHOWN = (b"flwr-public-key", b"flwr-timestamp", b"flwr-signature")
 """Flower's headers that say who asks: its key, when, and its signature over that time."""
+KEY = b"x-vergence-key"
+"""The header that shows who may give commands."""
+ONCE = frozenset((*SHOWN, KEY, b"content-length"))
+"""Headers that whoever reads a request later might read otherwise, were they there twice."""
 REASON = "x-vergence-reason"
 """The header that tells a node why it was refused."""
 TOLD = 1000
-"""How many reasons and hosts are counted apart."""
+"""How many pairs of a host and a reason are counted apart; later hosts are counted as one."""
 
 
 class Refusals:
@@ -35,10 +41,9 @@ class Refusals:
 
     def add(self, host: str, reason: str) -> None:
         """Count one refusal."""
-        key = host, reason
-        if key not in self.counts and len(self.counts) >= TOLD:
-            self.counts.clear()
-        count = self.counts[key] = self.counts.get(key, 0) + 1
+        if (host, reason) not in self.counts and len(self.counts) >= TOLD:
+            host = "others"
+        count = self.counts[host, reason] = self.counts.get((host, reason), 0) + 1
         if str(count).strip("0") == "1":
             times = f", {count} times" if count > 1 else ""
             self.tell(f"refused {host}: {reason}{times}")
@@ -62,7 +67,7 @@ class Gate:
         self.known: dict[bytes, str] = {}
         self.revoked: dict[bytes, str] = {}
         self.changed = -1
-        self.seen: dict[bytes, float] = {}
+        self.seen: dict[tuple[bytes, int], float] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on, or answer why not."""
@@ -83,6 +88,9 @@ class Gate:
         """Return why a request may not pass, None if it may."""
         path, host = scope["path"], (scope.get("client") or ("",))[0]
         headers = dict(scope["headers"])
+        names = [name for name, _ in scope["headers"] if name in ONCE]
+        if len(names) > len(set(names)):
+            return "a request with the same header twice"
         try:
             length = int(headers.get(b"content-length", b"none"))
         except ValueError:
@@ -95,15 +103,15 @@ class Gate:
             return "commands are taken from the server's own machine alone"
         if path.startswith("/v1/runtime/"):
             return None
-        shown = headers.get(b"x-vergence-key", b"")
+        shown = headers.get(KEY, b"")
         same = secrets.compare_digest(shown, self.key)
         return None if same else "commands are taken from `vergence deploy serve` alone"
 
     def stranger(self, headers: Mapping[bytes, bytes]) -> str | None:
         """Return why a node's request may not pass; its signature is for Flower to check."""
         try:
-            key, at, sign = (headers[name] for name in SHOWN)
-            public, when = base64.b64decode(key, validate=True), datetime.fromisoformat(at.decode())
+            public, number = signed(headers)
+            when = datetime.fromisoformat(headers[SHOWN[1]].decode())
             seconds = (datetime.now(UTC) - when).total_seconds()
         except (KeyError, ValueError, TypeError, binascii.Error):
             return "a request without a node's signature"
@@ -117,9 +125,9 @@ class Gate:
         now = time.monotonic()
         while self.seen and now > next(iter(self.seen.values())):
             del self.seen[next(iter(self.seen))]
-        if sign in self.seen:
+        if (public, number) in self.seen:
             return f"a request of '{name}' that came before: a replay"
-        self.seen[sign] = now + 2 * WINDOW
+        self.seen[public, number] = now + 2 * WINDOW
         return None
 
     def read(self) -> None:
@@ -135,12 +143,26 @@ class Gate:
 
     def watched(self, scope: Mapping[str, Any], send: Any) -> Any:
         """Return a way to answer that forgets a signature that was none: anybody could send it."""
-        sign = dict(scope["headers"]).get(SHOWN[2], b"")
+        headers = dict(scope["headers"])
 
         async def heard(message: Any) -> None:
             if message["type"] == "http.response.start" and message["status"] == 401:
-                self.seen.pop(sign, 0.0)
+                if headers.keys() >= set(SHOWN):
+                    self.seen.pop(signed(headers), 0.0)
                 self.refusals.add((scope.get("client") or ("",))[0], "its signature is not genuine")
             await send(message)
 
         return heard
+
+
+def signed(headers: Mapping[bytes, bytes]) -> tuple[bytes, int]:
+    """Return what tells a node's requests apart: its key, and r of its signature (r, s).
+
+    Not all of the signature: where (r, s) is genuine, so is (r, -s), which anybody can make.
+
+    Raises:
+        KeyError, ValueError: a header is missing, or not what it should be.
+    """
+    key, _, sign = (headers[name] for name in SHOWN)
+    number, _ = decode_dss_signature(base64.b64decode(sign, validate=True))
+    return base64.b64decode(key, validate=True), number

@@ -168,13 +168,17 @@ class Lobby:
     def _greet(self, node: int, since: str, greeted: dict[int, str]) -> None:
         asked = request("hello", {})
         try:
-            inner = unframed(self.wire.send(node, asked, GREETING))
-            client, error, body, _ = self.proven(asked, *inner)
-            facts = json.loads(body) if body else {}
-            reason = error or self.unfit(client, facts, node)
+            answer = self.wire.send(node, asked, GREETING)
         except Exception as error:
             greeted.pop(node, None)  # asked again
-            self.tell(f"node {node} did not say who it is ({type(error).__name__}: {error})",
+            self.tell(f"node {node} did not say who it is ({error or 'it went'})", "greeting")
+            return
+        try:
+            client, error, body, _ = self.proven(asked, *unframed(answer))
+            facts = json.loads(body) if body else {}
+            reason = error or self.unfit(client, facts, node)
+        except Exception as error:  # not asked again before it connects anew, or somebody leaves
+            self.tell(f"node {node} is not who it says ({type(error).__name__}: {error})",
                       "greeting")  # fmt: skip
             return
         with self.changed:

@@ -84,7 +84,8 @@ class Porch(asyncio.Protocol):
         except OSError:
             self.refusals.add(host, "it hung up in the TLS handshake")
         else:
-            self.door.connection_made(secured)  # type: ignore[arg-type]
+            if not self.door.gone:
+                self.door.connection_made(secured)  # type: ignore[arg-type]
             return
         transport.abort()
 
@@ -94,7 +95,7 @@ class Door(HttpToolsProtocol):
 
     def __init__(self, refusals: Refusals, **options: Any) -> None:
         super().__init__(**options)
-        self.refusals, self.heading, self.early = refusals, 0, b""
+        self.refusals, self.heading, self.early, self.gone = refusals, 0, b"", False
         self.due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -129,8 +130,9 @@ class Door(HttpToolsProtocol):
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Expect nothing more."""
+        """Expect nothing more; it may be lost as soon as the handshake is done."""
         self.relax()
+        self.gone = True
         if self.flow is not None:
             super().connection_lost(exc)
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from vergence.app import protocols
+from vergence.app.binding import exists
 from vergence.app.config import (
     KEYS,
     Experiment,
     Table,
     check,
-    exists,
     merge,
     method_tables,
     override,
