@@ -53,7 +53,7 @@ study: setup ## compare every method on three data sets, and the papers' claims 
 drills: setup ## kill, harm and fuzz a federation, print the table (a quarter of an hour)
 	$(BIN)/python -m tests.deploy.drills
 
-drills-flower: setup ## the same over Flower, and attacks on a server's port (20 minutes)
+drills-flower: setup ## the same over Flower, and attacks on a server's port (a quarter of an hour)
 	$(BIN)/python -m tests.deploy.flower_drills
 
 bench: setup ## measure the engine and the generators

@@ -1,6 +1,8 @@
 """TensorBoard's event files and MLflow's runs hold what rounds.csv says, once."""
 
 import csv
+import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -189,6 +191,14 @@ def test_mlflow_gets_every_round_once(out, tmp_path, monkeypatch):
     sent = [int(s.out.split()[-3]) for s in (first, second, third)]
     assert 0 < sent[1] < sent[0]
     assert sent == [sent[0], count - sent[0], 0]
+    elsewhere = shutil.copytree(out, tmp_path / "elsewhere")
+    about = json.loads((elsewhere / "provenance.json").read_text())
+    about["deployment"] = {"run": "another"}
+    (elsewhere / "provenance.json").write_text(json.dumps(about))
+    other = vergence("mlflow", elsewhere, "--to", to, "--experiment", "other people")
+    assert other.out.split()[-3] == str(count)
+    again = vergence("mlflow", out, "--to", to, "--experiment", "other people")
+    assert again.out.split()[-3] == str(count)  # the same bits of other people are another run
     with mlflow_log.quiet(to):
         from mlflow.tracking import MlflowClient
 

@@ -1,5 +1,8 @@
 """Split learning in three roles: clients, main server, aggregator; each sees only its part."""
 
+import threading
+from dataclasses import replace
+
 import pytest
 
 from tests.conformance.test_methods import NAMES, build, run, task_of
@@ -8,6 +11,7 @@ from tests.engines.toys import STAMP, table
 from vergence.core.state import pack, unpack
 from vergence.core.stream import Stream
 from vergence.core.wire import decode
+from vergence.engines import remote
 from vergence.engines.conduct import Plan, conduct
 from vergence.engines.desk import Desk
 from vergence.engines.errand import framed, unframed
@@ -22,7 +26,7 @@ SERVED = [name for name in NAMES if build(name).served]
 KEY = bytes(range(1, 256))
 
 
-def cover(client, data):
+def cover(client, data, _asked=b""):
     """Stand for encryption: the same again opens it."""
     key = client.encode() + KEY
     return bytes(b ^ key[i % len(key)] for i, b in enumerate(data))
@@ -195,7 +199,7 @@ def test_a_main_server_that_answers_what_cannot_be_stops_the_run(change, tmp_pat
 @pytest.mark.parametrize("data", [
     b"", b"\xff" * 40, framed({}), framed({"kind": "serve"}, b"nothing"),
     framed({"kind": "heard", "talk": [], "number": "x", "lost": ""}),
-    framed({"kind": "serve"}, pack(Service("t", ("p00",), (), "1.1", 0, 0.0, {}))[:60]),
+    framed({"kind": "serve"}, pack(Service("t", ("p00",), (), "1.1", 0, 0.0, 9.0, {}))[:60]),
 ])  # fmt: skip
 def test_what_is_no_request_is_refused(data, tmp_path):
     line = Three(build("splitfed"), tmp_path)
@@ -216,3 +220,54 @@ def test_a_message_that_comes_twice_is_heard_once(tmp_path):
     line.main = twice
     here = run(method, tmp_path / "here", PEOPLE, rounds=3, solver="sequential")[1].fingerprint
     assert three(method, tmp_path, line).fingerprint == here
+
+
+class Endless(Three):
+    """One client never sends its last batch; a second passes with every exchange."""
+
+    def __init__(self, method, folder):
+        super().__init__(method, folder)
+        self.endless = replace(method, local=replace(method.local, epochs=10**6))
+        self.here = threading.local()
+
+    def monotonic(self):
+        return getattr(self.here, "now", 0.0)
+
+    def home(self, client):
+        self.here.now = self.monotonic() + 1
+        return super().home(client, self.endless if client == QUIET else self.method)
+
+
+def test_a_client_without_an_end_is_served_no_more(tmp_path, monkeypatch):
+    """Not in a round of its own length either: the others' replies wait for it."""
+    line = Endless(build("splitfed"), tmp_path / "homes")
+    monkeypatch.setattr(remote, "time", line)
+    hire = hired(line, talk=40.0)
+    folder = Folder(tmp_path / "server", STAMP, elsewhere=True)
+    folder.open()
+    plan = Plan(rounds=2, evaluate_every=0, solver="sequential")
+    conduct(line.method, task_of(line.method), absent("toy", COUNTS), plan, folder, hire=hire)
+    rows = [r for r in table(tmp_path / "server", "turns.csv") if r["verb"] == "serve"]
+    found = {client: {r["status"] for r in rows if r["client"] == client} for client in COUNTS}
+    assert found.pop(QUIET) == {"lost: its part took more than 40 s"}
+    assert set.union(*found.values()) == {"ok"}
+
+
+def test_a_main_server_that_asks_for_ever_is_given_up(tmp_path):
+    line = Three(build("splitfed"), tmp_path / "homes")
+    now = [0.0]
+
+    def asking(_):
+        now[0] += 1000.0
+        return framed({"ask": QUIET, "beside": [], "number": now[0]})
+
+    def silent(*_):
+        raise Lost("no answer")
+
+    line.main, line.relay = asking, silent
+    folder = Folder(tmp_path / "server", STAMP, elsewhere=True)
+    folder.open()
+    hire = hired(line, relay=Relay(line, lambda: now[0]))
+    plan = Plan(rounds=1, evaluate_every=0, solver="sequential")
+    with pytest.raises(PartialRun, match="main server is lost: a talk with 1 clients had no end"):
+        conduct(line.method, task_of(line.method), absent("toy", COUNTS), plan, folder, hire=hire)

@@ -29,9 +29,10 @@ class Loop:
     def __init__(self, method, folder):
         self.method, self.folder, self.asked = method, folder, []
 
-    def home(self, client):
-        own, task = PEOPLE.only((client,)), task_of(self.method)
-        worker = Worker(self.method, task, own, own, Stream("run", task.seed))
+    def home(self, client, method=None):
+        method = method or self.method
+        own, task = PEOPLE.only((client,)), task_of(method)
+        worker = Worker(method, task, own, own, Stream("run", task.seed))
         folder = self.folder / client
         folder.mkdir(parents=True, exist_ok=True)
         return Home(Desk(worker, Shelf(folder, task.seed, worker.records)), client, folder)

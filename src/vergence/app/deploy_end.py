@@ -109,4 +109,4 @@ class End:
             method, task, federation, federation, Stream("run", seed), plan.precision,
             wire=plan.wire, pruning=plan.pruning,
         )  # fmt: skip
-        return Desk(worker, Shelf(state, seed, worker.records))
+        return Desk(worker, Shelf(state, seed, worker.records, lasting=True))

@@ -50,7 +50,8 @@ class ServerSide:
     """What a server's folder says.
 
     `quorum` 0 means all clients. `answer_s` is how long an answer is waited for, `absent_s` a
-    client that is not connected. `run` names this deployment in the clients' folders. With `main`
+    client that is not connected, `talk_s` the end of a client's part of a round of split learning.
+    `run` names this deployment in the clients' folders. With `main`
     there is a main server beside this one.
     """
 
@@ -62,6 +63,7 @@ class ServerSide:
     quorum: int = 0
     answer_s: float = 600.0
     absent_s: float = 60.0
+    talk_s: float = 3600.0
     main: bool = False
 
 

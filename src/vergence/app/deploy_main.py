@@ -51,6 +51,8 @@ class Serving(End):
             if key not in self.servers:
                 desk = self.desk(note, absent("nobody's", {}), self.folder / "state")
                 sealed = Boxes(self.boxes, about_of(note))
+                for before in self.servers.values():
+                    before.end()
                 self.servers = {key: MainServer(desk, sealed.close, sealed.open)}
             server = self.servers[key]
         return server.answer(body)
@@ -71,12 +73,12 @@ class Serving(End):
             connection.send_bytes(self.answer(connection.recv_bytes()))
 
 
+@dataclass(frozen=True)
 class Boxes:
-    """Closes errands, and opens answers: each only as the answer to the last errand."""
+    """Closes errands, and opens answers: each only as the answer to its own errand."""
 
-    def __init__(self, boxes: Mapping[str, Box], about: str) -> None:
-        self.boxes, self.about = boxes, about
-        self.asked: dict[str, str] = {}
+    boxes: Mapping[str, Box]
+    about: str
 
     def close(self, client: str, errand: bytes) -> bytes:
         """Return an errand as the client alone can read it.
@@ -86,18 +88,17 @@ class Boxes:
         """
         if client not in self.boxes:
             raise Lost(f"the main server has no key of '{client}'")
-        closed = self.boxes[client].close(errand, f"{self.about} errand")
-        self.asked[client] = hashlib.sha256(closed).hexdigest()
-        return closed
+        return self.boxes[client].close(errand, f"{self.about} errand")
 
-    def open(self, client: str, closed: bytes) -> bytes:
-        """Return a client's answer.
+    def open(self, client: str, closed: bytes, asked: bytes) -> bytes:
+        """Return a client's answer to a closed errand.
 
         Raises:
             Lost: it is not this client's, or answers something else.
         """
+        about = f"{self.about} answer to {hashlib.sha256(asked).hexdigest()}"
         try:
-            return self.boxes[client].open(closed, f"{self.about} answer to {self.asked[client]}")
+            return self.boxes[client].open(closed, about)
         except StateError as error:
             raise Lost(str(error)) from None
 

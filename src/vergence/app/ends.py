@@ -145,7 +145,8 @@ class Leading:
                 if done is None:
                     note = {"run": self.side.run, "label": label, "seed": seed}
                     line = Errands(self.lobby, note)
-                    hire = hired(line, relay=Relay(line) if self.side.main else None)
+                    relay = Relay(line) if self.side.main else None
+                    hire = hired(line, relay=relay, talk=self.side.talk_s)
                     found = conduct(method, experiment.task(seed), federation, plan, folder, tick,
                                     hire)  # fmt: skip
                     done = {"fingerprint": found.fingerprint}
@@ -160,7 +161,8 @@ class Leading:
     def transport(self) -> dict[str, Any]:
         """Return how bytes travelled, for provenance.json."""
         insecure = INSECURE in os.environ
-        return {"engine": f"flower {stamp.version('flwr')}", "address": self.side.address,
+        return {"engine": f"flower {stamp.version('flwr')}", "run": self.side.run,
+                "address": self.side.address,
                 "tls": not insecure, "node keys": not insecure, "signed answers": True,
                 "main server": self.side.main,
                 **({"INSECURE": "nothing was encrypted"} if insecure else {})}  # fmt: skip

@@ -118,11 +118,16 @@ class Sent:
         self.status = there[0].info.status if there else ""
 
     def key(self) -> str:
-        """Return the SHA-256 of what gives a seed's bits: experiment, code, data and seed."""
+        """Return the SHA-256 of what gives a seed's bits: experiment, code, data and seed.
+
+        A deployment's server has nobody's data: two deployments are two runs, whoever took part.
+        """
         from vergence.app.stamp import config_digest
 
         about = {"config": config_digest(self.table), "code": self.provenance["code"]["sha256"],
                  "data": self.provenance["data"]["sha256"], "seed": self.seed}  # fmt: skip
+        if "deployment" in self.provenance:
+            about["deployment"] = self.provenance["deployment"].get("run", "")
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
     def begin(self, home: str, key: str) -> str:

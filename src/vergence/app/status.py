@@ -152,7 +152,7 @@ def _records(home: Path) -> Iterator[Mapping[str, Any]]:
         except ValueError:
             continue
         if isinstance(found, dict) and {"time", "event", "text"} <= found.keys():
-            yield found
+            yield {"level": "info", **found}
 
 
 def _deployed(home: Path, events: list[Mapping[str, Any]], running: int | None) -> Deployed:

@@ -236,6 +236,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self.answer(200, kind, make())
             except VergenceError as error:
                 self.answer(500, "text/plain", f"{error}\n")
+            except Exception as error:  # a table that nobody thought of: the next look may be good
+                said = f"{home.folder} cannot be shown ({type(error).__name__}: {error})"
+                self.answer(500, "text/plain", f"{said}\n")
 
     do_HEAD = do_GET  # noqa: N815
 

@@ -166,7 +166,7 @@ class Hand:
 
         if self.known is None or self.known[0] != at:
             self.known = at, ray.get(sent[0])
-        shelf = Satchel(Path(), self.desk.shelf.seed, self.desk.shelf.records, states)
+        shelf = Satchel(Path(), self.desk.shelf.seed, self.desk.shelf.records, came=states)
         self.desk.shelf = shelf
         try:
             return Parcel.of(self.desk.carry_out(self.known[1], number, Sum()), shelf.left)
@@ -313,7 +313,7 @@ class Shift:
                 load[id(hand)] += 1
 
     def _receive(self, ref: Any) -> None:
-        cluster, (hand, number) = self.cluster, self.under_way.pop(ref)
+        cluster, (hand, number) = self.cluster, self.under_way[ref]
         errors = cluster.ray.exceptions
         try:
             with warnings.catch_warnings():
@@ -323,8 +323,9 @@ class Shift:
             known = isinstance(error.cause, VergenceError | RuntimeError)
             raise (error.cause if known else RuntimeError(str(error))) from None
         except errors.RayError as error:
-            self._again(hand, number, error)
+            self._again(hand, error)
             return
+        del self.under_way[ref]
         calls = {call.client: call for call in self.job.group(number)}
         for receipt in parcel.receipts:
             if (filed := receipt.filed) is not None:
@@ -332,18 +333,21 @@ class Shift:
                 shelve(cluster.desk.shelf, calls[receipt.client], self.job.stamp, filed, data)
         self.done[number] = parcel.result()
 
-    def _again(self, hand: Any, number: int, error: Exception) -> None:
-        """Take back what was given to an actor that died."""
+    def _again(self, hand: Any, error: Exception) -> None:
+        """Take back what was given to an actor that died: it was at the first, the rest waited."""
         self.cluster.lose(hand)
-        self.tries[number] += 1
-        if self.tries[number] == TRIES:
-            clients = ", ".join(call.client for call in self.job.group(number)[:3])
+        theirs = [ref for ref, (whose, _) in self.under_way.items() if whose is hand]
+        first, *waiting = [self.under_way.pop(ref)[1] for ref in theirs]
+        self.tries[first] += 1
+        if self.tries[first] == TRIES:
+            clients = ", ".join(call.client for call in self.job.group(first)[:3])
             raise PartialRun(
                 f"{TRIES} Ray workers died one after the other at the same clients ({clients}...: "
                 f"{type(error).__name__}); the last checkpoint is kept: give them more memory, "
                 "then `vergence resume`"
             )
-        heapq.heappush(self.todo, number)
+        for number in (first, *waiting):
+            heapq.heappush(self.todo, number)
 
 
 def shelve(shelf: Shelf, call: Call, stamp: str, filed: Filed, data: Array) -> None:

@@ -99,7 +99,7 @@ class Home:
                 answer = self._answered(errand, key)
                 if turn:
                     with saving(self.folder):
-                        write_whole(stored, mark, answer)
+                        write_whole(stored, mark, answer, lasting=self.desk.shelf.lasting)
             except Unsaved as error:
                 raise StateError(
                     f"'{self.client}' cannot save: {error.reason}; {error.mend} in {self.folder}, "

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from queue import Queue
@@ -35,8 +36,10 @@ TRIES = 5
 """How often a talk is begun anew when the main server has forgotten it, as after its death."""
 MOST = 1 << 50
 """Bytes, steps and examples that a client may be told to have had."""
-Cover = Callable[[str, bytes], bytes]
-"""Closes bytes for a client, or opens what it closed: (client, bytes) -> bytes."""
+Close = Callable[[str, bytes], bytes]
+"""Closes an errand for a client: (client, errand) -> what travels."""
+Open = Callable[[str, bytes, bytes], bytes]
+"""Opens an answer: (client, what came, what travelled to the client) -> answer."""
 
 
 class Trunk(Protocol):
@@ -59,7 +62,8 @@ class Trunk(Protocol):
 class Service:
     """What the main server is asked: to serve these clients by a copy of `held`.
 
-    `talk` is new for every attempt; `files` are the clients' states that count.
+    `talk` is new for every attempt; `files` are the clients' states that count; `seconds` is how
+    long a client may be served.
     """
 
     talk: str
@@ -68,6 +72,7 @@ class Service:
     stamp: str
     round: int
     progress: float
+    seconds: float
     held: Mapping[str, Params] = field(default_factory=dict)
 
 
@@ -78,13 +83,13 @@ class Serving(Remote):
         super().__init__(desk, line)
         worker = desk.worker
         self.shapes = worker.method.offer(worker.method.server(worker.task), "")
-        self.beside: dict[str, tuple[str, ...]] = {}
+        self.here = threading.local()
 
     def sent(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
         """Return a message without what is offered, and the names of what is left out."""
         out = tuple(n for n, tree in message.trees.items() if self.shapes.get(n) is tree)
         kept = {n: tree for n, tree in message.trees.items() if n not in out}
-        self.beside[client] = out
+        self.here.beside = out
         return replace(message, trees=kept), out
 
 
@@ -132,9 +137,9 @@ class Talk:
 class MainServer:
     """The main server's end: holds talks, and asks clients by way of the aggregator."""
 
-    def __init__(self, desk: Desk, close: Cover | None = None, open_: Cover | None = None) -> None:
+    def __init__(self, desk: Desk, close: Close | None = None, open_: Open | None = None) -> None:
         self.remote, self.limit = Serving(desk, self), most(desk)
-        self.close, self.open = close or plainly, open_ or plainly
+        self.close, self.open = close or unclosed, open_ or unclosed
         self.talks: dict[str, Talk] = {}
         self.busy: dict[str, Talk] = {}
         self.lock, self.here = threading.Lock(), threading.local()
@@ -180,8 +185,16 @@ class MainServer:
         """Ask a client by way of the talk in whose thread this is, closed for everybody else."""
         if self.busy.get(client) is not self.here.talk:  # nor may it name files of the next talk
             raise Lost("the aggregator began anew")
-        closed, beside = self.close(client, errand), self.remote.beside[client]
-        return self.open(client, self.here.talk.ask(client, closed, beside))
+        closed = self.close(client, errand)
+        return self.open(
+            client, self.here.talk.ask(client, closed, self.remote.here.beside), closed
+        )
+
+    def end(self) -> None:
+        """End all talks: nobody goes on with them."""
+        with self.lock:
+            for talk in self.talks.values():
+                talk.heard.put(Lost("another run began"))
 
     def _hold(self, asked: Service, talk: Talk) -> None:
         """Hold a talk to its end; what it came to is the last thing that it says."""
@@ -191,6 +204,7 @@ class MainServer:
             pairs = zip(asked.clients, asked.files, strict=True)
             calls = [Call(client, message, file) for client, file in pairs]
             job = Job("serve", calls, [len(calls)], stamp=asked.stamp, progress=asked.progress)
+            self.remote.talk = float(asked.seconds)
             receipts, became = Session(self.remote.desk, job, calls).hold(asked.held)
             left = [file for client in asked.clients for file in self.remote.dropped(client)]
             note = {"done": [vars(receipt) for receipt in receipts], "left": left}
@@ -199,16 +213,19 @@ class MainServer:
             talk.say({"failed": plain(f"{type(error).__name__}: {error}")})
 
 
-def plainly(_client: str, data: bytes) -> bytes:
-    """Close nothing."""
+def unclosed(_client: str, data: bytes, _asked: bytes = b"") -> bytes:
+    """Close or open nothing."""
     return data
 
 
 class Relay:
-    """The aggregator's end: lets the main server serve, and carries what it may not read."""
+    """The aggregator's end: lets the main server serve, and carries what it may not read.
 
-    def __init__(self, trunk: Trunk) -> None:
-        self.trunk = trunk
+    `clock` tells seconds: a main server that goes on asking for ever is given up.
+    """
+
+    def __init__(self, trunk: Trunk, clock: Callable[[], float] = time.monotonic) -> None:
+        self.trunk, self.clock = trunk, clock
 
     def hold(
         self, remote: Remote, job: Job, calls: Sequence[Call]
@@ -220,7 +237,7 @@ class Relay:
         """
         try:
             for _ in range(TRIES):
-                note, body = self._talk(job, calls)
+                note, body = self._talk(remote.talk, job, calls)
                 if "forgotten" not in note:
                     return self._settled(remote, job, calls, note, body)
         except Lost as lost:
@@ -230,14 +247,23 @@ class Relay:
             raise PartialRun(f"the main server answers what cannot be ({why})") from error
         raise PartialRun(f"the main server forgot {TRIES} times whom it served")
 
-    def _talk(self, job: Job, calls: Sequence[Call]) -> tuple[Mapping[str, Any], bytes]:
-        """Hold a talk until the main server says no more whom to ask; return what it says then."""
+    def _talk(
+        self, seconds: float, job: Job, calls: Sequence[Call]
+    ) -> tuple[Mapping[str, Any], bytes]:
+        """Hold a talk until the main server says no more whom to ask; return what it says then.
+
+        Raises:
+            Lost: it goes on for longer than serving all clients, one after the other, may take.
+        """
+        end = self.clock() + seconds * (1 + len(calls))
         offered = {call.client: call.message.trees for call in calls}
         talk, files = secrets.token_hex(8), tuple(call.file for call in calls)
         asked = Service(talk, tuple(offered), files, job.stamp, calls[0].message.round,
-                        job.progress, job.held)  # fmt: skip
+                        job.progress, seconds, job.held)  # fmt: skip
         note, body = unframed(self.trunk.main(framed({"kind": "serve"}, pack(asked))))
         while "ask" in note:
+            if self.clock() > end:
+                raise Lost(f"a talk with {len(calls)} clients had no end in time")
             client, lost, answer = note["ask"], "", b""
             beside = {name: offered[client][name] for name in note["beside"]}
             try:

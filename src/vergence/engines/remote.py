@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,9 @@ from vergence.engines.shelf import Kept, Registry, Shelf
 from vergence.engines.turn import Done, Order, Worker
 from vergence.errors import StateError
 from vergence.privacy.guards import fault
+
+TALK = 3600.0
+"""Seconds that a client's part of a round may take where it is served message by message."""
 
 
 class Lost(Exception):
@@ -77,10 +81,12 @@ class Remote:
     """Carries out jobs by clients elsewhere: sends errands, guards every answer, adds up."""
 
     def __init__(
-        self, desk: Desk, line: Line, limit: int | None = None, relay: Relay | None = None
-    ) -> None:
+        self, desk: Desk, line: Line, limit: int | None = None, relay: Relay | None = None,
+        talk: float = TALK,
+    ) -> None:  # fmt: skip
         self.line, self.relay, self.lock = line, relay, threading.Lock()
         self.limit = most(desk) if limit is None else limit
+        self.talk = talk
         self.desk = Switchboard(desk, self)
         self.told: dict[str, dict[str, Mapping[str, Mask]]] = {}
         self.spares: list[str] = []
@@ -287,15 +293,16 @@ class Roll(Registry):
 
 
 def hired(
-    line: Line, limit: int | None = None, relay: Relay | None = None
+    line: Line, limit: int | None = None, relay: Relay | None = None, talk: float = TALK
 ) -> Callable[[Desk], tuple[Remote, Roll]]:
     """Return how a run finds its clients at the ends of a line, whose answers may be so long.
 
-    With a relay, a main server elsewhere serves them.
+    With a relay, a main server elsewhere serves them. `talk` is how many seconds a client may be
+    served in a round.
     """
 
     def hire(desk: Desk) -> tuple[Remote, Roll]:
-        remote = Remote(desk, line, limit, relay)
+        remote = Remote(desk, line, limit, relay, talk)
         return remote, Roll(desk.shelf, remote)
 
     return hire
@@ -317,6 +324,7 @@ class Switchboard(Desk):
     def __init__(self, desk: Desk, remote: Remote) -> None:
         super().__init__(Locked(desk.worker), desk.shelf)  # type: ignore[arg-type]
         self.remote = remote
+        self.ends: dict[str, float] = {}
 
     def kept(self, call: Call) -> Kept:
         """Return a pointer to the client's state."""
@@ -327,9 +335,18 @@ class Switchboard(Desk):
         self, order: Order, messages: Iterable[Message], job: Job, like: Mapping[str, Any],
         number: int,
     ) -> Iterator[Done]:  # fmt: skip
-        """Let the client take its turns in one exchange; each has a stamp of its own."""
+        """Let the client take its turns in one exchange; each has a stamp of its own.
+
+        It says which message is its last: one that never does would hold the round for ever.
+        """
         first, *then = messages
-        pointer = order.state.filed
+        pointer, now = order.state.filed, time.monotonic()
+        if number == 1:
+            self.ends[order.client] = now + self.remote.talk
+        if now > self.ends[order.client]:
+            yield Done(order.client, None, Elsewhere(pointer),
+                       fault=f"lost: its part took more than {self.remote.talk:g} s")  # fmt: skip
+            return
         call = Call(order.client, first, pointer.file if pointer else None)
         step = replace(job, kind="turn", stamp=f"{job.stamp}.{number}")
         found = self.remote.asks("turn", call, step, like, tuple(then))

@@ -37,11 +37,15 @@ class Kept:
 
 @dataclass(frozen=True)
 class Shelf:
-    """The folder of one seed's client states. Workers write here; nobody else holds a state."""
+    """The folder of one seed's client states. Workers write here; nobody else holds a state.
+
+    What is written to a `lasting` one outlasts a blackout: somebody elsewhere counts on it.
+    """
 
     folder: Path
     seed: int
     records: Sequence[type]
+    lasting: bool = False
 
     def read(self, file: str, fresh: Any = None) -> Kept:
         """Return what a file holds.
@@ -83,7 +87,7 @@ class Shelf:
             if spare is not None:
                 with suppress(FileNotFoundError):
                     (self.folder / spare).replace(store.part_of(self.folder / file))
-            store.write_whole(self.folder / file, *chunks)
+            store.write_whole(self.folder / file, *chunks, lasting=self.lasting)
         return Filed(file, quick_digest(*chunks), share)
 
 

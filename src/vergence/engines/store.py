@@ -11,6 +11,7 @@ import csv
 import errno
 import io
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -66,7 +67,8 @@ class Progress:
 class Folder:
     """One run directory. `stamp` identifies code and config; another stamp cannot resume here.
 
-    Where clients are `elsewhere`, their states are, too: only the table of them is here.
+    Where clients are `elsewhere`, their states are, too: only the table of them is here. Then what
+    a checkpoint names also outlasts a blackout: a client that has gone on cannot go back.
     """
 
     path: Path
@@ -171,7 +173,7 @@ class Folder:
                     with suppress(FileNotFoundError):
                         self._spare.replace(part_of(self.state / entry[0]))
                     self._spare = None
-                write_whole(self.state / entry[0], *data)
+                write_whole(self.state / entry[0], *data, lasting=self.elsewhere)
             self._server = server
             others = self._save_beside(seed, round, beside or {}, before)
             journal = self._journal or Journal(self.state, seed)
@@ -201,7 +203,7 @@ class Folder:
                 continue
             data = Packed(kept).chunks()
             found[name] = [f"seed{seed}.{name}.{round}.safetensors", digest(*data)]
-            write_whole(self.state / found[name][0], *data)
+            write_whole(self.state / found[name][0], *data, lasting=self.elsewhere)
         self._beside = dict(beside)
         return found
 
@@ -218,7 +220,12 @@ class Folder:
         there = [*TABLES, *(name for name in EVENTS if (self.path / name).exists())]
         tables = {name: (self.path / name).stat().st_size for name in there}
         self.manifest["tables"] = tables
-        write_whole(self.state / "checkpoint.json", sealed_manifest(self.manifest))
+        if self.elsewhere:
+            journal = self.state / self.manifest["files"]["clients"][0]
+            for path in (journal, *(self.path / name for name in there), self.path):
+                settle(path)
+        manifest = sealed_manifest(self.manifest)
+        write_whole(self.state / "checkpoint.json", manifest, lasting=self.elsewhere)
 
     def _sweep(self) -> None:
         """Remove what no checkpoint names: what an interrupted round left behind."""
@@ -335,17 +342,31 @@ def part_of(path: Path) -> Path:
     return path.with_name(path.name + ".part")
 
 
-def write_whole(path: Path, *chunks: bytes | memoryview) -> None:
-    """Write a file so that it is there whole or not at all."""
+def write_whole(path: Path, *chunks: bytes | memoryview, lasting: bool = False) -> None:
+    """Write a file so that it is there whole or not at all; if `lasting`, also without power."""
     part = part_of(path)
     try:
         with part.open("r+b" if part.exists() else "wb") as file:
             file.writelines(chunks)
             file.truncate()
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
         part.replace(path)
+        if lasting:
+            settle(path.parent)
     except OSError:
         part.unlink(missing_ok=True)
         raise
+
+
+def settle(path: Path) -> None:
+    """Wait until what was written to a file, or the names in a folder, would outlast a blackout."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 class Unsaved(PartialRun):
