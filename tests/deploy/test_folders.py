@@ -1,5 +1,6 @@
 """What `deploy init` writes, the gate, and what is refused with which words."""
 
+import shutil
 import stat
 import subprocess
 import sys
@@ -7,7 +8,8 @@ import sys
 import pytest
 from cryptography import x509
 
-from vergence.app import deploy
+from tests.deploy.test_three_roles import SPLIT
+from vergence.app import deploy, deploy_init
 from vergence.app.config import check
 from vergence.app.deploy_folder import (
     ClientSide,
@@ -19,7 +21,7 @@ from vergence.app.deploy_folder import (
     settings,
     tell,
 )
-from vergence.app.deploy_keys import genuine, signer
+from vergence.app.deploy_keys import Box, genuine, signer
 from vergence.errors import ConfigError, StateError
 
 TABLE = {
@@ -33,7 +35,7 @@ TABLE = {
 @pytest.fixture
 def made(tmp_path, monkeypatch):
     monkeypatch.setattr(deploy, "needed", lambda: None)
-    deploy.init(check(TABLE), ["p00", "p01"], "192.168.1.5:8000", tmp_path / "out")
+    deploy_init.init(check(TABLE), ["p00", "p01"], "192.168.1.5:8000", tmp_path / "out")
     return tmp_path / "out"
 
 
@@ -96,16 +98,16 @@ def test_a_revoked_key_is_gone_from_the_list(made):
 def test_init_refuses(tmp_path, monkeypatch, clients, address, words):
     monkeypatch.setattr(deploy, "needed", lambda: None)
     with pytest.raises(ConfigError, match=words):
-        deploy.init(check(TABLE), clients, address, tmp_path / "out")
+        deploy_init.init(check(TABLE), clients, address, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_init_refuses_pooled_data_and_a_used_folder(made, tmp_path):
     with pytest.raises(ConfigError, match="collects everybody's data"):
-        deploy.init(check({**TABLE, "method": {"name": "centralised"}}), ["a"], "h:1",
+        deploy_init.init(check({**TABLE, "method": {"name": "centralised"}}), ["a"], "h:1",
                     tmp_path / "other")  # fmt: skip
     with pytest.raises(StateError, match="not empty"):
-        deploy.init(check(TABLE), ["a"], "h:1", made)
+        deploy_init.init(check(TABLE), ["a"], "h:1", made)
 
 
 def test_a_folder_of_the_other_kind_is_named(made, tmp_path):
@@ -153,3 +155,47 @@ def test_a_tail_shows_whole_new_lines(made):
     tell(made, "three")
     assert tail.lines() == ["one two", "three"]
     assert tail.lines() == []
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Ends that made their own keys, and a folder of the public ones."""
+    monkeypatch.setattr(deploy, "needed", lambda: None)
+    keys = tmp_path / "keys"
+    for name in ("p00", "p01", "main"):
+        deploy_init.make_key(tmp_path / name)
+        shutil.copytree(tmp_path / name / "public", keys, dirs_exist_ok=True)
+    return tmp_path, keys
+
+
+@pytest.mark.parametrize("main", [False, True])
+def test_ends_may_make_their_own_keys(own, main):
+    """No private key leaves its machine: what `init` writes for a client holds no secret."""
+    home, keys = own
+    table = check(SPLIT if main else TABLE)
+    deploy_init.init(table, ["p00", "p01"], "h:1", home / "out", main, keys)
+    for folder in (home / "out" / "clients" / "p00", *([home / "out" / "main"] if main else [])):
+        assert not {"node", "box"} & {file.name for file in folder.iterdir()}
+        for file in folder.rglob("*"):
+            assert file.is_dir() or b"PRIVATE" not in file.read_bytes()
+    sign = signer(home / "p00" / "node")
+    assert genuine(home / "out" / "server" / "keys" / "p00.pub", b"data", sign(b"data"))
+    for secret in ("node", "box"):
+        assert stat.S_IMODE((home / "p00" / secret).stat().st_mode) == 0o600
+    assert "beside NAME's own key" in (home / "out" / "README.txt").read_text()
+    if main:
+        theirs = Box(home / "p00" / "box", home / "out" / "clients" / "p00" / "main.box", "p00")
+        mains = Box(home / "main" / "box", home / "out" / "main" / "peers" / "p00.box", "p00")
+        assert theirs.open(mains.close(b"data", "x"), "x") == b"data"
+
+
+def test_keys_that_are_missing_or_none_are_named(own):
+    home, keys = own
+    with pytest.raises(StateError, match="has a key already"):
+        deploy_init.make_key(home / "p00")
+    with pytest.raises(ConfigError, match=r"'p07' at .*p07.pub: `vergence deploy key p07`"):
+        deploy_init.init(check(TABLE), ["p00", "p07"], "h:1", home / "out", keys=keys)
+    (keys / "p01.pub").write_bytes((home / "p01" / "node").read_bytes())
+    with pytest.raises(ConfigError, match="no usable key of 'p01'"):
+        deploy_init.init(check(TABLE), ["p00", "p01"], "h:1", home / "out", keys=keys)
+    assert not (home / "out").exists()

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from tests.deploy.deployment import TABLE
-from vergence.app import deploy
+from vergence.app import deploy, deploy_init
 from vergence.app.config import check
 from vergence.app.deploy_client import Answering
 from vergence.app.deploy_folder import MAIN, ClientSide, ServerSide, settings
@@ -85,7 +85,7 @@ class Wire:
 
 
 def deployed(tmp_path, table=SPLIT):
-    deploy.init(check(table), CLIENTS, "127.0.0.1:8000", tmp_path / "out", main=True)
+    deploy_init.init(check(table), CLIENTS, "127.0.0.1:8000", tmp_path / "out", main=True)
     return tmp_path / "out"
 
 
@@ -173,7 +173,9 @@ def test_a_main_server_needs_somebody_to_serve(tmp_path):
     with pytest.raises(ConfigError, match="no method of this experiment cuts its network"):
         deployed(tmp_path, {**TABLE, "methods": ["fedavg"]})
     with pytest.raises(ConfigError, match="cannot be called 'main'"):
-        deploy.init(check(SPLIT), ("p00", MAIN), "127.0.0.1:8000", tmp_path / "other", main=True)
+        deploy_init.init(
+            check(SPLIT), ("p00", MAIN), "127.0.0.1:8000", tmp_path / "other", main=True
+        )
 
 
 def test_only_a_client_of_a_main_server_takes_closed_errands(tmp_path):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -20,10 +19,8 @@ from rich.console import Console
 
 from vergence.app import deploy_folder as folders
 from vergence.app.deploy_folder import (
-    EXPERIMENT,
     FOLDER,
     INSECURE,
-    MAIN,
     SECRET,
     ClientSide,
     ServerSide,
@@ -42,106 +39,11 @@ from vergence.app.deploy_reach import (
 from vergence.errors import ConfigError, PartialRun, StateError
 
 if TYPE_CHECKING:
-    from vergence.app.config import Experiment
+    pass
 
 PROCESSES = "vergence.engines.flower_processes"
-README = """\
-server/          stays here, or goes to {host}: vergence deploy serve server
-clients/NAME/    goes to NAME's machine, and nowhere else (it holds a private key):
-                 vergence deploy join NAME --data FOLDER
-Delete clients/ here once every folder is where it belongs.
-"""
-README_MAIN = """\
-main/            goes to the main server's machine: vergence deploy join main
-Whoever has main/ or clients/ reads what server/ must not: make all this on a
-machine of its own, and delete both there.
-"""
 STARTS = 90.0
 """Seconds within which a link must be up."""
-
-
-def init(
-    experiment: Experiment, clients: Sequence[str], address: str, out: Path, main: bool = False
-) -> None:
-    """Write the folders of a server, its clients and, if asked for, a main server.
-
-    Raises:
-        ConfigError: the experiment cannot be deployed, or an argument is unusable.
-        StateError: the directory holds something.
-    """
-    from vergence.app.deploy_keys import BOX, make_box_key, make_certificates
-    from vergence.app.results import write_toml
-    from vergence.engines.store import saving
-
-    needed()
-    host, _ = parted(address)
-    fit_to_deploy(experiment, clients, main)
-    if out.exists() and any(out.iterdir()):
-        raise StateError(f"{out} is not empty; choose another --out")
-    server, run, table = out / "server", secrets.token_hex(8), experiment.table
-    with saving(out):
-        server.mkdir(parents=True, mode=0o700)
-        (server / "keys").mkdir(mode=0o700)
-        make_certificates(server, host)
-        for client in clients:
-            made = ClientSide(client, address, client, main=main)
-            make_end(out, out / "clients" / client, made, table)
-        if main:
-            make_end(out, out / MAIN, ClientSide(MAIN, address, serves=True), table)
-            peers, public = out / MAIN / "peers", server / "main.box"
-            peers.mkdir(mode=0o700)
-            make_box_key(out / MAIN / BOX, public)
-            for client in clients:
-                make_box_key(out / "clients" / client / BOX, peers / f"{client}.box")
-                shutil.copy(public, out / "clients" / client / "main.box")
-            public.unlink()
-        folders.write_settings(server, ServerSide(tuple(clients), address, run, main=main))
-        write_toml(server / EXPERIMENT, table)
-        (out / "README.txt").write_text(README.format(host=host) + (README_MAIN if main else ""))
-
-
-def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) -> None:
-    """Refuse what cannot be deployed, and names that cannot be clients'.
-
-    Raises:
-        ConfigError: says which, and what to do.
-    """
-    from vergence.app.config import method_tables
-    from vergence.app.deploy_end import deployable
-
-    for client in clients:
-        if not client.replace("_", "").replace("-", "").isalnum():
-            raise ConfigError(f"a client's name must be letters, digits, _ and -; got '{client}'")
-    if len(set(clients)) != len(clients) or not clients:
-        raise ConfigError(f"--clients must be different names, at least one; got {list(clients)}")
-    for table in method_tables(experiment.table):
-        if table["name"].endswith(".py"):
-            raise ConfigError(f"method '{table['name']}' is a file on this machine; put it into "
-                              "the package that all machines install")  # fmt: skip
-    deployable(experiment)
-    if not main:
-        return
-    if not any(method.served for method in experiment.methods.values()):
-        raise ConfigError("--main-server: no method of this experiment cuts its network; leave it "
-                          "out, or use splitfed")  # fmt: skip
-    handing = [label for label, method in experiment.methods.items() if method.hands_on]
-    if handing:
-        raise ConfigError(f"--main-server: method '{handing[0]}' hands clients' layers on by "
-                          "way of the main server, which must not have them")  # fmt: skip
-    if MAIN in clients:
-        raise ConfigError(f"a client cannot be called '{MAIN}' beside a main server")
-
-
-def make_end(out: Path, folder: Path, side: ClientSide, table: Mapping[str, Any]) -> None:
-    """Write the folder of an end that joins: its key, whom it believes, settings, experiment."""
-    from vergence.app.deploy_keys import make_node_key
-    from vergence.app.results import write_toml
-
-    folder.mkdir(parents=True, mode=0o700)
-    make_node_key(folder / "node", out / "server" / "keys" / f"{side.client}.pub")
-    shutil.copy(out / "server" / "ca.crt", folder / "ca.crt")
-    folders.write_settings(folder, side)
-    write_toml(folder / EXPERIMENT, dict(table))
 
 
 def needed() -> None:

@@ -21,6 +21,7 @@ def init(
     address: str,
     out_: Annotated[Path, Parameter(name="--out")],
     main_server: Annotated[bool, Parameter(negative="")] = False,
+    keys: Path | None = None,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
 ) -> None:
     """Write a folder for the server and one for each client: experiment, certificates, keys.
@@ -32,14 +33,31 @@ def init(
         out_: a new directory.
         main_server: one more folder, for split learning in three roles: a main server that alone
             sees smashed data, while the server averages the clients' layers.
+        keys: a folder of public keys, NAME.pub for each client, that they made themselves
+            (`vergence deploy key`); with a main server also NAME.box, and main.pub, main.box.
         set_: `a.b=c` overrides a value of the file; may be given several times.
     """
     from vergence.app.config import load
-    from vergence.app.deploy import init as write
+    from vergence.app.deploy_init import init as write
 
     names = [name.strip() for name in clients.split(",") if name.strip()]
-    write(load(config, set_), names, address, out_, main_server)
+    write(load(config, set_), names, address, out_, main_server, keys)
     out.print((out_ / "README.txt").read_text().rstrip(), soft_wrap=True, highlight=False)
+
+
+@deploy.command
+def key(folder: Path) -> None:
+    """Make an end's own keys: the private ones stay there, the public ones are for `init --keys`.
+
+    Args:
+        folder: a new one, named as the client.
+    """
+    from vergence.app.deploy_init import make_key
+
+    make_key(folder)
+    out.print(f"{folder}: send {folder / 'public'} to whoever runs `vergence deploy init`; copy "
+              "what comes back into this folder, then `vergence deploy join`",
+              soft_wrap=True, highlight=False)  # fmt: skip
 
 
 @deploy.command

@@ -136,7 +136,8 @@ def signer(private: Path) -> Callable[[bytes], str]:
         key = serialization.load_ssh_private_key(private.read_bytes(), None)
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise StateError(
-            f"{private} is no node key ({type(error).__name__}); copy the client's folder again"
+            f"{private} is no node key ({type(error).__name__}); copy the client's folder again, "
+            "or its files beside the key that `vergence deploy key` made"
         ) from None
     if private.stat().st_mode & 0o077:
         raise StateError(f"{private} can be read by others: `chmod 600 {private}`")
@@ -151,6 +152,24 @@ def genuine(public: Path, data: bytes, signature: str) -> bool:
         assert isinstance(key, ec.EllipticCurvePublicKey)
         key.verify(base64.b64decode(signature, validate=True), data, SIGNED)
     except (OSError, ValueError, InvalidSignature):
+        return False
+    return True
+
+
+def is_node_key(public: Path) -> bool:
+    """Tell whether a file holds a node's public key."""
+    try:
+        key = serialization.load_pem_public_key(public.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm):
+        return False
+    return isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP384R1)
+
+
+def is_box_key(public: Path) -> bool:
+    """Tell whether a file holds a public box key."""
+    try:
+        x25519.X25519PublicKey.from_public_bytes(public.read_bytes())
+    except (OSError, ValueError):
         return False
     return True
 

@@ -1,0 +1,195 @@
+"""The folders of a deployment, and the keys of an end that makes its own."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vergence.app import deploy_folder as folders
+from vergence.app.deploy_folder import EXPERIMENT, MAIN, ClientSide, ServerSide
+from vergence.app.deploy_reach import parted
+from vergence.errors import ConfigError, StateError
+
+if TYPE_CHECKING:
+    from vergence.app.config import Experiment
+
+NODE, PUBLIC = "node", "public"
+"""The file of an end's private node key, and the folder of what others may know of its keys."""
+README = """\
+server/          stays here, or goes to {host}: vergence deploy serve server
+clients/NAME/    goes to NAME's machine, and nowhere else (it holds a private key):
+                 vergence deploy join NAME --data FOLDER
+Delete clients/ here once every folder is where it belongs.
+"""
+README_OWN = """\
+server/          stays here, or goes to {host}: vergence deploy serve server
+clients/NAME/    its files go beside NAME's own key; nothing in them is secret:
+                 vergence deploy join NAME --data FOLDER
+"""
+README_MAIN = """\
+main/            goes to the main server's machine: vergence deploy join main
+Whoever has main/ or clients/ reads what server/ must not: make all this on a
+machine of its own, and delete both there.
+"""
+README_OWN_MAIN = """\
+main/            its files go beside the main server's own key: vergence deploy join main
+"""
+
+
+def make_key(folder: Path) -> None:
+    """Make an end's keys in a folder, and below `public` what the other ends need of them.
+
+    Raises:
+        StateError: there are keys already.
+    """
+    from vergence.app.deploy_keys import BOX, make_box_key, make_node_key
+    from vergence.engines.store import saving
+
+    if (folder / NODE).exists():
+        raise StateError(f"{folder} has a key already; choose another folder")
+    with saving(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        public = folder / PUBLIC
+        public.mkdir(exist_ok=True)
+        name = folder.resolve().name
+        make_node_key(folder / NODE, public / f"{name}.pub")
+        make_box_key(folder / BOX, public / f"{name}.box")
+
+
+def init(
+    experiment: Experiment, clients: Sequence[str], address: str, out: Path, main: bool = False,
+    keys: Path | None = None,
+) -> None:  # fmt: skip
+    """Write the folders of a server, its clients and, if asked for, a main server.
+
+    With `keys`, a folder of public keys, everybody has made their own; else all are made here.
+
+    Raises:
+        ConfigError: the experiment cannot be deployed, or an argument is unusable.
+        StateError: the directory holds something.
+    """
+    from vergence.app.deploy import needed
+    from vergence.app.deploy_keys import make_certificates
+    from vergence.app.results import write_toml
+    from vergence.engines.store import saving
+
+    needed()
+    host, _ = parted(address)
+    fit_to_deploy(experiment, clients, main)
+    if keys is not None:
+        usable(keys, [*clients, *([MAIN] if main else [])], main)
+    if out.exists() and any(out.iterdir()):
+        raise StateError(f"{out} is not empty; choose another --out")
+    server, run = out / "server", secrets.token_hex(8)
+    with saving(out):
+        server.mkdir(parents=True, mode=0o700)
+        (server / "keys").mkdir(mode=0o700)
+        make_certificates(server, host)
+        ends = [End(out / "clients" / c, ClientSide(c, address, c, main=main)) for c in clients]
+        served = End(out / MAIN, ClientSide(MAIN, address, serves=True))
+        for end in [*ends, served] if main else ends:
+            end.make(server, keys)
+            write_toml(end.folder / EXPERIMENT, experiment.table)
+        if main:
+            boxes(served, ends, keys)
+        folders.write_settings(server, ServerSide(tuple(clients), address, run, main=main))
+        write_toml(server / EXPERIMENT, experiment.table)
+        said = README + README_MAIN * main if keys is None else README_OWN + README_OWN_MAIN * main
+        (out / "README.txt").write_text(said.format(host=host))
+
+
+@dataclass(frozen=True)
+class End:
+    """An end that joins: its folder, and what it knows."""
+
+    folder: Path
+    side: ClientSide
+
+    def make(self, server: Path, keys: Path | None) -> None:
+        """Write whom it believes, its settings, and its key if it has made none itself."""
+        from vergence.app.deploy_keys import make_node_key
+
+        self.folder.mkdir(parents=True, mode=0o700)
+        name = f"{self.side.client}.pub"
+        if keys is None:
+            make_node_key(self.folder / NODE, server / "keys" / name)
+        else:
+            shutil.copyfile(keys / name, server / "keys" / name)
+        shutil.copy(server / "ca.crt", self.folder / "ca.crt")
+        folders.write_settings(self.folder, self.side)
+
+    def box(self, public: Path, keys: Path | None) -> None:
+        """Write the public half of its box key, and the private one if it has made none itself."""
+        from vergence.app.deploy_keys import BOX, make_box_key
+
+        if keys is None:
+            make_box_key(self.folder / BOX, public)
+        else:
+            shutil.copyfile(keys / f"{self.side.client}.box", public)
+
+
+def boxes(main: End, clients: Sequence[End], keys: Path | None) -> None:
+    """Give the main server and every client the keys to each other's boxes."""
+    peers = main.folder / "peers"
+    peers.mkdir(mode=0o700)
+    public = main.folder / "main.box"
+    main.box(public, keys)
+    for client in clients:
+        client.box(peers / f"{client.side.client}.box", keys)
+        shutil.copy(public, client.folder / "main.box")
+    public.unlink()
+
+
+def usable(keys: Path, names: Sequence[str], main: bool) -> None:
+    """Refuse public keys that are missing or none.
+
+    Raises:
+        ConfigError: says whose, and what to do.
+    """
+    from vergence.app.deploy_keys import is_box_key, is_node_key
+
+    kinds = {".pub": is_node_key, **({".box": is_box_key} if main else {})}
+    for name in names:
+        for ending, good in kinds.items():
+            file = f"{name}{ending}"
+            if not good(keys / file):
+                raise ConfigError(
+                    f"no usable key of '{name}' at {keys / file}: `vergence deploy key {name}` on "
+                    f"its machine makes {name}/{PUBLIC}/{file}; copy that file there"
+                )
+
+
+def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) -> None:
+    """Refuse what cannot be deployed, and names that cannot be clients'.
+
+    Raises:
+        ConfigError: says which, and what to do.
+    """
+    from vergence.app.config import method_tables
+    from vergence.app.deploy_end import deployable
+
+    for client in clients:
+        if not client.replace("_", "").replace("-", "").isalnum():
+            raise ConfigError(f"a client's name must be letters, digits, _ and -; got '{client}'")
+    if len(set(clients)) != len(clients) or not clients:
+        raise ConfigError(f"--clients must be different names, at least one; got {list(clients)}")
+    for table in method_tables(experiment.table):
+        if table["name"].endswith(".py"):
+            raise ConfigError(f"method '{table['name']}' is a file on this machine; put it into "
+                              "the package that all machines install")  # fmt: skip
+    deployable(experiment)
+    if not main:
+        return
+    if not any(method.served for method in experiment.methods.values()):
+        raise ConfigError("--main-server: no method of this experiment cuts its network; leave it "
+                          "out, or use splitfed")  # fmt: skip
+    handing = [label for label, method in experiment.methods.items() if method.hands_on]
+    if handing:
+        raise ConfigError(f"--main-server: method '{handing[0]}' hands clients' layers on by "
+                          "way of the main server, which must not have them")  # fmt: skip
+    if MAIN in clients:
+        raise ConfigError(f"a client cannot be called '{MAIN}' beside a main server")
