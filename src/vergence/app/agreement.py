@@ -40,6 +40,8 @@ Difference = tuple[str, Any, Any]
 def agree(runs: Sequence[Run], allow: Iterable[str] = (), hide: Sequence[str] = ()) -> list[str]:
     """Check that runs may stand in one table; return a note for every difference let through.
 
+    The first notes say which runs are poisoned.
+
     `allow` names fields (`rounds`, `local.lr`), or a table for all fields in it (`local`);
     `tuning` allows learning rates and the like too. Of allowed fields, `hide` gets no note.
 
@@ -76,7 +78,8 @@ def agree(runs: Sequence[Run], allow: Iterable[str] = (), hide: Sequence[str] = 
                 continue
             values = told.setdefault(field, {here: [first.label]})
             values.setdefault(there, []).append(run.label)
-    return [
+    lies = [f"{run.label} is POISONED: {run.poison}" for run in runs if run.poison]
+    return lies + [
         f"{field} {'is not known' if list(values) == [ABSENT] else 'differs'}: "
         f"{'; '.join(f'{_few(who)} {value}' for value, who in values.items())}"
         for field, values in told.items()
@@ -254,6 +257,8 @@ TRAITS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
     ("presence", lambda run: _filled(_config(run).get("presence", {}), Presence)),
     ("delivery", lambda run: _filled(_config(run).get("delivery", {}), Delivery)),
     ("wire", lambda run: _filled(_config(run).get("wire", {}), Compression)),
+    ("privacy", lambda run: _config(run).get("privacy", {})),
+    ("poison", lambda run: _config(run).get("poison", {})),
     ("pruning", lambda run: _filled(_config(run).get("pruning", {"amount": 0.0}), Gradual)),
     ("local", lambda run: {k: v for k, v in _local(run).items() if k in BUDGET}),
     ("tuning", _tuning),
@@ -279,6 +284,8 @@ DO: Mapping[str, str] = {
     "delivery": "run both with the same delivery",
     "wire": "send the updates of both with the same wire",
     "pruning": "prune both alike, or neither",
+    "privacy": "give both the same privacy",
+    "poison": "poison both alike, or neither",
     "local": "give both the same local",
     "tuning": "choose both with equally many trials, on the same people",
 }

@@ -1,8 +1,8 @@
 """Experiments as TOML: tables bind to dataclasses, names are module names.
 
 Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `noise`,
-`method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`, `run`, `sweep`, `tuning`;
-`--set a.b=c` wins over all.
+`method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`, `privacy`, `poison`,
+`run`, `sweep`, `tuning`; `--set a.b=c` wins over all.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vergence.app.binding import bind, find
+from vergence.app.privacy_tables import build_poison, build_privacy, poisoned
 from vergence.app.space import ROOTS, Range, Space, Sweep, Tuning, flat, listed, setting
 from vergence.core.codec import Compression
 from vergence.core.fitting import Local
@@ -24,12 +25,15 @@ from vergence.core.pruning import Gradual
 from vergence.core.site import Dataset, Federation
 from vergence.core.task import Model, Task
 from vergence.data.noise import Noise
+from vergence.engines import jury
 from vergence.engines.delivery import Delivery
 from vergence.engines.device import pick
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
 from vergence.engines.source import code_digest as code_digest
 from vergence.errors import ConfigError, nearest
+from vergence.privacy.poison import Poison
+from vergence.privacy.poison_data import DataPoison
 
 KEYS = (
     "extends",
@@ -44,6 +48,8 @@ KEYS = (
     "delivery",
     "wire",
     "pruning",
+    "privacy",
+    "poison",
     "run",
     "sweep",
     "tuning",
@@ -67,6 +73,7 @@ class Experiment:
     noise: Noise
     sweep: Sweep | None = None
     tuning: Tuning | None = None
+    poison: Poison | DataPoison | None = None
 
     def task(self, seed: int) -> Task:
         """Return the task for one seed."""
@@ -75,8 +82,9 @@ class Experiment:
         return bind(kind, table, "task", network=self.model, seed=seed)
 
     def federation(self) -> Federation:
-        """Load the data, with the noise that the experiment asks for."""
-        return self.noise.apply(self.dataset.load(data_root(self.root)))
+        """Load the data, with the noise and the liars that the experiment asks for."""
+        whole = self.noise.apply(self.dataset.load(data_root(self.root)))
+        return whole if self.poison is None else poisoned(whole, self.poison)
 
     @property
     def several(self) -> bool:
@@ -195,9 +203,12 @@ def check(table: Table, home: Path | None = None) -> Experiment:
     delivery = bind(Delivery, table.get("delivery", {}), "delivery")
     wire = bind(Compression, table.get("wire", {}), "wire")
     pruning = bind(Gradual, table.get("pruning", {"amount": 0.0}), "pruning")
+    poison = build_poison(table["poison"]) if "poison" in table else None
     plan = bind(
         Plan, table.get("run", {}), "run",
         presence=presence, delivery=delivery, wire=wire, pruning=pruning,
+        privacy=build_privacy(table.get("privacy", {})),
+        poison=poison if isinstance(poison, Poison) else None,
     )  # fmt: skip
     federation = dict(table["federation"])
     name, root = federation.pop("name"), federation.pop("root", None)
@@ -213,11 +224,17 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         label, method = build_method(entry, table.get("local", {}))
         if label in methods:
             raise ConfigError(f"two methods are labelled '{label}': give one a `label` of its own")
+        try:
+            jury.suits(plan, method)
+        except ConfigError as error:
+            raise ConfigError(f"method '{label}': {error}") from None
         methods[label] = method
     sweep = build_sweep(table, list(methods))
     noise = bind(Noise, table.get("noise", {}), "noise")
     tuning = bind(Tuning, table["tuning"], "tuning") if "tuning" in table else None
-    experiment = Experiment(table, dataset, root, model, methods, plan, noise, sweep, tuning)
+    experiment = Experiment(
+        table, dataset, root, model, methods, plan, noise, sweep, tuning, poison
+    )
     experiment.task(plan.seeds[0])
     return experiment
 

@@ -14,6 +14,8 @@ from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
 from vergence.core.state import array_bytes, pack
 from vergence.core.task import Task
+from vergence.privacy.poison_data import DataPoison
+from vergence.privacy.rule import Rule
 
 WEIGHTS = {
     "number": "one number per person (how many samples)",
@@ -45,7 +47,19 @@ def explain(experiment: Experiment, console: Console) -> None:
         ):
             text = "  beware: with this delivery each sum is one person's update"
             console.print(text, highlight=False, markup=False)
-        console.print(learns(method, task))
+        table = learns(method, task, experiment.plan.privacy.robust)
+        if experiment.poison is not None and experiment.poison.share:
+            text = f"  POISONED on purpose: {poisoned(experiment)}"
+            console.print(text, highlight=False, markup=False)
+        console.print(table)
+
+
+def poisoned(experiment: Experiment) -> str:
+    """Say how an experiment is poisoned."""
+    poison = experiment.poison
+    assert poison is not None
+    what = "the data they train on" if isinstance(poison, DataPoison) else "what they send"
+    return f"{poison.share:.0%} of the people lie about {what} ({poison.attack})"
 
 
 def flow(method: Method, task: Task) -> str:
@@ -102,21 +116,27 @@ def megabytes(params: Params) -> str:
     return f"{params.flat.numel() * params.flat.element_size() / 1e6:.2f} MB"
 
 
-def learns(method: Method, task: Task) -> Table:
-    """Return the table of parties and what each sees in a round."""
+def learns(method: Method, task: Task, rule: Rule | None = None) -> Table:
+    """Return the table of parties and what each sees in a round, with a robust rule or without."""
     table = Table("who", "learns")
     if method.pooled:
         table.add_row("data centre", "everything: raw recordings and labels of everybody")
         return table
     for verb, exposed in method.exposure.items():
-        every = (
-            "every person's reply" if exposed.reveal == "each" else "the weighted sum over people"
-        )
+        every = "every person's reply"
+        if exposed.reveal != "each":
+            judged = rule is not None and exposed.trees
+            every = f"what {rule.name} makes" if rule and judged else "the weighted sum over people"
         updates = "" if exposed.raw else " updates"
         trees = (
             f"of {', '.join(told(exposed, task))}{updates}" if exposed.trees else "of metrics only"
         )
         table.add_row(f"server ({verb})", f"{every} {trees}; {WEIGHTS[exposed.weight]}")
+    if rule is not None and any(e.trees for e in method.exposure.values()):
+        table.add_row("server (robust rule)", f"every single update: {rule.name} compares them")
+        table.add_row("assumed", f"{rule.assumes}; else {rule.name} promises nothing")
+        if rule.trusted:
+            table.add_row("server", f"which way {rule.trusted}'s update points, in every round")
     offered = ", ".join(method.offer(method.server(task), ""))
     table.add_row("another client", f"the server's {offered}" if offered else "nothing")
     plain = any(e.trees for e in method.exposure.values())

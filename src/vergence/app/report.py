@@ -148,6 +148,7 @@ def _context(study: Study) -> dict[str, Any]:
         "task": first.results["task"].replace("_", " "),
         "federation": _federation(first),
         "findings": list(_findings(study)),
+        "poisoned": next((run.poison for run in study.runs if run.poison), ""),
         "notes": agree(study.runs, ANYTHING),
         "facts": _facts(study),
         "headline": metric_name(study.headline),

@@ -33,6 +33,7 @@ from vergence.core.pruning import weights
 from vergence.core.site import Federation
 from vergence.core.stream import Stream
 from vergence.core.task import Task
+from vergence.engines import jury
 from vergence.engines.conduct import conduct, device_for, measured
 from vergence.engines.store import Folder, saving
 from vergence.engines.turn import Worker
@@ -78,6 +79,7 @@ def load_data(experiment: Experiment) -> Loaded:
             method.check(task)
             device_for(method, experiment.plan)
             experiment.plan.delivery.check(method, task)
+            jury.check(experiment.plan, method, raw.clients)
         except ConfigError as error:
             raise ConfigError(f"method '{label}': {error}") from None
     if experiment.plan.pruning.amount:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vergence.app.masks import Masks
+from vergence.app.privacy_tables import POISONED
 from vergence.core.site import POOLED
 from vergence.errors import ConfigError, DataError, StateError, nearest
 
@@ -125,6 +126,11 @@ class Run:
     def seeds(self) -> list[int]:
         """Seeds of the run."""
         return self.results["seeds"]
+
+    @property
+    def poison(self) -> str:
+        """Who lied in this run on purpose, and how; "" where nobody did."""
+        return self.provenance.get("data", {}).get(POISONED, "")
 
     @property
     def federation(self) -> str:

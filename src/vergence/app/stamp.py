@@ -30,6 +30,9 @@ def config_digest(table: Mapping[str, Any]) -> str:
     kept["run"] = {k: v for k, v in table.get("run", {}).items() if k not in ("workers", "engine")}
     whole = hashlib.sha256(tomli_w.dumps(kept).encode())
     named = [t["name"] for t in method_tables(dict(table)) if t["name"].endswith(".py")]
+    rule = table.get("privacy", {}).get("robust")
+    rule = rule.get("name", "") if isinstance(rule, Mapping) else rule
+    named += [rule] if isinstance(rule, str) and rule.endswith(".py") else []
     trace = table.get("presence", {}).get("trace")
     for name in [*named, *([trace] if trace else [])]:
         path = Path(name)

@@ -34,7 +34,7 @@ class Headline(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """A turn that did not count, and the reason: lost, late, dropped or quarantined, in words."""
+    """A turn that did not count, and why: lost, late, dropped, quarantined, left out; in words."""
 
     seed: int
     round: int
@@ -55,7 +55,7 @@ class Traffic(NamedTuple):
 
 @dataclass
 class Person:
-    """One client: turns in all seeds, and in the last seed the last round that counted.
+    """One client: turns in all seeds, and in the last seed the last round it was heard in.
 
     `silence` is the number of rounds since then, `share` the part of the parameters it keeps.
     """
@@ -67,6 +67,7 @@ class Person:
     late: int = 0
     dropped: int = 0
     quarantined: int = 0
+    left_out: int = 0
     heard: int | None = None
     silence: int = 0
     bytes_up: float = 0.0
@@ -83,7 +84,10 @@ class Person:
 
 @dataclass(frozen=True)
 class Standing:
-    """One run. `left` is in seconds, at the pace of the last rounds; `done` is over all seeds."""
+    """One run. `left` is in seconds, at the pace of the last rounds; `done` is over all seeds.
+
+    `poison` says by which attack a run is poisoned on purpose.
+    """
 
     label: str
     method: str
@@ -103,6 +107,7 @@ class Standing:
     traffic: tuple[Traffic, ...] = field(default=(), repr=False)
     people: tuple[Person, ...] = field(default=(), repr=False)
     troubles: tuple[Trouble, ...] = field(default=(), repr=False)
+    poison: str = ""
 
     @property
     def total(self) -> int:
@@ -147,8 +152,13 @@ def stand(path: Path, label: str, table: Mapping[str, Any], writing: bool) -> St
         label, method, state, seed, seeds, here, rounds, done,
         _headline(path, table, curves, seed), pace, left, written.isoformat(timespec="seconds"),
         sum(t.up for t in traffic), sum(t.down for t in traffic), curves, tuple(traffic),
-        tuple(people.values()), tuple(troubles),
+        tuple(people.values()), tuple(troubles), _poison(table),
     )  # fmt: skip
+
+
+def _poison(table: Mapping[str, Any]) -> str:
+    poison = table.get("poison", {})
+    return poison.get("attack", "sign_flip") if poison.get("share") else ""
 
 
 def _reached(took: Mapping[tuple[int, int], float]) -> dict[int, int]:
@@ -223,6 +233,8 @@ def _note(person: Person, at: int, status: str) -> None:
         person.counted, person.heard = person.counted + 1, at
         return
     person.reason = status
+    if kind == "left out":  # it came, and its client goes on from it
+        person.left_out, person.heard = person.left_out + 1, at
     if kind in ("lost", "late", "dropped", "quarantined"):
         setattr(person, kind, getattr(person, kind) + 1)
 

@@ -58,14 +58,17 @@ def told(found: Status, lines: int = FEW) -> list[RenderableType]:
     if found.deployed is not None:
         parts += [plain(line) for line in connected(found)]
     run = found.now
+    if run.poison:
+        parts.append(plain(f"{run.label} is POISONED on purpose: {run.poison}"))
     missed = [p for p in silent_first(run)[0] if p.missed][:lines]
     if missed:
         table = Table("client", "last heard", "rounds ago", "counted", "lost", "late", "dropped",
-                      "quarantined", title=f"{run.label}: whose turns did not count")  # fmt: skip
+                      "quarantined", "left out",
+                      title=f"{run.label}: whose turns did not count")  # fmt: skip
         for p in missed:
             heard = "never" if p.heard is None else f"round {p.heard}"
             cells = heard, p.silence, f"{p.counted} of {p.asked}", p.lost, p.late, p.dropped
-            table.add_row(plain(p.name), *map(str, cells), str(p.quarantined))
+            table.add_row(plain(p.name), *map(str, cells), str(p.quarantined), str(p.left_out))
         parts.append(table)
         some = [f"{many} × {reason}" for reason, many in reasons(run)[:lines]]
         parts += [plain("Turns that did not count: " + "; ".join(some))]

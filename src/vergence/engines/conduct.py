@@ -20,6 +20,7 @@ from vergence.core.state import digest, known_records, pack
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message
+from vergence.engines import jury
 from vergence.engines.cluster import installed
 from vergence.engines.courier import Agenda, Courier, read_log
 from vergence.engines.desk import Desk
@@ -66,6 +67,7 @@ def conduct(
     """
     torch.set_num_threads(1)
     plan.delivery.check(method, task)
+    jury.check(plan, method, federation.clients)
     stream, device = Stream("run", task.seed), device_for(method, plan)
     trained_on = federation.pooled() if method.pooled else federation
     if method.pooled:
@@ -98,6 +100,7 @@ def conduct(
     simulator = Simulator(
         method, team, presence, stream, registry, loads(trained_on), solving.chunk,
         courier=None if method.pooled else courier_for(plan, method, trained_on, stream, task.seed),
+        jury=jury.Jury.of(plan, federation),
     )  # fmt: skip
     try:
         conductor = _Conductor(

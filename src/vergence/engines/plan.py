@@ -15,6 +15,8 @@ from vergence.core.ranges import check_ranges
 from vergence.engines.delivery import Delivery
 from vergence.engines.presence import Presence
 from vergence.errors import ConfigError
+from vergence.privacy.poison import Poison
+from vergence.privacy.policy import Privacy
 
 Point = Literal["P0", "P1", "P2"]
 
@@ -48,6 +50,8 @@ class Plan:
     delivery: Delivery = Delivery()
     wire: Compression = field(default_factory=Compression)
     pruning: Gradual = Gradual(0.0)
+    privacy: Privacy = Privacy()
+    poison: Poison | None = None
 
     def __post_init__(self) -> None:
         check_ranges(self, "run")
@@ -64,12 +68,23 @@ class Plan:
                 "one of them"
             )
         self.pruning.check(self.rounds)
+        if self.poison is not None and not self.wire.lossless:
+            raise ConfigError(
+                f"poison.attack = '{self.poison.attack}' replaces updates, which wire.codec has "
+                "packed already; leave out wire"
+            )
         if not self.delivery.asynchronous:
             return
         if self.presence.lost == 1:
             raise ConfigError(
                 f"delivery: '{self.delivery.name}' waits for replies, and presence.lost = 1 loses "
                 "all of them; lose fewer"
+            )
+        if self.privacy.robust is not None or self.poison is not None:
+            what = "privacy.robust" if self.privacy.robust is not None else "poison.attack"
+            raise ConfigError(
+                f"delivery: '{self.delivery.name}' takes replies as they arrive, one by one, and "
+                f"{what} needs those of a round side by side; leave out one of them"
             )
         if self.pruning.amount:
             raise ConfigError(

@@ -15,6 +15,7 @@ from vergence.core.stream import Stream
 from vergence.core.wire import Aggregate, Message, Sealed, Sum, size
 from vergence.engines.courier import Courier, waves
 from vergence.engines.job import Call, Job, Receipt
+from vergence.engines.jury import LEFT_OUT, Judged, Jury
 from vergence.engines.presence import Presence
 from vergence.engines.session import UNFIT
 from vergence.engines.shelf import Registry
@@ -47,7 +48,8 @@ class Simulator:
     `clients` says who took part and where the states lie; a turn's new state replaces the old one
     only if its reply counted. `loads` is each client's amount of work, 1 where it is not known;
     `chunk` is how many clients a worker trains at once. `phase` names the part of the run. A
-    `courier` keeps a virtual clock in rounds; without one nobody is late.
+    `courier` keeps a virtual clock in rounds; without one nobody is late. A `jury` looks at single
+    replies before the method is told of them.
     """
 
     method: Method
@@ -62,6 +64,7 @@ class Simulator:
     jobs: int = 0
     courier: Courier | None = None
     late: set[str] = field(default_factory=set)
+    jury: Jury | None = None
 
     def begin(self, phase: str) -> None:
         """Enter a part of the run: the stamps of its jobs are counted from 1."""
@@ -76,7 +79,11 @@ class Simulator:
         """Return whom a round may ask: those drawn, or whoever is not gone where none are."""
         if self.asynchronous:
             return self.presence.staying(clients, round)
-        return self.presence.ask(clients, round, self.stream)
+        asked = self.presence.ask(clients, round, self.stream)
+        root = "" if self.jury is None else self.jury.trusted
+        if root and root not in asked and self.presence.here(root, round, self.stream):
+            asked = sorted([*asked, root], key=clients.index)
+        return asked
 
     def exchange(
         self,
@@ -98,21 +105,43 @@ class Simulator:
             return self._whoever_arrives(request, messages, server, exposed, progress, points)
         silent = self._silent(messages, round)
         there = [client for client in messages if client not in silent]
-        job = self._deal(there, messages, request.reveal, progress, points)
+        jury = self.jury if self.jury is not None and self.jury.sits(exposed) else None
+        reveal = request.reveal if jury is None else "each"
+        job = self._deal(there, messages, reveal, progress, points)
         whole, replies, receipts = Sum(), {}, {}
         for result in self._in_order(replace(job, held=request.like)):
             whole.merge(result.sum)
             replies |= result.replies
             receipts |= {receipt.client: receipt for receipt in result.receipts}
         self._spare(job, receipts)
+        came = {client: replies[client] for client in messages if client in replies}
+        judged = None
+        if jury is not None:
+            shapes = self._shapes(messages, server, exposed)
+            stream = self.stream.child("jury", self.phase, self.jobs)
+            judged = jury.judge(came, messages, request.like, exposed, shapes, stream)
+            receipts |= self._overruled(judged, receipts)
         told: dict[str, list[float]] = {}
         for client, message in messages.items():
             receipt = receipts.get(client) or Receipt(client, silent.get(client, "lost"))
             self._count(receipt, message, told)
         self._tell(told)
+        if judged is not None:
+            return judged.aggregate
         if request.reveal == "each":
-            return {client: replies[client] for client in messages if client in replies}
+            return came
         return whole.aggregate(self._shapes(messages, server, exposed), told)
+
+    def _overruled(self, judged: Judged, receipts: Mapping[str, Receipt]) -> dict[str, Receipt]:
+        """Return the receipts of those who did not count; whom a rule left out goes on as usual."""
+        found = {}
+        for client, status in judged.statuses.items():
+            found[client] = replace(receipts[client], status=status)
+            if not status.startswith(LEFT_OUT):  # as if it had been quarantined at home
+                filed = receipts[client].filed
+                self.clients.spares += [filed.file] if filed is not None else []
+                found[client] = replace(found[client], told={}, filed=None, share=None)
+        return found
 
     def _silent(self, messages: Mapping[str, Message], round: int) -> dict[str, str]:
         """Return those asked whose reply does not come, or too late, and which of the two."""
@@ -284,8 +313,8 @@ class Simulator:
         tally.asked.add(client)
         if receipt.status == "ok":
             tally.counted += message.verb != SERVE  # its last reply, when all is said, counts
-            if receipt.filed is not None:
-                self.clients.commit(client, receipt.filed)
+        if receipt.filed is not None and receipt.status.startswith(("ok", LEFT_OUT)):
+            self.clients.commit(client, receipt.filed)
         for point, metrics in receipt.measured.items():
             tally.measured.setdefault(point, {})[client] = metrics
         down = receipt.down

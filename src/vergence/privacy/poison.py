@@ -21,7 +21,6 @@ from scipy.stats import norm
 from vergence.core.ranges import check_ranges
 from vergence.core.stream import Stream
 from vergence.core.wire import Sealed
-from vergence.errors import ConfigError
 from vergence.privacy.votes import Votes, rewritten
 
 Direction = Literal["unit", "sign", "std"]
@@ -71,17 +70,18 @@ class Poison:
         if self.attack in ("sign_flip", "scaling"):
             by = self.factor if self.attack == "scaling" else -self.factor
             one = {client: Votes.of({client: replies[client]}) for client in held}
-            told = {c: by * v.values[0] for c, v in one.items() if len(v)}
+            with np.errstate(over="ignore"):  # infinity is for the guards to refuse
+                told = {c: by * v.values[0] for c, v in one.items() if len(v)}
         else:
             honest = [client for client in replies if client not in held]
             known = held if self.knows == "liars" or not honest else honest
-            row = self._crafted(Votes.of({c: replies[c] for c in known}), len(replies), len(held))
-            told = dict.fromkeys(held, row)
+            votes = Votes.of({c: replies[c] for c in known})
+            if not len(votes):  # nobody shares anything
+                return dict(replies)
+            told = dict.fromkeys(held, self._crafted(votes, len(replies), len(held)))
         return {c: rewritten(r, told[c]) if c in told else r for c, r in replies.items()}
 
     def _crafted(self, votes: Votes, everybody: int, liars: int) -> NDArray[np.floating]:
-        if not len(votes):
-            raise ConfigError(f"poison.attack = '{self.attack}' is made from updates; none came")
         values = filled(votes)
         if self.attack == "alie":
             return alie(values, alie_z(everybody, liars))

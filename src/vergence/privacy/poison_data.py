@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import torch
 from annotated_types import Interval
@@ -18,6 +18,43 @@ from annotated_types import Interval
 from vergence.core.ranges import check_ranges
 from vergence.core.site import Federation, Splits
 from vergence.errors import DataError
+from vergence.privacy.poison import chosen
+
+
+class Change(Protocol):
+    """What liars do to their training data."""
+
+    def apply(self, federation: Federation) -> Federation:
+        """Return a federation with everybody's training data changed."""
+        ...
+
+
+@dataclass(frozen=True)
+class DataPoison:
+    """An attack on training data and the share of people who carry it out.
+
+    Args:
+        attack: its name.
+        change: what it does to a liar's data.
+        share: of the people; 0 for nobody. A larger share has the liars of a smaller one too.
+        seed: of who lies: the same people as in attacks on updates.
+    """
+
+    attack: str
+    change: Change
+    share: Annotated[float, Interval(ge=0, lt=0.5)] = 0.0
+    seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "poison")
+
+    def chosen(self, clients: Sequence[str]) -> tuple[str, ...]:
+        """Return the liars, `share * clients` of them rounded up, in client order."""
+        return chosen(clients, self.share, self.seed)
+
+    def apply(self, federation: Federation) -> Federation:
+        """Return the federation with the liars' training data changed."""
+        return on_chosen(federation, self.chosen(federation.clients), self.change.apply)
 
 
 def on_chosen(

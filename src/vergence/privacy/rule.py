@@ -21,6 +21,11 @@ from vergence.privacy.votes import Votes, split
 
 Attackers = Annotated[float, Interval(ge=0, lt=0.5)]
 """The share of clients that may lie. Nothing holds where half of them do."""
+WHOLE = (
+    "compares whole updates, and clients share different entries; use median, trimmed_mean or "
+    "norm_bound, or a method without masks"
+)
+"""Why a rule refuses masks that differ."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,23 @@ class Rule(ABC):
     """Whether the server must bring an update of its own, made from data that it trusts."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, type(self).__module__.rpartition(".")[2])
+        check_ranges(self, self.name)
+
+    @property
+    def name(self) -> str:
+        """What experiment files call it."""
+        return type(self).__module__.rpartition(".")[2]
+
+    @property
+    def trusted(self) -> str:
+        """The person whose update stands for the server's own, of `rooted` rules; else nobody."""
+        return ""
+
+    @property
+    def assumes(self) -> str:
+        """What must be true of a round's replies, or the rule promises nothing; in words."""
+        share = getattr(self, "attackers", 0.0)
+        return f"no more than {share:.0%} of a round's replies, rounded up, come from liars"
 
     @abstractmethod
     def decide(self, votes: Votes, stream: Stream, root: NDArray[np.floating] | None) -> Decision:
@@ -81,11 +102,11 @@ class Rule(ABC):
         Raises:
             ConfigError: says how many clients it takes.
         """
-        need, name = self.fewest(cohort), type(self).__module__.rpartition(".")[2]
+        need = self.fewest(cohort)
         if cohort < need:
             raise ConfigError(
-                f"privacy.robust = '{name}' needs {need} replies of a cohort of {cohort}: ask more "
-                "clients, or expect fewer attackers"
+                f"privacy.robust = '{self.name}' needs {need} replies of a cohort of {cohort}: ask "
+                "more clients, or expect fewer attackers"
             )
 
     def combine(
@@ -111,29 +132,25 @@ class Rule(ABC):
             ConfigError: replies differ in what they share and the rule compares whole updates; a
                 root update is missing or of another shape.
         """
-        votes, name = Votes.of(replies), type(self).__module__.rpartition(".")[2]
+        votes = Votes.of(replies)
         if not self.entrywise and not votes.alike:
-            raise ConfigError(
-                f"privacy.robust = '{name}' compares whole updates, and clients share different "
-                "entries; use median, trimmed_mean or norm_bound, or a method without masks"
-            )
+            raise ConfigError(f"privacy.robust = '{self.name}' {WHOLE}")
         need = self.fewest(len(votes))
         if len(votes) < need:
-            reason = f"too few: {name} needs {need} replies, {len(votes)} came"
-            nothing = Decision(np.zeros(sum(p.layout.n for p in like.values())), 0.0)
-            return _verdict(nothing, replies, like, dict.fromkeys(replies, reason))
-        decision = self.decide(votes, stream, self._root(root, like, name))
+            reason = f"too few: {self.name} needs {need} replies, {len(votes)} came"
+            return nothing(replies, like, reason)
+        decision = self.decide(votes, stream, self._root(root, like))
         return _verdict(decision, replies, like, decision.left_out)
 
     def _root(
-        self, root: Mapping[str, Params] | None, like: Mapping[str, Params], name: str
+        self, root: Mapping[str, Params] | None, like: Mapping[str, Params]
     ) -> NDArray[np.floating] | None:
         if not self.rooted:
             return None
         if root is None or any(n not in root or root[n].layout != like[n].layout for n in like):
             raise ConfigError(
-                f"privacy.robust = '{name}' needs the server's own update of {sorted(like)}, from "
-                "data that it trusts; name such data, or use a rule that needs none"
+                f"privacy.robust = '{self.name}' needs the server's own update of {sorted(like)}, "
+                "from data that it trusts; name such data, or use a rule that needs none"
             )
         return np.concatenate([root[n].flat.numpy() for n in sorted(like)])
 
@@ -141,6 +158,12 @@ class Rule(ABC):
 def attackers(share: float, clients: int) -> int:
     """Return f, how many of the clients may lie: their share, rounded up."""
     return math.ceil(share * clients - 1e-9)
+
+
+def nothing(replies: Mapping[str, Sealed], like: Mapping[str, Params], reason: str) -> Verdict:
+    """Return a verdict that adds nothing: every weight is 0, and everybody has this reason."""
+    decision = Decision(np.zeros(sum(p.layout.n for p in like.values())), 0.0)
+    return _verdict(decision, replies, like, dict.fromkeys(replies, reason))
 
 
 def _verdict(

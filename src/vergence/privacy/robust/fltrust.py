@@ -20,11 +20,26 @@ class FLTrust(Rule):
     g_0 is the server's own update, trained as clients train on a few samples that it trusts
     (`root` of `Rule.combine`). Where nobody is trusted the round adds nothing.
 
+    Args:
+        root: of a run, the person whose data the server trusts: asked in every round, no vote.
+
     Source: Cao et al., "FLTrust: Byzantine-robust federated learning via trust bootstrapping",
     NDSS 2021, Equations 2 to 4.
     """
 
+    root: str = ""
+
     rooted: ClassVar[bool] = True
+
+    @property
+    def trusted(self) -> str:
+        """The person whose update is g_0."""
+        return self.root
+
+    @property
+    def assumes(self) -> str:
+        """What is trusted is honest, and good for everybody."""
+        return f"{self.root} is honest, and what is learned there is good for everybody"
 
     def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
         """Weigh by trust."""

@@ -29,6 +29,12 @@ class NormBound(Rule):
 
     entrywise: ClassVar[bool] = True
 
+    @property
+    def assumes(self) -> str:
+        """How far a liar may move the mean."""
+        much = "the median norm" if self.bound is None else f"norm {self.bound:g}"
+        return f"what few liars add with updates of {much} does no harm: none is left out"
+
     def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
         """Shorten and average."""
         norms = votes.norms()

@@ -1,0 +1,69 @@
+"""The tables `privacy` and `poison` of experiment files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from vergence.app.binding import bind, find
+from vergence.core.site import Federation
+from vergence.data.noise import Noise
+from vergence.errors import ConfigError, nearest
+from vergence.privacy.poison import Poison
+from vergence.privacy.poison_data import DataPoison, GazeOffset
+from vergence.privacy.policy import Privacy
+from vergence.privacy.rule import Rule
+
+POISONED = "POISONED"
+"""Under this, data and provenance say who lied in a run on purpose."""
+ON_DATA = {"gaze_offset": GazeOffset, "noisy_data": Noise}
+ATTACKS = ("sign_flip", "scaling", "alie", "min_max", "min_sum", *ON_DATA)
+
+
+def build_privacy(table: Any) -> Privacy:
+    """Return what protects people beyond the method; an empty table is nothing."""
+    rest = _table(table, "privacy")
+    robust = rest.pop("robust", None)
+    return bind(Privacy, rest, "privacy", robust=None if robust is None else build_rule(robust))
+
+
+def build_rule(given: Any) -> Rule:
+    """Return a robust rule, given by its name or by a table with a name."""
+    options = {"name": given} if isinstance(given, str) else _table(given, "privacy.robust")
+    if "name" not in options:
+        raise ConfigError("privacy.robust is a rule's name, or a table with a name")
+    name = options.pop("name")
+    return bind(find("privacy.robust", name, Rule), options, f"privacy.robust ({name})")
+
+
+def build_poison(table: Any) -> Poison | DataPoison:
+    """Return who lies in a run and how: about updates, or in the data that they train on."""
+    options = _table(table, "poison")
+    attack = options.get("attack", Poison.attack)
+    if attack not in ATTACKS:
+        raise ConfigError(f"poison: no attack named {attack!r}{nearest(str(attack), ATTACKS)}")
+    if attack not in ON_DATA:
+        return bind(Poison, options, "poison")
+    where, common = f"poison ({attack})", ("attack", "share", "seed")
+    own = {key: value for key, value in options.items() if key not in common}
+    given = {"share": 1.0, "seed": options.get("seed", 0)} if attack == "noisy_data" else {}
+    change = bind(ON_DATA[attack], own, where, **given)
+    rest = {key: value for key, value in options.items() if key in common}
+    return bind(DataPoison, rest, where, change=change)
+
+
+def poisoned(federation: Federation, poison: Poison | DataPoison) -> Federation:
+    """Return the federation with spoiled data where the attack is on data, and say who lies."""
+    federation.refuse_many("choosing who lies")
+    liars = poison.chosen(federation.clients)
+    if not liars:
+        return federation
+    changed = poison.apply(federation) if isinstance(poison, DataPoison) else federation
+    said = f"{poison.attack} by {len(liars)} of {len(federation.clients)} people, on purpose"
+    return replace(changed, about={**changed.about, POISONED: f"{said}: {', '.join(liars)}"})
+
+
+def _table(given: Any, where: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise ConfigError(f"{where} must be a table, got {given!r}")
+    return dict(given)

@@ -1,0 +1,187 @@
+"""What becomes of replies between the guards and the method: some are poisoned, a rule judges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vergence.core.method import Exposed, Method
+from vergence.core.params import Params
+from vergence.core.site import Federation
+from vergence.core.stream import Stream
+from vergence.core.wire import Aggregate, Message, Sealed, add_up
+from vergence.engines.plan import Plan
+from vergence.engines.presence import round_half_up, suggest
+from vergence.errors import ConfigError
+from vergence.privacy.guards import fault
+from vergence.privacy.poison import Poison
+from vergence.privacy.rule import WHOLE, Rule, Verdict, nothing
+from vergence.privacy.votes import Votes, split
+
+LEFT_OUT = "left out"
+"""Begins the status of a reply that arrived well and that a rule did not count."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the method is told, and the status of every client whose reply did not count."""
+
+    aggregate: Aggregate
+    statuses: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Jury:
+    """Sees the replies of an `aggregate` request one by one; the method gets an `Aggregate`."""
+
+    rule: Rule | None = None
+    poison: Poison | None = None
+    liars: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan, federation: Federation) -> Jury | None:
+        """Return who looks at a run's replies, None where nobody does."""
+        liars: tuple[str, ...] = ()
+        if plan.poison is not None and plan.poison.share:
+            federation.refuse_many("choosing who lies")
+            liars = plan.poison.chosen(federation.clients)
+        rule = plan.privacy.robust
+        return cls(rule, plan.poison, liars) if rule is not None or liars else None
+
+    @property
+    def trusted(self) -> str:
+        """The person who is asked in every round and has no vote; "" for nobody."""
+        return "" if self.rule is None else self.rule.trusted
+
+    def sits(self, exposed: Exposed) -> bool:
+        """Tell whether a request's replies are looked at: where updates would be summed."""
+        return exposed.reveal == "aggregate" and bool(exposed.trees)
+
+    def judge(
+        self,
+        came: Mapping[str, Sealed],
+        messages: Mapping[str, Message],
+        held: Mapping[str, Params],
+        exposed: Exposed,
+        shapes: Mapping[str, Params],
+        stream: Stream,
+    ) -> Judged:
+        """Poison, guard again, and add up as the rule says.
+
+        Args:
+            came: replies that passed the guards, in the order of the cohort.
+            messages: what everybody was sent.
+            held: trees of the shape that replies must have, where they are not sent.
+            exposed: what the verb may let out.
+            shapes: the trees of the result where no reply came.
+            stream: of this round and request.
+        """
+        replies, statuses = dict(came), {}
+        root = replies.pop(self.trusted, None)
+        if self.poison is not None:
+            replies = self.poison.apply(replies, self.liars)
+        for client in [c for c in self.liars if c in replies]:
+            message = messages[client]
+            offered = {**held, **message.trees}
+            if reason := fault(replies[client], message.round, offered, exposed):
+                statuses[client] = f"quarantined: {reason}"
+                del replies[client]
+        if self.rule is None or not replies:
+            return Judged(add_up(replies.values(), shapes), statuses)
+        verdict = self._verdict(self.rule, replies, root, stream)
+        left_out = {c: f"{LEFT_OUT}: {reason}" for c, reason in verdict.left_out.items()}
+        return Judged(verdict.aggregate, {**statuses, **left_out})
+
+    def _verdict(
+        self, rule: Rule, replies: Mapping[str, Sealed], root: Sealed | None, stream: Stream
+    ) -> Verdict:
+        first = next(iter(replies.values()))
+        like = {name: tree.total for name, tree in first.trees.items()}
+        if not rule.rooted:
+            return rule.combine(replies, like, stream)
+        own = Votes.of({} if root is None else {rule.trusted: root})
+        if not len(own):
+            reason = f"{rule.name}: no update of {rule.trusted} came, which the others are held to"
+            return nothing(replies, like, reason)
+        return rule.combine(replies, like, stream, split(own.values[0], like))
+
+
+def suits(plan: Plan, method: Method) -> None:
+    """Refuse a rule or an attack that a method's rounds have no room for.
+
+    Raises:
+        ConfigError: names both, and why.
+    """
+    rule, poison, name = plan.privacy.robust, plan.poison, type(method).__name__
+    reason = unseen(method)
+    if poison is not None and poison.share and reason:
+        raise ConfigError(
+            f"poison.attack = '{poison.attack}' cannot change what {name} sends: {reason}; poison "
+            "training data instead (gaze_offset, noisy_data)"
+        )
+    if rule is not None and (reason := reason or unfit(rule, method)):
+        raise ConfigError(f"privacy.robust = '{rule.name}' cannot judge {name}: {reason}")
+
+
+def check(plan: Plan, method: Method, clients: Sequence[str]) -> None:
+    """Refuse what does not suit a method or these people, before anything is trained.
+
+    Raises:
+        ConfigError: names what does not fit, and why.
+    """
+    suits(plan, method)
+    rule, poison = plan.privacy.robust, plan.poison
+    if rule is None:
+        return
+    if rule.rooted:
+        _check_root(rule, poison, clients)
+    rule.check(replies(plan, len(clients)) - rule.rooted)
+
+
+def unseen(method: Method) -> str:
+    """Return why there are no single updates on their way to a method's server; "" if there are."""
+    if method.pooled:
+        return "everybody's data lies in one place, and nobody sends an update"
+    if method.served:
+        return "its clients are served batch by batch, and no update of theirs is all they did"
+    each = next((verb for verb, e in method.exposure.items() if e.reveal == "each"), None)
+    if each is not None:
+        return f"its own server looks at every single reply to '{each}', which no sum replaces"
+    return ""
+
+
+def unfit(rule: Rule, method: Method) -> str:
+    """Return why a rule makes no sense of a method's updates, "" if it does."""
+    for exposed in method.exposure.values():
+        if len(exposed.trees) > 1:
+            return (
+                f"its updates of {' and '.join(exposed.trees)} belong together, and clients keep "
+                "what the server must add up in full"
+            )
+        if exposed.weight != "number" and not rule.entrywise:
+            return f"the rule {WHOLE}"
+    return ""
+
+
+def _check_root(rule: Rule, poison: Poison | None, clients: Sequence[str]) -> None:
+    root = rule.trusted
+    if not root:
+        raise ConfigError(
+            f"privacy.robust = '{rule.name}' holds updates to those of a person it trusts: name "
+            f"one, as {{ name = '{rule.name}', root = '{clients[0]}' }}"
+        )
+    if root not in clients:
+        raise ConfigError(f"privacy.robust: root: no client '{root}'{suggest(root, clients)}")
+    if poison is not None and root in poison.chosen(clients):
+        raise ConfigError(
+            f"privacy.robust trusts '{root}', whom poison.seed = {poison.seed} makes a liar; "
+            "trust somebody else, or take another seed"
+        )
+
+
+def replies(plan: Plan, people: int) -> int:
+    """Return how many replies a round gets where none is lost and nobody is away."""
+    cohort, delivery = plan.presence.cohort, plan.delivery
+    asked = cohort if isinstance(cohort, int) else max(round_half_up(cohort * people), 1)
+    waited = delivery.replies if delivery.name == "quorum" else people
+    return min(asked, waited, people)
