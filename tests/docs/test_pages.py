@@ -102,7 +102,7 @@ def test_the_option_tables_of_methods_are_true(name):
 @pytest.mark.parametrize(
     ("heading", "record", "without"),
     [
-        ("### run", Plan, ["presence", "delivery", "wire", "pruning"]),
+        ("### run", Plan, ["presence", "delivery", "wire", "pruning", "privacy", "poison"]),
         ("### presence", Presence, []),
         ("### local", Local, []),
     ],

@@ -33,6 +33,9 @@ from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.methods.scaffold import Scaffold
 from vergence.methods.splitfed import SplitFed
+from vergence.privacy.poison import Poison
+from vergence.privacy.policy import Privacy
+from vergence.privacy.robust.median import Median
 
 ROOTS = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
 needs_ray = [
@@ -60,6 +63,10 @@ CASES = {
     "splitfed": (SplitFed(local=LOCAL), {"task": CHAIN}),
     "each": (Asks(local=LOCAL), {}),
     "kept": (Keeps(local=LOCAL), {}),
+    "judged": (
+        FedCPF(local=LOCAL, rate=0.2),
+        {"privacy": Privacy(robust=Median()), "poison": Poison("alie", share=0.2)},
+    ),
 }
 
 

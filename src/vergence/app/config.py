@@ -86,6 +86,11 @@ class Experiment:
         whole = self.noise.apply(self.dataset.load(data_root(self.root)))
         return whole if self.poison is None else poisoned(whole, self.poison)
 
+    def on(self, dataset: Dataset) -> Experiment:
+        """Return the same experiment on data as loaded, with noise and spoiled data in it."""
+        poison = None if isinstance(self.poison, DataPoison) else self.poison
+        return replace(self, dataset=dataset, noise=Noise(), poison=poison)
+
     @property
     def several(self) -> bool:
         """Whether the file lists `methods` (one run directory each) or one `method`."""

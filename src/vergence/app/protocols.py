@@ -25,7 +25,6 @@ from vergence.app.runs import Run, Study, read
 from vergence.app.saved import read_saved
 from vergence.app.style import digits, metric_name, number, title
 from vergence.core.stream import Stream
-from vergence.data.noise import Noise
 from vergence.errors import ConfigError, PartialRun
 from vergence.metrics.intervals import interval
 
@@ -95,8 +94,7 @@ def evaluate(
 
 def ran(scene: Scene, experiment: Experiment, folder: Path, people: Sequence[str]) -> Path:
     """Run an experiment on these people, or go on with it; a finished one is left as it is."""
-    part = Part(scene.loaded.raw, tuple(people))  # as loaded: with its noise, if any
-    experiment = replace(experiment, dataset=part, noise=Noise())
+    experiment = experiment.on(Part(scene.loaded.raw, tuple(people)))
     if not (folder / "config.toml").exists():
         start(experiment, folder)
         return folder

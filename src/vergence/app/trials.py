@@ -18,7 +18,6 @@ from vergence.app.config import Experiment, Table, build_method
 from vergence.app.run import Loaded
 from vergence.app.space import Point
 from vergence.core.site import Dataset, Federation, Splits
-from vergence.data.noise import Noise
 from vergence.engines.conduct import Tick, conduct
 from vergence.engines.store import Folder, saving, write_whole
 from vergence.errors import DataError, PartialRun, StateError
@@ -143,8 +142,7 @@ def on_validation(experiment: Experiment) -> Experiment:
         plan, seeds=chosen.seeds or plan.seeds, points=("P0",), evaluate_every=0,
         evaluate_people=0, presence=replace(plan.presence, gone=gone),
     )  # fmt: skip
-    held = Held(replace(federation, people=people))  # as loaded: with its noise, if any
-    return replace(experiment, dataset=held, noise=Noise(), plan=plan)
+    return replace(experiment.on(Held(replace(federation, people=people))), plan=plan)
 
 
 def one_trial(study: Study, entry: Table, seed: int, path: Path, tick: Tick) -> Outcome:
