@@ -79,11 +79,11 @@ class Interrupt:
     def __init__(self, at: int, after: bool) -> None:
         self.left, self.after, self.honest = at, after, store.write_whole
 
-    def __call__(self, path: Path, *chunks: bytes) -> None:
+    def __call__(self, path: Path, *chunks: bytes, lasting: bool = False) -> None:
         self.left -= 1
         if self.left == 0 and not self.after:
             raise KeyboardInterrupt
-        self.honest(path, *chunks)
+        self.honest(path, *chunks, lasting=lasting)
         if self.left == 0:
             raise KeyboardInterrupt
 
