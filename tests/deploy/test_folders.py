@@ -4,6 +4,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from cryptography import x509
@@ -15,6 +16,7 @@ from vergence.app.deploy_folder import (
     ClientSide,
     ServerSide,
     Tail,
+    awaited,
     facts,
     runner,
     running,
@@ -155,6 +157,17 @@ def test_a_tail_shows_whole_new_lines(made):
     tell(made, "three")
     assert tail.lines() == ["one two", "three"]
     assert tail.lines() == []
+
+
+def test_nobody_waits_for_a_revoked_client(made):
+    server, side = made / "server", settings(made / "server", ServerSide)
+    assert awaited(server, side) == 2
+    assert awaited(server, replace(side, quorum=1)) == 1
+    deploy.revoke(server, "p00")
+    assert [awaited(server, replace(side, quorum=n)) for n in (0, 2)] == [1, 1]
+    deploy.revoke(server, "p01")
+    with pytest.raises(StateError, match="every client's key is revoked"):
+        awaited(server, side)
 
 
 @pytest.fixture

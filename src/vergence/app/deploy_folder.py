@@ -116,6 +116,18 @@ def write_settings(folder: Path, made: Any) -> None:
     (folder / SETTINGS).write_text(tomli_w.dumps(table))
 
 
+def awaited(folder: Path, side: ServerSide) -> int:
+    """Return how many clients a run waits for before it begins or goes on: not for revoked ones.
+
+    Raises:
+        StateError: nobody is left.
+    """
+    there = sum((folder / "keys" / f"{client}.pub").is_file() for client in side.clients)
+    if not there:
+        raise StateError(f"every client's key is revoked in {folder}: `vergence deploy init` anew")
+    return min(side.quorum or there, there)
+
+
 def facts(table: dict[str, Any]) -> dict[str, str]:
     """Return what must be the same at both ends: digests of config and code, and torch's version.
 

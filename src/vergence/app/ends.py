@@ -27,6 +27,7 @@ from vergence.app.deploy_folder import (
     SECRET,
     ClientSide,
     ServerSide,
+    awaited,
     facts,
     settings,
     tell,
@@ -88,7 +89,7 @@ class Leading:
         """Wait for the quorum, then run every method and seed that is not finished."""
         self.lobby.open()
         try:
-            said = self.lobby.gather(self.side.quorum or len(self.side.clients))
+            said = self.lobby.gather(awaited(self.folder, self.side))
             federation = self.members(said)
             for label in self.experiment.methods:
                 self.one_method(label, federation)
