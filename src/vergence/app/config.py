@@ -31,6 +31,7 @@ from vergence.engines.device import pick
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
 from vergence.engines.source import code_digest as code_digest
+from vergence.engines.sums import check as check_sums
 from vergence.errors import ConfigError, nearest
 from vergence.privacy.poison import Poison
 from vergence.privacy.poison_data import DataPoison
@@ -231,6 +232,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
             raise ConfigError(f"two methods are labelled '{label}': give one a `label` of its own")
         try:
             jury.suits(plan, method)
+            check_sums(plan, method)
         except ConfigError as error:
             raise ConfigError(f"method '{label}': {error}") from None
         methods[label] = method

@@ -11,7 +11,7 @@ from vergence.data.noise import Noise
 from vergence.errors import ConfigError, nearest
 from vergence.privacy.poison import Poison
 from vergence.privacy.poison_data import DataPoison, GazeOffset
-from vergence.privacy.policy import Privacy
+from vergence.privacy.policy import Privacy, Secrecy
 from vergence.privacy.rule import Rule
 
 POISONED = "POISONED"
@@ -23,8 +23,21 @@ ATTACKS = ("sign_flip", "scaling", "alie", "min_max", "min_sum", *ON_DATA)
 def build_privacy(table: Any) -> Privacy:
     """Return what protects people beyond the method; an empty table is nothing."""
     rest = _table(table, "privacy")
-    robust = rest.pop("robust", None)
-    return bind(Privacy, rest, "privacy", robust=None if robust is None else build_rule(robust))
+    robust, aggregation = rest.pop("robust", None), rest.pop("aggregation", None)
+    rule = None if robust is None else build_rule(robust)
+    return bind(Privacy, rest, "privacy", robust=rule, aggregation=build_secrecy(aggregation))
+
+
+def build_secrecy(given: Any) -> Secrecy | None:
+    """Return how replies are summed; `"secure"` is a word for the defaults."""
+    if isinstance(given, str):
+        if given not in ("secure", "plain"):
+            raise ConfigError(
+                'privacy: aggregation must be "secure", "plain", or a table such as '
+                f'{{ name = "additive" }}; got {given!r}'
+            )
+        return Secrecy() if given == "secure" else None
+    return None if given is None else bind(Secrecy, given, "privacy.aggregation")
 
 
 def build_rule(given: Any) -> Rule:

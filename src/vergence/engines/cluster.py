@@ -47,6 +47,7 @@ from vergence.engines.parcel import (
 )
 from vergence.engines.served import keep_memory
 from vergence.engines.shelf import Shelf
+from vergence.engines.sums import Sums
 from vergence.engines.turn import Worker
 from vergence.errors import ConfigError, PartialRun, StateError, VergenceError
 
@@ -142,7 +143,9 @@ def end() -> None:
 class Hand:
     """An actor: one resident network, as a worker process has."""
 
-    def __init__(self, modules: Mapping[str, str], recipe: Sequence[Any], seed: int) -> None:
+    def __init__(
+        self, modules: Mapping[str, str], recipe: Sequence[Any], seed: int, sums: Sums | None
+    ) -> None:
         import ray
 
         torch.set_num_threads(1)
@@ -151,7 +154,7 @@ class Hand:
         load(modules)
         made: Any = ray.get(recipe[0])
         worker: Worker = made.worker()
-        self.desk = Desk(worker, Satchel(Path(), seed, worker.records))
+        self.desk = Desk(worker, Satchel(Path(), seed, worker.records), sums)
         self.known: tuple[int, Job] | None = None
 
     def kind(self) -> tuple[str, dict[str, str]]:
@@ -219,7 +222,9 @@ class Cluster:
         """Ask for the actors that are missing."""
         kind_of = self.ray.remote(num_cpus=1, max_restarts=0)(Hand)
         for _ in range(self.count - len(self.hands) - len(self.coming)):
-            hand = kind_of.remote(self.modules, self.recipe, self.desk.shelf.seed)
+            hand = kind_of.remote(
+                self.modules, self.recipe, self.desk.shelf.seed, self.desk.sums
+            )
             self.coming[hand.kind.remote()] = hand
 
     def welcome(self, ref: Any) -> None:

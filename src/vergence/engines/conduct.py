@@ -30,6 +30,7 @@ from vergence.engines.presence import Presence
 from vergence.engines.shelf import Registry, Shelf
 from vergence.engines.simulator import Simulator, Tally
 from vergence.engines.store import Folder, Solving
+from vergence.engines.sums import sums_for
 from vergence.engines.trial import CHUNK, choose
 from vergence.engines.turn import STREAMS, Worker, drive
 from vergence.engines.workers import Crew, crew
@@ -73,6 +74,7 @@ def conduct(
     if method.pooled:
         method = replace(method, local=for_everybody(method.local, len(federation.people)))
     presence = Presence() if method.pooled else plan.presence
+    sums = sums_for(plan, method, len(trained_on.clients))
     solving = folder.solving
     if solving is None:
         cohort = presence.ask(trained_on.clients, 0, stream) or trained_on.clients
@@ -92,7 +94,7 @@ def conduct(
         plan.pruning,
     )  # fmt: skip
     shelf = Shelf(folder.state, task.seed, worker.records)
-    desk, most = Desk(worker, shelf), 1 if on_gpu else len(federation.clients)
+    desk, most = Desk(worker, shelf, sums), 1 if on_gpu else len(federation.clients)
     if hire is None:
         team, registry = crew(desk, plan, most), Registry(shelf)
     else:
@@ -101,6 +103,7 @@ def conduct(
         method, team, presence, stream, registry, loads(trained_on), solving.chunk,
         courier=None if method.pooled else courier_for(plan, method, trained_on, stream, task.seed),
         jury=jury.Jury.of(plan, federation),
+        sums=sums,
     )  # fmt: skip
     try:
         conductor = _Conductor(

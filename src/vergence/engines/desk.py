@@ -13,15 +13,21 @@ from vergence.engines.job import Call, Job, Receipt, Result
 from vergence.engines.journal import Filed
 from vergence.engines.session import Session
 from vergence.engines.shelf import Kept, Shelf
+from vergence.engines.sums import Sums, hushed, worded
 from vergence.engines.turn import Done, Order, Worker
+from vergence.privacy.form import Form
 from vergence.privacy.guards import fault
+from vergence.privacy.ring import RangeFault
 
 
 class Desk:
-    """Carries out groups of calls with one worker: guards, counts, keeps states, adds up."""
+    """Carries out groups of calls with one worker: guards, counts, keeps states, adds up.
 
-    def __init__(self, worker: Worker, shelf: Shelf) -> None:
-        self.worker, self.shelf = worker, shelf
+    With `sums`, replies leave as rows of words wherever only their sum is for the server.
+    """
+
+    def __init__(self, worker: Worker, shelf: Shelf, sums: Sums | None = None) -> None:
+        self.worker, self.shelf, self.sums = worker, shelf, sums
         self.fresh: Kept | None = None
 
     def carry_out(self, job: Job, number: int, whole: Sum) -> Result:
@@ -105,18 +111,34 @@ class Desk:
             return None, "finite: the client's own state holds NaN or infinity"
         return self.shelf.write(call.client, stamp, packed, None, call.spare), None
 
+    def form(self, call: Call, job: Job) -> Form | None:
+        """Return how a reply becomes words, None where it leaves as it is."""
+        if self.sums is None:
+            return None
+        worker, sent = self.worker, {**job.held, **call.message.trees}
+        if missing := set(worker.method.exposure[call.message.verb].trees) - set(sent):
+            offered = worker.method.offer(worker.method.server(worker.task), call.client)
+            sent |= {name: offered[name] for name in missing if name in offered}
+        return self.sums.form(worker.method, call.message.verb, sent)
+
     def settle(
         self, call: Call, job: Job, before: Kept, done: Done
     ) -> tuple[Receipt, Sealed | None]:
         """Guard a reply, count it, and file the new state if it counts."""
         sealed = done.sealed
         assert sealed is not None
-        exposed = self.worker.method.exposure[call.message.verb]
-        status = "ok"
+        exposed, form = self.worker.method.exposure[call.message.verb], self.form(call, job)
+        status, row = "ok", sealed
         reason = fault(sealed, call.message.round, {**job.held, **call.message.trees}, exposed)
         after, packed = before, None
+        if reason is None and form is not None:
+            try:
+                row = worded(form, sealed)
+            except RangeFault as why:
+                reason = str(why)
         if reason is None:
-            after = Kept(done.state, {**before.told, **masks(sealed)}, done.owed)
+            told = before.told if form else {**before.told, **masks(sealed)}
+            after = Kept(done.state, told, done.owed)
             packed = None if after.empty else Packed(after)
             if packed is not None and call.file is None and self._as_new(packed):
                 packed = None
@@ -125,7 +147,7 @@ class Desk:
         if reason is not None:
             status, after = f"quarantined: {reason}", before
         mask = self.worker.method.personal(after.state)
-        share = None if mask is None else mask.fraction
+        share = None if mask is None or form else mask.fraction
         filed = None
         if packed is not None:
             filed = self.shelf.write(call.client, job.stamp, packed, share, call.spare)
@@ -136,7 +158,7 @@ class Desk:
             done.examples, done.steps, {} if reason else sealed.metrics, numbers(done.metrics),
             filed, share,
         )  # fmt: skip
-        return receipt, None if reason else sealed
+        return hushed(receipt, form) if form else receipt, None if reason else row
 
 
 def numbers(measured: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:

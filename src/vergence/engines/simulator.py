@@ -19,8 +19,10 @@ from vergence.engines.jury import LEFT_OUT, Judged, Jury
 from vergence.engines.presence import Presence
 from vergence.engines.session import UNFIT
 from vergence.engines.shelf import Registry
+from vergence.engines.sums import Sums
 from vergence.engines.workers import Crew
 from vergence.errors import ConfigError
+from vergence.privacy.form import Form
 
 SERVE = "serve"
 """The verb under which a served client's messages of a round are counted together."""
@@ -49,7 +51,8 @@ class Simulator:
     only if its reply counted. `loads` is each client's amount of work, 1 where it is not known;
     `chunk` is how many clients a worker trains at once. `phase` names the part of the run. A
     `courier` keeps a virtual clock in rounds; without one nobody is late. A `jury` looks at single
-    replies before the method is told of them.
+    replies before the method is told of them. With `sums`, what only their sum is asked of is added
+    up as words.
     """
 
     method: Method
@@ -63,6 +66,7 @@ class Simulator:
     tally: Tally = field(default_factory=Tally)
     jobs: int = 0
     courier: Courier | None = None
+    sums: Sums | None = None
     late: set[str] = field(default_factory=set)
     jury: Jury | None = None
 
@@ -121,10 +125,18 @@ class Simulator:
             stream = self.stream.child("jury", self.phase, self.jobs)
             judged = jury.judge(came, messages, request.like, exposed, shapes, stream)
             receipts |= self._overruled(judged, receipts)
+        form = self._form(request, messages, server)
+        if form is not None:
+            receipts = self._counted(receipts)
         told: dict[str, list[float]] = {}
         for client, message in messages.items():
             receipt = receipts.get(client) or Receipt(client, silent.get(client, "lost"))
             self._count(receipt, message, told)
+        if form is not None:
+            assert self.sums is not None
+            learned = self.sums.learned(form, whole)
+            self._tell({name: [mean] * learned.count for name, mean in learned.metrics.items()})
+            return learned
         self._tell(told)
         if judged is not None:
             return judged.aggregate
@@ -141,6 +153,24 @@ class Simulator:
                 filed = receipts[client].filed
                 self.clients.spares += [filed.file] if filed is not None else []
                 found[client] = replace(found[client], told={}, filed=None, share=None)
+        return found
+
+    def _form(
+        self, request: Request, messages: Mapping[str, Message], server: Any
+    ) -> Form | None:
+        """Return how replies are made words, None where they are not."""
+        if self.sums is None or request.reveal == "each":
+            return None
+        sent = next((message.trees for message in messages.values()), {})
+        offered = self.method.offer(server, "")
+        return self.sums.form(self.method, request.verb, offered, request.like, sent)
+
+    def _counted(self, receipts: dict[str, Receipt]) -> dict[str, Receipt]:
+        """Return whose replies count; the others' new states are written over."""
+        assert self.sums is not None
+        found = self.sums.counted(receipts)
+        self.clients.spares += [before.filed.file for client, before in receipts.items()
+                                if before.filed and not found[client].filed]  # fmt: skip
         return found
 
     def _silent(self, messages: Mapping[str, Message], round: int) -> dict[str, str]:

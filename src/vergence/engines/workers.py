@@ -67,7 +67,7 @@ class Bytes(InProcess):
     """This process, but every call, reply and state is frozen to bytes and thawed again."""
 
     def __init__(self, desk: Desk) -> None:
-        super().__init__(Frozen(desk.worker, desk.shelf))
+        super().__init__(Frozen(desk.worker, desk.shelf, desk.sums))
 
     def run(self, job: Job) -> Iterator[tuple[int, Result]]:
         """Carry out the groups one by one, through bytes."""

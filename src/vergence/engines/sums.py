@@ -1,0 +1,200 @@
+"""Sums that nobody sees the terms of: replies as rows of words, and who agrees on which sum.
+
+At a client's edge a reply becomes a row of whole numbers (`privacy/form.py`), a tree like any
+other: crews add rows up without knowing. Where no client is elsewhere the rows are simply added;
+else a protocol adds them (`sum_talks.py`). Both give the same bits, in whatever order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from vergence.core.method import Exposed, Method
+from vergence.core.params import Layout, Params
+from vergence.core.wire import Aggregate, Sealed, SealedTree, Sum
+from vergence.engines.job import Receipt
+from vergence.engines.plan import Plan
+from vergence.errors import ConfigError
+from vergence.privacy.form import Form, Ranges
+from vergence.privacy.pairwise_messages import Pairwise
+from vergence.privacy.policy import Secrecy
+from vergence.privacy.ring import Words, withheld
+from vergence.privacy.shared_messages import Shared
+from vergence.privacy.threshold_gate import MOST_BITS
+
+WORDS = "words"
+"""The tree that a reply becomes."""
+SERVER = "server"
+"""Who deals the tables of a threshold where there are only two aggregators."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """How a run's replies are summed; `people` are all who may ever be in a sum."""
+
+    policy: Secrecy
+    people: int
+
+    def form(self, method: Method, verb: str, *sent: Mapping[str, Params]) -> Form | None:
+        """Return how replies to a verb become words; None where single replies are shown.
+
+        Args:
+            sent: trees whose layouts both ends know; later ones win.
+
+        Raises:
+            ConfigError: the layout of a reply is not known beforehand.
+        """
+        exposed = method.exposure[verb]
+        if exposed.reveal == "each":
+            return None
+        known = {name: tree for trees in sent for name, tree in trees.items()}
+        like = {name: known[name] for name in exposed.trees if name in known}
+        if missing := [name for name in exposed.trees if name not in known]:
+            raise ConfigError(
+                f"{type(method).__name__} sends '{missing[0]}', of which nobody knows beforehand "
+                "how many numbers it holds; leave out privacy.aggregation"
+            )
+        weight = self._heaviest(method, exposed)
+        ranges = Ranges(self.people, self.policy.range * weight, weight, self.policy.metric)
+        return Form(exposed, like, ranges)
+
+    def _heaviest(self, method: Method, exposed: Exposed) -> float:
+        """Return the largest weight; masks count 0 or 1 where a method weighs people equally."""
+        alike = getattr(method, "weights", "equal") == "equal"
+        return 1.0 if exposed.weight == "mask" and alike else self.policy.weight
+
+    def terms(
+        self, form: Form, run: str, request: str, attempt: int, asked: int
+    ) -> Pairwise | Shared:
+        """Return what all ends of an attempt at a sum over `asked` people agree on."""
+        policy = self.policy
+        common = (run, request, attempt, form.words, policy.min_contributors, form.digest)
+        if policy.name == "pairwise":
+            return Pairwise(*common, threshold=max(2 * asked // 3 + 1, policy.min_contributors))
+        names = policy.aggregators
+        if not (form.counted and form.entries):
+            return Shared(*common, aggregators=names)
+        packing = next(iter(form.trees.values()))
+        dealer = SERVER if len(names) == 2 else names[-1]
+        return Shared(*common, names, form.entries, policy.min_contributors, packing.count_bits,
+                      dealer)  # fmt: skip
+
+    def learned(self, form: Form, whole: Sum) -> Aggregate:
+        """Return what the server learns of a sum of rows; of too few people, nothing."""
+        words, count = np.zeros(form.words, np.uint64), 0
+        if whole.count >= self.policy.min_contributors:
+            words, count = row_of(whole.totals[WORDS]), whole.count
+        if form.counted:
+            words = words.copy()
+            for name, packing in form.trees.items():
+                part = words[form.slices[name]]
+                part[:] = withheld(part, packing, self.policy.min_contributors)
+        return form.aggregate(words, count)
+
+    def counted(self, receipts: Mapping[str, Receipt]) -> dict[str, Receipt]:
+        """Return receipts as they are where enough people gave; else nobody's reply counts."""
+        ok = [client for client, receipt in receipts.items() if receipt.status == "ok"]
+        if len(ok) >= self.policy.min_contributors:
+            return dict(receipts)
+        why = f"lost: a sum of {len(ok)} is not opened, {self.policy.min_contributors} are needed"
+        return {client: left_out(receipt, why) if client in ok else receipt
+                for client, receipt in receipts.items()}  # fmt: skip
+
+
+def left_out(receipt: Receipt, why: str) -> Receipt:
+    """Return the receipt of a client whose reply is in no sum: its state stays as it was."""
+    return replace(receipt, status=why, up={}, filed=None)
+
+
+def worded(form: Form, sealed: Sealed) -> Sealed:
+    """Return a reply as a row of words, and nothing beside it.
+
+    Raises:
+        RangeFault: a number is too large for a word.
+    """
+    return carrying(form.row(sealed), sealed.round)
+
+
+def carrying(words: Words, round: int = 0) -> Sealed:
+    """Return words as what crews carry and add up: 64-bit whole numbers, which wrap around."""
+    layout = Layout((WORDS,), ((len(words),),))
+    tree = Params(torch.from_numpy(words.view(np.int64)), layout)
+    return Sealed(round, {WORDS: SealedTree(tree, 1.0)}, {})
+
+
+def row_of(tree: Params) -> Words:
+    """Undo `carrying`."""
+    return tree.flat.numpy().view(np.uint64)
+
+
+def hushed(receipt: Receipt, form: Form) -> Receipt:
+    """Return a receipt without what a sum hides: metrics, weights, examples, steps, masks."""
+    up = {WORDS: 8 * form.words} if receipt.status == "ok" and form.words else {}
+    return replace(receipt, up=up, weight={}, examples=0.0, steps=0, told={}, share=None)
+
+
+def check(plan: Plan, method: Method) -> None:
+    """Refuse what secure sums cannot be combined with, before anything is trained.
+
+    Raises:
+        ConfigError: says what, and why.
+    """
+    policy = plan.privacy.aggregation
+    if policy is None:
+        return
+    name, least = type(method).__name__, policy.min_contributors
+    each = [verb for verb, exposed in method.exposure.items() if exposed.reveal == "each"]
+    masked = [verb for verb, e in method.exposure.items() if e.trees and e.weight != "number"]
+    cohort = plan.presence.cohort
+    reasons: Sequence[tuple[Any, str]] = (
+        (getattr(plan.privacy, "robust", None), "a robust rule looks at single replies"),
+        (plan.delivery.asynchronous,
+         f"by '{plan.delivery.name}' replies arrive one by one, and each would be a sum of its "
+         "own; use delivery.name = \"all\""),
+        (plan.delivery.name == "quorum" and plan.delivery.replies < least,
+         f"delivery.replies = {plan.delivery.replies} is fewer than the {least} people a sum needs"),
+        (not plan.wire.lossless,
+         f"words of a sum travel as they are, not by wire.codec = \"{plan.wire.codec}\""),
+        (isinstance(cohort, int) and cohort < least,
+         f"presence.cohort = {cohort} is fewer than the {least} people a sum needs"),
+        (method.pooled, f"{name} collects everybody's data, and nothing is summed"),
+        (each, f"the server of {name} looks at every single reply to '{each[0] if each else ''}'"),
+        (masked and policy.name == "pairwise",
+         f"replies of {name} differ in which entries they share, and under pads the server would "
+         "see entries that one person shares; use privacy.aggregation = { name = \"additive\" }"),
+    )  # fmt: skip
+    for wrong, reason in reasons:
+        if wrong:
+            raise ConfigError(f"privacy.aggregation: {reason}")
+
+
+def sums_for(plan: Plan, method: Method, people: int) -> Sums | None:
+    """Return how the replies of so many people are summed; None: as they are.
+
+    Raises:
+        ConfigError: they cannot be.
+    """
+    check(plan, method)
+    policy = plan.privacy.aggregation
+    if policy is None:
+        return None
+    cohort = plan.presence.cohort
+    most = cohort if isinstance(cohort, int) else round(cohort * people)
+    if min(most, people) < policy.min_contributors:
+        raise ConfigError(
+            f"privacy.aggregation: {min(most, people)} people are asked at once, and a sum is of "
+            f"at least {policy.min_contributors}; ask more"
+        )
+    masked = any(e.trees and e.weight != "number" for e in method.exposure.values())
+    if masked and people >= 1 << MOST_BITS:
+        raise ConfigError(
+            f"privacy.aggregation: {type(method).__name__} shares entries that differ, whose "
+            f"counts stay hidden for up to {(1 << MOST_BITS) - 1} people; the federation has "
+            f"{people}"
+        )
+    return Sums(policy, people)
