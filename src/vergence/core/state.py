@@ -1,7 +1,7 @@
 """One packer for checkpoints, client stores and the wire: safetensors and JSON, never pickle.
 
-A state is a frozen dataclass whose leaves are Params, Mask, tensors, numbers, strings, None, or
-mappings and tuples of these. Arrays go into the safetensors body (masks eight entries to a byte),
+A state is a frozen dataclass whose leaves are Params, Mask, tensors, bytes, numbers, strings, None,
+or mappings and tuples of these. Arrays go into the safetensors body (masks eight entries to a byte),
 everything else into one JSON text in its header.
 """
 
@@ -40,6 +40,7 @@ HEAD = 1 << 16
 SIZE = 1 << 48
 """Entries that a tensor may claim to have."""
 LONGEST = 200
+EMPTY = torch.empty(0, dtype=torch.uint8)
 UNREADABLE = (
     SafetensorError, ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError,
     TypeError, ValueError, ConfigError,
@@ -240,6 +241,10 @@ class _Writer:
         match value:
             case None | bool() | int() | float() | str():
                 return value
+            case bytes():
+                some = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else EMPTY
+                self.arrays[path] = some
+                return {"bytes": path}
             case Params():
                 at = self.array(value.flat, path)
                 return {"params": at, "layout": self.layout(value.layout)}
@@ -290,6 +295,12 @@ class _Reader:
     def read(self, node: Any) -> Any:
         if not isinstance(node, dict):
             return node
+        if "bytes" in node:
+            array = self.arrays[node["bytes"]]
+            if array.dtype != torch.uint8:
+                raise ValueError(f"bytes that are {array.dtype}")
+            self.fill(array.nbytes)
+            return array.numpy().tobytes()
         if "params" in node:
             return Params(self.array(node["params"]), self.layouts[node["layout"]])
         if "mask" in node:

@@ -26,6 +26,8 @@ from vergence.engines.plan import Plan
 from vergence.engines.served import Served, keep_memory
 from vergence.engines.shared import Arena, Layouts, Tickets
 from vergence.engines.shelf import Kept
+from vergence.engines.sum_talks import Indoors, told
+from vergence.engines.sums import WORDS, row_of
 from vergence.engines.turn import Done
 from vergence.errors import PartialRun
 
@@ -68,11 +70,19 @@ class Bytes(InProcess):
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(Frozen(desk.worker, desk.shelf, desk.sums))
+        self.indoors = Indoors(desk.sums) if desk.sums else None
 
     def run(self, job: Job) -> Iterator[tuple[int, Result]]:
-        """Carry out the groups one by one, through bytes."""
-        calls = [unpack(pack(call), Call) for call in job.calls]
-        yield from super().run(replace(job, calls=calls))
+        """Carry out the groups one by one, through bytes; add up by a protocol where it says so."""
+        job = replace(job, calls=[unpack(pack(call), Call) for call in job.calls])
+        form = self.desk.form(job.calls[0], job) if job.calls and job.kind == "turn" else None
+        if form is None or self.indoors is None:
+            yield from super().run(job)
+            return
+        done = list(super().run(replace(job, reveal="each")))
+        rows = {c: row_of(s.trees[WORDS].total) for _, r in done for c, s in r.replies.items()}
+        opened = self.indoors.total(form, job.stamp, rows)
+        yield from told(done, opened)
 
 
 class Frozen(Desk):

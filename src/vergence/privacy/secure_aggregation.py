@@ -19,11 +19,12 @@ Source: Bonawitz et al., "Practical secure aggregation for privacy-preserving ma
 CCS 2017, Figure 4 with the steps for an active adversary.
 Differs: signatures also cover the attempt, the keys and the senders of shares that a client was
 shown; masked words and answers are signed; own seeds are committed to, so that a wrong share ends
-the attempt instead of spoiling the sum; a client answers once per contribution, whatever attempt.
+the attempt instead of spoiling the sum; a client helps to open one sum of its contribution.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Generator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -204,7 +205,7 @@ class Client(End[Pairwise]):
                 check(signed, signature, name, self.register)
             except Refused:
                 raise Refused(f"lists: '{name}' was shown others than I was, or lies") from None
-        self.spent.spend(self.terms.contribution)
+        self.spent.spend(self.terms.contribution, given(self.names, self.words))
         seeds = {n: both[shamir.SHARE :] for n, both in self.held.items() if n in self.names}
         keys = {n: both[: shamir.SHARE] for n, both in self.held.items() if n not in self.names}
         self.held, self.seed = {}, b""
@@ -367,6 +368,12 @@ def converse(server: Server) -> Generator[dict[str, Any], Mapping[str, Any], Tot
         if isinstance(found, Total):
             return found
         asked = found
+
+
+def given(names: Collection[str], words: Words) -> str:
+    """Return what tells a sum over these people, to which one gives these words, from others."""
+    everybody = joined(name.encode() for name in sorted(names))
+    return hashlib.sha256(joined([everybody, sent(words)])).hexdigest()
 
 
 def commitment(seed: bytes, terms: bytes) -> bytes:

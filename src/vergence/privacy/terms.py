@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, MutableSet
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -78,22 +78,24 @@ class Terms:
 class Spent:
     """Remembers what was given away: one answer that opens a sum of one contribution.
 
-    Two sums of the same contributions over different people differ by what one of them gave. Keep
-    `names` on disk, and write before the answer leaves.
+    Two sums of the same contributions over different people differ by what one of them gave. The
+    very same sum tells nothing new: a server that died before it kept it may ask again. Keep
+    `opened` on disk, and write before the answer leaves.
     """
 
-    def __init__(self, names: MutableSet[str] | None = None) -> None:
-        self.names: MutableSet[str] = set() if names is None else names
+    def __init__(self, opened: MutableMapping[str, str] | None = None) -> None:
+        self.opened: MutableMapping[str, str] = {} if opened is None else opened
 
-    def spend(self, contribution: str) -> None:
-        """Note that a contribution is given away.
+    def spend(self, contribution: str, what: str = "") -> None:
+        """Note that a contribution is given away; `what` tells the same sum from another.
 
         Raises:
-            Refused: it was before.
+            Refused: it was before, and for all that is known in another sum.
         """
-        if contribution in self.names:
+        if contribution not in self.opened:
+            self.opened[contribution] = what
+        elif not what or self.opened[contribution] != what:
             raise Refused(f"spent: a sum of '{contribution}' was opened before, in another attempt")
-        self.names.add(contribution)
 
 
 @dataclass(frozen=True)
