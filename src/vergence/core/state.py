@@ -1,8 +1,8 @@
 """One packer for checkpoints, client stores and the wire: safetensors and JSON, never pickle.
 
-A state is a frozen dataclass whose leaves are Params, Mask, tensors, bytes, numbers, strings, None,
-or mappings and tuples of these. Arrays go into the safetensors body (masks eight entries to a byte),
-everything else into one JSON text in its header.
+A state is a frozen dataclass whose leaves are Params, Mask, tensors, bytes, numbers, strings,
+None, or mappings and tuples of these. Arrays and bytes go into the safetensors body (masks eight
+entries to a byte), everything else into one JSON text in its header.
 """
 
 from __future__ import annotations

@@ -222,9 +222,7 @@ class Cluster:
         """Ask for the actors that are missing."""
         kind_of = self.ray.remote(num_cpus=1, max_restarts=0)(Hand)
         for _ in range(self.count - len(self.hands) - len(self.coming)):
-            hand = kind_of.remote(
-                self.modules, self.recipe, self.desk.shelf.seed, self.desk.sums
-            )
+            hand = kind_of.remote(self.modules, self.recipe, self.desk.shelf.seed, self.desk.sums)
             self.coming[hand.kind.remote()] = hand
 
     def welcome(self, ref: Any) -> None:

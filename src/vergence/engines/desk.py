@@ -111,15 +111,14 @@ class Desk:
             return None, "finite: the client's own state holds NaN or infinity"
         return self.shelf.write(call.client, stamp, packed, None, call.spare), None
 
-    def form(self, call: Call, job: Job) -> Form | None:
-        """Return how a reply becomes words, None where it leaves as it is."""
+    def form(self, message: Message, held: Mapping[str, Params]) -> Form | None:
+        """Return how the reply to a message becomes words, None where it leaves as it is."""
         if self.sums is None:
             return None
-        worker, sent = self.worker, {**job.held, **call.message.trees}
-        if missing := set(worker.method.exposure[call.message.verb].trees) - set(sent):
-            offered = worker.method.offer(worker.method.server(worker.task), call.client)
-            sent |= {name: offered[name] for name in missing if name in offered}
-        return self.sums.form(worker.method, call.message.verb, sent)
+        method, sent = self.worker.method, {**held, **message.trees}
+        if set(method.exposure[message.verb].trees) - set(sent):
+            sent = {**method.offer(method.server(self.worker.task), ""), **sent}
+        return self.sums.form(method, message.verb, sent)
 
     def settle(
         self, call: Call, job: Job, before: Kept, done: Done
@@ -127,7 +126,8 @@ class Desk:
         """Guard a reply, count it, and file the new state if it counts."""
         sealed = done.sealed
         assert sealed is not None
-        exposed, form = self.worker.method.exposure[call.message.verb], self.form(call, job)
+        exposed = self.worker.method.exposure[call.message.verb]
+        form = self.form(call.message, job.held)
         status, row = "ok", sealed
         reason = fault(sealed, call.message.round, {**job.held, **call.message.trees}, exposed)
         after, packed = before, None

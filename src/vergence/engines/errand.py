@@ -18,6 +18,7 @@ from vergence.core.wire import Message
 from vergence.engines.desk import Desk
 from vergence.engines.job import Receipt
 from vergence.engines.journal import Filed
+from vergence.engines.sum_talks import Asked
 from vergence.errors import StateError
 from vergence.privacy.guards import HEAVIEST
 
@@ -40,11 +41,12 @@ class Errand:
     """What a client is asked: a call, and what it needs to know of its job.
 
     Attributes:
-        kind: `turn`, `evaluate`, or `digest` (of the state that counts).
+        kind: `turn`, `evaluate`, `digest` (of the state that counts), or `say`.
         file: the state that counts; None: the client starts anew.
         known: trees whose mask the server has, as that state's `told` holds it.
         drop: states that nobody needs any more.
         then: messages of turns that follow in the same exchange, each from the state before it.
+        said: a message of the secure sum that a turn's reply goes into (`say`).
         beside: trees of the message that come by another hand, as who asks does not have them.
     """
 
@@ -59,6 +61,7 @@ class Errand:
     drop: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     then: tuple[Message, ...] = ()
+    said: Asked | None = None
 
 
 def framed(note: Mapping[str, Any], body: bytes = b"") -> bytes:
@@ -151,7 +154,8 @@ def sound(errand: Errand) -> bool:
     """Tell whether the fields of an errand hold what they should."""
     lists = (errand.points, errand.known, errand.drop, errand.beside)
     return (
-        errand.kind in ("turn", "evaluate", "digest")
+        errand.kind in ("turn", "evaluate", "digest", "say")
+        and (errand.said is not None) is (errand.kind == "say")
         and isinstance(errand.then, tuple)
         and all(_sound(message) for message in (errand.message, *errand.then))
         and (not errand.then or (errand.kind == "turn" and len(errand.then) < TURNS))

@@ -29,8 +29,11 @@ from vergence.engines.errand import (
     steps,
     whole,
 )
+from vergence.engines.giving import Giving
 from vergence.engines.job import Call, Job
 from vergence.engines.store import Unsaved, saving, write_whole
+from vergence.engines.sum_talks import Voice
+from vergence.engines.sums import WORDS, request_of, row_of
 from vergence.engines.turn import Order
 from vergence.errors import StateError
 
@@ -41,16 +44,23 @@ class Home:
     `every` is how many rounds lie between two checkpoints of the server. Where it is known, states
     go that no checkpoint names any more, whether or not a server remembers them. `barred` are kinds
     of errands and verbs that whoever asks has no right to; `apart` are trees that another hand has
-    to bring. Answers are stored by `channel`: who asks on one never gets those to another.
+    to bring. Answers are stored by `channel`: who asks on one never gets those to another. `voice`
+    is what this client signs with in secure sums, and whom it believes.
     """
 
     def __init__(
         self, desk: Desk, client: str, folder: Path, limit: int | None = None, every: int = 0,
         barred: Sequence[str] = (), apart: frozenset[str] = frozenset(), channel: str = "open",
+        voice: Voice | None = None,
     ) -> None:  # fmt: skip
         self.desk, self.client, self.folder = desk, client, folder
         self.limit = most(desk) if limit is None else limit
         self.every, self.barred, self.apart, self.channel = every, barred, apart, channel
+        self.giving = None
+        if desk.sums is not None:
+            if voice is None or voice.sign is None:
+                raise StateError(f"'{client}' has no keys to take part in secure sums with")
+            self.giving = Giving(folder, client, desk.sums, voice)
 
     def answer(self, data: bytes, beside: bytes = b"") -> bytes:
         """Carry out an errand, or return the stored answer to the same turn.
@@ -90,8 +100,9 @@ class Home:
     def _once(self, errand: Errand, key: str, sha: str) -> bytes:
         """Carry out an errand, unless it is the turn whose answer is stored."""
         named = self._named(errand)
-        stored, mark = self.folder / f"answer.{self.channel}", sha.encode()
-        turn = errand.kind == "turn"
+        turn = errand.kind in ("turn", "say")
+        name = f"answer.{self.channel}" + (".say" if errand.kind == "say" else "")
+        stored, mark = self.folder / name, sha.encode()
         if turn and stored.exists() and (kept := stored.read_bytes()).startswith(mark):
             answer = kept[len(mark) :]
         else:
@@ -202,6 +213,8 @@ class Home:
     def _carry_out(self, errand: Errand) -> tuple[Mapping[str, Any], bytes]:
         if errand.kind == "digest":
             return {"sha": digest(self._own(str(errand.file)).read_bytes())}, b""
+        if errand.kind == "say":
+            return {}, self._say(errand)
         call = Call(self.client, errand.message, errand.file)
         kind = "evaluate" if errand.kind == "evaluate" else "turn"
         job = Job(kind, [call], [1], "each", errand.stamp, errand.progress, errand.points)
@@ -211,5 +224,19 @@ class Home:
         order = Order("turn", self.client, errand.message, before.state, errand.progress,
                       errand.points, owed=before.owed)  # fmt: skip
         receipt, sealed = self.desk.settle(call, job, before, self.desk.worker.do(order))
+        form = self.desk.form(call.message, job.held)
+        if form is not None and self.giving is not None:  # the reply goes into a sum, not from here
+            if sealed is not None and form.words:
+                row, request = row_of(sealed.trees[WORDS].total), request_of(call.message)
+                self.giving.keep(errand.stamp, request, form, row)
+            return vars(receipt), b""
         known = {name: mask for name, mask in before.told.items() if name in errand.known}
         return vars(receipt), b"" if sealed is None else encode(sealed, known)
+
+    def _say(self, errand: Errand) -> bytes:
+        """Answer a message of a secure sum."""
+        attempt, threshold = (errand.message.facts.get(n) for n in ("attempt", "threshold"))
+        if self.giving is None or type(attempt) is not int or type(threshold) is not int:
+            raise StateError(f"'{self.client}' takes no part in such a sum")
+        assert errand.said is not None
+        return self.giving.answer(errand.stamp, attempt, threshold, errand.said)

@@ -101,7 +101,7 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, kind) and all(
             fits(getattr(value, f.name), hints[f.name]) for f in fields(kind)
         )
-    if kind is not str and issubclass(kind, Sequence):  # JSON knows one kind, and so does a state
+    if kind not in (str, bytes) and issubclass(kind, Sequence):  # JSON and states know one kind
         if not isinstance(value, tuple | list):
             return False
         if kind is tuple and inside and Ellipsis not in inside:

@@ -36,6 +36,9 @@ from vergence.engines.job import Call, Job, Receipt, Result
 from vergence.engines.journal import Filed
 from vergence.engines.session import Session
 from vergence.engines.shelf import Kept, Registry, Shelf
+from vergence.engines.speaking import Speaking
+from vergence.engines.sum_talks import Voice
+from vergence.engines.sums import hushed
 from vergence.engines.turn import Done, Order, Worker
 from vergence.errors import StateError
 from vergence.privacy.guards import fault
@@ -82,9 +85,10 @@ class Remote:
 
     def __init__(
         self, desk: Desk, line: Line, limit: int | None = None, relay: Relay | None = None,
-        talk: float = TALK,
+        talk: float = TALK, voice: Voice | None = None,
     ) -> None:  # fmt: skip
         self.line, self.relay, self.lock = line, relay, threading.Lock()
+        self.speaking = None if desk.sums is None else Speaking(self, desk.sums, voice)
         self.limit = most(desk) if limit is None else limit
         self.talk = talk
         self.desk = Switchboard(desk, self)
@@ -101,6 +105,9 @@ class Remote:
         with ThreadPoolExecutor(len(parts)) as pool:
             wait = [pool.submit(self._part, job, part) for part in parts]
             found, at = agreed(job, [part.result() for part in wait]), 0
+            if self.speaking is not None and job.kind == "turn":
+                yield from self.speaking.summed(job, [r for parts, *_ in found for r in parts])
+                return
             for number, length in enumerate(job.groups):
                 result, left = Result([], Sum()), length
                 while left:
@@ -184,6 +191,14 @@ class Remote:
             found.append((Receipt(client, said), None))
         return found
 
+    def carried(self, client: str, errand: bytes) -> bytes | None:
+        """Return what a client answers to an errand; None if nothing, or too much."""
+        try:
+            data = self.line.ask(client, errand)
+        except Lost:
+            return None
+        return data if len(data) <= self.limit else None
+
     def _heard(
         self, data: bytes, errand: Errand, key: str, known: Mapping[str, Mask],
         offered: Mapping[str, Params],
@@ -193,6 +208,9 @@ class Remote:
         if note["to"] != key:
             return Receipt(errand.client, "quarantined: stale: it answers another errand"), None
         receipt = checked(note, errand, self.desk.shelf.seed)
+        form = self.desk.form(errand.message, offered) if errand.kind == "turn" else None
+        if form is not None:  # its reply goes into a sum, not from here
+            return hushed(receipt, form), None
         if errand.kind == "evaluate" or receipt.status != "ok":
             return receipt, None
         sealed = decode(body, known, sum(size({"": tree.flat}) for tree in offered.values()))
@@ -293,16 +311,17 @@ class Roll(Registry):
 
 
 def hired(
-    line: Line, limit: int | None = None, relay: Relay | None = None, talk: float = TALK
-) -> Callable[[Desk], tuple[Remote, Roll]]:
+    line: Line, limit: int | None = None, relay: Relay | None = None, talk: float = TALK,
+    voice: Voice | None = None,
+) -> Callable[[Desk], tuple[Remote, Roll]]:  # fmt: skip
     """Return how a run finds its clients at the ends of a line, whose answers may be so long.
 
     With a relay, a main server elsewhere serves them. `talk` is how many seconds a client may be
-    served in a round.
+    served in a round. Secure sums need everybody's keys (`voice`).
     """
 
     def hire(desk: Desk) -> tuple[Remote, Roll]:
-        remote = Remote(desk, line, limit, relay, talk)
+        remote = Remote(desk, line, limit, relay, talk, voice)
         return remote, Roll(desk.shelf, remote)
 
     return hire
@@ -322,7 +341,7 @@ class Switchboard(Desk):
     """A desk whose turns are taken elsewhere, for sessions; the server's own steps are its own."""
 
     def __init__(self, desk: Desk, remote: Remote) -> None:
-        super().__init__(Locked(desk.worker), desk.shelf)  # type: ignore[arg-type]
+        super().__init__(Locked(desk.worker), desk.shelf, desk.sums)  # type: ignore[arg-type]
         self.remote = remote
         self.ends: dict[str, float] = {}
 

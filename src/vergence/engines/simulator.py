@@ -155,9 +155,7 @@ class Simulator:
                 found[client] = replace(found[client], told={}, filed=None, share=None)
         return found
 
-    def _form(
-        self, request: Request, messages: Mapping[str, Message], server: Any
-    ) -> Form | None:
+    def _form(self, request: Request, messages: Mapping[str, Message], server: Any) -> Form | None:
         """Return how replies are made words, None where they are not."""
         if self.sums is None or request.reveal == "each":
             return None

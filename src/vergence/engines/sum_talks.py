@@ -40,7 +40,6 @@ from vergence.privacy.terms import (
     Register,
     Sign,
     Spent,
-    Terms,
     signing_pair,
 )
 
@@ -50,7 +49,7 @@ Asked = Invitation | Roster | Delivery | Survivors | Agreements
 """What a client is told in a sum under pads."""
 Answered = Advert | Shares | Masked | Agreed | Unmask
 """What it says."""
-Ask = Callable[[Terms, Mapping[str, Any]], Mapping[str, Any]]
+Ask = Callable[[Pairwise, Mapping[str, Any]], Mapping[str, Any]]
 """Tells some ends something each, and returns what those said who answered."""
 
 

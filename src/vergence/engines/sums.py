@@ -16,7 +16,7 @@ import torch
 
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Layout, Params
-from vergence.core.wire import Aggregate, Sealed, SealedTree, Sum
+from vergence.core.wire import Aggregate, Message, Sealed, SealedTree, Sum
 from vergence.engines.job import Receipt
 from vergence.engines.plan import Plan
 from vergence.errors import ConfigError
@@ -43,8 +43,7 @@ class Sums:
     def form(self, method: Method, verb: str, *sent: Mapping[str, Params]) -> Form | None:
         """Return how replies to a verb become words; None where single replies are shown.
 
-        Args:
-            sent: trees whose layouts both ends know; later ones win.
+        `sent` are trees whose layouts both ends know; later ones win.
 
         Raises:
             ConfigError: the layout of a reply is not known beforehand.
@@ -72,17 +71,24 @@ class Sums:
         self, form: Form, run: str, request: str, attempt: int, asked: int
     ) -> Pairwise | Shared:
         """Return what all ends of an attempt at a sum over `asked` people agree on."""
-        policy = self.policy
+        if self.policy.name == "pairwise":
+            threshold = max(2 * asked // 3 + 1, self.policy.min_contributors)
+            return self.under_pads(run, request, attempt, threshold, form.words, form.digest)
+        policy, names = self.policy, self.policy.aggregators
         common = (run, request, attempt, form.words, policy.min_contributors, form.digest)
-        if policy.name == "pairwise":
-            return Pairwise(*common, threshold=max(2 * asked // 3 + 1, policy.min_contributors))
-        names = policy.aggregators
         if not (form.counted and form.entries):
             return Shared(*common, aggregators=names)
         packing = next(iter(form.trees.values()))
         dealer = SERVER if len(names) == 2 else names[-1]
         return Shared(*common, names, form.entries, policy.min_contributors, packing.count_bits,
                       dealer)  # fmt: skip
+
+    def under_pads(
+        self, run: str, request: str, attempt: int, threshold: int, words: int, form: bytes
+    ) -> Pairwise:
+        """Return what all ends of an attempt under pads agree on, by the digest of a form."""
+        least = self.policy.min_contributors
+        return Pairwise(run, request, attempt, words, least, form, threshold)
 
     def learned(self, form: Form, whole: Sum) -> Aggregate:
         """Return what the server learns of a sum of rows; of too few people, nothing."""
@@ -104,6 +110,15 @@ class Sums:
         why = f"lost: a sum of {len(ok)} is not opened, {self.policy.min_contributors} are needed"
         return {client: left_out(receipt, why) if client in ok else receipt
                 for client, receipt in receipts.items()}  # fmt: skip
+
+
+def request_of(message: Message) -> str:
+    """Return what a sum is called: the same question in the same round is the same sum.
+
+    Not by the stamp of a job: a server could give two to one question, and learn the difference of
+    two sums.
+    """
+    return f"{message.round}.{message.verb}"
 
 
 def left_out(receipt: Receipt, why: str) -> Receipt:
@@ -157,7 +172,7 @@ def check(plan: Plan, method: Method) -> None:
          f"by '{plan.delivery.name}' replies arrive one by one, and each would be a sum of its "
          "own; use delivery.name = \"all\""),
         (plan.delivery.name == "quorum" and plan.delivery.replies < least,
-         f"delivery.replies = {plan.delivery.replies} is fewer than the {least} people a sum needs"),
+         f"delivery.replies = {plan.delivery.replies} is fewer than the {least} that a sum needs"),
         (not plan.wire.lossless,
          f"words of a sum travel as they are, not by wire.codec = \"{plan.wire.codec}\""),
         (isinstance(cohort, int) and cohort < least,

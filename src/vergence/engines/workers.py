@@ -27,7 +27,7 @@ from vergence.engines.served import Served, keep_memory
 from vergence.engines.shared import Arena, Layouts, Tickets
 from vergence.engines.shelf import Kept
 from vergence.engines.sum_talks import Indoors, told
-from vergence.engines.sums import WORDS, row_of
+from vergence.engines.sums import WORDS, request_of, row_of
 from vergence.engines.turn import Done
 from vergence.errors import PartialRun
 
@@ -75,13 +75,14 @@ class Bytes(InProcess):
     def run(self, job: Job) -> Iterator[tuple[int, Result]]:
         """Carry out the groups one by one, through bytes; add up by a protocol where it says so."""
         job = replace(job, calls=[unpack(pack(call), Call) for call in job.calls])
-        form = self.desk.form(job.calls[0], job) if job.calls and job.kind == "turn" else None
-        if form is None or self.indoors is None:
+        first = job.calls[0].message if job.kind == "turn" and job.calls else None
+        form = None if first is None else self.desk.form(first, job.held)
+        if first is None or form is None or self.indoors is None:
             yield from super().run(job)
             return
         done = list(super().run(replace(job, reveal="each")))
         rows = {c: row_of(s.trees[WORDS].total) for _, r in done for c, s in r.replies.items()}
-        opened = self.indoors.total(form, job.stamp, rows)
+        opened = self.indoors.total(form, request_of(first), rows)
         yield from told(done, opened)
 
 

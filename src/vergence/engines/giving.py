@@ -1,0 +1,132 @@
+"""A client's part in secure sums, from its disk alone: every message may come to a new process.
+
+`sum.row` is what it gives to the sum of its last turn, `sum.attempt` the secrets of an attempt
+under way, `sum.spent` which contribution was opened in which sum. Nobody else may read them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from vergence.core.state import pack, unpack, unpack_file
+from vergence.engines.manifest import fits
+from vergence.engines.store import part_of, write_whole
+from vergence.engines.sum_talks import Answered, Asked, Voice
+from vergence.engines.sums import Sums
+from vergence.errors import StateError
+from vergence.privacy.form import Form
+from vergence.privacy.pending import Pending, pending, resume
+from vergence.privacy.ring import Words
+from vergence.privacy.secure_aggregation import STEPS, Client
+from vergence.privacy.terms import Invitation, Spent
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a client gives to one sum: the turn it is of, its words, the digest of their form."""
+
+    stamp: str
+    request: str
+    form: bytes
+    words: torch.Tensor
+
+
+class Giving:
+    """A client's part in the sums under pads of one run."""
+
+    def __init__(self, folder: Path, client: str, sums: Sums, voice: Voice) -> None:
+        self.client, self.sums, self.voice = client, sums, voice
+        self.row, self.attempt = folder / "sum.row", folder / "sum.attempt"
+        self.spent = Spent(OnDisk(folder / "sum.spent"))
+
+    def keep(self, stamp: str, request: str, form: Form, words: Words) -> None:
+        """Keep what is given to a sum, until the next one; an attempt under way is over."""
+        self.attempt.unlink(missing_ok=True)
+        tensor = torch.from_numpy(words.view("<i8"))
+        write_secret(self.row, pack(Row(stamp, request, form.digest, tensor)))
+
+    def answer(self, stamp: str, attempt: int, threshold: int, message: Asked) -> bytes:
+        """Answer a message of an attempt at a sum of a turn's replies, once.
+
+        That a threshold is high enough is checked where it counts, against those who are there.
+
+        Raises:
+            StateError: it must not be answered, and why.
+        """
+        if not fits(message, Asked) or threshold < 1:
+            raise StateError("this is no message of a secure sum")
+        client = self._client(stamp, attempt, threshold)
+        if not isinstance(message, Invitation):
+            kept = self._pending()
+            if kept.terms != client.terms:
+                raise StateError("round: this is of another attempt, or on other terms")
+            resume(client, kept)
+        answer: Answered = client.answer(message)
+        kept = pending(client)
+        if kept.step < len(STEPS):
+            write_secret(self.attempt, pack(kept))
+        else:
+            self.attempt.unlink(missing_ok=True)
+        return pack(answer)
+
+    def _client(self, stamp: str, attempt: int, threshold: int) -> Client:
+        row = unpack_file(self.row, Row) if self.row.exists() else None
+        if not isinstance(row, Row) or row.stamp != stamp:
+            raise StateError(f"'{self.client}' has nothing to give to the sum of '{stamp}'")
+        words = row.words.numpy().view("<u8")
+        voice = self.voice
+        terms = self.sums.under_pads(
+            voice.run, row.request, attempt, threshold, len(words), row.form
+        )
+        assert voice.sign is not None
+        return Client(self.client, terms, words, voice.sign, voice.register, self.spent)
+
+    def _pending(self) -> Pending:
+        if not self.attempt.exists():
+            raise StateError("order: no attempt at a sum is under way")
+        return unpack(self.attempt.read_bytes(), Pending)
+
+
+class OnDisk(MutableMapping[str, str]):
+    """Lines of a file: what, and a name. A name is on the disk when it is set."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def _all(self) -> dict[str, str]:
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        return {name: what for what, _, name in (line.partition(" ") for line in lines)}
+
+    def __getitem__(self, name: str) -> str:
+        return self._all()[name]
+
+    def __setitem__(self, name: str, what: str) -> None:
+        fresh = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(fresh, "a") as file:
+            file.write(f"{what} {name}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def __delitem__(self, name: str) -> None:
+        raise NotImplementedError("what was given away stays so")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Write a file that nobody but its owner may read, whole or not at all."""
+    part = part_of(path)
+    with suppress(FileExistsError):
+        part.touch(0o600, exist_ok=False)
+    part.chmod(0o600)
+    write_whole(path, data)

@@ -1,0 +1,87 @@
+"""The server's part in sums of clients elsewhere: messages of a protocol go as errands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, get_args
+
+from vergence.core.state import UNREADABLE, pack, quick_digest, unpack
+from vergence.core.wire import Message
+from vergence.engines.errand import Errand, file_of, unframed
+from vergence.engines.job import Job, Receipt, Result
+from vergence.engines.manifest import fits
+from vergence.engines.sum_talks import Answered, Asked, Opened, Voice, told, under_pads
+from vergence.engines.sums import Sums, request_of
+from vergence.errors import ConfigError, StateError
+from vergence.privacy.pairwise_messages import Pairwise
+
+if TYPE_CHECKING:
+    from vergence.engines.remote import Remote
+
+
+class Speaking:
+    """Asks the clients of a line for a sum under pads.
+
+    Raises:
+        ConfigError: nobody's keys are known, or sums are to be made on shares.
+    """
+
+    def __init__(self, remote: Remote, sums: Sums, voice: Voice | None) -> None:
+        if voice is None:
+            raise ConfigError(
+                "privacy.aggregation: clients elsewhere need keys that all of them know"
+            )
+        if sums.policy.name != "pairwise":
+            raise ConfigError(
+                "privacy.aggregation: a deployment has no aggregators to share replies among; "
+                'use "secure", or run.engine = "bytes" on one machine'
+            )
+        self.remote, self.sums, self.voice = remote, sums, voice
+
+    def summed(self, job: Job, receipts: Sequence[Receipt]) -> Iterator[tuple[int, Result]]:
+        """Yield the results of a job's groups whose replies stayed with the clients, and the sum.
+
+        `receipts` in the order of the job's calls.
+        """
+        first = job.calls[0].message
+        form = self.remote.desk.form(first, job.held)
+        assert form is not None  # a method that shows replies is refused before
+        names = [receipt.client for receipt in receipts if receipt.status == "ok"]
+
+        def ask(terms: Pairwise, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+            return self._ask(job, terms, asked)
+
+        opened = under_pads(self.sums, form, request_of(first), names, self.voice, ask)
+        self._leave(job, opened)
+        rest, done = iter(receipts), []
+        for number, length in enumerate(job.groups):
+            done.append((number, Result([next(rest) for _ in range(length)], opened.sum)))
+        yield from told(done, opened)
+
+    def _leave(self, job: Job, opened: Opened) -> None:
+        """Let who is not in a sum drop the state that its turn left."""
+        for client in opened.out:
+            self.remote.leave(file_of(self.remote.desk.shelf.seed, client, job.stamp))
+
+    def _ask(self, job: Job, terms: Pairwise, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Tell clients something each; return what those said who answered."""
+        with ThreadPoolExecutor(len(asked)) as pool:
+            said = pool.map(lambda client: self._say(job, terms, client, asked[client]), asked)
+            found = dict(zip(asked, said, strict=True))
+        return {client: answer for client, answer in found.items() if answer is not None}
+
+    def _say(self, job: Job, terms: Pairwise, client: str, message: Asked) -> Answered | None:
+        """Return what one client answers; None if that is nothing that can be."""
+        facts = {"attempt": terms.attempt, "threshold": terms.threshold}
+        sent = Message("say", {}, facts, job.calls[0].message.round)
+        errand = pack(Errand("say", client, sent, job.stamp, said=message))
+        data = self.remote.carried(client, errand)
+        try:
+            note, body = unframed(data or b"")
+            answer = unpack(body, *get_args(Answered), limit=self.remote.limit)
+            if note["to"] == quick_digest(errand) and fits(answer, Answered):
+                return answer
+        except (StateError, *UNREADABLE):
+            return None
+        return None

@@ -1,0 +1,87 @@
+"""A line to homes in this process that take part in secure sums; who vanishes when; what is seen."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.engines.toys import STAMP
+from tests.privacy.sums import ends, register
+from vergence.core.state import unpack
+from vergence.core.stream import Stream
+from vergence.data.toy import Toy as People
+from vergence.engines.conduct import Outcome, Plan, conduct
+from vergence.engines.desk import Desk
+from vergence.engines.errand import Errand
+from vergence.engines.home import Home
+from vergence.engines.remote import Lost, absent, hired
+from vergence.engines.shelf import Shelf
+from vergence.engines.store import Folder
+from vergence.engines.sum_talks import Voice
+from vergence.engines.sums import Sums
+from vergence.engines.turn import Worker
+from vergence.errors import StateError
+from vergence.models.linear import Linear
+from vergence.privacy.policy import Privacy, Secrecy
+from vergence.tasks.toy import Toy
+
+PADS = Privacy(Secrecy())
+STEPS = ("Invitation", "Roster", "Delivery", "Survivors", "Agreements")
+
+
+class Circle:
+    """Homes of so many people, a new one for every errand; `asked` holds errands and answers.
+
+    `gone(client, step, round)` tells who does not answer a message of a sum any more.
+    """
+
+    def __init__(
+        self, method: Any, folder: Path, people: int = 5, policy: Secrecy | None = None,
+        inputs: int = 4,
+    ) -> None:  # fmt: skip
+        self.method, self.folder, self.task = method, folder, Toy(Linear(inputs))
+        self.federation = People(people=people, inputs=inputs).load()
+        self.workers: dict[str, Worker] = {}
+        self.names = tuple(self.federation.clients)
+        self.sums = Sums(policy or Secrecy(), people)
+        self.asked: list[tuple[str, Errand, bytes]] = []
+        self.gone: Callable[[str, int, int], bool] = lambda *_: False
+
+    def voice(self, client: str | None = None) -> Voice:
+        sign = None if client is None else ends(client)[0]
+        return Voice("run", register(self.names), sign)
+
+    def place(self, client: str) -> Path:
+        return self.folder / "homes" / client
+
+    def home(self, client: str) -> Home:
+        if client not in self.workers:
+            own = self.federation.only((client,))
+            self.workers[client] = Worker(self.method, self.task, own, own, Stream("run", 0))
+        worker, folder = self.workers[client], self.place(client)
+        folder.mkdir(parents=True, exist_ok=True)
+        desk = Desk(worker, Shelf(folder, 0, worker.records), self.sums)
+        return Home(desk, client, folder, voice=self.voice(client))
+
+    def ask(self, client: str, errand: bytes) -> bytes:
+        what = unpack(errand, Errand)
+        if what.said is not None:
+            step = STEPS.index(type(what.said).__name__)
+            if self.gone(client, step, what.message.round):
+                raise Lost("vanished")
+        try:
+            answer = self.home(client).answer(errand)
+        except StateError as error:
+            raise Lost(str(error)) from None
+        self.asked.append((client, what, answer))
+        return answer
+
+    def conduct(self, **plan: Any) -> Outcome:
+        """Run the method; the server has nobody's data and nobody's key."""
+        folder = Folder(self.folder / "server", STAMP, elsewhere=True)
+        folder.open()
+        plan = {"rounds": 3, "evaluate_every": 0, "solver": "sequential",
+                "privacy": Privacy(self.sums.policy), **plan}  # fmt: skip
+        counts = {client: len(s.train) for client, s in self.federation.people.items()}
+        hire = hired(self, voice=self.voice())
+        return conduct(self.method, self.task, absent("toy", counts), Plan(**plan),
+                       folder, hire=hire)  # fmt: skip
