@@ -1,4 +1,4 @@
-"""A line to homes in this process that take part in secure sums; who vanishes when; what is seen."""
+"""A line to homes in this process that take part in secure sums, and who vanishes when."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -13,7 +13,7 @@ from tests.engines.circle import PADS, STEPS, Circle
 from tests.engines.test_sums import MASKED, REFUSED
 from tests.engines.toys import table
 from tests.privacy.sums import bytes_in
-from vergence.core.state import pack, unpack
+from vergence.core.state import pack, quick_digest, unpack
 from vergence.core.wire import Message
 from vergence.engines import sum_talks
 from vergence.engines.errand import Errand, unframed
@@ -185,6 +185,27 @@ def test_training_seeds_play_no_part(tmp_path):
         assert bytes_in(a)[32:] != bytes_in(b)[32:]
 
 
+def test_who_was_sent_another_model_is_in_no_sum(tmp_path):
+    """A server that sends all but one a model that learns nothing would see that one's update."""
+    circle = Circle(build("fedavg"), tmp_path, people=7)
+    honest = circle.ask
+
+    def unlike(client, errand):
+        what = unpack(errand, Errand)
+        if what.kind == "turn" and what.message.round == 1 and client == circle.names[2]:
+            model = what.message["model"] * 1.001
+            what = replace(what, message=replace(what.message, trees={"model": model}))
+            answer = honest(client, changed := pack(what))
+            asked, was = quick_digest(changed), quick_digest(errand)
+            return answer.replace(asked.encode(), was.encode(), 1)
+        return honest(client, errand)
+
+    circle.ask = unlike
+    got = circle.conduct(rounds=2)
+    away = {1: circle.names[2:3]}
+    assert got.fingerprint == here(circle, tmp_path / "here", away, rounds=2).fingerprint
+
+
 # --- what lies on a client's disk
 
 
@@ -214,7 +235,7 @@ def test_a_client_helps_to_open_one_sum_of_a_contribution(tmp_path):
     circle.conduct(rounds=1)
     # The server forgot all and begins the run anew; one client is silent from its words on.
     (tmp_path / "server").rename(tmp_path / "gone")
-    circle.gone = lambda client, at, round: client == circle.names[0] and at >= 2
+    circle.gone = lambda client, at, _: client == circle.names[0] and at >= 2
     before = len(said(circle, Unmask))
     circle.conduct(rounds=1)
     assert len(said(circle, Unmask)) == before
@@ -242,7 +263,7 @@ def test_another_stamp_for_the_same_question_opens_no_second_sum(tmp_path):
 
     circle.ask = renamed
     (tmp_path / "server").rename(tmp_path / "gone")
-    circle.gone = lambda client, at, round: client == circle.names[0] and at >= 2
+    circle.gone = lambda client, at, _: client == circle.names[0] and at >= 2
     before = len(said(circle, Unmask))
     circle.conduct(rounds=1)
     assert len(said(circle, Unmask)) == before

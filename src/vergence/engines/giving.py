@@ -15,10 +15,11 @@ from pathlib import Path
 import torch
 
 from vergence.core.state import pack, unpack, unpack_file
+from vergence.core.wire import Message
 from vergence.engines.manifest import fits
 from vergence.engines.store import part_of, write_whole
 from vergence.engines.sum_talks import Answered, Asked, Voice
-from vergence.engines.sums import Sums
+from vergence.engines.sums import Sums, about_of, request_of
 from vergence.errors import StateError
 from vergence.privacy.form import Form
 from vergence.privacy.pending import Pending, pending, resume
@@ -29,11 +30,11 @@ from vergence.privacy.terms import Invitation, Spent
 
 @dataclass(frozen=True)
 class Row:
-    """What a client gives to one sum: the turn it is of, its words, the digest of their form."""
+    """What a client gives to one sum: the turn it is of, what was asked (`about_of`), its words."""
 
     stamp: str
     request: str
-    form: bytes
+    about: bytes
     words: torch.Tensor
 
 
@@ -45,11 +46,13 @@ class Giving:
         self.row, self.attempt = folder / "sum.row", folder / "sum.attempt"
         self.spent = Spent(OnDisk(folder / "sum.spent"))
 
-    def keep(self, stamp: str, request: str, form: Form, words: Words) -> None:
-        """Keep what is given to a sum, until the next one; an attempt under way is over."""
+    def keep(self, stamp: str, form: Form, message: Message, words: Words) -> None:
+        """Keep what is given to a sum, the reply to a message; an attempt under way is over."""
         self.attempt.unlink(missing_ok=True)
         tensor = torch.from_numpy(words.view("<i8"))
-        write_secret(self.row, pack(Row(stamp, request, form.digest, tensor)))
+        write_secret(
+            self.row, pack(Row(stamp, request_of(message), about_of(form, message), tensor))
+        )
 
     def answer(self, stamp: str, attempt: int, threshold: int, message: Asked) -> bytes:
         """Answer a message of an attempt at a sum of a turn's replies, once.
@@ -82,7 +85,7 @@ class Giving:
         words = row.words.numpy().view("<u8")
         voice = self.voice
         terms = self.sums.under_pads(
-            voice.run, row.request, attempt, threshold, len(words), row.form
+            voice.run, row.request, attempt, threshold, len(words), row.about
         )
         assert voice.sign is not None
         return Client(self.client, terms, words, voice.sign, voice.register, self.spent)

@@ -33,7 +33,7 @@ from vergence.engines.giving import Giving
 from vergence.engines.job import Call, Job
 from vergence.engines.store import Unsaved, saving, write_whole
 from vergence.engines.sum_talks import Voice
-from vergence.engines.sums import WORDS, request_of, row_of
+from vergence.engines.sums import WORDS, row_of
 from vergence.engines.turn import Order
 from vergence.errors import StateError
 
@@ -227,8 +227,8 @@ class Home:
         form = self.desk.form(call.message, job.held)
         if form is not None and self.giving is not None:  # the reply goes into a sum, not from here
             if sealed is not None and form.words:
-                row, request = row_of(sealed.trees[WORDS].total), request_of(call.message)
-                self.giving.keep(errand.stamp, request, form, row)
+                row = row_of(sealed.trees[WORDS].total)
+                self.giving.keep(errand.stamp, form, call.message, row)
             return vars(receipt), b""
         known = {name: mask for name, mask in before.told.items() if name in errand.known}
         return vars(receipt), b"" if sealed is None else encode(sealed, known)

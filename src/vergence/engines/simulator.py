@@ -159,9 +159,14 @@ class Simulator:
         """Return how replies are made words, None where they are not."""
         if self.sums is None or request.reveal == "each":
             return None
-        sent = next((message.trees for message in messages.values()), {})
-        offered = self.method.offer(server, "")
-        return self.sums.form(self.method, request.verb, offered, request.like, sent)
+        sent = list({id(message): message for message in messages.values()}.values())
+        if len(sent) > 1:
+            raise ConfigError(
+                f"privacy.aggregation: {type(self.method).__name__} sends people different "
+                f"messages for '{request.verb}', and a sum is of replies to the same one"
+            )
+        trees, offered = sent[0].trees if sent else {}, self.method.offer(server, "")
+        return self.sums.form(self.method, request.verb, offered, request.like, trees)
 
     def _counted(self, receipts: dict[str, Receipt]) -> dict[str, Receipt]:
         """Return whose replies count; the others' new states are written over."""

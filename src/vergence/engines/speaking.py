@@ -12,7 +12,7 @@ from vergence.engines.errand import Errand, file_of, unframed
 from vergence.engines.job import Job, Receipt, Result
 from vergence.engines.manifest import fits
 from vergence.engines.sum_talks import Answered, Asked, Opened, Voice, told, under_pads
-from vergence.engines.sums import Sums, request_of
+from vergence.engines.sums import Sums
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.pairwise_messages import Pairwise
 
@@ -52,7 +52,7 @@ class Speaking:
         def ask(terms: Pairwise, asked: Mapping[str, Any]) -> Mapping[str, Any]:
             return self._ask(job, terms, asked)
 
-        opened = under_pads(self.sums, form, request_of(first), names, self.voice, ask)
+        opened = under_pads(self.sums, form, first, names, self.voice, ask)
         self._leave(job, opened)
         rest, done = iter(receipts), []
         for number, length in enumerate(job.groups):

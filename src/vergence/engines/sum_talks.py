@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vergence.core.state import pack, unpack
-from vergence.core.wire import Sum
+from vergence.core.wire import Message, Sum
 from vergence.engines.job import Result
 from vergence.engines.sums import SERVER, Sums, carrying, left_out
 from vergence.privacy.additive_sharing import Aggregator, Contributor
@@ -107,16 +107,16 @@ def nothing_to_hide(form: Form, names: Collection[str]) -> Opened:
 
 
 def under_pads(
-    sums: Sums, form: Form, request: str, names: Collection[str], voice: Voice, ask: Ask
+    sums: Sums, form: Form, message: Message, names: Collection[str], voice: Voice, ask: Ask
 ) -> Opened:
-    """Hold attempts at a sum under pads until one gives it, and nothing was unmasked before."""
+    """Hold attempts at a sum of the replies to a message; none after something was unmasked."""
     left, out = sorted(names), {}
     if len(left) < sums.policy.min_contributors or not form.words:
         return nothing_to_hide(form, names)
     for _ in range(ATTEMPTS):
         if len(left) < sums.policy.min_contributors:
             break
-        terms = sums.terms(form, voice.run, request, secrets.randbits(62), len(left))
+        terms = sums.terms(form, message, voice.run, secrets.randbits(62), len(left))
         assert isinstance(terms, Pairwise)
         server = Server(terms, {name: voice.register[name] for name in left})
         try:
@@ -154,16 +154,16 @@ class Indoors:
         self.keys: dict[str, tuple[Sign, Genuine]] = {}
         self.spent: dict[str, Spent] = defaultdict(Spent)
 
-    def total(self, form: Form, request: str, rows: Mapping[str, Words]) -> Opened:
-        """Return the sum of some rows."""
+    def total(self, form: Form, message: Message, rows: Mapping[str, Words]) -> Opened:
+        """Return the sum of some rows, the replies to a message."""
         if len(rows) < self.sums.policy.min_contributors or not form.words:
             return nothing_to_hide(form, rows)
         if self.sums.policy.name == "pairwise":
             ends: dict[str, Any] = {}
             ask = partial(self._ask, ends, rows)
             voice = Voice("here", self._register(rows))
-            return under_pads(self.sums, form, request, rows, voice, ask)
-        terms = self.sums.terms(form, "here", request, 0, len(rows))
+            return under_pads(self.sums, form, message, rows, voice, ask)
+        terms = self.sums.terms(form, message, "here", 0, len(rows))
         assert isinstance(terms, Shared)
         register = self._register([*rows, *terms.aggregators, SERVER])
         ends = {n: Contributor(n, terms, row, self._key(n)[0], register)

@@ -7,6 +7,7 @@ else a protocol adds them (`sum_talks.py`). Both give the same bits, in whatever
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Layout, Params
+from vergence.core.state import pack
 from vergence.core.wire import Aggregate, Message, Sealed, SealedTree, Sum
 from vergence.engines.job import Receipt
 from vergence.engines.plan import Plan
@@ -68,14 +70,15 @@ class Sums:
         return 1.0 if exposed.weight == "mask" and alike else self.policy.weight
 
     def terms(
-        self, form: Form, run: str, request: str, attempt: int, asked: int
+        self, form: Form, message: Message, run: str, attempt: int, asked: int
     ) -> Pairwise | Shared:
         """Return what all ends of an attempt at a sum over `asked` people agree on."""
+        request, about = request_of(message), about_of(form, message)
         if self.policy.name == "pairwise":
             threshold = max(2 * asked // 3 + 1, self.policy.min_contributors)
-            return self.under_pads(run, request, attempt, threshold, form.words, form.digest)
+            return self.under_pads(run, request, attempt, threshold, form.words, about)
         policy, names = self.policy, self.policy.aggregators
-        common = (run, request, attempt, form.words, policy.min_contributors, form.digest)
+        common = (run, request, attempt, form.words, policy.min_contributors, about)
         if not (form.counted and form.entries):
             return Shared(*common, aggregators=names)
         packing = next(iter(form.trees.values()))
@@ -84,11 +87,11 @@ class Sums:
                       dealer)  # fmt: skip
 
     def under_pads(
-        self, run: str, request: str, attempt: int, threshold: int, words: int, form: bytes
+        self, run: str, request: str, attempt: int, threshold: int, words: int, about: bytes
     ) -> Pairwise:
-        """Return what all ends of an attempt under pads agree on, by the digest of a form."""
+        """Return what all ends of an attempt under pads agree on; `about` as of `about_of`."""
         least = self.policy.min_contributors
-        return Pairwise(run, request, attempt, words, least, form, threshold)
+        return Pairwise(run, request, attempt, words, least, about, threshold)
 
     def learned(self, form: Form, whole: Sum) -> Aggregate:
         """Return what the server learns of a sum of rows; of too few people, nothing."""
@@ -119,6 +122,18 @@ def request_of(message: Message) -> str:
     two sums.
     """
     return f"{message.round}.{message.verb}"
+
+
+def about_of(form: Form, message: Message) -> bytes:
+    """Return a digest of what was asked and how replies to it become words.
+
+    People are in one sum only if all of them were sent the same: a server that sends a model that
+    learns nothing to all but one would learn the update of that one.
+
+    Source: Pasquini et al., "Eluding secure aggregation in federated learning via model
+    inconsistency", CCS 2022.
+    """
+    return hashlib.sha256(form.digest + pack(message)).digest()
 
 
 def left_out(receipt: Receipt, why: str) -> Receipt:

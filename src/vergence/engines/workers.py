@@ -27,7 +27,7 @@ from vergence.engines.served import Served, keep_memory
 from vergence.engines.shared import Arena, Layouts, Tickets
 from vergence.engines.shelf import Kept
 from vergence.engines.sum_talks import Indoors, told
-from vergence.engines.sums import WORDS, request_of, row_of
+from vergence.engines.sums import WORDS, row_of
 from vergence.engines.turn import Done
 from vergence.errors import PartialRun
 
@@ -82,7 +82,7 @@ class Bytes(InProcess):
             return
         done = list(super().run(replace(job, reveal="each")))
         rows = {c: row_of(s.trees[WORDS].total) for _, r in done for c, s in r.replies.items()}
-        opened = self.indoors.total(form, request_of(first), rows)
+        opened = self.indoors.total(form, first, rows)
         yield from told(done, opened)
 
 
