@@ -10,10 +10,11 @@ from typing import Any
 
 from vergence.app.deploy_end import End
 from vergence.app.deploy_folder import ClientSide, tell
-from vergence.app.deploy_keys import BOX, Box
+from vergence.app.deploy_keys import BOX, Box, known_keys, voice_of
 from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.engines.home import Home
+from vergence.engines.sums import Sums
 from vergence.errors import DataError, StateError, VergenceError
 
 
@@ -53,15 +54,23 @@ class Answering(End):
         """Return the place of one run's states and turns, for one of those who may ask."""
         desk = self.desk(note, self.federation, self.folder / "state")
         worker, every = desk.worker, self.experiment.plan.checkpoint_every
+        voice = voice_of(self.folder, note, lambda data: self.sign(data).encode())
         if not closed:
             barred = self.not_for_the_server(worker.method)
-            return Home(desk, self.side.client, desk.shelf.folder, every=every, barred=barred)
+            return Home(desk, self.side.client, desk.shelf.folder, every=every, barred=barred,
+                        voice=voice)  # fmt: skip
         offered = worker.method.offer(worker.method.server(worker.task), self.side.client)
         return Home(
             desk, self.side.client, desk.shelf.folder, every=every,
             barred=not_for_a_main_server(worker.method), apart=frozenset(offered),
-            channel="closed",
+            channel="closed", voice=voice,
         )  # fmt: skip
+
+    @property
+    def sums(self) -> Sums | None:
+        """How this client's replies are summed, among those whose keys it has."""
+        policy = self.experiment.plan.privacy.aggregation
+        return None if policy is None else Sums(policy, len(known_keys(self.folder)))
 
     def not_for_the_server(self, method: Method) -> Sequence[str]:
         """Return the verbs that show data, where there is a main server for them."""
@@ -96,7 +105,7 @@ class Answering(End):
 def not_for_a_main_server(method: Method) -> Sequence[str]:
     """Return what would show it clients' layers, or what they measure."""
     summed = [verb for verb, exposed in method.exposure.items() if exposed.reveal == "aggregate"]
-    return ["evaluate", "digest", *summed]
+    return ["evaluate", "digest", "say", *summed]
 
 
 def about_of(note: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from vergence.engines.desk import Desk
 from vergence.engines.errand import unframed
 from vergence.engines.lobby import reply
 from vergence.engines.shelf import Shelf
+from vergence.engines.sums import Sums
 from vergence.engines.turn import Worker
 from vergence.errors import ConfigError, StateError, VergenceError
 
@@ -40,6 +41,12 @@ def deployable(experiment: Experiment) -> Experiment:
         if method.pooled:
             raise ConfigError(f"method '{label}' collects everybody's data: leave it out")
         device_for(method, plan)
+    policy = plan.privacy.aggregation
+    if policy is not None and policy.name != "pairwise":
+        raise ConfigError(
+            "privacy.aggregation: a deployment has no aggregators that replies could be shared "
+            'among; use "secure", or simulate'
+        )
     return replace(experiment, plan=plan)
 
 
@@ -111,4 +118,9 @@ class End:
             method, task, federation, federation, Stream("run", seed), plan.precision,
             wire=plan.wire, pruning=plan.pruning,
         )  # fmt: skip
-        return Desk(worker, Shelf(state, seed, worker.records, lasting=True))
+        return Desk(worker, Shelf(state, seed, worker.records, lasting=True), self.sums)
+
+    @property
+    def sums(self) -> Sums | None:
+        """How this end's replies are summed; None where it gives none, or as they are."""
+        return None

@@ -94,6 +94,8 @@ def init(
         for end in [*ends, served] if main else ends:
             end.make(server, keys)
             write_toml(end.folder / EXPERIMENT, experiment.table)
+        if experiment.plan.privacy.aggregation is not None:
+            acquainted(ends, server / "keys")
         if main:
             boxes(served, ends, keys)
         folders.write_settings(server, ServerSide(tuple(clients), address, run, main=main))
@@ -130,6 +132,15 @@ class End:
             make_box_key(self.folder / BOX, public)
         else:
             shutil.copyfile(keys / f"{self.side.client}.box", public)
+
+
+def acquainted(clients: Sequence[End], keys: Path) -> None:
+    """Give every client the others' public keys: a server could name people of its own."""
+    for client in clients:
+        known = client.folder / "keys"
+        known.mkdir()
+        for other in clients:
+            shutil.copyfile(keys / f"{other.side.client}.pub", known / f"{other.side.client}.pub")
 
 
 def boxes(main: End, clients: Sequence[End], keys: Path | None) -> None:
@@ -171,6 +182,7 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
     """
     from vergence.app.config import method_tables
     from vergence.app.deploy_end import deployable
+    from vergence.engines.sums import sums_for
 
     for client in clients:
         if not client.replace("_", "").replace("-", "").isalnum():
@@ -181,7 +193,8 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
         if table["name"].endswith(".py"):
             raise ConfigError(f"method '{table['name']}' is a file on this machine; put it into "
                               "the package that all machines install")  # fmt: skip
-    deployable(experiment)
+    for method in deployable(experiment).methods.values():
+        sums_for(experiment.plan, method, len(clients))
     if not main:
         return
     if not any(method.served for method in experiment.methods.values()):

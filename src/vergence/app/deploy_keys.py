@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import ipaddress
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from vergence.engines.sum_talks import Voice
 from vergence.errors import StateError
 
 DAYS = 825
@@ -172,6 +174,26 @@ def is_box_key(public: Path) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def known_keys(folder: Path) -> dict[str, Path]:
+    """Return the public keys of clients that a folder holds, by name."""
+    return {path.stem: path for path in sorted((folder / "keys").glob("*.pub"))}
+
+
+def voice_of(
+    folder: Path, note: Mapping[str, Any], sign: Callable[[bytes], bytes] | None = None
+) -> Voice:
+    """Return who speaks in the secure sums of one run, by the keys in a folder.
+
+    A key that is taken away while the run goes on is believed no more.
+    """
+
+    def believed(path: Path) -> Callable[[bytes, bytes], bool]:
+        return lambda data, signature: genuine(path, data, signature.decode())
+
+    register = {name: believed(path) for name, path in known_keys(folder).items()}
+    return Voice(f"{note['run']} {note['label']} {note['seed']}", register, sign)
 
 
 def make_box_key(private: Path, public: Path) -> None:

@@ -32,7 +32,7 @@ from vergence.app.deploy_folder import (
     settings,
     tell,
 )
-from vergence.app.deploy_keys import genuine
+from vergence.app.deploy_keys import genuine, voice_of
 from vergence.app.deploy_main import Reached, Serving
 from vergence.app.tensorboard import Board
 from vergence.core.site import Federation
@@ -135,8 +135,11 @@ class Leading:
             tell(self.folder, f"{label}, seed {seed}: round {done} of {plan.rounds}{heard}{score}",
                  "round", label=label, seed=seed, round=done)  # fmt: skip
             board.follow()
-            if metrics.get("replies") == 0 and self.lobby.lost:  # before it is kept: done again
-                why = "; ".join(f"{c}: {reason}" for c, reason in self.lobby.lost.items())
+            lost = self.lobby.lost
+            # Before it is kept: done again. What clients open only once, they would refuse again.
+            again = not any("spent: " in reason for reason in lost.values())
+            if metrics.get("replies") == 0 and lost and again:
+                why = "; ".join(f"{c}: {reason}" for c, reason in lost.items())
                 raise PartialRun(f"nobody's reply counted in round {done} ({why[:400]})")
 
         outcomes = {}
@@ -147,7 +150,8 @@ class Leading:
                     note = {"run": self.side.run, "label": label, "seed": seed}
                     line = Errands(self.lobby, note)
                     relay = Relay(line) if self.side.main else None
-                    hire = hired(line, relay=relay, talk=self.side.talk_s)
+                    hire = hired(line, relay=relay, talk=self.side.talk_s,
+                                 voice=voice_of(self.folder, note))  # fmt: skip
                     found = conduct(method, experiment.task(seed), federation, plan, folder, tick,
                                     hire)  # fmt: skip
                     done = {"fingerprint": found.fingerprint}

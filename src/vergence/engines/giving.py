@@ -30,7 +30,7 @@ from vergence.privacy.terms import Invitation, Spent
 
 @dataclass(frozen=True)
 class Row:
-    """What a client gives to one sum: the turn it is of, what was asked (`about_of`), its words."""
+    """What a client gives to one sum: the turn it is of, what was asked (`about_of`), words."""
 
     stamp: str
     request: str
