@@ -100,10 +100,13 @@ class Frozen(Desk):
     def settle(
         self, call: Call, job: Job, before: Kept, done: Done
     ) -> tuple[Receipt, Sealed | None]:
-        """Settle a turn whose state went through bytes, and send its reply as bytes."""
+        """Settle a turn whose state went through bytes, and send its reply as bytes.
+
+        A row of words stays where it is: a protocol's messages travel for it.
+        """
         state = unpack(pack(done.state), *self.shelf.records)
         receipt, sealed = super().settle(call, job, before, replace(done, state=state))
-        if sealed is not None:
+        if sealed is not None and WORDS not in sealed.trees:
             sealed = decode(encode(sealed, before.told), before.told)
         return receipt, sealed
 

@@ -205,7 +205,7 @@ class Client(End[Pairwise]):
                 check(signed, signature, name, self.register)
             except Refused:
                 raise Refused(f"lists: '{name}' was shown others than I was, or lies") from None
-        self.spent.spend(self.terms.contribution, given(self.names, self.words))
+        self.spent.spend(self.terms.contribution, given(self.names, self.terms.form))
         seeds = {n: both[shamir.SHARE :] for n, both in self.held.items() if n in self.names}
         keys = {n: both[: shamir.SHARE] for n, both in self.held.items() if n not in self.names}
         self.held, self.seed = {}, b""
@@ -370,10 +370,9 @@ def converse(server: Server) -> Generator[dict[str, Any], Mapping[str, Any], Tot
         asked = found
 
 
-def given(names: Collection[str], words: Words) -> str:
-    """Return what tells a sum over these people, to which one gives these words, from others."""
-    everybody = joined(name.encode() for name in sorted(names))
-    return hashlib.sha256(joined([everybody, sent(words)])).hexdigest()
+def given(names: Collection[str], form: bytes) -> str:
+    """Return what tells a sum over these people, of this form, from others."""
+    return hashlib.sha256(joined([form, *(name.encode() for name in sorted(names))])).hexdigest()
 
 
 def commitment(seed: bytes, terms: bytes) -> bytes:

@@ -1,0 +1,101 @@
+"""What secure sums add to a round of gaze15 (15 people, 608 images each, LeNet of 1.83 M).
+
+python benchmarks/secure_rounds.py [--rounds 2] [--people 15]: prints a Markdown table. Seconds are
+CPU seconds of a round, all ends in one process and one thread, the least of the rounds; "added" is
+beside the plain row of the same method and engine. Bytes are those of all messages that a client
+sends in a round, packed as they travel, beside its update as float32.
+"""
+
+import argparse
+import platform
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from vergence.bench import workloads
+from vergence.core.method import Method
+from vergence.engines import sum_talks
+from vergence.engines.conduct import Plan, conduct
+from vergence.engines.store import Folder
+from vergence.methods.fedavg import FedAvg
+from vergence.methods.fedcpf import FedCPF
+from vergence.privacy.policy import Privacy, Secrecy
+
+PADS, SHARES = Secrecy(), Secrecy("additive")
+FOUR = Secrecy("additive", aggregators=("one", "two", "three", "four"))
+ROWS: list[tuple[str, type[Method], str, Secrecy | None]] = [
+    ("FedAvg, simulated", FedAvg, "simulator", None),
+    ("FedAvg, simulated", FedAvg, "simulator", PADS),
+    ("FedAvg, through bytes", FedAvg, "bytes", None),
+    ("FedAvg, through bytes: pads", FedAvg, "bytes", PADS),
+    ("FedAvg, through bytes: shares, 2 aggregators", FedAvg, "bytes", SHARES),
+    ("FedAvg, through bytes: shares, 4 aggregators", FedAvg, "bytes", FOUR),
+    ("FedCPF, through bytes", FedCPF, "bytes", None),
+    ("FedCPF, through bytes: shares with a threshold, 2 aggregators", FedCPF, "bytes", SHARES),
+]
+
+
+class Counted:
+    """Counts the bytes of what clients say."""
+
+    def __init__(self) -> None:
+        self.bytes, self.honest = Counter(), sum_talks.thawed
+
+    def __call__(self, message):
+        self.bytes[getattr(message, "sender", "server")] += len(sum_talks.pack(message))
+        return message  # what is packed again would be timed twice
+
+
+def one(kind: type[Method], engine: str, policy: Secrecy | None, rounds: int, people: int):
+    """Return the CPU seconds of the fastest round, and the state's parameters."""
+    workload = workloads.find("gaze15")
+    job = workload.job("gaze15", rounds)
+    federation = workloads.federation(job, workload.scored)
+    few = federation.only(federation.clients[:people])
+    method, task = kind(local=workloads.local(job)), workloads.task("lenet", workload.loss)
+    plan = Plan(rounds=rounds, engine=engine, workers=1, solver="sequential", evaluate_every=0,
+                privacy=Privacy(policy))  # fmt: skip
+    ticks = []
+    with tempfile.TemporaryDirectory() as place:
+        folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+        folder.open()
+        conduct(method, task, few, plan, folder, lambda *_: ticks.append(time.process_time()))
+    return min(b - a for a, b in zip(ticks, ticks[1:], strict=False)), task.init().layout.n
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--people", type=int, default=15)
+    given = parser.parse_args()
+    print(f"{given.people} people; {platform.machine()}, one thread\n", flush=True)
+    print("| round | CPU s | added | up / float32 |")
+    print("|---|---|---|---|")
+    plain: dict[tuple[type[Method], str], float] = {}
+    for name, kind, engine, policy in ROWS:
+        seconds, n = one(kind, engine, policy, given.rounds, given.people)
+        added, up = "", ""
+        if policy is None:
+            plain[kind, engine] = seconds
+        else:
+            added = f"{100 * (seconds / plain[kind, engine] - 1):.1f} %"
+        if policy is not None and engine == "bytes":
+            up = f"{sent(kind, policy, given.people) / (4 * n):.3f}"
+        words = name + (", as words" if policy and engine == "simulator" else "")
+        print(f"| {words} | {seconds:.2f} | {added} | {up} |", flush=True)
+
+
+def sent(kind: type[Method], policy: Secrecy, people: int) -> int:
+    """Return the most bytes that a client sends in the sum of a round."""
+    counted, honest = Counted(), sum_talks.thawed
+    sum_talks.thawed = counted
+    try:
+        one(kind, "bytes", policy, 1, people)
+    finally:
+        sum_talks.thawed = honest
+    return max(count for name, count in counted.bytes.items() if name.startswith("c0"))
+
+
+if __name__ == "__main__":
+    main()
