@@ -11,6 +11,7 @@ import platform
 import tempfile
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 from vergence.bench import workloads
@@ -61,7 +62,7 @@ def one(kind: type[Method], engine: str, policy: Secrecy | None, rounds: int, pe
         folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         conduct(method, task, few, plan, folder, lambda *_: ticks.append(time.process_time()))
-    return min(b - a for a, b in zip(ticks, ticks[1:], strict=False)), task.init().layout.n
+    return min(b - a for a, b in pairwise(ticks)), task.init().layout.n
 
 
 def main() -> None:

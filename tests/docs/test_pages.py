@@ -23,6 +23,7 @@ from vergence.core.task import Model, Task
 from vergence.engines import store
 from vergence.engines.conduct import Plan
 from vergence.engines.presence import Presence
+from vergence.privacy.policy import Secrecy
 
 PAGES = pages()
 METHODS = binding.names("methods", Method)
@@ -109,6 +110,10 @@ def test_the_option_tables_of_methods_are_true(name):
 )
 def test_the_tables_of_config_keys_are_true(heading, record, without):
     assert written("runs.md", heading) == defaults(record, *without)
+
+
+def test_the_table_of_secure_sums_is_true():
+    assert written("secure_aggregation.md", "## In a run") == defaults(Secrecy)
 
 
 def test_the_columns_of_tables_are_true():

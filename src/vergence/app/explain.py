@@ -9,12 +9,14 @@ from rich.console import Console
 from rich.table import Table
 
 from vergence.app.config import Experiment
+from vergence.app.explain_sums import rows, sizes
 from vergence.core.mask import Mask
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
 from vergence.core.state import array_bytes, pack
 from vergence.core.task import Task
 from vergence.privacy.poison_data import DataPoison
+from vergence.privacy.policy import Secrecy
 from vergence.privacy.rule import Rule
 
 WEIGHTS = {
@@ -47,7 +49,11 @@ def explain(experiment: Experiment, console: Console) -> None:
         ):
             text = "  beware: with this delivery each sum is one person's update"
             console.print(text, highlight=False, markup=False)
-        table = learns(method, task, experiment.plan.privacy.robust)
+        privacy = experiment.plan.privacy
+        table = learns(method, task, privacy.robust, privacy.aggregation)
+        if privacy.aggregation is not None:
+            text = sizes(method, task, privacy.aggregation)
+            console.print(text, highlight=False, markup=False)
         if experiment.poison is not None and experiment.poison.share:
             text = f"  POISONED on purpose: {poisoned(experiment)}"
             console.print(text, highlight=False, markup=False)
@@ -116,8 +122,13 @@ def megabytes(params: Params) -> str:
     return f"{params.flat.numel() * params.flat.element_size() / 1e6:.2f} MB"
 
 
-def learns(method: Method, task: Task, rule: Rule | None = None) -> Table:
-    """Return the table of parties and what each sees in a round, with a robust rule or without."""
+def learns(
+    method: Method, task: Task, rule: Rule | None = None, policy: Secrecy | None = None
+) -> Table:
+    """Return the table of parties and what each sees in a round.
+
+    With a robust rule or without, with secure sums or without.
+    """
     table = Table("who", "learns")
     if method.pooled:
         table.add_row("data centre", "everything: raw recordings and labels of everybody")
@@ -131,7 +142,8 @@ def learns(method: Method, task: Task, rule: Rule | None = None) -> Table:
         trees = (
             f"of {', '.join(told(exposed, task))}{updates}" if exposed.trees else "of metrics only"
         )
-        table.add_row(f"server ({verb})", f"{every} {trees}; {WEIGHTS[exposed.weight]}")
+        weights = WEIGHTS[exposed.weight] if policy is None else "of weights their sum"
+        table.add_row(f"server ({verb})", f"{every} {trees}; {weights}")
     if rule is not None and any(e.trees for e in method.exposure.values()):
         table.add_row("server (robust rule)", f"every single update: {rule.name} compares them")
         table.add_row("assumed", f"{rule.assumes}; else {rule.name} promises nothing")
@@ -141,7 +153,9 @@ def learns(method: Method, task: Task, rule: Rule | None = None) -> Table:
     table.add_row("another client", f"the server's {offered}" if offered else "nothing")
     plain = any(e.trees for e in method.exposure.values())
     seen = "every single update: aggregation here is plain, not secure" if plain else "metrics"
-    table.add_row("who runs or taps the server", f"{seen}; sizes and times of messages")
+    seen = f"{seen}; sizes and times of messages"
+    for who, what in rows(method, policy) if policy else [("who runs or taps the server", seen)]:
+        table.add_row(who, what)
     columns = (*task.labels, *task.beside) if _tells_labels(method) else ()
     if columns:
         table.add_row("server", f"{', '.join(columns)} of every sample it is told of")

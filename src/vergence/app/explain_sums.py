@@ -1,0 +1,65 @@
+"""What secure sums change in who learns what."""
+
+from __future__ import annotations
+
+from vergence.core.method import Method
+from vergence.core.task import Task
+from vergence.engines.sums import Sums
+from vergence.privacy.policy import Secrecy
+from vergence.privacy.secure_aggregation import STEPS
+
+
+def sizes(method: Method, task: Task, policy: Secrecy) -> str:
+    """Say how large what goes up is, in a line below the flow of data."""
+    sums, offered = Sums(policy, 2 * policy.min_contributors), method.offer(method.server(task), "")
+    told = []
+    for verb in method.exposure:
+        form = sums.form(method, verb, offered)
+        if form is not None and form.words:
+            told.append(f"{8 * form.words / 1e6:.2f} MB [{verb}]")
+    how = f"{len(STEPS)} messages" if policy.name == "pairwise" else "one message"
+    return (
+        "  up goes as whole numbers of 64 bits that tell nothing alone: "
+        f"{', '.join(told)}, in {how} with some kB of keys"
+    )
+
+
+def rows(method: Method, policy: Secrecy) -> list[tuple[str, str]]:
+    """Return who learns what of sums, who must collude for more, and what a dropout costs."""
+    least = policy.min_contributors
+    pads = policy.name == "pairwise"
+    masked = any(e.trees and e.weight != "number" for e in method.exposure.values())
+    hidden = f"nothing of fewer than {least} people: weights and metrics are in the sum"
+    if masked:
+        hidden += f"; of an entry that fewer than {least} share, only that it is so"
+    if pads:
+        others = "another client"
+        more = (
+            "the server with a third of the clients; or all others in a sum, who subtract "
+            "themselves"
+        )
+        gone = (
+            "up to a third of those asked may vanish at any time; if more do, those who are left "
+            "begin anew, and where one had helped to open the sum, or too few are left, the round "
+            "counts as nobody's reply"
+        )
+    else:
+        names = ", ".join(policy.aggregators)
+        others = f"an aggregator ({names})"
+        more = f"all of {names}; or all others in a sum, who subtract themselves"
+        if masked:
+            dealer = "the server" if len(policy.aggregators) == 2 else policy.aggregators[-1]
+            more += f"; for how many share an entry, {dealer} with one of the others"
+        gone = "who vanishes is left out; without one of the aggregators there is no sum"
+    return [
+        ("who runs or taps the server",
+         f"{hidden}; who is in a sum; each person's test metrics where the experiment evaluates; "
+         "sizes and times of messages"),
+        (f"{others}, of sums", "who is in a sum"),
+        ("to see one reply", f"must collude: {more}"),
+        ("if somebody vanishes", gone),
+        ("out of range", f"updates above range = {policy.range:g} and weights above weight = "
+         f"{policy.weight:g} are refused, with the largest number told; nothing is clipped"),
+        ("beware", "a sum is still a model: it tells about people what models tell"
+         + ("" if pads else "; only simulated: deployments have no aggregators yet")),
+    ]  # fmt: skip

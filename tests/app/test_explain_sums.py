@@ -1,0 +1,46 @@
+"""What `vergence explain` says of secure sums."""
+
+from rich.console import Console
+
+from vergence.app.config import check
+from vergence.app.explain import explain
+
+TABLE = {
+    "task": {"name": "toy"}, "model": {"name": "linear", "inputs": 999},
+    "federation": {"name": "toy", "people": 4},
+}  # fmt: skip
+
+
+def told(method, aggregation):
+    console = Console(width=400, record=True, quiet=False)
+    with console.capture() as found:
+        explain(check({**TABLE, "methods": [method], "privacy": {"aggregation": aggregation}}),
+                console)  # fmt: skip
+    return found.get()
+
+
+def test_plain_sums_are_said_to_be_plain():
+    assert "every single update: aggregation here is plain" in told("fedavg", "plain")
+
+
+def test_pads_say_who_must_collude_and_what_a_dropout_costs():
+    """1000 entries, a weight and a loss: 1002 words of 8 bytes."""
+    said = told("fedavg", {"min_contributors": 4})
+    for words in (
+        "0.01 MB [train], in 5 messages", "nothing of fewer than 4 people",
+        "must collude: the server with a third of the clients", "may vanish at any time",
+    ):  # fmt: skip
+        assert words in said
+    assert "aggregation here is plain" not in said
+    assert "how many samples" not in said
+
+
+def test_shares_say_that_few_contributors_stay_hidden_and_that_nobody_deploys_them():
+    said = told("fedcpf", {"name": "additive", "aggregators": ["north", "south", "west"]})
+    for words in (
+        "fewer than 3 share, only that it is so", "all of north, south, west",
+        "west with one of the others", "deployments have no aggregators yet",
+        "each person's test metrics",
+    ):  # fmt: skip
+        assert words in said
+    assert "which entries each person shares" not in said
