@@ -56,7 +56,7 @@ def one(kind: type[Method], engine: str, policy: Secrecy | None, rounds: int, pe
     few = federation.only(federation.clients[:people])
     method, task = kind(local=workloads.local(job)), workloads.task("lenet", workload.loss)
     plan = Plan(rounds=rounds, engine=engine, workers=1, solver="sequential", evaluate_every=0,
-                privacy=Privacy(policy))  # fmt: skip
+                privacy=Privacy(aggregation=policy))  # fmt: skip
     ticks = []
     with tempfile.TemporaryDirectory() as place:
         folder = Folder(Path(place), {"config": "", "code": "", "data": ""})

@@ -24,7 +24,7 @@ from vergence.models.linear import Linear
 from vergence.privacy.policy import Privacy, Secrecy
 from vergence.tasks.toy import Toy
 
-PADS = Privacy(Secrecy())
+PADS = Privacy(aggregation=Secrecy())
 STEPS = ("Invitation", "Roster", "Delivery", "Survivors", "Agreements")
 
 
@@ -80,7 +80,7 @@ class Circle:
         folder = Folder(self.folder / "server", STAMP, elsewhere=True)
         folder.open()
         plan = {"rounds": 3, "evaluate_every": 0, "solver": "sequential",
-                "privacy": Privacy(self.sums.policy), **plan}  # fmt: skip
+                "privacy": Privacy(aggregation=self.sums.policy), **plan}  # fmt: skip
         counts = {client: len(s.train) for client, s in self.federation.people.items()}
         hire = hired(self, voice=self.voice())
         return conduct(self.method, self.task, absent("toy", counts), Plan(**plan),

@@ -22,7 +22,6 @@ from vergence.engines.shelf import Registry
 from vergence.engines.sums import Sums
 from vergence.engines.workers import Crew
 from vergence.errors import ConfigError
-from vergence.privacy.form import Form
 
 SERVE = "serve"
 """The verb under which a served client's messages of a round are counted together."""
@@ -125,7 +124,7 @@ class Simulator:
             stream = self.stream.child("jury", self.phase, self.jobs)
             judged = jury.judge(came, messages, request.like, exposed, shapes, stream)
             receipts |= self._overruled(judged, receipts)
-        form = self._form(request, messages, server)
+        form = self.sums and self.sums.asked(self.method, request, messages, server)
         if form is not None:
             receipts = self._counted(receipts)
         told: dict[str, list[float]] = {}
@@ -154,19 +153,6 @@ class Simulator:
                 self.clients.spares += [filed.file] if filed is not None else []
                 found[client] = replace(found[client], told={}, filed=None, share=None)
         return found
-
-    def _form(self, request: Request, messages: Mapping[str, Message], server: Any) -> Form | None:
-        """Return how replies are made words, None where they are not."""
-        if self.sums is None or request.reveal == "each":
-            return None
-        sent = list({id(message): message for message in messages.values()}.values())
-        if len(sent) > 1:
-            raise ConfigError(
-                f"privacy.aggregation: {type(self.method).__name__} sends people different "
-                f"messages for '{request.verb}', and a sum is of replies to the same one"
-            )
-        trees, offered = sent[0].trees if sent else {}, self.method.offer(server, "")
-        return self.sums.form(self.method, request.verb, offered, request.like, trees)
 
     def _counted(self, receipts: dict[str, Receipt]) -> dict[str, Receipt]:
         """Return whose replies count; the others' new states are written over."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vergence.core.conversation import Request
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Layout, Params
 from vergence.core.state import pack
@@ -63,6 +64,25 @@ class Sums:
         weight = self._heaviest(method, exposed)
         ranges = Ranges(self.people, self.policy.range * weight, weight, self.policy.metric)
         return Form(exposed, like, ranges)
+
+    def asked(
+        self, method: Method, request: Request, messages: Mapping[str, Message], server: Any
+    ) -> Form | None:
+        """Return how replies to a request become words; None where single replies are shown.
+
+        Raises:
+            ConfigError: people are sent different messages.
+        """
+        if request.reveal == "each":
+            return None
+        sent = list({id(message): message for message in messages.values()}.values())
+        if len(sent) > 1:
+            raise ConfigError(
+                f"privacy.aggregation: {type(method).__name__} sends people different messages for "
+                f"'{request.verb}', and a sum is of replies to the same one"
+            )
+        trees = sent[0].trees if sent else {}
+        return self.form(method, request.verb, method.offer(server, ""), request.like, trees)
 
     def _heaviest(self, method: Method, exposed: Exposed) -> float:
         """Return the largest weight; masks count 0 or 1 where a method weighs people equally."""
@@ -182,7 +202,8 @@ def check(plan: Plan, method: Method) -> None:
     masked = [verb for verb, e in method.exposure.items() if e.trees and e.weight != "number"]
     cohort = plan.presence.cohort
     reasons: Sequence[tuple[Any, str]] = (
-        (getattr(plan.privacy, "robust", None), "a robust rule looks at single replies"),
+        (plan.privacy.robust, "a robust rule looks at single replies; leave out privacy.robust"),
+        (plan.poison, "whoever poisons updates looks at single replies; leave out poison"),
         (plan.delivery.asynchronous,
          f"by '{plan.delivery.name}' replies arrive one by one, and each would be a sum of its "
          "own; use delivery.name = \"all\""),
