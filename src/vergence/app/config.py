@@ -239,11 +239,9 @@ def check(table: Table, home: Path | None = None) -> Experiment:
     sweep = build_sweep(table, list(methods))
     noise = bind(Noise, table.get("noise", {}), "noise")
     tuning = bind(Tuning, table["tuning"], "tuning") if "tuning" in table else None
-    experiment = Experiment(
-        table, dataset, root, model, methods, plan, noise, sweep, tuning, poison
-    )
-    experiment.task(plan.seeds[0])
-    return experiment
+    found = Experiment(table, dataset, root, model, methods, plan, noise, sweep, tuning, poison)
+    found.task(plan.seeds[0])
+    return found
 
 
 def method_tables(table: Table) -> list[Table]:
