@@ -19,6 +19,7 @@ from vergence.engines.jury import LEFT_OUT, Judged, Jury
 from vergence.engines.presence import Presence
 from vergence.engines.session import UNFIT
 from vergence.engines.shelf import Registry
+from vergence.engines.veil import Veil
 from vergence.engines.workers import Crew
 from vergence.errors import ConfigError
 
@@ -49,7 +50,7 @@ class Simulator:
     only if its reply counted. `loads` is each client's amount of work, 1 where it is not known;
     `chunk` is how many clients a worker trains at once. `phase` names the part of the run. A
     `courier` keeps a virtual clock in rounds; without one nobody is late. A `jury` looks at single
-    replies before the method is told of them.
+    replies before the method is told of them; a `veil` hides people in every sum.
     """
 
     method: Method
@@ -65,6 +66,7 @@ class Simulator:
     courier: Courier | None = None
     late: set[str] = field(default_factory=set)
     jury: Jury | None = None
+    veil: Veil | None = None
 
     def begin(self, phase: str) -> None:
         """Enter a part of the run: the stamps of its jobs are counted from 1."""
@@ -79,6 +81,8 @@ class Simulator:
         """Return whom a round may ask: those drawn, or whoever is not gone where none are."""
         if self.asynchronous:
             return self.presence.staying(clients, round)
+        if self.veil is not None and self.veil.draws:
+            return self.veil.cohort(clients, round)
         asked = self.presence.ask(clients, round, self.stream)
         root = "" if self.jury is None else self.jury.trusted
         if root and root not in asked and self.presence.here(root, round, self.stream):
@@ -130,7 +134,10 @@ class Simulator:
             return judged.aggregate
         if request.reveal == "each":
             return came
-        return whole.aggregate(self._shapes(messages, server, exposed), told)
+        shown = whole.aggregate(self._shapes(messages, server, exposed), told)
+        if self.veil is None:
+            return shown
+        return self.veil.over(shown, self.phase, self.jobs, len(messages))
 
     def _overruled(self, judged: Judged, receipts: Mapping[str, Receipt]) -> dict[str, Receipt]:
         """Return the receipts of those who did not count; whom a rule left out goes on as usual."""
