@@ -201,7 +201,7 @@ def test_the_run_stops_before_it_spends_more_than_it_may(tmp_path, monkeypatch):
         (FedPAC(), {}, "'share' shows every single reply"),
         (FedAvg(), {"delivery": Delivery("fedbuff", replies=2)}, "weighs updates by their age"),
         (FedAvg(), {"people": 400}, "privacy.user.bits <= 15"),
-        (FedAvg(), {"poison": Poison(share=0.5)}, "and poison replaces updates"),
+        (FedAvg(), {"poison": Poison(share=0.4)}, "and poison replaces updates"),
         (FedAvg(), {"privacy": replace(HIDDEN, robust=Median())}, "and privacy.robust replaces"),
     ],
 )
