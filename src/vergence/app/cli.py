@@ -318,11 +318,14 @@ def check(name: str, *, root: str | None = None) -> None:
 def _present(folder: Path) -> None:
     from vergence.app import compare as tables
     from vergence.app import report as pages
+    from vergence.app.budget import lines
 
     study = tables.gather([folder], tables.ANYTHING)
     notes = tables.agree(study.runs, tables.ANYTHING)
     tables.print_parts(tables.blocks(study), out, notes=notes)
     for each in study.runs:
+        for line in lines(each.label, each.results.get("privacy", {})):
+            out.print(line, soft_wrap=True, highlight=False, markup=False)
         if each.folder != folder:
             pages.report(each.folder)
     out.print(f"report: {pages.report(folder)}", soft_wrap=True)

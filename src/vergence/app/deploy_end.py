@@ -20,6 +20,7 @@ from vergence.engines.conduct import device_for
 from vergence.engines.desk import Desk
 from vergence.engines.errand import unframed
 from vergence.engines.lobby import reply
+from vergence.engines.protection import private_solver
 from vergence.engines.shelf import Shelf
 from vergence.engines.sums import Sums
 from vergence.engines.turn import Worker
@@ -116,7 +117,8 @@ class End:
         method, task = self.experiment.methods[label], self.experiment.task(seed)
         worker = Worker(
             method, task, federation, federation, Stream("run", seed), plan.precision,
-            wire=plan.wire, pruning=plan.pruning,
+            wire=plan.wire, pruning=plan.pruning, privacy=plan.privacy,
+            private=private_solver(method, task, federation, plan, state),
         )  # fmt: skip
         return Desk(worker, Shelf(state, seed, worker.records, lasting=True), self.sums)
 

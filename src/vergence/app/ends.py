@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from vergence.app import results, seals, stamp
+from vergence.app import budget, results, seals, stamp
 from vergence.app.config import load
 from vergence.app.deploy_client import Answering
 from vergence.app.deploy_end import deployable
@@ -160,6 +160,7 @@ class Leading:
         results.write_results(
             path, label, type(method).__module__.rpartition(".")[2], experiment.task(0),
             federation, measured(federation, plan), folder.solving, outcomes, None, plan.rounds,
+            budget.spent(plan, path / "state"),
         )  # fmt: skip
         seals.seal(path)
 

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from vergence.app.budget import foretold
 from vergence.app.config import Experiment
 from vergence.app.explain_sums import rows, sizes
 from vergence.core.mask import Mask
@@ -33,6 +34,7 @@ LABELS, PUBLIC = "labels", "public"
 def explain(experiment: Experiment, console: Console) -> None:
     """Print, for every method of an experiment, the flow of data and who learns what."""
     task = experiment.task(experiment.plan.seeds[0])
+    people = experiment.federation() if experiment.plan.privacy.differential else None
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")
         console.print((type(method).__doc__ or "").partition("\n")[0])
@@ -50,6 +52,10 @@ def explain(experiment: Experiment, console: Console) -> None:
             text = "  beware: with this delivery each sum is one person's update"
             console.print(text, highlight=False, markup=False)
         privacy = experiment.plan.privacy
+        if people is not None:
+            seen = people.pooled() if method.pooled else people
+            for line in foretold(experiment.plan, method, task, seen):
+                console.print(f"  {line}", highlight=False, markup=False)
         table = learns(method, task, privacy.robust, privacy.aggregation)
         if privacy.aggregation is not None:
             text = sizes(method, task, privacy.aggregation)

@@ -11,21 +11,26 @@ from vergence.data.noise import Noise
 from vergence.errors import ConfigError, nearest
 from vergence.privacy.poison import Poison
 from vergence.privacy.poison_data import DataPoison, GazeOffset
-from vergence.privacy.policy import Privacy, Secrecy
+from vergence.privacy.policy import DpSgd, Privacy, Secrecy, User
 from vergence.privacy.rule import Rule
 
 POISONED = "POISONED"
 """Under this, data and provenance say who lied in a run on purpose."""
 ON_DATA = {"gaze_offset": GazeOffset, "noisy_data": Noise}
+RECORDS: dict[str, type] = {"user": User, "solver": DpSgd}
 ATTACKS = ("sign_flip", "scaling", "alie", "min_max", "min_sum", *ON_DATA)
 
 
 def build_privacy(table: Any) -> Privacy:
     """Return what protects people beyond the method; an empty table is nothing."""
     rest = _table(table, "privacy")
-    robust, aggregation = rest.pop("robust", None), rest.pop("aggregation", None)
-    rule = None if robust is None else build_rule(robust)
-    return bind(Privacy, rest, "privacy", robust=rule, aggregation=build_secrecy(aggregation))
+    known = ("robust", "aggregation", *RECORDS)
+    if unknown := next((key for key in rest if key not in known), None):
+        raise ConfigError(f"privacy: unknown key '{unknown}'{nearest(unknown, known)}")
+    given = {key: bind(record, rest[key], f"privacy.{key}")
+             for key, record in RECORDS.items() if key in rest}  # fmt: skip
+    rule = build_rule(rest["robust"]) if "robust" in rest else None
+    return Privacy(rule, build_secrecy(rest.get("aggregation")), **given)
 
 
 def build_secrecy(given: Any) -> Secrecy | None:

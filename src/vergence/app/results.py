@@ -100,6 +100,7 @@ def write_results(
     fingerprints: Mapping[int, str],
     personal: float | None,
     rounds: int,
+    privacy: Mapping[str, Any] | None = None,
 ) -> None:
     """Write results.json from the run's own tables."""
     means = person_means(folder)
@@ -126,6 +127,7 @@ def write_results(
         "personal_fraction": personal,
         "input": input_shape(federation),
         "fingerprint": {str(seed): sha for seed, sha in fingerprints.items()},
+        **({"privacy": privacy} if privacy else {}),
     })  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from vergence.app import results, seals, stamp
+from vergence.app import budget, results, seals, stamp
 from vergence.app.config import Experiment
 from vergence.app.saved import Saved, read_saved
 from vergence.app.showcase import write_maps
@@ -35,6 +35,7 @@ from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.engines import jury
 from vergence.engines.conduct import conduct, device_for, measured
+from vergence.engines.protection import check_privacy
 from vergence.engines.store import Folder, saving
 from vergence.engines.turn import Worker
 from vergence.errors import ConfigError, PartialRun, StateError
@@ -80,6 +81,7 @@ def load_data(experiment: Experiment) -> Loaded:
             device_for(method, experiment.plan)
             experiment.plan.delivery.check(method, task)
             jury.check(experiment.plan, method, raw.clients)
+            check_privacy(method, task, ready, experiment.plan)
         except ConfigError as error:
             raise ConfigError(f"method '{label}': {error}") from None
     if experiment.plan.pruning.amount:
@@ -245,6 +247,7 @@ def _leave_behind(
         measured(loaded.raw, experiment.plan), first.solving,
         {saved.task.seed: saved.fingerprint for saved in finals},
         float(np.mean(shares)) if shares else None, experiment.plan.rounds,
+        budget.spent(experiment.plan, path / "state"),
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from vergence.engines.desk import Desk
 from vergence.engines.device import pick, resident
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
+from vergence.engines.protection import ONE_BY_ONE, check_place, private_solver, veil_for
 from vergence.engines.shelf import Registry, Shelf
 from vergence.engines.simulator import Simulator, Tally
 from vergence.engines.store import Folder, Solving
@@ -89,9 +90,10 @@ def conduct(
         trained_on = resident(trained_on, device)
     stacks = solving.solver == "stacked"
     wire = Compression() if method.pooled else plan.wire  # nothing travels in a data centre
+    private = None if hire else private_solver(method, task, trained_on, plan, folder.state)
     worker = Worker(
         method, task, trained_on, federation, stream, plan.precision, stacks, device, wire,
-        plan.pruning,
+        plan.pruning, plan.privacy, private,
     )  # fmt: skip
     shelf = Shelf(folder.state, task.seed, worker.records)
     desk, most = Desk(worker, shelf, sums), 1 if on_gpu else len(federation.clients)
@@ -104,6 +106,7 @@ def conduct(
         courier=None if method.pooled else courier_for(plan, method, trained_on, stream, task.seed),
         jury=jury.Jury.of(plan, federation),
         sums=sums,
+        veil=veil_for(plan, method, len(trained_on.clients), folder.state, task.seed),
     )  # fmt: skip
     try:
         conductor = _Conductor(
@@ -128,6 +131,9 @@ def device_for(method: Method, plan: Plan) -> torch.device:
     """
     if plan.engine == "ray":
         installed()
+    if plan.privacy.solver is not None:
+        check_place(plan)
+        return torch.device("cpu")
     if not method.served:
         return pick("cpu" if plan.engine == "ray" else plan.device)
     if plan.pruning.amount:
@@ -169,6 +175,8 @@ def solver_for(
 ) -> Solving:  # fmt: skip
     """Choose how clients are trained, by a short trial where `run.solver` is "auto"."""
     wanted, kept = plan.solver, known_records(*method.state_records(task)).values()
+    if plan.privacy.solver is not None:
+        return Solving("sequential", 1, plan.precision, device.type, ONE_BY_ONE)
     if wanted == "auto" and OptimiserState in kept:
         reason = "clients keep their optimiser's state, which a stack does not hand back"
         return Solving("sequential", 1, plan.precision, device.type, reason)
@@ -253,7 +261,7 @@ class _Conductor:
         simulator = self.simulator
         cohort = simulator.cohort(self.trained_on.clients, at)
         points = ("P1",) if "P1" in self.plan.points and self.evaluates(at + 1) else ()
-        if cohort:
+        if cohort or simulator.veil is not None:  # that nobody was drawn is not told either
             server = self.converse(self.method.round(server, cohort), server, at, points)
         self.report(at + 1, server, time.perf_counter() - began)
         every = self.plan.checkpoint_every
@@ -289,6 +297,8 @@ class _Conductor:
             means["train", "replies"] = float(tally.counted)
             if self.simulator.courier is not None:
                 means["train", "clock"] = self.simulator.courier.clock
+            if self.simulator.veil is not None:
+                means["train", "epsilon"] = self.simulator.veil.epsilon
         if self.evaluates(done) and (done == 0 or done < self.plan.rounds):
             points = tuple(p for p in self.plan.points if p != "P1")
             found = self.simulator.evaluate(

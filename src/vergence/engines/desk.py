@@ -125,7 +125,8 @@ class Desk:
     ) -> tuple[Receipt, Sealed | None]:
         """Guard a reply, count it, and file the new state if it counts."""
         sealed = done.sealed
-        assert sealed is not None
+        if sealed is None:
+            return Receipt(call.client, f"quarantined: {done.fault}"), None
         exposed = self.worker.method.exposure[call.message.verb]
         form = self.form(call.message, job.held)
         status, row = "ok", sealed

@@ -35,6 +35,7 @@ from vergence.engines.shelf import Kept, Shelf
 from vergence.engines.source import code_digest
 from vergence.engines.turn import Worker
 from vergence.errors import StateError
+from vergence.privacy.policy import Privacy
 
 FILED = "vergence_file_"
 """Begins the names of modules that are a user's own files, which other machines do not have."""
@@ -55,19 +56,20 @@ class Recipe:
     stacks: bool
     wire: Compression
     pruning: Gradual
+    privacy: Privacy
 
     @classmethod
     def of(cls, worker: Worker) -> Recipe:
         """Return what this worker is made of."""
         return cls(worker.method, worker.task, worker.trained_on, worker.people, worker.stream,
                    worker.solver.precision, worker.stacked is not None, worker.wire,
-                   worker.pruning)  # fmt: skip
+                   worker.pruning, worker.privacy)  # fmt: skip
 
     def worker(self) -> Worker:
         """Make one like it."""
         return Worker(
             self.method, self.task, self.trained_on, self.people, self.stream, self.precision,
-            self.stacks, wire=self.wire, pruning=self.pruning,
+            self.stacks, wire=self.wire, pruning=self.pruning, privacy=self.privacy,
         )  # fmt: skip
 
 

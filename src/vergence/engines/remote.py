@@ -216,6 +216,7 @@ class Remote:
         sealed = decode(body, known, sum(size({"": tree.flat}) for tree in offered.values()))
         exposed = self.desk.worker.method.exposure[errand.message.verb]
         reason = fault(sealed, errand.message.round, offered, exposed)
+        reason = reason or self.desk.worker.privacy.fault(sealed)
         up = {name: travelled(tree, known.get(name)) for name, tree in sealed.trees.items()}
         weights = {name: heaviest(tree) for name, tree in sealed.trees.items()}
         if reason is not None:

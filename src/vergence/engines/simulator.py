@@ -20,6 +20,7 @@ from vergence.engines.presence import Presence
 from vergence.engines.session import UNFIT
 from vergence.engines.shelf import Registry
 from vergence.engines.sums import Sums
+from vergence.engines.veil import Veil
 from vergence.engines.workers import Crew
 from vergence.errors import ConfigError
 
@@ -50,8 +51,8 @@ class Simulator:
     only if its reply counted. `loads` is each client's amount of work, 1 where it is not known;
     `chunk` is how many clients a worker trains at once. `phase` names the part of the run. A
     `courier` keeps a virtual clock in rounds; without one nobody is late. A `jury` looks at single
-    replies before the method is told of them. With `sums`, what only their sum is asked of is added
-    up as words.
+    replies before the method is told of them; a `veil` hides people in every sum. With `sums`, what
+    only their sum is asked of is added up as words.
     """
 
     method: Method
@@ -68,6 +69,7 @@ class Simulator:
     sums: Sums | None = None
     late: set[str] = field(default_factory=set)
     jury: Jury | None = None
+    veil: Veil | None = None
 
     def begin(self, phase: str) -> None:
         """Enter a part of the run: the stamps of its jobs are counted from 1."""
@@ -82,6 +84,8 @@ class Simulator:
         """Return whom a round may ask: those drawn, or whoever is not gone where none are."""
         if self.asynchronous:
             return self.presence.staying(clients, round)
+        if self.veil is not None and self.veil.draws:
+            return self.veil.cohort(clients, round)
         asked = self.presence.ask(clients, round, self.stream)
         root = "" if self.jury is None else self.jury.trusted
         if root and root not in asked and self.presence.here(root, round, self.stream):
@@ -141,7 +145,10 @@ class Simulator:
             return judged.aggregate
         if request.reveal == "each":
             return came
-        return whole.aggregate(self._shapes(messages, server, exposed), told)
+        shown = whole.aggregate(self._shapes(messages, server, exposed), told)
+        if self.veil is None:
+            return shown
+        return self.veil.over(shown, self.phase, self.jobs, len(messages))
 
     def _overruled(self, judged: Judged, receipts: Mapping[str, Receipt]) -> dict[str, Receipt]:
         """Return the receipts of those who did not count; whom a rule left out goes on as usual."""

@@ -22,6 +22,7 @@ from vergence.core.state import Packed, digest, quick_digest, unpack
 from vergence.engines.journal import Filed, Journal, Mark, read_journal
 from vergence.engines.manifest import MEND, alike, fits, wrong
 from vergence.errors import PartialRun, StateError
+from vergence.privacy.book import FOLDER
 
 if TYPE_CHECKING:
     from vergence.engines.shelf import Registry
@@ -230,7 +231,7 @@ class Folder:
     def _sweep(self) -> None:
         """Remove what no checkpoint names: what an interrupted round left behind."""
         named = [self.manifest.get("files"), *(d["files"] for d in self.manifest["done"].values())]
-        keep = {"checkpoint.json"}
+        keep = {"checkpoint.json", FOLDER}
         for files in filter(None, named):
             keep |= {about[0] for about in files.values()}
             keep |= {entry.file for entry in filed_in(self.path, files).values()}

@@ -203,6 +203,9 @@ def check(plan: Plan, method: Method) -> None:
     cohort = plan.presence.cohort
     reasons: Sequence[tuple[Any, str]] = (
         (plan.privacy.robust, "a robust rule looks at single replies; leave out privacy.robust"),
+        (plan.privacy.user,
+         "the noise of privacy.user is drawn by the server, which would see the sum without it; "
+         "leave out one of them"),
         (plan.poison, "whoever poisons updates looks at single replies; leave out poison"),
         (plan.delivery.asynchronous,
          f"by '{plan.delivery.name}' replies arrive one by one, and each would be a sum of its "

@@ -24,6 +24,8 @@ from vergence.engines.device import at_home
 from vergence.engines.graphed import Graphed
 from vergence.engines.stacked import Stacked, groups_of
 from vergence.errors import ConfigError
+from vergence.privacy.dp_solver import DpSolver, Spent, uncovered
+from vergence.privacy.policy import Privacy
 
 Ask = Fit | Compute | Step | Forward
 CPU = torch.device("cpu")
@@ -57,7 +59,7 @@ class Done:
     """What a worker answers.
 
     Only `sealed` is what the client sends; `state` stays with it, the rest is measurement. `fault`
-    is given where the turn was taken elsewhere, and its reply does not count.
+    is given where there is no reply, or it was taken elsewhere and does not count.
     """
 
     client: str
@@ -77,7 +79,8 @@ class Worker:
     `trained_on` is what turns see (pooled data for a data centre), `people` is what evaluation
     sees. With `stacks`, turns taken together are trained as one; on a GPU they are in any case
     taken together, side by side in `STREAMS` streams where they do not stack. `pruning` keeps what
-    is trained, and what is predicted with, pruned.
+    is trained, and what is predicted with, pruned. `privacy` says what may leave a client; a
+    `private` solver trains in place of all others.
     """
 
     def __init__(
@@ -92,10 +95,13 @@ class Worker:
         device: torch.device = CPU,
         wire: Compression = Compression(),  # noqa: B008
         pruning: Gradual = Gradual(0.0),  # noqa: B008
+        privacy: Privacy = Privacy(),  # noqa: B008
+        private: DpSolver | None = None,
     ) -> None:
         self.method, self.task, self.pruning = method, task, pruning
+        self.privacy, self.private = privacy, private
         self.trained_on, self.people, self.stream = trained_on, people, stream
-        self.solver = Solver(task, precision)
+        self.solver = private or Solver(task, precision)
         self.wire = wire
         self.graphed = Graphed(task, device, precision, STREAMS) if device.type != "cpu" else None
         scorer = self.graphed or self.solver
@@ -178,13 +184,17 @@ class Worker:
 
     def _turn(self, order: Order) -> Done:
         turn = Turn(self, order)
-        while turn.ask is not None:
-            turn.go_on(self._answer(turn.ask, turn))
+        try:
+            while turn.ask is not None:
+                turn.go_on(self._answer(turn.ask, turn))
+        except Spent as spent:
+            return Done(order.client, state=order.state, owed=order.owed, fault=str(spent))
         return self._done(turn)
 
     def _done(self, turn: Turn) -> Done:
         order, (state, reply) = turn.order, turn.end
-        sealed, owed = seal_coded(reply, order.message.round, self.wire, order.owed)
+        leaving = self.privacy.leaving(reply)
+        sealed, owed = seal_coded(leaving, order.message.round, self.wire, order.owed)
         metrics = {}
         if "P1" in order.points and turn.fitted is not None:
             metrics["P1"] = self._measure(turn.fitted.params, order.client)
@@ -212,6 +222,10 @@ class Worker:
     def _answer(self, ask: Ask | None, turn: Turn) -> Any:
         if isinstance(ask, Step | Forward):
             return self.trainers.answer(ask, turn.order.progress)
+        if isinstance(ask, Fit) and self.private is not None:
+            return self.private.train(turn.site, ask, turn.batches(), turn.order.progress)
+        if self.private is not None and getattr(ask, "data", None) is not turn.site.val:
+            raise uncovered(turn.order.message.verb, ask)
         if isinstance(ask, Fit):
             solver = self.graphed or self.solver
             if self.graphed is not None and _special(ask):

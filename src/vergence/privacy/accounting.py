@@ -84,7 +84,12 @@ def epsilon(charges: Sequence[Charge], delta: float, by: Accountant = "prv") -> 
         return 0.0
     if by == "prv" and all(charge.rate == 1 for charge in spent):
         return gaussian_epsilon(math.sqrt(sum(c.steps / c.noise**2 for c in spent)), delta)
-    return _COUNTED[by](spent, delta)
+    return _counted(by, tuple(spent), delta)
+
+
+@functools.lru_cache(maxsize=256)
+def _counted(by: Accountant, spent: tuple[Charge, ...], delta: float) -> float:
+    return _COUNTED[by](spent, delta)  # takes a second
 
 
 def cross_checked(charges: Sequence[Charge], delta: float) -> dict[str, float]:

@@ -17,7 +17,11 @@ from torch import Tensor
 from vergence.privacy.pads import SEED, derived, new_seed, stream
 
 GRID = 16
-"""Noise and what it hides are multiples of 2^-16 of the noise's scale, or of twice that."""
+"""Noise and what it hides are multiples of 2^-16 of the noise's scale, or of half that."""
+CHUNK = 1 << 16
+"""Entries that get their noise at a time."""
+ONE = np.uint64(0x3FF0000000000000)
+"""The bits of 1.0."""
 
 
 class Secret:
@@ -68,15 +72,8 @@ class Draws:
         return odd * 2.0**-53
 
     def gaussian(self, count: int) -> NDArray[np.float64]:
-        """Return standard normal numbers, at most 8.6 in size.
-
-        Source: Box and Muller, 1958; torch's kernels are four times as fast as an inverse CDF.
-        """
-        pairs = (count + 1) // 2
-        radius = torch.from_numpy(self.uniform(pairs)).log_().mul_(-2).sqrt_()
-        turns = self.words((pairs + 1) // 2).view("<u4")[:pairs].astype(np.float64)
-        angle = torch.from_numpy(turns).add_(0.5).mul_(2 * math.pi / 2**32)
-        return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count].numpy()
+        """Return standard normal numbers, at most 8.6 in size."""
+        return _normal(self, count).numpy()
 
     def laplace(self, count: int) -> NDArray[np.float64]:
         """Return numbers of the Laplace distribution of scale 1."""
@@ -92,8 +89,9 @@ def hidden(values: Tensor, scale: float, noise: NDArray[np.float64]) -> Tensor:
     """Return values with noise of this scale, both on one grid of integers.
 
     The numbers that floating point can reach by adding betray what was added to; multiples of a
-    step that does not depend on the values do not. Values are rounded towards zero, so that no
-    norm grows; gradients pass as if there were nothing.
+    step that does not depend on the values do not. The sum is rounded, which as post-processing
+    costs nothing; values rounded before it could move apart by a step in every entry. Gradients
+    pass as if there were nothing.
 
     Args:
         values: any shape, floating.
@@ -103,7 +101,44 @@ def hidden(values: Tensor, scale: float, noise: NDArray[np.float64]) -> Tensor:
     Source of the attack: Mironov, "On significance of the least significant bits for differential
     privacy", CCS 2012.
     """
-    step = 2.0 ** (math.floor(math.log2(scale)) - GRID)
-    steps = torch.from_numpy(noise).mul(scale / step).round_().view(values.shape)
-    steps += (values.detach().double() / step).trunc()
+    step = grid(scale)
+    steps = torch.from_numpy(noise).mul(scale).view(values.shape).add_(values.detach())
+    steps.div_(step).round_()
     return (steps * step).to(values) + (values - values.detach())  # plus 0, with a gradient
+
+
+def grid(scale: float) -> float:
+    """Return the step of the grid that noise of this scale and what it hides lie on."""
+    return 2.0 ** (math.floor(math.log2(scale)) - GRID)
+
+
+def add_noise(flat: Tensor, deviation: float, draws: Draws) -> Tensor:
+    """Add Gaussian noise to a vector in place, as `hidden` does, in pieces that stay in the cache.
+
+    A deviation of 0 leaves it as it is.
+    """
+    if not deviation:
+        return flat
+    step = grid(deviation)
+    for part in flat.split(CHUNK):
+        noise = _normal(draws, len(part)).mul_(deviation / step)
+        part.copy_(noise.add_(part, alpha=1 / step).round_().mul_(step))
+    return flat
+
+
+def _normal(draws: Draws, count: int) -> Tensor:
+    """Return standard normal numbers, float64 `[count]`.
+
+    Source: Box and Muller, 1958; torch's kernels are four times as fast as an inverse CDF.
+    """
+    pairs = (count + 1) // 2
+    words = draws.words(pairs + (pairs + 1) // 2)
+    # 52 bits behind the exponent of 1: a number in [1, 2), half a step above which lies none.
+    above = ((words[:pairs] >> np.uint64(12)) | ONE).view(np.float64)
+    radius = torch.from_numpy(above).sub_(1 - 2.0**-53).log_().mul_(-2).sqrt_()
+    turns = words[pairs:].view("<u4")[:pairs].astype(np.float64)
+    angle = torch.from_numpy(turns).add_(0.5).mul_(2 * math.pi / 2**32)
+    found = torch.empty(2, pairs, dtype=torch.float64)
+    torch.cos(angle, out=found[0])
+    torch.sin(angle, out=found[1])
+    return found.mul_(radius).view(-1)[:count]

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Interval
 
+from vergence.core.method import Exposed
 from vergence.core.ranges import check_ranges
+from vergence.core.wire import Reply, Sealed
 from vergence.errors import ConfigError
+from vergence.privacy.accounting import noise_for
 from vergence.privacy.rule import Rule
 from vergence.privacy.terms import FEWEST
+from vergence.privacy.user_level import UserLevel
+
+Delta = Annotated[float, Interval(gt=0, lt=1)]
+
+
+def _fixed(where: str, epsilon: float | None, noise: float | None) -> None:
+    if epsilon is None and noise is None:
+        raise ConfigError(
+            f"{where} needs epsilon, a budget for the whole run, or noise, a multiple of clip"
+        )
 
 
 @dataclass(frozen=True)
@@ -47,13 +61,121 @@ class Secrecy:
 
 
 @dataclass(frozen=True)
+class User:
+    """One person's whole update, bounded, and noise on every sum; see `UserLevel`.
+
+    Args:
+        clip: L2 norm over all trees that one person's update may have.
+        epsilon: budget of a run (of one seed and method); the noise follows from it.
+        noise: standard deviation of the noise on a sum, as a multiple of `clip`; with `epsilon`
+            too, the run ends before it spends more than that.
+        delta: at which epsilon is counted.
+        bits: of the grid that updates are put on.
+    """
+
+    clip: Annotated[float, Gt(0)] = 1.0
+    epsilon: Annotated[float, Gt(0)] | None = None
+    noise: Annotated[float, Gt(0)] | None = None
+    delta: Delta = 1e-5
+    bits: Annotated[int, Interval(ge=4, le=40)] = 16
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "privacy.user")
+        _fixed("privacy.user", self.epsilon, self.noise)
+
+    def multiplier(self, rate: float, steps: int) -> float:
+        """Return the noise, as a multiple of `clip`, of so many sums of people drawn at a rate."""
+        if self.noise is not None:
+            return self.noise
+        return noise_for(self.epsilon or 0.0, self.delta, rate, max(steps, 1))
+
+    def level(self, noise: float = 0.0) -> UserLevel:
+        """Return what bounds and hides a person."""
+        return UserLevel(self.clip, noise, self.bits)
+
+
+@dataclass(frozen=True)
+class DpSgd:
+    """Training on single samples whose gradients are bounded, with noise on their sum.
+
+    Args:
+        name: `dp_sgd`.
+        clip: L2 norm that one sample's gradient may have; it takes the place of `local.clip`.
+        epsilon: budget of one client over a run (of one seed and method); each client's noise
+            follows from it and from its number of samples.
+        noise: standard deviation of the noise on a sum of gradients, as a multiple of `clip`; with
+            `epsilon` too, a client stops before it spends more than that.
+        delta: at which epsilon is counted.
+    """
+
+    name: Literal["dp_sgd"] = "dp_sgd"
+    clip: Annotated[float, Gt(0)] = 1.0
+    epsilon: Annotated[float, Gt(0)] | None = None
+    noise: Annotated[float, Gt(0)] | None = None
+    delta: Delta = 1e-5
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "privacy.solver")
+        _fixed("privacy.solver", self.epsilon, self.noise)
+
+    def multiplier(self, rate: float, steps: int) -> float:
+        """Return the noise, as a multiple of `clip`, of so many steps at a sampling rate."""
+        if self.noise is not None:
+            return self.noise
+        return noise_for(self.epsilon or 0.0, self.delta, rate, max(steps, 1))
+
+
+@dataclass(frozen=True)
 class Privacy:
     """One field for every means; nothing is done that is not asked for.
 
     Attributes:
         robust: stands in for the weighted sum of a round; None: the sum.
         aggregation: how replies are added up; None: whoever runs the server sees each of them.
+        user: hides people in sums.
+        solver: hides samples in a client's training.
     """
 
     robust: Rule | None = None
     aggregation: Secrecy | None = None
+    user: User | None = None
+    solver: DpSgd | None = None
+
+    @property
+    def differential(self) -> bool:
+        """Whether anything is promised in epsilons."""
+        return self.user is not None or self.solver is not None
+
+    def leaving(self, answer: Reply) -> Reply:
+        """Return what of a reply leaves a client: bounded, without metrics that nothing hides."""
+        if self.user is not None:
+            answer = self.user.level().bounded(answer)
+        return replace(answer, metrics={}) if self.differential else answer
+
+    def fault(self, sealed: Sealed) -> str | None:
+        """Return why a reply from elsewhere must not be counted, None if it may."""
+        trees = {name: tree.total for name, tree in sealed.trees.items()}
+        if self.user is not None and self.user.level().unbounded(trees):
+            return f"bound: it is longer than privacy.user.clip = {self.user.clip:g}, or off grid"
+        return None
+
+
+def refuse(exposure: Mapping[str, Exposed], pooled: bool) -> None:
+    """Refuse a method whose sums do not hide a person.
+
+    Raises:
+        ConfigError: says why.
+    """
+    if pooled:
+        raise ConfigError("privacy.user bounds updates, and this method collects everybody's data")
+    for verb, exposed in exposure.items():
+        if exposed.reveal == "each" or exposed.raw:
+            raise ConfigError(
+                f"privacy.user hides people in sums, and '{verb}' shows every single reply; use "
+                "privacy.solver, or another method"
+            )
+        if exposed.weight == "per entry":
+            raise ConfigError(
+                f"privacy.user counts everybody once, and '{verb}' weighs every entry by itself; "
+                "use another method"
+            )

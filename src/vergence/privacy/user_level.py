@@ -103,14 +103,15 @@ class UserLevel:
         """
         return discrete_gaussian(self.variance / self.shares, count, secret.draws())
 
-    def noised(self, whole: Aggregate, expected: int, secret: Secret) -> Aggregate:
+    def noised(self, whole: Aggregate, expected: float, secret: Secret) -> Aggregate:
         """Return a sum of bounded replies with noise, as the mean over `expected` people.
 
         Metrics, which no noise protects, are dropped.
 
         Args:
             whole: the sum of replies that `bounded` made.
-            expected: how many people a round asks: public, and the same whoever answers.
+            expected: how many people a round asks, on average where they are drawn: public, and
+                the same whoever answers.
             secret: of this run, round and request; the same one draws the same noise.
 
         Raises:
@@ -120,22 +121,38 @@ class UserLevel:
             raise ConfigError(f"noise in {self.shares} shares is drawn by clients, not on the sum")
         totals: dict[str, Params] = {}
         for name, total in whole.totals.items():
-            self._fits(max(expected, whole.count), total.flat.dtype)
+            self.fits(max(math.ceil(expected), whole.count), total.flat.dtype)
             noise = self.share(total.layout.n, secret.child(name))
             noised = (self.integers(total.flat) + noise) * self.step
             totals[name] = total.like(torch.from_numpy(noised).to(total.flat))
-        return self.divided(totals, expected, whole.count)
+        return self.divided(totals, expected)
 
-    def divided(self, totals: Mapping[str, Params], expected: int, count: int) -> Aggregate:
-        """Return sums that hold their noise as the mean over `expected` people."""
-        return Aggregate(dict(totals), dict.fromkeys(totals, float(expected)), count, {})
+    def divided(self, totals: Mapping[str, Params], expected: float) -> Aggregate:
+        """Return sums that hold their noise as the mean over `expected` people.
 
-    def _fits(self, people: int, kind: torch.dtype) -> None:
+        Who came is not told either: that would show a person's absence.
+        """
+        weights = dict.fromkeys(totals, float(expected))
+        return Aggregate(dict(totals), weights, round(expected), {})
+
+    def unbounded(self, trees: Mapping[str, Params]) -> bool:
+        """Tell whether a reply from elsewhere is longer than `clip`, or not on the grid."""
+        flats = [tree.flat.double() for tree in trees.values()]
+        norm = math.sqrt(sum(float(flat.square().sum()) for flat in flats))
+        steps = [flat / self.step for flat in flats]
+        return norm > self.clip or not all(torch.equal(s, s.round()) for s in steps)
+
+    def fits(self, people: int, kind: torch.dtype = torch.float32) -> None:
+        """Check that sums of so many people are exact.
+
+        Raises:
+            ConfigError: they are not; names the grid on which they are.
+        """
         exact = WHOLE.get(kind, 0)
         if people * 2**self.bits > exact:
             raise ConfigError(
                 f"sums of {people} people on a grid of {self.bits} bits are not exact in {kind}; "
-                f"take user_level.bits <= {max(exact, 1).bit_length() - 1 - people.bit_length()}"
+                f"take privacy.user.bits <= {max(exact, 1).bit_length() - 1 - people.bit_length()}"
             )
 
 

@@ -1,0 +1,123 @@
+"""What privacy costs: told by `explain` before a run, in results.json and on screen after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from vergence.core.method import Method
+from vergence.core.site import Federation
+from vergence.core.task import Task
+from vergence.engines.plan import Plan
+from vergence.engines.rehearsal import rehearsed
+from vergence.engines.veil import forecast, sums_of
+from vergence.privacy.accounting import Charge, Ledger, cross_checked, epsilon
+from vergence.privacy.book import FOLDER, Book, account
+from vergence.privacy.dp_solver import course
+
+PERSON = "the same people asked, one of them contributing nothing"
+FRAME = "the same samples of a client, one of them left out"
+BESIDE = (
+    "not covered: metrics measured on people, who took part in which round, how many samples each "
+    "has"
+)
+
+
+def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> list[str]:
+    """Say in words what a run will spend; see `explain`.
+
+    Raises:
+        ConfigError: this method, or this plan, cannot be protected so.
+    """
+    told, user, solver = [], plan.privacy.user, plan.privacy.solver
+    if user is not None:
+        seen = forecast(user, plan, method, len(federation.clients))
+        drawn = f"each drawn with chance {seen.rate:g}" if seen.rate < 1 else "whoever is there"
+        spent = seen.epsilon(user.delta)
+        if not seen.sums:
+            return ["people: nothing of them is sent but metrics, which are left out"]
+        told.append(
+            f"people: every update is cut to {user.clip:g} and counts once, without metrics or "
+            "weights; the sum of each round gets noise of "
+            f"{seen.noise:.4g} x {user.clip:g} ({drawn}, mean over {seen.expected:g}: "
+            f"{seen.noise * user.clip / max(seen.expected, 1):.3g} in every entry); after "
+            f"{plan.rounds} rounds epsilon {spent:.3g} at delta {user.delta:g} per person, seed "
+            "and method, against whoever sees the models, not against the server"
+        )
+    if solver is not None:
+        lessons = rehearsed(method, task, federation, plan.rounds)
+        sizes = sorted({len(splits.train) for splits in federation.people.values()})
+        for size in dict.fromkeys((sizes[0], sizes[-1])):
+            whole = course(lessons, size)
+            noise = solver.multiplier(whole.rate, whole.steps)
+            spent = epsilon([Charge(noise, whole.rate, whole.steps)], solver.delta)
+            told.append(
+                f"samples: a client with {size} trains {whole.steps} steps at sampling rate "
+                f"{whole.rate:.3g}, gradients cut to {solver.clip:g}, noise {noise:.4g}: epsilon "
+                f"{spent:.3g} at delta {solver.delta:g} for one sample, not for the person"
+            )
+    return [*told, BESIDE] if told else []
+
+
+def spent(plan: Plan, state: Path) -> dict[str, Any] | None:
+    """Return the block `privacy` of results.json from the books of a run's folder of states."""
+    user, solver, found = plan.privacy.user, plan.privacy.solver, {}
+    if user is not None:
+        books = [Book(state / FOLDER / sums_of(seed)) for seed in plan.seeds]
+        entries = [e._replace(draw=f"{n} {e.draw}") for n, b in enumerate(books) for e in b.entries]
+        found["person"] = {
+            "neighbours": PERSON,
+            "against": "whoever sees the models; the server sees every sum before its noise",
+            "clip": user.clip,
+            "delta": user.delta,
+            "allowed": user.epsilon,
+            **_said([book.ledger for book in books], user.delta),
+            "seeds_together": account(entries).epsilon(user.delta),
+        }
+    if solver is not None:
+        paths = sorted((state / FOLDER).glob("seed*.client.*.csv"))
+        ledgers = {path.name.split(".", 2)[2].removesuffix(".csv"): Book(path).ledger
+                   for path in paths}  # fmt: skip
+        found["sample"] = {
+            "neighbours": FRAME,
+            "against": "whoever sees what the client sends, the server too",
+            "clip": solver.clip,
+            "delta": solver.delta,
+            "allowed": solver.epsilon,
+            **_said(list(ledgers.values()), solver.delta),
+        }
+    return {**found, "beside": BESIDE, "accountant": _accountant()} if found else None
+
+
+def lines(label: str, block: Mapping[str, Any]) -> list[str]:
+    """Return what the screen says of a run's privacy."""
+    told = []
+    for unit in ("person", "sample"):
+        if unit in block:
+            part = block[unit]
+            check = f", {part['check']:.3g} by PLD" if part["check"] is not None else ""
+            told.append(
+                f"privacy of {label}: epsilon {part['epsilon']:.3g} at delta {part['delta']:g} per "
+                f"{unit} and seed{check}; {block['beside']}"
+            )
+    return told
+
+
+def _said(ledgers: Sequence[Ledger], delta: float) -> dict[str, Any]:
+    """Return the largest epsilon of some accounts, and what the other accountant says of it."""
+    alike = {ledger: ledger.epsilon(delta) for ledger in set(ledgers)}
+    worst = max(alike, key=alike.__getitem__, default=Ledger())
+    check = None
+    if worst.charges and _accountant() != "closed form":
+        check = cross_checked(worst.charges, delta)["pld"]
+    charges = [[c.noise, c.rate, c.steps] for c in worst.charges]
+    return {"epsilon": alike.get(worst, 0.0), "check": check, "charges": charges}
+
+
+def _accountant() -> str:
+    try:
+        return f"prv, opacus {version('opacus')}; pld, dp-accounting {version('dp-accounting')}"
+    except PackageNotFoundError:
+        return "closed form"

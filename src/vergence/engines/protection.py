@@ -1,0 +1,73 @@
+"""What a run's table `privacy` puts in place, and what it refuses before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vergence.core.method import Method
+from vergence.core.site import Federation
+from vergence.core.task import Task
+from vergence.engines.plan import Plan
+from vergence.engines.rehearsal import rehearsed
+from vergence.engines.veil import Veil, forecast
+from vergence.errors import ConfigError
+from vergence.privacy.dp_solver import DpSolver
+
+ONE_BY_ONE = "DP-SGD clips the gradient of every sample, which neither stacks nor graphs do"
+"""Why clients with private solvers are trained one after the other."""
+
+
+def check_place(plan: Plan) -> None:
+    """Refuse to train by DP-SGD where it does not run.
+
+    Raises:
+        ConfigError: names the key to leave out.
+    """
+    asked = {
+        "device": plan.device not in ("auto", "cpu"),
+        "engine": plan.engine == "ray",
+        "precision": plan.precision != "fp32",
+        "solver": plan.solver == "stacked",
+    }
+    if wrong := [key for key, bad in asked.items() if bad]:
+        raise ConfigError(
+            "privacy.solver trains clients one by one, on this machine's CPUs and in fp32; leave "
+            f"out run.{wrong[0]}"
+        )
+
+
+def veil_for(plan: Plan, method: Method, people: int, state: Path, seed: int) -> Veil | None:
+    """Return what hides people in sums, None where nothing does."""
+    user = plan.privacy.user
+    return None if user is None else Veil(user, plan, method, people, state, seed)
+
+
+def private_solver(
+    method: Method, task: Task, federation: Federation, plan: Plan, state: Path
+) -> DpSolver | None:
+    """Return what trains clients by DP-SGD, None where nothing asks for it.
+
+    The noise of everybody is found here, before workers begin: it takes seconds.
+    """
+    policy = plan.privacy.solver
+    if policy is None:
+        return None
+    lessons = rehearsed(method, task, federation, plan.rounds)
+    solver = DpSolver(task, policy, state, task.seed, lessons)
+    federation.refuse_many("finding the noise of DP-SGD")
+    for size in {len(splits.train) for splits in federation.people.values()}:
+        solver.noise(size)
+    return solver
+
+
+def check_privacy(method: Method, task: Task, federation: Federation, plan: Plan) -> None:
+    """Refuse a method or a plan that cannot be protected as it asks, before anything is trained.
+
+    Raises:
+        ConfigError: says why.
+    """
+    if plan.privacy.user is not None:
+        forecast(plan.privacy.user, plan, method, len(federation.clients))
+    if plan.privacy.solver is not None:
+        seen = federation.only(federation.clients[:1])
+        rehearsed(method, task, seen, plan.rounds)

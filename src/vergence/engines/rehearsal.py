@@ -1,0 +1,73 @@
+"""What a run's turns would train, without training: how a budget is spread, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vergence.core.fitting import Compute, Fit, Fitted, Solver
+from vergence.core.method import Method
+from vergence.core.site import Federation, Site
+from vergence.core.stream import Stream
+from vergence.core.task import Task
+from vergence.core.wire import Message
+from vergence.engines.turn import drive
+from vergence.errors import ConfigError
+from vergence.privacy.dp_solver import Lesson, taken, uncovered
+from vergence.privacy.per_sample import refuse
+
+
+def rehearsed(
+    method: Method, task: Task, federation: Federation, rounds: int
+) -> tuple[Lesson, ...]:
+    """Return the trainings that a run asks of every client.
+
+    The first verb of a method is counted in every round, the others once.
+
+    Raises:
+        ConfigError: something else than training would look at training samples, or the network
+            mixes samples: DP-SGD does not protect that.
+    """
+    name = type(method).__module__.rpartition(".")[2]
+    if method.served:
+        raise ConfigError(
+            f"privacy.solver protects what a client's training gives, and '{name}' sends single "
+            "samples through the network; use a method that is not split"
+        )
+    refuse(task.module())
+    client = federation.clients[0]
+    data, server, found = federation.people[client], method.server(task), []
+    for number, (verb, exposed) in enumerate(method.exposure.items()):
+        trees = {} if exposed.down == () else dict(method.offer(server, client))
+        site = Site(client, data.train, data.val, task, 0, Stream("rehearsal"))
+        rehearse = _Rehearsal(name, verb, site, 1 if number else rounds)
+        handler = getattr(method, f"on_{verb}")
+        drive(handler(method.client(task), Message(verb, trees), site), rehearse.answer)
+        found += rehearse.lessons
+    return tuple(found)
+
+
+class _Rehearsal:
+    """Answers what a turn asks for, and notes what it would train."""
+
+    def __init__(self, name: str, verb: str, site: Site, times: int) -> None:
+        self.name, self.verb, self.site, self.times = name, verb, site, times
+        self.lessons: list[Lesson] = []
+
+    def answer(self, ask: Any) -> Any:
+        """Answer one ask."""
+        if isinstance(ask, Fit):
+            return self._fitted(ask)
+        if isinstance(ask, Compute) and ask.data is self.site.val:
+            return Solver(self.site.task).compute(ask)
+        raise uncovered(self.verb, ask)
+
+    def _fitted(self, ask: Fit) -> Fitted:
+        if ask.align is not None:
+            raise ConfigError(
+                f"privacy.solver clips the gradients of the task's loss, and '{self.name}' adds a "
+                "pull of features to class means; use another method"
+            )
+        share = len(ask.data) / max(len(self.site.train), 1)
+        self.lessons.append(Lesson(ask.local, share, self.times))
+        weight, steps = self.site.task.weigh(ask.data), taken(ask.local, len(ask.data))
+        return Fitted(ask.params, weight, steps, ask.optimiser, {"loss": 0.0, "score": 0.0})

@@ -1,0 +1,164 @@
+"""User-level privacy in a run: who is drawn, noise on every sum, and what it has cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vergence.core.method import Method
+from vergence.core.params import Params
+from vergence.core.state import digest
+from vergence.core.wire import Aggregate
+from vergence.engines.plan import Plan
+from vergence.errors import ConfigError, StateError
+from vergence.privacy.accounting import Charge, Ledger
+from vergence.privacy.book import FOLDER, Book, Entry, secret_in
+from vergence.privacy.policy import User, refuse
+
+TAIL = 6.0
+"""So many standard deviations above its mean may a drawn cohort be."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a method's run will do, known before it begins.
+
+    Attributes:
+        noise: standard deviation of the noise on a sum, as a multiple of the clip bound.
+        rate: chance of a person to be drawn in a round, 1 where nothing may be claimed for it.
+        expected: people in a sum, on average.
+        sums: how many are shown in a round.
+        rounds: of the run.
+    """
+
+    noise: float
+    rate: float
+    expected: float
+    sums: int
+    rounds: int
+
+    def epsilon(self, delta: float) -> float:
+        """Return what the whole run spends."""
+        if not self.sums:
+            return 0.0
+        charge = Charge(self.noise / math.sqrt(self.sums), self.rate, self.rounds)
+        return Ledger((charge,)).epsilon(delta)
+
+
+def forecast(user: User, plan: Plan, method: Method, people: int) -> Forecast:
+    """Return what a run will do.
+
+    Where a share of the people is asked and nobody is ever away, each is drawn by chance from the
+    run's secret. Where people come and go as they like nothing is claimed for the draw.
+
+    Raises:
+        ConfigError: this method, or this plan, cannot be protected so; says why.
+    """
+    refuse(method.exposure, method.pooled)
+    presence, delivery = plan.presence, plan.delivery
+    if delivery.asynchronous:
+        raise ConfigError(
+            f"privacy.user bounds what one person adds to a round's sum, and delivery "
+            f"'{delivery.name}' weighs updates by their age; use all, quorum or deadline"
+        )
+    if not plan.wire.lossless:
+        raise ConfigError(
+            f"privacy.user: wire.codec '{plan.wire.codec}' may make an update longer than its "
+            "bound again; leave out the codec"
+        )
+    if plan.privacy.robust is not None or (plan.poison is not None and plan.poison.share):
+        what = "privacy.robust" if plan.privacy.robust is not None else "poison"
+        raise ConfigError(
+            f"privacy.user adds noise to a plain sum of bounded updates, and {what} replaces "
+            "updates or their sum; use one of the two"
+        )
+    share = presence.cohort if isinstance(presence.cohort, float) else presence.cohort / people
+    steady = not (presence.trace or presence.rhythm or presence.gone)
+    rate = min(share, 1.0) if steady else 1.0
+    expected = min(share, 1.0) * people
+    sums = sum(1 for exposed in method.exposure.values() if exposed.trees)
+    noise = math.sqrt(sums) * user.multiplier(rate, plan.rounds)
+    found = Forecast(noise, rate, expected, sums, plan.rounds)
+    most = math.ceil(expected + (TAIL * math.sqrt(expected) if rate < 1 else 0))
+    user.level(noise).fits(min(most, people))
+    if user.epsilon is not None and (spent := found.epsilon(user.delta)) > user.epsilon:
+        raise ConfigError(
+            f"privacy.user: {plan.rounds} rounds with noise {noise:g} spend epsilon {spent:.3g}, "
+            f"and {user.epsilon:g} is allowed; take fewer rounds, or leave out noise"
+        )
+    return found
+
+
+class Veil:
+    """Hides people in the sums of one seed's run.
+
+    The secret and the book of releases lie in the folder of states; neither goes with a checkpoint,
+    so that whatever is done again is the same release, or a further one that counts.
+    """
+
+    def __init__(self, user: User, plan: Plan, method: Method, people: int, state: Path,
+                 seed: int) -> None:  # fmt: skip
+        self.user, self.seed = user, seed
+        self.forecast = forecast(user, plan, method, people)
+        self.secret = secret_in(state / FOLDER).child("user", seed)
+        self.book = Book(state / FOLDER / sums_of(seed))
+
+    @property
+    def draws(self) -> bool:
+        """Whether cohorts are drawn here."""
+        return self.forecast.rate < 1
+
+    @property
+    def epsilon(self) -> float:
+        """What was spent so far."""
+        return self.book.ledger.epsilon(self.user.delta)
+
+    def cohort(self, clients: Sequence[str], round: int) -> list[str]:
+        """Draw each client by itself, perhaps none."""
+        uniform = self.secret.child("cohort", round).draws().uniform(len(clients))
+        return [clients[i] for i in (uniform < self.forecast.rate).nonzero()[0].tolist()]
+
+    def over(self, whole: Aggregate, phase: str, number: int, asked: int) -> Aggregate:
+        """Return a sum with noise, as a mean over the people expected, and nothing beside it.
+
+        Raises:
+            StateError: that would spend more than the budget.
+        """
+        drawn = phase.isdigit() and self.draws
+        rate, expected = (self.forecast.rate, self.forecast.expected) if drawn else (1.0, asked)
+        expected = max(expected, 1)
+        if not whole.totals:
+            return replace(whole, count=round(expected), metrics={})
+        mark = f"{phase}.{number}.{_digest(whole)}"  # another sum must not get the same noise
+        self._spend(Entry(phase, mark, self.forecast.noise, rate, 1))
+        level = self.user.level(self.forecast.noise)
+        return level.noised(whole, expected, self.secret.child("sum", mark))
+
+    def _spend(self, entry: Entry) -> None:
+        if entry.mark in self.book:
+            return
+        user = self.user
+        if user.epsilon is not None:
+            after = self.book.with_(entry).epsilon(user.delta)
+            if after > user.epsilon * (1 + 1e-9):
+                raise StateError(
+                    f"the privacy budget is spent: a sum of round {entry.draw} would make epsilon "
+                    f"{after:.3g}, and {user.epsilon:g} is allowed; what is done is kept"
+                )
+        self.book.enter(entry)
+
+
+def sums_of(seed: int) -> str:
+    """Return the name of the book of one seed's sums."""
+    return f"seed{seed}.sums.csv"
+
+
+def _digest(whole: Aggregate) -> str:
+    parts: list[bytes] = []
+    for name in sorted(whole.totals):
+        total = whole.totals[name]
+        assert isinstance(total, Params)
+        parts += [name.encode(), total.flat.numpy().tobytes()]
+    return digest(*parts)

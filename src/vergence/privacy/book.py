@@ -1,0 +1,119 @@
+"""What was released so far, in a file that only grows: a line is there before the release is.
+
+A state may be rolled back, by a resume or by whoever says which of a client's states counts; a book
+is not. The same release again (a turn that is taken again, with the same noise) is one line.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import stat
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+from vergence.errors import StateError
+from vergence.privacy.accounting import Charge, Ledger
+from vergence.privacy.keyed import Secret
+from vergence.privacy.pads import SEED, new_seed
+
+FOLDER = "privacy"
+"""Where a run's secret and books lie, in its folder of states."""
+NAME = "secret"
+
+
+class Entry(NamedTuple):
+    """A release: which draw of people or frames it is of, what it is known by, and its noise."""
+
+    draw: str
+    mark: str
+    noise: float
+    rate: float
+    steps: int
+
+
+class Book:
+    """The releases of one secret's holder.
+
+    Raises:
+        StateError: the file is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entries: list[Entry] = []
+        text = path.read_bytes().decode(errors="replace") if path.exists() else ""
+        whole, _, torn = text.rpartition("\n")
+        if torn:  # its writer died; what it was about to release it did not
+            with path.open("r+b") as file:
+                file.truncate(len(f"{whole}\n".encode()) if whole else 0)
+        try:
+            for draw, mark, noise, rate, steps in csv.reader(whole.splitlines()):
+                entry = Entry(draw, mark, float(noise), float(rate), int(steps))
+                Charge(*entry[2:])
+                self.entries.append(entry)
+        except (ValueError, StateError) as error:
+            raise StateError(
+                f"{path} is damaged ({error}): what was spent is not known; restore it"
+            ) from None
+
+    def __contains__(self, mark: str) -> bool:
+        return any(entry.mark == mark for entry in self.entries)
+
+    def with_(self, entry: Entry) -> Ledger:
+        """Return the account with one more release."""
+        return account([*self.entries, entry])
+
+    @property
+    def ledger(self) -> Ledger:
+        """The account of all releases."""
+        return account(self.entries)
+
+    def enter(self, entry: Entry) -> None:
+        """Write a release down, before it is one."""
+        self.entries.append(entry)
+        with self.path.open("a", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerow(entry)
+            file.flush()
+            os.fsync(file.fileno())  # it must outlast a blackout, as the release will
+
+
+def account(entries: list[Entry]) -> Ledger:
+    """Return what releases amount to.
+
+    Those of one draw share who is in it: k of them with noise z are one with noise z / sqrt(k).
+    """
+    draws: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        draws[entry.draw].append(entry)
+    alike: Counter[tuple[float, float]] = Counter()
+    for shared in draws.values():
+        noise = sum(entry.noise**-2 for entry in shared) ** -0.5 if len(shared) > 1 else None
+        first = shared[0]
+        alike[noise or first.noise, first.rate] += first.steps
+    return Ledger(tuple(Charge(*what, steps) for what, steps in sorted(alike.items())))
+
+
+def secret_in(folder: Path) -> Secret:
+    """Return the secret of a folder, a fresh one if it has none; only its owner may read it.
+
+    Raises:
+        StateError: it is damaged, or others may read it.
+    """
+    path = folder / NAME
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        part = path.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(new_seed())
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise StateError(f"{path} can be read by others, who could take the noise off: chmod 600")
+    key = path.read_bytes()
+    if len(key) != SEED:
+        raise StateError(f"{path} is damaged: {len(key)} bytes instead of {SEED}; restore it")
+    return Secret(key)
