@@ -70,10 +70,10 @@ class Torn:
     def __init__(self, at):
         self.left, self.honest = at, store.write_whole
 
-    def __call__(self, path, *chunks):
+    def __call__(self, path, *chunks, lasting=False):
         self.left -= 1
         if self.left:
-            return self.honest(path, *chunks)
+            return self.honest(path, *chunks, lasting=lasting)
         part, whole = store.part_of(path), b"".join(chunks)
         with part.open("r+b" if part.exists() else "wb") as file:
             file.write(whole[: len(whole) // 2])
