@@ -112,11 +112,11 @@ def test_they_grow_with_the_run(tmp_path, monkeypatch):
 def test_no_round_twice_after_an_interruption(tmp_path, monkeypatch, at):
     honest, left = store.write_whole, [at]
 
-    def interrupt(path, *chunks):
+    def interrupt(path, *chunks, lasting=False):
         left[0] -= 1
         if not left[0]:
             raise KeyboardInterrupt
-        honest(path, *chunks)
+        honest(path, *chunks, lasting=lasting)
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "write_whole", interrupt)
