@@ -13,29 +13,28 @@ import torch
 
 from vergence.core.codec import Compression
 from vergence.core.conversation import Attend, Request
-from vergence.core.fitting import Local, OptimiserState
+from vergence.core.fitting import Local
 from vergence.core.method import Method
-from vergence.core.site import Federation, Population
-from vergence.core.state import digest, known_records, pack
+from vergence.core.site import Federation
+from vergence.core.state import digest, pack
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message
 from vergence.engines import jury
-from vergence.engines.cluster import installed
 from vergence.engines.courier import Agenda, Courier, read_log
 from vergence.engines.desk import Desk
-from vergence.engines.device import pick, resident
+from vergence.engines.device import resident
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
-from vergence.engines.protection import ONE_BY_ONE, check_place, private_solver, veil_for
+from vergence.engines.protection import private_solver, veil_for
 from vergence.engines.shelf import Registry, Shelf
 from vergence.engines.simulator import Simulator, Tally
 from vergence.engines.store import Folder, Solving
 from vergence.engines.sums import sums_for
-from vergence.engines.trial import CHUNK, choose
-from vergence.engines.turn import STREAMS, Worker, drive
+from vergence.engines.training import device_for, loads, solver_for
+from vergence.engines.turn import Worker, drive
 from vergence.engines.workers import Crew, crew
-from vergence.errors import ConfigError, StateError
+from vergence.errors import StateError
 
 UPLOAD = "upload"
 """The verb under which a data centre's raw data is counted."""
@@ -122,35 +121,6 @@ def for_everybody(local: Local, people: int) -> Local:
     return local if local.steps is None else replace(local, steps=local.steps * people)
 
 
-def device_for(method: Method, plan: Plan) -> torch.device:
-    """Return where a method trains.
-
-    Raises:
-        ConfigError: the plan asks for what batch by batch service does not do, or for Ray, and it
-            is not installed.
-    """
-    if plan.engine == "ray":
-        installed()
-    if plan.privacy.solver is not None:
-        check_place(plan)
-        return torch.device("cpu")
-    if not method.served:
-        return pick("cpu" if plan.engine == "ray" else plan.device)
-    if plan.pruning.amount:
-        raise ConfigError(
-            f"{type(method).__name__} trains batch by batch, and only whole fits are pruned; leave "
-            "out pruning, and prune afterwards with `vergence prune`"
-        )
-    asked = {"device": plan.device not in ("auto", "cpu"), "precision": plan.precision != "fp32",
-             "wire": not plan.wire.lossless}  # fmt: skip
-    if wrong := [key for key, bad in asked.items() if bad]:
-        raise ConfigError(
-            f"{type(method).__name__} serves clients batch by batch, on the CPU and in fp32; leave "
-            f"out run.{wrong[0]}" + (", and set the method's `number`" if "wire" in wrong else "")
-        )
-    return torch.device("cpu")
-
-
 def courier_for(
     plan: Plan, method: Method, federation: Federation, stream: Stream, seed: int
 ) -> Courier | None:
@@ -167,27 +137,6 @@ def courier_for(
 
     log = None if delivery.replay is None else read_log(delivery.replay, seed)
     return Courier(delivery, plan.presence, stream, work, log)
-
-
-def solver_for(
-    method: Method, task: Task, federation: Federation, cohort: Sequence[str], plan: Plan,
-    device: torch.device,
-) -> Solving:  # fmt: skip
-    """Choose how clients are trained, by a short trial where `run.solver` is "auto"."""
-    wanted, kept = plan.solver, known_records(*method.state_records(task)).values()
-    if plan.privacy.solver is not None:
-        return Solving("sequential", 1, plan.precision, device.type, ONE_BY_ONE)
-    if wanted == "auto" and OptimiserState in kept:
-        reason = "clients keep their optimiser's state, which a stack does not hand back"
-        return Solving("sequential", 1, plan.precision, device.type, reason)
-    known = loads(federation)
-    few = [federation.people[client].train for client in cohort[:CHUNK]]
-    sizes = [int(known.get(client, len(few[0]))) for client in cohort]
-    # Where a GPU is seen and not used: autograd's threads for it, once started, forbid the fork.
-    tried = [] if device.type == "cpu" and torch.cuda.is_available() else few
-    choice = choose(task, method.local, sizes, tried, wanted, device, plan.precision)
-    chunk = max(choice.chunk, STREAMS if device.type != "cpu" else 1)
-    return Solving(choice.solver, chunk, plan.precision, device.type, choice.reason)
 
 
 @dataclass
@@ -369,13 +318,6 @@ def measured(federation: Federation, plan: Plan) -> Sequence[str]:
         return people
     drawn = Stream("measured", few).numpy().choice(len(people), few, replace=False)
     return [people[int(i)] for i in sorted(drawn)]
-
-
-def loads(federation: Federation) -> dict[str, float]:
-    """Return everybody's amount of work; unknown for people made on demand."""
-    if isinstance(federation.people, Population):
-        return {}
-    return {client: float(len(s.train)) for client, s in federation.people.items()}
 
 
 def fingerprint(server: str, clients: Mapping[str, str], solving: Solving) -> str:

@@ -331,10 +331,8 @@ def hired(
 def absent(name: str, counts: Mapping[str, int]) -> Federation:
     """Return people whose data lie elsewhere: client id to the number of training samples."""
     none = Samples({"absent": torch.empty(0, 0)})
-    people = {
-        client: Splits(Samples({"absent": torch.empty(count, 0)}), none, none)
-        for client, count in counts.items()
-    }
+    people = {client: Splits(Samples({"absent": torch.empty(count, 0)}), none, none)
+              for client, count in counts.items()}  # fmt: skip
     return Federation(name, people)
 
 
