@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from vergence.core.site import Batch, Samples
-from vergence.core.task import Model, Task
+from vergence.core.task import Model, Task, own_randomness
 from vergence.errors import ConfigError
 
 SMASHED, PULL = "smashed", "pull"
@@ -117,7 +116,7 @@ def staged(model: Model) -> Staged:
 @lru_cache(maxsize=64)
 def _network(model: Model) -> Staged:
     """Return a network to look at."""
-    with torch.random.fork_rng(devices=[]):
+    with own_randomness():
         return staged(model)
 
 

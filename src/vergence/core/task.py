@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import lru_cache
@@ -17,6 +19,7 @@ from vergence.core.site import Batch, Federation, Samples
 from vergence.errors import ConfigError
 
 Names = tuple[str, ...]
+BUILDING = threading.RLock()
 NORMS = (nn.GroupNorm, nn.LayerNorm)
 """Layers that normalise; those with running statistics are not averaged (see `Layout.of`)."""
 
@@ -67,7 +70,7 @@ class Task(ABC):
 
     def module(self) -> nn.Module:
         """Return a fresh network with the initial parameters theta^0 of this seed."""
-        with torch.random.fork_rng(devices=[]):
+        with own_randomness():
             torch.manual_seed(self.seed)
             return self.network.build()
 
@@ -185,10 +188,20 @@ class Task(ABC):
         return {}
 
 
+@contextmanager
+def own_randomness() -> Iterator[None]:
+    """Let one thread at a time seed torch's generator, of which there is one for all of them.
+
+    It is as before when the block ends.
+    """
+    with BUILDING, torch.random.fork_rng(devices=[]):
+        yield
+
+
 @lru_cache(maxsize=16)
 def _parts(network: Model) -> tuple[Names, Names, Names, str]:
     """Return all parameters, the head's and the norms', and the module where the head begins."""
-    with torch.random.fork_rng(devices=[]):
+    with own_randomness():
         module = network.build()
     names = tuple(name for name, _ in module.named_parameters())
     owners = {name: name.rpartition(".")[0] for name in names}
