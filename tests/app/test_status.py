@@ -295,6 +295,12 @@ def test_a_deployment_says_who_is_connected_and_why_others_are_not(deployed, mon
     assert "not connected: &#39;ben&#39;" in page
 
 
+def test_a_revoked_client_is_told_of_as_such(deployed):
+    for event in ("revoked", "gone", "lost"):
+        tell(deployed, f"'ben' is {event}", event, client="ben")
+    assert status(deployed).deployed.reasons == {"ben": "'ben' is revoked"}
+
+
 def test_a_clients_folder_holds_no_run(deployed):
     said = vergence("status", deployed.parent / "clients" / "anna")
     said.complains(2, "client's folder", "vergence deploy status")

@@ -138,7 +138,7 @@ def dying(where: str, at: int) -> None:
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def write_whole(path: Path, *chunks: bytes | memoryview) -> None:
+    def write_whole(path: Path, *chunks: bytes | memoryview, **_: bool) -> None:
         part, data = store.part_of(path), b"".join(chunks)
         with part.open("r+b" if part.exists() else "wb", buffering=0) as file:
             for start in range(0, len(data), PIECE):

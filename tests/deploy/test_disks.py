@@ -81,8 +81,8 @@ def test_a_client_that_cannot_write_for_a_while(tmp_path, monkeypatch):
                 except StateError as error:
                     raise Lost(str(error)) from None
 
-        def only_elsewhere(self, path, *chunks):
-            return refuses() if away in str(path) else self.honest(path, *chunks)
+        def only_elsewhere(self, path, *chunks, **how):
+            return refuses() if away in str(path) else self.honest(path, *chunks, **how)
 
         honest = staticmethod(store.write_whole)
         silent = False

@@ -95,6 +95,8 @@ def test_a_revoked_key_is_gone_from_the_list(made):
         (["../a"], "h:1", "letters, digits"),
         (["a"], "h", "HOST:PORT"),
         (["a"], "h:99999", "HOST:PORT"),
+        (["a"], "http://h:80", "HOST:PORT"),
+        (["a"], "0.0.0.0:80", "as clients reach it"),
     ],
 )
 def test_init_refuses(tmp_path, monkeypatch, clients, address, words):

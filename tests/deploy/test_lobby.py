@@ -9,6 +9,7 @@ import pytest
 from vergence.app.deploy_keys import genuine, make_node_key, signer
 from vergence.engines.lobby import Errands, Gone, Lobby, Patience, reply
 from vergence.engines.remote import Lost, unframed
+from vergence.errors import PartialRun
 
 MINE = {"config": "c1", "vergence code": "v1", "torch": "t1"}
 
@@ -68,6 +69,17 @@ def test_answers_of_a_known_client_count(keys):
     assert lobby.gather(1) == {"a": {**MINE, "train": 9}}
 
 
+def test_nobody_waits_for_a_revoked_client(keys):
+    """Neither in a round, for as long as for one that may come back, nor before it begins."""
+    lobby, told = opened(Wire({1: Node("a", keys[0]["a"])}), keys, patience=Patience(60.0, 60.0))
+    lobby.revoked = lambda client: client == "b"
+    with pytest.raises(Lost, match="its key is revoked"):
+        lobby.ask("b", {}, b"train")
+    with pytest.raises(PartialRun):
+        lobby.gather(2, 0.0)
+    assert told[-1] == "1 of 2 clients are here; missing: "
+
+
 def test_a_node_cannot_take_another_clients_name(keys):
     lobby, told = opened(Wire({1: Node("a", keys[0]["mallory"])}), keys)
     assert not lobby.seats
@@ -85,6 +97,7 @@ def test_a_difference_is_named(keys, what):
     node = Node("a", keys[0]["a"], {**MINE, what: "other"})
     lobby, told = opened(Wire({1: node}), keys)
     reason = f"its {what} is other, the server's {MINE[what]}: use the same on both"
+    reason += " (experiment.toml of the server's folder)" * (what == "config")
     assert not lobby.seats
     assert told == [f"'a' refused: {reason}"]
     assert node.heard[-1] == ("refused", reason)

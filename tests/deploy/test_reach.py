@@ -124,8 +124,10 @@ def test_waiting_says_why_once(certified, monkeypatch):
     turns = iter([said, said, said, dressed(certified)])
     monkeypatch.setattr(deploy_reach.time, "sleep", lambda _: None)
     with listening(lambda line: next(turns)(line)) as address:
-        found = reachable(address, certified / "ca.crt", "", certified)
+        heard = []
+        found = reachable(address, certified / "ca.crt", "", certified, lambda: heard.append(1))
     assert found == f"cannot reach {address}: it speaks no TLS"
+    assert heard == [1]  # whoever waits at the terminal is told then, not when it is over
     assert (certified / EVENTS).read_text().count("it speaks no TLS") == 1
 
 

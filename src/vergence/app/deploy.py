@@ -143,6 +143,7 @@ def serve(folder: Path, out: Console, insecure: bool = False) -> None:
     needed()
     side = folders.settings(folder, ServerSide)
     _, port = parted(side.address)
+    folders.idle(folder)
     free(side.listen, port)
     root = None if insecure else folder / "ca.crt"
     tls = ["--insecure"] if insecure else [
@@ -220,7 +221,8 @@ def join(
             home.start("main", "vergence.app.ends", "main", "", home.secret, "")
         said = ""
         while True:
-            said = reachable(side.address, None if insecure else folder / "ca.crt", said, folder)
+            said = reachable(side.address, None if insecure else folder / "ca.crt", said, folder,
+                             lambda: show(tail, out))  # fmt: skip
             home.start("node", PROCESSES, *node, home.secret, *tls)
             while not home.ended("node"):
                 if "finished" in show(tail, out):

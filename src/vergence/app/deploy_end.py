@@ -35,7 +35,7 @@ def deployable(experiment: Experiment) -> Experiment:
     """
     plan = replace(experiment.plan, solver="sequential", device="cpu")
     if plan.delivery != type(plan.delivery)():
-        raise ConfigError("run.delivery: a deployment waits for everybody's reply: leave it out")
+        raise ConfigError("delivery: a deployment waits for everybody's reply: leave it out")
     if experiment.poison is not None:
         raise ConfigError("poison: a deployment has real people, who lie or do not: leave it out")
     for label, method in experiment.methods.items():

@@ -210,12 +210,26 @@ def runner(folder: Path) -> int | None:
     return None
 
 
+def idle(folder: Path) -> None:
+    """Refuse a folder that is running.
+
+    Raises:
+        StateError: it is.
+    """
+    if (number := runner(folder)) is not None:
+        raise StateError(f"{folder} is running already (process {number}): `vergence deploy stop "
+                         f"{folder}` first")  # fmt: skip
+
+
 def stop(folder: Path, seconds: float = 20.0) -> bool:
     """End whoever runs a folder; return whether somebody did.
 
     Raises:
-        StateError: it does not end.
+        StateError: it does not end, or is no deployment's folder.
     """
+    if not (folder / SETTINGS).is_file():
+        raise StateError(f"{folder} is no deployment's folder (no {SETTINGS}): give DIR/server or "
+                         "DIR/clients/NAME")  # fmt: skip
     number = runner(folder)
     if number is None:
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -42,8 +43,10 @@ def parted(address: str) -> tuple[str, int]:
         ConfigError: it is none.
     """
     host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isdigit() and 0 < int(port) < 65536):
-        raise ConfigError(f"an address is HOST:PORT, such as 192.168.1.5:8000; got '{address}'")
+    anywhere = "/" in host or host in ("0.0.0.0", "[::]", "::")
+    if anywhere or not (colon and host and port.isdigit() and 0 < int(port) < 65536):
+        raise ConfigError("an address is HOST:PORT as clients reach it, such as 192.168.1.5:8000; "
+                          f"got '{address}'")  # fmt: skip
     return host, int(port)
 
 
@@ -69,8 +72,13 @@ def lasting(folder: Path) -> None:
                      "connects", "warning")  # fmt: skip
 
 
-def reachable(address: str, root: Path | None, said: str, folder: Path) -> str:
+def reachable(
+    address: str, root: Path | None, said: str, folder: Path,
+    heard: Callable[[], object] = lambda: None,
+) -> str:  # fmt: skip
     """Wait until a server answers, and say once why it does not; return what was said.
+
+    `heard` is called whenever something was said.
 
     Raises:
         StateError: it shows a certificate that this folder does not believe, or speaks TLS where
@@ -101,6 +109,7 @@ def reachable(address: str, root: Path | None, said: str, folder: Path) -> str:
             folders.tell(folder, f"{reason}; is `vergence deploy serve` running there? waiting",
                          "unreachable")  # fmt: skip
             said = reason
+            heard()
         time.sleep(AGAIN)
 
 

@@ -83,6 +83,7 @@ class Leading:
             lambda client, data, sign: genuine(folder / "keys" / f"{client}.pub", data, sign),
             partial(tell, folder), Patience(self.side.answer_s, self.side.absent_s),
             (MAIN,) if self.side.main else (), partial(write_exchange, folder),
+            lambda client: not (folder / "keys" / f"{client}.pub").is_file(),
         )  # fmt: skip
 
     def run(self) -> None:
@@ -163,6 +164,16 @@ class Leading:
             budget.spent(plan, path / "state"),
         )  # fmt: skip
         seals.seal(path)
+        self.tell_result(label, path)
+
+    def tell_result(self, label: str, path: Path) -> None:
+        """Say how a finished method stands, where people were measured."""
+        headline = self.experiment.task(0).headline
+        people = results.person_means(path).get(headline, {})
+        if people:
+            mean = sum(people.values()) / len(people)
+            tell(self.folder, f"{label}: {headline} {mean:.3f}, mean of {len(people)} people and "
+                 f"{len(self.experiment.plan.seeds)} seeds", "result", label=label)  # fmt: skip
 
     def transport(self) -> dict[str, Any]:
         """Return how bytes travelled, for provenance.json."""

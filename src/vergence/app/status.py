@@ -168,7 +168,9 @@ def _deployed(home: Path, events: list[Mapping[str, Any]], running: int | None) 
             insecure = True
         elif kind in ("here", "gone", "revoked"):
             there[client] = kind == "here"
-        if kind in ("here", "gone", "lost", "refused", "revoked") and client in side.clients:
+        taken = "revoked" in reasons.get(client, "") and kind != "here"  # why it is gone, and lost
+        if (kind in ("here", "gone", "lost", "refused", "revoked") and client in side.clients
+                and not taken):  # fmt: skip
             reasons[client] = "" if kind == "here" else str(event["text"])
     connected = [c for c in side.clients if there.get(c)] if running is not None else []
     left = {c: r for c, r in reasons.items() if r and c not in connected}

@@ -110,6 +110,7 @@ class Lobby:
         tell: writes down what happens.
         log: takes every exchange, for whoever looks where the time goes.
         also: who must be there beside clients: the main server, if there is one.
+        revoked: tells whose key was taken away: nobody waits for them.
         lost: why a client's last answer did not come, by client.
     """
 
@@ -121,6 +122,7 @@ class Lobby:
     patience: Patience = Patience()
     also: Sequence[str] = ()
     log: Callable[[Exchange], None] = lambda _: None
+    revoked: Callable[[str], bool] = lambda _: False
     seats: dict[str, Seat] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -171,7 +173,8 @@ class Lobby:
             answer = self.wire.send(node, asked, GREETING)
         except Exception as error:
             greeted.pop(node, None)  # asked again
-            self.tell(f"node {node} did not say who it is ({error or 'it went'})", "greeting")
+            why = str(error) or "it went before it answered"
+            self.tell(f"node {node} did not say who it is ({why})", "greeting")
             return
         try:
             client, error, body, _ = self.proven(asked, *unframed(answer))
@@ -212,8 +215,9 @@ class Lobby:
         """Return why a client cannot take part; empty if it can."""
         for what in SAME:
             if str(facts.get(what)) != self.mine[what]:
+                mend = " (experiment.toml of the server's folder)" if what == "config" else ""
                 return (f"its {what} is {str(facts.get(what))[:12]}, the server's "
-                        f"{self.mine[what][:12]}: use the same on both")  # fmt: skip
+                        f"{self.mine[what][:12]}: use the same on both{mend}")  # fmt: skip
         seat = self.seats.get(client)
         if seat is not None and seat.node != node:
             return "another node is connected under this name: stop one of them"
@@ -231,7 +235,8 @@ class Lobby:
                 here = [client for client in self.clients if client in self.seats]
                 if len(here) >= quorum and all(name in self.seats for name in self.also):
                     return {client: self.seats[client].facts for client in here}
-                missing = ", ".join(name for name in self.expected if name not in self.seats)
+                away = [name for name in self.expected if name not in self.seats]
+                missing = ", ".join(name for name in away if not self.revoked(name))
                 line = f"{len(here)} of {quorum} clients are here; missing: {missing}"
                 if line != said:
                     self.tell(said := line, "waiting")
@@ -256,6 +261,8 @@ class Lobby:
             raise
 
     def _ask(self, client: str, note: Mapping[str, Any], errand: bytes, kind: str) -> bytes:
+        if self.revoked(client):
+            raise Lost("its key is revoked")
         end = time.monotonic() + self.patience.answer
         while (left := end - time.monotonic()) > 0:
             seat = self._seat(client, min(left, self.patience.absent))
