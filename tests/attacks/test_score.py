@@ -66,7 +66,7 @@ def test_bounds_are_those_of_clopper_and_pearson(hits, of):
     rate = Rate(hits, of)
     expected = binomtest(hits, of).proportion_ci(0.95, "exact")
     assert (rate.low, rate.high) == pytest.approx((expected.low, expected.high))
-    if 0 < hits:  # the definition: at the lower bound, as many hits or more come 2.5 % of the time
+    if hits:  # the definition: at the lower bound, as many hits or more come 2.5 % of the time
         assert binom.sf(hits - 1, of, rate.low) == pytest.approx(0.025)
 
 
@@ -98,7 +98,7 @@ def test_a_true_positive_rate_needs_both_sides():
 
 
 def test_epsilon_from_rates_by_hand():
-    """1000 of 1000 true and 0 of 1000 false: both bounds are 0.025^(1/1000), so log(b / (1 - b))."""
+    """1000 of 1000 true, 0 of 1000 false: with b = 0.025^(1/1000) the bounds are b and 1 - b."""
     b = 0.025 ** (1 / 1000)
     sure = least_epsilon(Rate(1000, 1000), Rate(0, 1000), delta=0)
     assert sure == pytest.approx(math.log(b / (1 - b)))
@@ -108,9 +108,8 @@ def test_epsilon_from_rates_by_hand():
 def test_epsilon_of_randomised_response_is_not_overstated():
     """Answers are true with e/(1+e): epsilon is 1; ten thousand answers show most of it."""
     share = math.e / (1 + math.e)
-    shown = least_epsilon(
-        Rate(round(share * 10_000), 10_000), Rate(round((1 - share) * 10_000), 10_000)
-    )
+    true, false = (Rate(round(p * 10_000), 10_000) for p in (share, 1 - share))
+    shown = least_epsilon(true, false)
     assert 0.9 < shown <= 1
 
 

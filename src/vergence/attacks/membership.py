@@ -52,11 +52,8 @@ def ratios(observed: Tensor, shadow: Tensor, inside: Tensor) -> Tensor:
     for side, count in zip((inside, ~inside), counts, strict=True):
         mean = torch.where(side, shadow, 0).sum(0) / count
         squares = torch.where(side, (shadow - mean).square(), 0)
-        if shared:
-            variance = squares.sum() / (count - 1).sum()
-        else:
-            variance = squares.sum(0) / (count - 1)
-        variance = variance.clamp(min=FLOOR)
+        pooled = squares.sum() / (count - 1).sum() if shared else squares.sum(0) / (count - 1)
+        variance = pooled.clamp(min=FLOOR)
         logs.append(-0.5 * ((observed - mean).square() / variance + variance.log()))
     return logs[0] - logs[1]
 

@@ -6,9 +6,9 @@ way in. Defences count only against the attacker who knows most.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -18,6 +18,8 @@ from vergence.errors import ConfigError
 
 Party = Literal["server", "network", "client"]
 Knowledge = Literal["architecture", "shadow", "weights"]
+Imitate = Callable[[Tensor, Generator], Tensor]
+"""What an attacker who knows a defence does to clean smashed data, so that they are as seen."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +107,6 @@ class View:
         total = torch.zeros(len(images), *smashed.shape[1:]).index_add_(0, at, smashed)
         times = torch.bincount(at).view(-1, *[1] * (smashed.ndim - 1))
         return images, total / times
-
-
-class Imitate(Protocol):
-    """What an attacker who knows a defence does to clean smashed data: as much as is seen."""
-
-    def __call__(self, smashed: Tensor, generator: Generator) -> Tensor: ...
 
 
 @dataclass(frozen=True)
