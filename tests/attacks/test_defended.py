@@ -6,6 +6,7 @@ import torch
 from vergence.attacks.defended import Bare, Clipped, PixelNoise, sends
 from vergence.attacks.inverse_network import through
 from vergence.attacks.view import View
+from vergence.core.params import Params
 from vergence.models.small_eye import SmallEye
 from vergence.privacy.bottleneck import Bottleneck
 from vergence.privacy.keyed import Secret
@@ -23,7 +24,8 @@ def front(stages=("conv1",)):
 
 
 def seen(defence, rounds, network):
-    batches = sends("p00", network, IMAGES, defence, rounds, SECRET, batch=16)
+    clean = through(network, IMAGES)
+    batches = sends("p00", clean, defence, rounds, Params.of(network), SECRET, batch=16)
     return View("server", batches).averaged("p00")[1]
 
 

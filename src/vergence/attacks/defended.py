@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from vergence.attacks.inverse_network import through
 from vergence.attacks.view import Imitate, Sent
 from vergence.core.params import Params
 from vergence.privacy.bottleneck import Bottleneck
@@ -29,7 +28,7 @@ class Bare:
         """Bring the client's layers into shape, in place, after every step."""
 
     def released(
-        self, smashed: Tensor, images: Tensor, round: int, front: nn.Module, secret: Secret
+        self, smashed: Tensor, images: Tensor, round: int, layers: Params, secret: Secret
     ) -> Tensor:
         """Return what is sent of smashed data `[samples, ...]` of these images in a round."""
         return smashed
@@ -58,7 +57,7 @@ class PixelNoise(Bare):
         normalise_(conv, height, width)
 
     def released(
-        self, smashed: Tensor, images: Tensor, round: int, front: nn.Module, secret: Secret
+        self, smashed: Tensor, images: Tensor, round: int, layers: Params, secret: Secret
     ) -> Tensor:
         """Return smashed data with noise of this round."""
         return noisy(smashed, self.level, "l1_l1", secret.child(round).draws())
@@ -83,10 +82,10 @@ class Clipped(Bare):
     bottleneck: Bottleneck
 
     def released(
-        self, smashed: Tensor, images: Tensor, round: int, front: nn.Module, secret: Secret
+        self, smashed: Tensor, images: Tensor, round: int, layers: Params, secret: Secret
     ) -> Tensor:
         """Return the vectors, shortened, with their images' noise."""
-        return self.bottleneck.released(smashed, images.tolist(), Params.of(front), secret)
+        return self.bottleneck.released(smashed, images.tolist(), layers, secret)
 
     def imitation(self, times: int = 1) -> Imitate:
         """Return clipped vectors with noise; averaging changes nothing, it is the same noise."""
@@ -100,10 +99,10 @@ class Clipped(Bare):
 
 def sends(
     sender: str,
-    front: nn.Module,
-    images: Tensor,
+    smashed: Tensor,
     defence: Bare,
     rounds: int,
+    layers: Params,
     secret: Secret,
     batch: int = 256,
 ) -> tuple[Sent, ...]:
@@ -111,22 +110,20 @@ def sends(
 
     Args:
         sender: the client's name.
-        front: its layers.
-        images: `[samples, 1, height, width]` in [0, 1].
+        smashed: `[samples, ...]`, what its layers make of its images.
         defence: at the cut.
         rounds: in each of which every image is sent once.
+        layers: the client's.
         secret: of this client, for its noise.
         batch: images that are sent together.
     """
-    clean = through(front, images)
-    numbers = torch.arange(len(images))
     return tuple(
         Sent(
             sender,
             round,
-            defence.released(clean[rows], rows, round, front, secret.child(int(rows[0]))),
+            defence.released(smashed[rows], rows, round, layers, secret.child(int(rows[0]))),
             rows,
         )
         for round in range(rounds)
-        for rows in numbers.split(batch)
+        for rows in torch.arange(len(smashed)).split(batch)
     )
