@@ -47,6 +47,7 @@ from vergence.privacy import dp_sgd
 from vergence.privacy.accounting import noise_for
 from vergence.privacy.bottleneck import Bottleneck
 from vergence.privacy.keyed import Secret
+from vergence.privacy.per_sample import Clipper
 
 SENDS = 10
 """Rounds in which a victim sends every image: the thesis's epochs."""
@@ -185,8 +186,6 @@ def trained(row: Row, eyes: Eyes, size: tuple[int, int], epochs: int) -> Staged:
         return (found - eyes.gaze[rows]).abs().mean()
 
     learn(whole, loss, len(eyes.images), epochs, 1e-3, after=lambda: row.defence.keep(front, *size))
-    if private is not None:
-        private.clipper.close()
     return whole
 
 
@@ -198,7 +197,8 @@ class Private:
         self.rate, self.eyes, self.front = BATCH / samples, eyes, front
         steps = epochs * -(-samples // BATCH)
         self.noise = noise_for(epsilon, DELTA, self.rate, steps)
-        self.clipper = dp_sgd.Clipper(front, CLIP)
+        self.clipper, self.own = Clipper(front, CLIP), dict(front.named_parameters())
+        self.flat = torch.empty(sum(p.numel() for p in self.own.values()))
         self.secret, self.step = Secret(bytes(32)).child("dp"), 0
 
     def loss(self, tail: Staged) -> Tensor:
@@ -206,16 +206,18 @@ class Private:
         self.step += 1
         rows = dp_sgd.poisson(len(self.eyes.images), self.rate,
                               self.secret.child(self.step, "who").draws())  # fmt: skip
-        own = [p for p in self.front.parameters() if p.requires_grad]
-        if not len(rows):
-            return sum(0 * p.sum() for p in tail.parameters())  # type: ignore[return-value]
-        smashed = self.front(self.eyes.images[rows])
-        leaf = smashed.detach().requires_grad_(True)
-        served = (tail(leaf) - self.eyes.gaze[rows]).abs().mean()
-        (pull,) = torch.autograd.grad(served * len(rows), leaf, retain_graph=True)
-        found = self.clipper.gradients((smashed * pull).flatten(1).sum(1))
-        dp_sgd.noised(found, self.noise * CLIP, BATCH, self.secret.child(self.step, "how").draws())
-        return served + sum((p * g).sum() for p, g in zip(own, found, strict=True))
+        served = sum(0 * p.sum() for p in tail.parameters())
+        split = self.flat.zero_().split([p.numel() for p in self.own.values()])
+        found = {n: part.view_as(p) for part, (n, p) in zip(split, self.own.items(), strict=True)}
+        if len(rows):
+            smashed = self.front(self.eyes.images[rows])
+            leaf = smashed.detach().requires_grad_(True)
+            served = (tail(leaf) - self.eyes.gaze[rows]).abs().mean()
+            (pull,) = torch.autograd.grad(served * len(rows), leaf, retain_graph=True)
+            self.clipper.gradients((smashed * pull).flatten(1).sum(1), found)
+        draws = self.secret.child(self.step, "how").draws()  # an empty batch has noise too
+        dp_sgd.noised(self.flat, self.noise * CLIP, BATCH, draws)
+        return served + sum((p * found[name]).sum() for name, p in self.own.items())
 
 
 @dataclass(frozen=True)
