@@ -105,7 +105,10 @@ def audit(
     halves, victim, shadow, who = opened(folder, person, quick)
     lines: list[dict[str, object]] = []
     eyes, others = pixels(victim), pixels(shadow)
-    shown = {"own pictures, never sent": eyes, "mean of the others": score.mean_image(others, len(eyes))}
+    shown = {
+        "own pictures, not sent": eyes,
+        "mean of the others": score.mean_image(others, len(eyes)),
+    }
     lines.append(_line("nothing: the mean of the others", "", eyes, shown["mean of the others"]))
     lines.append(_line("nothing: another picture of theirs", "", eyes, score.another(eyes)))
     clean, known = halves.smashed(victim), halves.smashed(shadow)
