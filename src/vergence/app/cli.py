@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vergence.app.deploy_commands import deploy
-from vergence.app.network_commands import export, prune, split_plan, swaps, unlabelled
+from vergence.app.network_commands import audit, export, prune, split_plan, swaps, unlabelled
 from vergence.app.screen import out
 from vergence.app.study_commands import calibrate, cross, evaluate, masks, reproduce, sweep
 from vergence.app.watch_commands import mlflow, status
@@ -28,7 +28,7 @@ data = App(name="data", help="Data sets: what there is, and whether yours is who
 app.command(data)
 for command in (sweep, evaluate, calibrate, cross, reproduce, masks):
     app.command(command)
-for command in (unlabelled, swaps, prune, export):
+for command in (unlabelled, swaps, prune, export, audit):
     app.command(command)
 for command in (status, mlflow):
     app.command(command)

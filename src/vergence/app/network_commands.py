@@ -92,6 +92,24 @@ def swaps(
     out.print(f"figure: {out_}", soft_wrap=True)
 
 
+def audit(
+    folder: Path,
+    *,
+    quick: Annotated[bool, Parameter(negative="")] = False,
+    person: str | None = None,
+) -> None:
+    """Attack a split-learning run as its server could: a table with pictures in FOLDER/audit.
+
+    Args:
+        folder: a run directory of one method of split learning.
+        quick: fewer images, epochs and defences.
+        person: whose pictures are looked for; default the first.
+    """
+    from vergence.app.audit import audit as attack
+
+    attack(folder, out, quick, person)
+
+
 def prune(
     folder: Path,
     *,

@@ -1,0 +1,126 @@
+"""Was this frame, or this person, in the training? LiRA on a small gaze network, beside chance.
+
+python benchmarks/membership.py: the generator's people (9x15), many small_eye networks, each
+trained on a random half of the frames, or of the people. Every network is the attacked one in turn
+and all others are its shadows. A person is looked for twice: by the very frames they may have
+trained with, and by frames of other days, which nobody trained with.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vergence.app.results import write_json
+from vergence.app.run import progress_bar
+from vergence.attacks.membership import each_in_turn, halves, of_people
+from vergence.attacks.score import least_epsilon, tpr_at
+from vergence.attacks.training import learn
+from vergence.core.site import Samples
+from vergence.data.eye_synthetic import EyeSynthetic
+from vergence.models.small_eye import SmallEye
+
+FPR = 0.01
+
+
+def columns(parts: list[Samples]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return images in [0, 1], gaze, and whose they are."""
+    whose = [torch.full((len(part),), i) for i, part in enumerate(parts)]
+    together = Samples.concatenate(parts).columns
+    return together["image"].float() / 255, together["gaze"], torch.cat(whose)
+
+
+def trained(images: Tensor, gaze: Tensor, epochs: int, seed: int) -> nn.Module:
+    """Return a gaze network that learned these samples."""
+    torch.manual_seed(seed)
+    network = SmallEye(pose=False).build()
+
+    def loss(rows: Tensor, _: object) -> Tensor:
+        return (network(images[rows]) - gaze[rows]).abs().mean()
+
+    learn(network, loss, len(images), epochs, seed=seed)
+    return network
+
+
+def losses(networks: list[nn.Module], images: Tensor, gaze: Tensor) -> Tensor:
+    """Return the loss of every network on every sample, `[models, samples]`."""
+    with torch.no_grad():
+        return torch.stack([(net(images) - gaze).abs().mean(1) for net in networks])
+
+
+def told(name: str, scores: list[Tensor], truth: list[Tensor]) -> dict[str, Any]:
+    """Return a line of the table."""
+    true, false = tpr_at(torch.cat(truth), torch.cat(scores), FPR)
+    return {
+        "question": name, "tpr": true.value, "low": true.low, "high": true.high,
+        "fpr": false.value, "members": true.of, "others": false.of,
+        "least_epsilon": least_epsilon(true, false),
+    }  # fmt: skip
+
+
+def measured(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Train all networks twice, by frame and by person; return the table."""
+    made = list(EyeSynthetic(people=given.people, samples=80, size="9x15").load().people.values())
+    images, gaze, whose = columns([splits.train for splits in made])
+    later, later_gaze, later_whose = columns([splits.test for splits in made])
+    lines = []
+    with progress_bar() as bar:
+        line = bar.add_task("membership", total=2 * given.models, score="")
+        for unit, units in (("frame", len(images)), ("person", given.people)):
+            who = halves(units, given.models, given.seed)
+            inside = who if unit == "frame" else who[:, whose]
+            networks = []
+            for model in range(given.models):
+                rows = inside[model]
+                networks.append(trained(images[rows], gaze[rows], given.epochs, model))
+                bar.update(line, advance=1)
+            seen = losses(networks, images, gaze)
+            if unit == "frame":
+                scores, truth = zip(*each_in_turn(seen, inside), strict=True)
+                lines.append(told("this frame", list(scores), list(truth)))
+                continue
+            unseen = losses(networks, later, later_gaze)
+            for name, values, owner in (
+                ("this person, by the frames in question", seen, whose),
+                ("this person, by frames of other days", unseen, later_whose),
+            ):
+                pairs = each_in_turn(values, who[:, owner])
+                scores = [of_people(ratio, owner)[1] for ratio, _ in pairs]
+                lines.append(told(name, scores, list(who)))
+    return lines
+
+
+def markdown(lines: list[dict[str, Any]]) -> str:
+    """Return the table."""
+    heads = f"| question | TPR at {FPR:.0%} FPR | chance | decisions | epsilon at least |"
+    rows = [
+        f"| {line['question']} | {line['tpr']:.1%} ({line['low']:.1%} to {line['high']:.1%}) | "
+        f"{FPR:.0%} | {line['members'] + line['others']:,} | {line['least_epsilon']:.2f} |"
+        for line in lines
+    ]
+    return "\n".join([heads, "|---|--:|--:|--:|--:|", *rows])
+
+
+def main() -> None:
+    """Measure, print the table, write the numbers."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--people", type=int, default=40)
+    parser.add_argument("--models", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, default=Path("membership.json"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    lines = measured(given)
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    write_json(given.json, lines)
+    print(markdown(lines))
+    print(f"\n{time.perf_counter() - began:.0f} s; numbers: {given.json}")
+
+
+if __name__ == "__main__":
+    main()

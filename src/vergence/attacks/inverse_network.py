@@ -1,0 +1,171 @@
+"""The inverse network: from smashed data back to the eye, learned on people who are not the victim.
+
+The attacker has images of shadow people and what the clients' layers make of them, learns the way
+back, and goes it with the victim's smashed data. Three things make it stronger than in its source:
+
+* **Adaptive.** An attacker who knows the client's weights and the defence makes clean smashed data
+  and defends them anew in every batch: noise is never learned by heart.
+* **Averaging.** An image sent several times with fresh noise is averaged first, and the network is
+  trained on averages.
+* **It cannot do worse than the mean image** for want of training: it starts there.
+
+Source: SplitFed thesis, section 3.4; He, Zhang and Lee, "Model inversion attacks against
+collaborative inference", ACSAC 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Gt
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.attacks.training import learn
+from vergence.attacks.view import Imitate, Prior, View
+from vergence.core.ranges import check_ranges
+from vergence.errors import ConfigError
+
+EDGE = 1e-3
+"""The mean image is kept this far from 0 and 1, whose logits are infinite."""
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """How an inverse network is built and trained.
+
+    Attributes:
+        epochs: passes over the shadow images.
+        width: channels of its convolutions.
+        rank: features of its linear path, which sees all smashed data at once.
+        seed: of everything.
+    """
+
+    epochs: Annotated[int, Gt(0)] = 12
+    width: Annotated[int, Gt(0)] = 32
+    rank: Annotated[int, Gt(0)] = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "inverse")
+
+    def learned(
+        self, smashed: Tensor, images: Tensor, defence: Imitate | None = None
+    ) -> InverseNet:
+        """Return the network trained on pairs of shadow people.
+
+        Args:
+            smashed: `[samples, ...]`: as sent, or clean where a defence is given.
+            images: `[samples, 1, height, width]` in [0, 1], the images they were made from.
+            defence: what turns clean smashed data into what is seen; new in every batch.
+        """
+        as_is: Imitate = defence or (lambda given, _: given)
+        generator = torch.Generator().manual_seed(self.seed)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(self.seed)
+            network = InverseNet(as_is(smashed, generator), images, self.width, self.rank)
+
+        def loss(rows: Tensor, noise: torch.Generator) -> Tensor:
+            return functional.mse_loss(network(as_is(smashed[rows], noise)), images[rows])
+
+        learn(network, loss, len(images), self.epochs, seed=self.seed)
+        return network
+
+    def attack(self, view: View, prior: Prior, victim: str) -> tuple[Tensor, Tensor]:
+        """Return the numbers of a victim's images and what was found, `[images, 1, H, W]`.
+
+        With the client's weights in the prior it is adaptive; without, it learns from what shadow
+        people sent, who are the senders named `shadow` and number their images as the prior does.
+
+        Raises:
+            ConfigError: the prior holds no shadow images, or the view nothing to pair them with.
+        """
+        if prior.images is None:
+            raise ConfigError(
+                "inverse network: it needs images of shadow people; give them in Prior"
+            )
+        if prior.front is not None:
+            network = self.learned(through(prior.front, prior.images), prior.images, prior.defence)
+        else:
+            images, smashed = view.averaged(SHADOW)
+            network = self.learned(smashed, prior.images[images])
+        numbers, seen = view.averaged(victim)
+        return numbers, network.found(seen)
+
+
+SHADOW = "shadow"
+"""The sender of shadow people's smashed data in a view."""
+
+
+class InverseNet(nn.Module):
+    """Smashed data to images in (0, 1): a path of convolutions, a linear one, and the mean image.
+
+    Scale and mean of what comes in, and the mean image, are taken from the pairs it is built with.
+    """
+
+    mean: Tensor
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, smashed: Tensor, images: Tensor, width: int, rank: int) -> None:
+        super().__init__()
+        height, columns = images.shape[2:]
+        over = [0, *range(2, smashed.ndim)]
+        self.register_buffer("shift", smashed.mean(over, keepdim=True))
+        self.register_buffer("scale", smashed.std(over, keepdim=True).clamp(min=1e-9))
+        self.register_buffer("mean", images.mean(0).clamp(EDGE, 1 - EDGE).logit())
+        inputs, flat = smashed.shape[1], smashed[0].numel()
+        spatial = smashed.ndim == 4
+        self.times = 2 ** round(math.log2(columns / smashed.shape[3])) if spatial else 4
+        self.grid = -(-height // self.times), -(-columns // self.times)
+        self.enter = (
+            nn.Conv2d(inputs, width, 3, padding=1)
+            if spatial
+            else nn.Sequential(
+                nn.Linear(flat, width * math.prod(self.grid)), nn.Unflatten(1, (width, *self.grid))
+            )
+        )
+        self.convolutions = nn.Sequential(
+            nn.ReLU(), nn.Conv2d(width, width, 3, padding=1),
+            nn.ReLU(), nn.Conv2d(width, 8 * self.times**2, 3, padding=1),
+            nn.PixelShuffle(self.times), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1),
+        )  # fmt: skip
+        self.linear = nn.Sequential(
+            nn.Flatten(), nn.Linear(flat, rank), nn.Linear(rank, height * columns)
+        )
+        for last in (self.convolutions[-1], self.linear[-1]):
+            nn.init.zeros_(last.weight)  # pyright: ignore[reportArgumentType]
+            nn.init.zeros_(last.bias)  # pyright: ignore[reportArgumentType]
+
+    def forward(self, smashed: Tensor) -> Tensor:
+        """Return images `[samples, 1, height, width]`."""
+        x = (smashed - self.shift) / self.scale
+        height, columns = self.mean.shape[1:]
+        near = self.convolutions(self.enter(self._framed(x)))[..., :height, :columns]
+        far = self.linear(x).view(len(x), 1, height, columns)
+        return torch.sigmoid(self.mean + near + far)
+
+    def _framed(self, x: Tensor) -> Tensor:
+        """Give back the border that convolutions without padding took, where there was one."""
+        if x.ndim != 4:
+            return x
+        rows, columns = (want - have for want, have in zip(self.grid, x.shape[2:], strict=True))
+        return functional.pad(
+            x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
+        )
+
+    def found(self, smashed: Tensor, batch: int = 256) -> Tensor:
+        """Return the images behind smashed data, without a graph."""
+        self.eval()
+        with torch.no_grad():
+            return torch.cat([self(part) for part in smashed.split(batch)])
+
+
+def through(front: nn.Module, images: Tensor, batch: int = 256) -> Tensor:
+    """Return what a client's layers make of images, without a graph."""
+    front.eval()
+    with torch.no_grad():
+        return torch.cat([front(part) for part in images.split(batch)])

@@ -1,0 +1,93 @@
+"""Membership: was this frame, or this person, among those a model was trained on?
+
+Many shadow models are trained on random halves of a population. A sample's loss under the models
+that had it, and under those that had not, are two Gaussians; the likelihood ratio of the loss under
+the attacked model says which it is from. A person is all their frames: log-likelihood ratios add.
+
+Source: Carlini et al., "Membership inference attacks from first principles", IEEE S&P 2022,
+Algorithm 1. Differs: gaze is regression, so the statistic is the logarithm of the loss in the place
+of the logit of the confidence; what is in or out is a unit, a frame or a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vergence.errors import ConfigError
+
+FLOOR = 1e-12
+"""Added to losses before their logarithm."""
+FEW = 16
+"""Below so many models on either side, all samples share one variance, as in the source."""
+
+
+def statistic(losses: Tensor) -> Tensor:
+    """Return what is taken for Gaussian: the logarithm of losses, any shape."""
+    return (losses.double() + FLOOR).log()
+
+
+def ratios(observed: Tensor, shadow: Tensor, inside: Tensor) -> Tensor:
+    """Return log p(observed | in) - log p(observed | out) for every sample, `[samples]`.
+
+    Args:
+        observed: `[samples]`, the statistic under the attacked model.
+        shadow: `[models, samples]`, the same under shadow models.
+        inside: bool `[models, samples]`, which of them were trained on which sample.
+
+    Raises:
+        ConfigError: a sample was in fewer than two shadow models, or out of fewer than two.
+    """
+    counts = inside.sum(0), (~inside).sum(0)
+    if min(int(count.min()) for count in counts) < 2:
+        raise ConfigError(
+            "membership: every sample must be in at least two shadow models and out of two; train "
+            "more of them"
+        )
+    shared = min(int(count.min()) for count in counts) < FEW
+    logs = []
+    for side, count in zip((inside, ~inside), counts, strict=True):
+        mean = torch.where(side, shadow, 0).sum(0) / count
+        squares = torch.where(side, (shadow - mean).square(), 0)
+        pooled = squares.sum() / (count - 1).sum() if shared else squares.sum(0) / (count - 1)
+        variance = pooled.clamp(min=FLOOR)
+        logs.append(-0.5 * ((observed - mean).square() / variance + variance.log()))
+    return logs[0] - logs[1]
+
+
+def of_people(frames: Tensor, people: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the people, int64 `[people]`, and the sum of their frames' ratios, `[people]`."""
+    known, at = people.unique(return_inverse=True)
+    return known, torch.zeros(len(known), dtype=frames.dtype).index_add_(0, at, frames)
+
+
+def halves(units: int, models: int, seed: int) -> Tensor:
+    """Return who is in which shadow model, bool `[models, units]`: each unit in half of them.
+
+    Raises:
+        ConfigError: an odd number of models, or fewer than six.
+    """
+    if models % 2 or models < 6:
+        raise ConfigError(f"membership: give an even number of models, at least 6; got {models}")
+    rng = np.random.default_rng(seed)
+    half = np.arange(models) < models // 2
+    return torch.from_numpy(np.stack([rng.permutation(half) for _ in range(units)], 1))
+
+
+def each_in_turn(losses: Tensor, inside: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Take every model for the attacked one in turn, all others for its shadows.
+
+    Args:
+        losses: `[models, samples]`, of every model on every sample.
+        inside: bool, the same shape.
+
+    Yields:
+        Ratios `[samples]`, and the truth `[samples]`.
+    """
+    shown = statistic(losses)
+    for target in range(len(losses)):
+        others = torch.arange(len(losses)) != target
+        yield ratios(shown[target], shown[others], inside[others]), inside[target]

@@ -1,0 +1,45 @@
+"""How attackers train their networks: Adam on shuffled batches, a rate that falls to zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor, nn
+
+BATCH = 32
+
+
+def learn(
+    network: nn.Module,
+    loss: Callable[[Tensor, Generator], Tensor],
+    samples: int,
+    epochs: int,
+    rate: float = 2e-3,
+    seed: int = 0,
+    after: Callable[[], object] = lambda: None,
+) -> None:
+    """Train a network in place.
+
+    Args:
+        network: whose parameters are trained; left in evaluation mode.
+        loss: from the numbers of a batch's samples (int64) and a generator for noise to a scalar.
+        samples: how many there are.
+        epochs: passes over them.
+        rate: Adam's, falling to zero as a cosine.
+        seed: of order and noise.
+        after: called after every step.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    steps = epochs * -(-samples // BATCH)
+    optimiser = torch.optim.Adam(network.parameters(), rate)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
+    network.train()
+    for _ in range(epochs):
+        for rows in torch.randperm(samples, generator=generator).split(BATCH):
+            optimiser.zero_grad()
+            loss(rows, generator).backward()
+            optimiser.step()
+            falling.step()
+            after()
+    network.eval()

@@ -1,0 +1,133 @@
+"""What an attacker has: a view, which a run gave away, and what was known before.
+
+A view holds what one party saw and nothing else; an attack takes a view and a `Prior` and no other
+way in. Defences count only against the attacker who knows most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from vergence.core.params import Params
+from vergence.errors import ConfigError
+
+Party = Literal["server", "network", "client"]
+Knowledge = Literal["architecture", "shadow", "weights"]
+Imitate = Callable[[Tensor, Generator], Tensor]
+"""What an attacker who knows a defence does to clean smashed data, so that they are as seen."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A batch of smashed data as it left a client.
+
+    Attributes:
+        sender: of the batch.
+        round: in which it was sent.
+        smashed: `[samples, ...]`, noise and all.
+        images: int64 `[samples]`, which of the sender's images; how a server tells that an image
+            came again: from order, labels or pose.
+        labels: what came beside, `[samples, ...]` each; nothing in the U-shape.
+    """
+
+    sender: str
+    round: int
+    smashed: Tensor
+    images: Tensor
+    labels: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client's training added to the model it was given, as it was sent."""
+
+    sender: str
+    round: int
+    change: Params
+
+
+@dataclass(frozen=True)
+class View:
+    """What one party saw of a run.
+
+    Attributes:
+        party: who looks. A network sees ciphertext where TLS is on: then nothing here but sizes.
+        sent: smashed data, in order.
+        updates: single clients' updates; none under secure aggregation.
+        models: the shared model after each round.
+    """
+
+    party: Party
+    sent: tuple[Sent, ...] = ()
+    updates: tuple[Update, ...] = ()
+    models: Mapping[int, Params] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for batch in self.sent:
+            if len(batch.smashed) != len(batch.images):
+                raise ConfigError(
+                    f"view: {batch.sender} sent {len(batch.smashed)} samples with "
+                    f"{len(batch.images)} numbers of images; give one number per sample"
+                )
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """The rounds in which anything was seen."""
+        seen = {b.round for b in self.sent} | {u.round for u in self.updates} | set(self.models)
+        return tuple(sorted(seen))
+
+    def of(self, *senders: str) -> View:
+        """Return what these clients gave away."""
+        return View(
+            self.party,
+            tuple(batch for batch in self.sent if batch.sender in senders),
+            tuple(update for update in self.updates if update.sender in senders),
+            self.models,
+        )
+
+    def averaged(self, sender: str) -> tuple[Tensor, Tensor]:
+        """Return a sender's images by number, and the mean of all that was sent of each.
+
+        Noise that is new with every send averages away; the client's layers must not have changed
+        between the sends.
+
+        Raises:
+            ConfigError: nothing was seen of this sender.
+        """
+        batches = [batch for batch in self.sent if batch.sender == sender]
+        if not batches:
+            raise ConfigError(f"view: the {self.party} saw no smashed data of '{sender}'")
+        smashed = torch.cat([batch.smashed for batch in batches])
+        images, at = torch.cat([b.images for b in batches]).unique(return_inverse=True)
+        total = torch.zeros(len(images), *smashed.shape[1:]).index_add_(0, at, smashed)
+        times = torch.bincount(at).view(-1, *[1] * (smashed.ndim - 1))
+        return images, total / times
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What an attacker knew before anything was seen.
+
+    Attributes:
+        images: of shadow people, `[samples, channels, height, width]` in [0, 1]; none of a victim.
+        people: int64 `[samples]`, whose they are.
+        front: the clients' layers with their weights, where they are known.
+        defence: how smashed data are changed before they are sent, where that is known.
+    """
+
+    images: Tensor | None = None
+    people: Tensor | None = None
+    front: nn.Module | None = None
+    defence: Imitate | None = None
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """How much is known: the network's shape, images of others, or the weights too."""
+        if self.images is None:
+            return "architecture"
+        return "shadow" if self.front is None else "weights"

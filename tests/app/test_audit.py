@@ -1,0 +1,44 @@
+"""`vergence audit`: a small split run attacked, and runs that it refuses."""
+
+import csv
+
+import pytest
+
+from tests.app.commands import run, vergence
+
+EYES = """
+task       = { name = "gaze_angle" }
+model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
+federation = { name = "eye_synthetic", people = 4, samples = 60, days = [3, 3], size = "9x15" }
+methods    = ["splitfed", "fedavg"]
+local      = { epochs = 1, batch = 16, lr = 0.02 }
+run        = { rounds = 1, evaluate_every = 0, workers = 1 }
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("audit"), EYES)
+
+
+@pytest.mark.slow
+def test_a_split_run_is_attacked_before_and_after(folder):
+    said = vergence("audit", folder / "splitfed", "--quick", "--person", "p02")
+    assert said.code == 0, said.err
+    with (folder / "splitfed" / "audit" / "audit.csv").open(newline="") as file:
+        lines = {(r["what the server has"], r["seen"]): r for r in csv.DictReader(file)}
+    mse = {key: float(line["mse"]) for key, line in lines.items()}
+    mean = mse["nothing: the mean of the others", ""]
+    bare = mse["no defence, as in the run", "sent once"]
+    once, often = (mse["PixelDP l = 0.5", f"sent {n}"] for n in ("once", "10 times"))
+    assert bare < 0.5 * mean
+    assert bare < often < once < 1.2 * mean
+    assert mean < mse["nothing: another picture of theirs", ""]
+    page = (folder / "splitfed" / "audit" / "audit.md").read_text()
+    assert "pictures of p02 from smashed data" in page
+    assert (folder / "splitfed" / "audit" / "audit.png").stat().st_size > 1000
+
+
+def test_runs_without_smashed_data_are_refused(folder):
+    vergence("audit", folder / "fedavg").complains(2, "no server sees a client's", "splitfed")
+    vergence("audit", folder / "splitfed", "--person", "p9").complains(2, "no person 'p9'")

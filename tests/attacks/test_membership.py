@@ -1,0 +1,73 @@
+"""Likelihood ratios against hand-made Gaussians, and what many frames of a person add."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import norm
+
+from vergence.attacks.membership import each_in_turn, halves, of_people, ratios
+from vergence.attacks.score import tpr_at
+from vergence.errors import ConfigError
+
+
+def drawn(models, samples, gap, seed=0):
+    """Statistics N(0, 1) out and N(-gap, 1) in, and who was in."""
+    inside = halves(samples, models, seed)
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(models, samples, generator=generator, dtype=torch.float64)
+    return values - gap * inside, inside
+
+
+def test_ratios_by_hand():
+    """In: 0 and 2 (mean 1); out: 3 and 7 (mean 5). One variance for each side, 2 and 8.
+
+    At 1: -(0 + log 2) / 2 + ((1 - 5)^2 / 8 + log 8) / 2 = 1 + log 2.
+    """
+    shadow = torch.tensor([[0.0], [2.0], [3.0], [7.0]], dtype=torch.float64)
+    inside = torch.tensor([[True], [True], [False], [False]])
+    found = ratios(torch.tensor([1.0], dtype=torch.float64), shadow, inside)
+    assert found.item() == pytest.approx(1 + math.log(2))
+
+
+def test_ratios_of_many_models_are_the_closed_form():
+    """N(-2, 1) against N(0, 1): the log ratio at x is -2 x - 2; 4,000 models come close."""
+    shadow, inside = drawn(4000, 3, 2.0)
+    at = torch.tensor([-3.0, -1.0, 1.0], dtype=torch.float64)
+    assert ratios(at, shadow, inside).tolist() == pytest.approx([4, 0, -4], abs=0.4)
+
+
+def test_the_attack_on_gaussians_is_as_good_as_it_can_be_and_no_better():
+    """Neyman and Pearson: at 1 % false positives, power Phi(gap + Phi^-1(0.01)) is the most.
+
+    With 64 models the means are estimates, which costs little; without a gap it is chance.
+    """
+    for gap, low in ((3.0, 0.68), (0.0, 0.0)):
+        losses, inside = drawn(64, 400, gap)
+        pairs = list(each_in_turn(losses.exp(), inside))
+        scores, truth = (torch.cat(part) for part in zip(*pairs, strict=True))
+        most = norm.cdf(gap + norm.ppf(0.01))
+        rate, false = tpr_at(truth, scores, 0.01)
+        assert low <= rate.value <= most + 0.01
+        assert false.value <= 0.01
+
+
+def test_a_person_is_the_sum_of_their_frames():
+    known, sums = of_people(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([7, 3, 7]))
+    assert known.tolist() == [3, 7]
+    assert sums.tolist() == [2.0, 5.0]
+
+
+def test_halves_are_halves():
+    inside = halves(30, 8, 1)
+    assert inside.shape == (8, 30)
+    assert inside.sum(0).tolist() == [4] * 30
+    assert 0 < int(inside[0].sum()) < 30
+
+
+def test_too_few_models_are_refused():
+    with pytest.raises(ConfigError, match="even number of models"):
+        halves(5, 4, 0)
+    shadow = torch.zeros(3, 1, dtype=torch.float64)
+    with pytest.raises(ConfigError, match="at least two shadow models"):
+        ratios(shadow[0], shadow, torch.tensor([[True], [False], [False]]))

@@ -1,0 +1,52 @@
+"""What a view keeps, leaves out and averages, by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+from vergence.attacks.view import Prior, Sent, Update, View
+from vergence.core.params import Params
+from vergence.errors import ConfigError
+
+
+def sent(sender, round_, values, images):
+    return Sent(sender, round_, torch.tensor(values), torch.tensor(images))
+
+
+VIEW = View(
+    "server",
+    (
+        sent("p00", 1, [[1.0, 2.0], [5.0, 5.0]], [7, 3]),
+        sent("p01", 1, [[9.0, 9.0]], [0]),
+        sent("p00", 2, [[3.0, 6.0]], [7]),
+    ),
+    (Update("p01", 4, Params.named(w=torch.ones(2))),),
+)
+
+
+def test_sends_of_one_image_are_averaged_whatever_their_order():
+    images, mean = VIEW.averaged("p00")
+    assert images.tolist() == [3, 7]
+    assert mean.tolist() == [[5.0, 5.0], [2.0, 4.0]]
+
+
+def test_a_view_of_one_client_holds_nothing_of_others():
+    mine = VIEW.of("p00")
+    assert {batch.sender for batch in mine.sent} == {"p00"}
+    assert mine.updates == ()
+    assert mine.rounds == (1, 2)
+    assert VIEW.rounds == (1, 2, 4)
+
+
+def test_what_was_not_seen_cannot_be_attacked():
+    with pytest.raises(ConfigError, match="the server saw no smashed data of 'p05'"):
+        VIEW.averaged("p05")
+    with pytest.raises(ConfigError, match="2 samples with 1 numbers"):
+        View("network", (sent("p00", 1, [[1.0], [2.0]], [1]),))
+
+
+def test_levels_of_knowledge():
+    images = torch.zeros(1, 1, 2, 2)
+    assert Prior().knowledge == "architecture"
+    assert Prior(images).knowledge == "shadow"
+    assert Prior(images, front=nn.Identity()).knowledge == "weights"
