@@ -18,7 +18,7 @@ from tests.deploy import flower_deaths
 from tests.deploy.deployment import CLIENTS, deployed, fedcpf, simulated
 from tests.deploy.drilling import Row, printed
 
-ROUNDS = 40
+ROUNDS = 120
 """Rounds during which a server is attacked."""
 
 

@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # a busy machine takes minutes to start ten processes
     pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'"),
 ]
-ROUNDS = 40
+ROUNDS = 120
 """Rounds that last longer than the attacks."""
 
 
