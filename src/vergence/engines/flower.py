@@ -94,7 +94,6 @@ class GridLine:
         self.grid, self.poll = grid, poll
         self.lock, self.over = threading.Lock(), threading.Event()
         self.waiting: dict[str, Future[Any]] = {}
-        threading.Thread(target=self._collect, daemon=True).start()
 
     def nodes(self) -> dict[int, str]:
         """Return who is connected: a node's number, and since when."""
@@ -123,6 +122,7 @@ class GridLine:
             if number is None:
                 raise Gone
             self.waiting[number] = future
+        threading.Thread(target=self._collect, args=(number, future), daemon=True).start()
         end = time.monotonic() + seconds
         try:
             while (left := end - time.monotonic()) > 0:
@@ -149,14 +149,18 @@ class GridLine:
             raise Gone
         raise Lost(f"Flower's error {reply.error.code}: {str(reply.error.reason)[:120]}")
 
-    def _collect(self) -> None:
-        """Hand out what has arrived; a link that does not answer is asked again."""
-        while not self.over.wait(self.poll):
+    def _collect(self, number: str, future: Future[Any]) -> None:
+        """Wait for one answer; a link that does not answer is asked again.
+
+        Each in a thread of its own: for an answer whose parts never come Flower waits for hours.
+        """
+        while number in self.waiting and not self.over.wait(
+            self.poll * (1 + len(self.waiting) // 5)
+        ):
             with suppress(Exception):
-                for reply in self.grid.pull_messages(list(self.waiting) or []):
-                    future = self.waiting.pop(reply.metadata.reply_to_message_id, None)
-                    if future is not None:
-                        future.set_result(reply)
+                for reply in self.grid.pull_messages([number]):
+                    future.set_result(reply)
+                    return
 
     def close(self) -> None:
         """Stop collecting."""
