@@ -130,6 +130,17 @@ def replayed(at: Field) -> str:
     return reason if (status, again, left) == (200, 401, 200) else f"{status} {again} {left}"
 
 
+def announced(at: Field) -> Row:
+    """Let a node that the server knows announce an answer that never comes: rounds go on."""
+    before = at.deployment.rounds()
+    with sockets.announced(at.port, at.mallory / "node"):
+        began = time.monotonic()
+        spent = paced(at.deployment, 10)
+    return Row("an answer that is announced and never sent", "rounds go on",
+               f"{at.deployment.rounds() - before} rounds ended; the slowest of 10 after it took "
+               f"{max(spent):.2f} s", time.monotonic() - began < 60)  # fmt: skip
+
+
 # --- connections
 
 

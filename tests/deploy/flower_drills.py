@@ -31,6 +31,7 @@ def attacks() -> Iterator[Row]:
         for name in CLIENTS:
             made.join(name)
         yield from attacking.requests(at)
+        yield attacking.announced(at)
         yield from attacking.connections(at)
         yield from attacking.clients(at)
         yield from attacking.impostor(at)

@@ -90,6 +90,52 @@ def own_address() -> str | None:
     return None
 
 
+@contextmanager
+def announced(port: int, key: Path) -> Iterator[None]:
+    """Be a node that announces an answer to the first request it gets, and never sends its parts.
+
+    It stays connected until the block ends: Flower gives up at once on one that has gone.
+
+    Raises:
+        AssertionError: Flower did not take the announcement.
+    """
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # Flower's own
+        from flwr.proto import fleet_pb2 as fleet
+        from flwr.proto.node_pb2 import Node
+        from flwr.supercore.inflatable.inflatable_object import get_object_tree
+
+        from vergence.engines.flower import packed
+
+    def call(path: str, request: Any, answer: Any) -> Any:
+        data = request.SerializeToString()
+        status, reason, body = asked(port, f"/v1/fleet/{path}", signed(key), data)
+        assert status == 200, f"{path}: {status} {reason} {body!r}"
+        return answer.FromString(body)
+
+    public = base64.b64decode(signed(key)[SHOWN[0].decode()])
+    hello = fleet.ActivateNodeRequest(public_key=public, heartbeat_interval=60)
+    node = Node(node_id=call("activate-node", hello, fleet.ActivateNodeResponse).node_id)
+    end = time.monotonic() + 30
+    while not (got := call("pull-messages", fleet.PullMessagesRequest(node=node),
+                           fleet.PullMessagesResponse)).messages_list:  # fmt: skip
+        assert time.monotonic() < end, "nobody greets it"
+        time.sleep(0.5)
+    tree = get_object_tree(packed(b"never sent"))
+    message = got.messages_list[0]
+    about = message.metadata
+    about.reply_to_message_id, about.message_id = about.message_id, tree.object_id
+    about.src_node_id, about.dst_node_id = node.node_id, about.src_node_id
+    left = about.created_at + about.ttl - time.time()
+    about.created_at, about.ttl = time.time(), left - 1  # an answer may not outlive its request
+    wants = call("push-messages", fleet.PushMessagesRequest(
+        node=node, messages_list=[message], message_object_trees=[tree],
+        clientapp_runtime_list=[0.0]), fleet.PushMessagesResponse).objects_to_push  # fmt: skip
+    assert tree.object_id in wants
+    yield
+    call("deactivate-node", fleet.DeactivateNodeRequest(node_id=node.node_id),
+         fleet.DeactivateNodeResponse)  # fmt: skip
+
+
 # --- what is no request
 
 

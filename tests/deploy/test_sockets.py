@@ -38,6 +38,10 @@ def test_requests_that_nobody_may_send(attacked):
     fine(attacks.requests(attacked[0]))
 
 
+def test_an_answer_that_is_announced_and_never_sent(attacked):
+    fine([attacks.announced(attacked[0])])
+
+
 def test_connections_that_come_to_nothing(attacked):
     fine(attacks.connections(attacked[0]))
 

@@ -41,7 +41,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch):
     made = Disk()
-    monkeypatch.setattr(store.os, "fsync", made.fsync)
+    monkeypatch.setattr(os, "fsync", made.fsync)
     return made
 
 

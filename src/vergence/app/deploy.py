@@ -113,7 +113,7 @@ class Household:
 @contextmanager
 def household(folder: Path, insecure: bool) -> Iterator[Household]:
     """Run a folder's processes; they end with this block, whatever ends it."""
-    from vergence.app.deploy_keys import write_secret
+    from vergence.core.disk import write_whole
 
     def ask_to_end(*_: object) -> None:
         raise KeyboardInterrupt
@@ -121,7 +121,7 @@ def household(folder: Path, insecure: bool) -> Iterator[Household]:
     with folders.running(folder):
         before = signal.signal(signal.SIGTERM, ask_to_end)
         home = Household(folder, insecure)
-        write_secret(home.secret, secrets.token_bytes(32))
+        write_whole(home.secret, secrets.token_bytes(32), secret=True)
         try:
             yield home
         finally:

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from vergence.core.disk import write_whole
 from vergence.engines.sum_talks import Voice
 from vergence.errors import StateError
 
@@ -28,14 +29,6 @@ BOX = "box"
 """The file of an end's private box key."""
 NONCE = 12
 """Bytes of a box that are new for each."""
-
-
-def write_secret(path: Path, data: bytes) -> None:
-    """Write a file that nobody but its owner may read."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(data)
 
 
 def private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -49,7 +42,7 @@ def private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
 def make_node_key(private: Path, public: Path) -> None:
     """Make a node's ECDSA P-384 key pair."""
     key = ec.generate_private_key(ec.SECP384R1())
-    write_secret(private, private_bytes(key))
+    write_whole(private, private_bytes(key), secret=True)
     public.write_bytes(
         key.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -100,13 +93,10 @@ def make_certificates(folder: Path, host: str) -> None:
     )
     (folder / "ca.crt").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
     (folder / "server.pem").write_bytes(server.public_bytes(serialization.Encoding.PEM))
-    write_secret(
-        folder / "server.key",
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        ),
-    )  # fmt: skip
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    write_whole(folder / "server.key", private, secret=True)
 
 
 def _named(name: str) -> x509.Name:
@@ -199,7 +189,7 @@ def voice_of(
 def make_box_key(private: Path, public: Path) -> None:
     """Make the X25519 key pair with which an end opens boxes."""
     key = x25519.X25519PrivateKey.generate()
-    write_secret(private, key.private_bytes_raw())
+    write_whole(private, key.private_bytes_raw(), secret=True)
     public.write_bytes(key.public_key().public_bytes_raw())
 
 

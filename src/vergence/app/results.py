@@ -20,11 +20,12 @@ import tomli_w
 from safetensors.torch import load as load_arrays
 from safetensors.torch import save
 
+from vergence.core.disk import write_whole
 from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.task import Task
 from vergence.engines.conduct import UPLOAD
-from vergence.engines.store import Solving, saving, write_whole
+from vergence.engines.store import Solving, saving
 from vergence.metrics.fairness import fairness
 from vergence.metrics.intervals import interval
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vergence.core.disk import write_whole
 from vergence.core.state import digest
-from vergence.engines.store import EVENTS, TABLES, saving, write_whole
+from vergence.engines.store import EVENTS, TABLES, saving
 from vergence.errors import StateError
 
 NAME = "SHA256SUMS"

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from vergence.app.saved import Saved
+from vergence.core.disk import write_whole
 from vergence.core.site import Federation
 from vergence.core.wire import Message
-from vergence.engines.store import saving, write_whole
+from vergence.engines.store import saving
 from vergence.engines.turn import Order, Worker
 from vergence.metrics.labels import label_maps
 from vergence.tasks.gaze_map import GazeMap

@@ -21,7 +21,7 @@ from vergence.core.site import Batch, Federation
 from vergence.core.splitting import needs
 from vergence.core.stages import PULL, SMASHED, Cut, Piece, pieces, reading
 from vergence.core.stream import Stream
-from vergence.core.task import Model, Task
+from vergence.core.task import Model, Task, own_randomness
 
 WORD = 4
 """Bytes of a parameter as it travels."""
@@ -124,7 +124,7 @@ class Blank(Model):
     @classmethod
     def of(cls, network: Model) -> Blank:
         """Return another network's blank."""
-        with torch.random.fork_rng(devices=[]):
+        with own_randomness():
             return cls(network.build().to("meta"))
 
     def build(self) -> nn.Module:

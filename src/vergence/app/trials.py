@@ -17,9 +17,10 @@ from vergence.app import results, stamp
 from vergence.app.config import Experiment, Table, build_method
 from vergence.app.run import Loaded
 from vergence.app.space import Point
+from vergence.core.disk import write_whole
 from vergence.core.site import Dataset, Federation, Splits
 from vergence.engines.conduct import Tick, conduct
-from vergence.engines.store import Folder, saving, write_whole
+from vergence.engines.store import Folder, saving
 from vergence.errors import DataError, PartialRun, StateError
 
 FIRST, LAST = ("method", "trial", "seed"), ("score", "headline", "seconds", "status")

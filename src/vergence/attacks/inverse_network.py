@@ -27,6 +27,7 @@ from torch.nn import functional
 from vergence.attacks.training import learn
 from vergence.attacks.view import Imitate, Prior, View
 from vergence.core.ranges import check_ranges
+from vergence.core.task import own_randomness
 from vergence.errors import ConfigError
 
 EDGE = 1e-3
@@ -64,7 +65,7 @@ class Inverse:
         """
         as_is: Imitate = defence or (lambda given, _: given)
         generator = torch.Generator().manual_seed(self.seed)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with own_randomness(), torch.no_grad():
             torch.manual_seed(self.seed)
             network = InverseNet(as_is(smashed, generator), images, self.width, self.rank)
 

@@ -18,6 +18,7 @@ from scipy.stats import beta
 from torch import Tensor, nn
 
 from vergence.attacks.training import learn
+from vergence.core.task import own_randomness
 from vergence.errors import ConfigError
 from vergence.metrics.angles import angular_error_deg
 
@@ -162,7 +163,7 @@ class Recogniser:
     def __init__(self, gallery: Tensor, people: Tensor, epochs: int = 15, seed: int = 0) -> None:
         """Learn from images `[samples, 1, height, width]` whose owners are `people`, int64."""
         self.known, classes = people.unique(return_inverse=True)
-        with torch.random.fork_rng(devices=[]):
+        with own_randomness():
             torch.manual_seed(seed)
             self.network = nn.Sequential(
                 nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True),

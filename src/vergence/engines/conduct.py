@@ -90,10 +90,8 @@ def conduct(
     stacks = solving.solver == "stacked"
     wire = Compression() if method.pooled else plan.wire  # nothing travels in a data centre
     private = None if hire else private_solver(method, task, trained_on, plan, folder.state)
-    worker = Worker(
-        method, task, trained_on, federation, stream, plan.precision, stacks, device, wire,
-        plan.pruning, plan.privacy, private,
-    )  # fmt: skip
+    worker = Worker(method, task, trained_on, federation, stream, plan.precision, stacks, device,
+                    wire, plan.pruning, plan.privacy, private)  # fmt: skip
     shelf = Shelf(folder.state, task.seed, worker.records)
     desk, most = Desk(worker, shelf, sums), 1 if on_gpu else len(federation.clients)
     if hire is None:

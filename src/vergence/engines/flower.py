@@ -122,7 +122,7 @@ class GridLine:
             if number is None:
                 raise Gone
             self.waiting[number] = future
-        threading.Thread(target=self._collect, args=(number, future), daemon=True).start()
+        threading.Thread(target=self._collect, args=(number,), daemon=True).start()
         end = time.monotonic() + seconds
         try:
             while (left := end - time.monotonic()) > 0:
@@ -149,18 +149,19 @@ class GridLine:
             raise Gone
         raise Lost(f"Flower's error {reply.error.code}: {str(reply.error.reason)[:120]}")
 
-    def _collect(self, number: str, future: Future[Any]) -> None:
+    def _collect(self, number: str) -> None:
         """Wait for one answer; a link that does not answer is asked again.
 
-        Each in a thread of its own: for an answer whose parts never come Flower waits for hours.
+        Each in a thread of its own: for an answer whose parts never come Flower waits minutes.
         """
-        while number in self.waiting and not self.over.wait(
-            self.poll * (1 + len(self.waiting) // 5)
-        ):
+        while number in self.waiting:
+            if self.over.wait(self.poll * (1 + len(self.waiting) // 5)):
+                return
             with suppress(Exception):
-                for reply in self.grid.pull_messages([number]):
-                    future.set_result(reply)
-                    return
+                for reply in self.grid.pull_messages([number]):  # a link may hand out others' too
+                    future = self.waiting.pop(reply.metadata.reply_to_message_id, None)
+                    if future is not None:
+                        future.set_result(reply)
 
     def close(self) -> None:
         """Stop collecting."""

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, MutableMapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from vergence.core.disk import write_whole
 from vergence.core.state import pack, unpack, unpack_file
 from vergence.core.wire import Message
 from vergence.engines.manifest import fits
-from vergence.engines.store import part_of, write_whole
 from vergence.engines.sum_talks import Answered, Asked, Voice
 from vergence.engines.sums import Sums, about_of, request_of
 from vergence.errors import StateError
@@ -50,9 +49,8 @@ class Giving:
         """Keep what is given to a sum, the reply to a message; an attempt under way is over."""
         self.attempt.unlink(missing_ok=True)
         tensor = torch.from_numpy(words.view("<i8"))
-        write_secret(
-            self.row, pack(Row(stamp, request_of(message), about_of(form, message), tensor))
-        )
+        row = Row(stamp, request_of(message), about_of(form, message), tensor)
+        write_whole(self.row, pack(row), secret=True)
 
     def answer(self, stamp: str, attempt: int, threshold: int, message: Asked) -> bytes:
         """Answer a message of an attempt at a sum of a turn's replies, once.
@@ -73,7 +71,7 @@ class Giving:
         answer: Answered = client.answer(message)
         kept = pending(client)
         if kept.step < len(STEPS):
-            write_secret(self.attempt, pack(kept))
+            write_whole(self.attempt, pack(kept), secret=True)
         else:
             self.attempt.unlink(missing_ok=True)
         return pack(answer)
@@ -124,12 +122,3 @@ class OnDisk(MutableMapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._all())
-
-
-def write_secret(path: Path, data: bytes) -> None:
-    """Write a file that nobody but its owner may read, whole or not at all."""
-    part = part_of(path)
-    with suppress(FileExistsError):
-        part.touch(0o600, exist_ok=False)
-    part.chmod(0o600)
-    write_whole(path, data)

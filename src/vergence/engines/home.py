@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vergence.core.disk import write_whole
 from vergence.core.state import UNREADABLE, digest, plain, quick_digest, unpack
 from vergence.core.wire import Sum, encode
 from vergence.engines.desk import Desk
@@ -31,7 +32,7 @@ from vergence.engines.errand import (
 )
 from vergence.engines.giving import Giving
 from vergence.engines.job import Call, Job
-from vergence.engines.store import Unsaved, saving, write_whole
+from vergence.engines.store import Unsaved, saving
 from vergence.engines.sum_talks import Voice
 from vergence.engines.sums import WORDS, row_of
 from vergence.engines.turn import Order

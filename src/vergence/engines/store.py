@@ -11,13 +11,13 @@ import csv
 import errno
 import io
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vergence.core.disk import part_of, settle, write_whole
 from vergence.core.state import Packed, digest, quick_digest, unpack
 from vergence.engines.journal import Filed, Journal, Mark, read_journal
 from vergence.engines.manifest import MEND, alike, fits, wrong
@@ -336,38 +336,6 @@ def read_whole(path: Path, file: str, sha: str, by: Callable[[bytes], str] = dig
             f"the checkpoint says {sha[:12]}..."
         )
     return data
-
-
-def part_of(path: Path) -> Path:
-    """Return where a file is written before it takes its name."""
-    return path.with_name(path.name + ".part")
-
-
-def write_whole(path: Path, *chunks: bytes | memoryview, lasting: bool = False) -> None:
-    """Write a file so that it is there whole or not at all; if `lasting`, also without power."""
-    part = part_of(path)
-    try:
-        with part.open("r+b" if part.exists() else "wb") as file:
-            file.writelines(chunks)
-            file.truncate()
-            if lasting:
-                file.flush()
-                os.fsync(file.fileno())
-        part.replace(path)
-        if lasting:
-            settle(path.parent)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def settle(path: Path) -> None:
-    """Wait until what was written to a file, or the names in a folder, would outlast a blackout."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 class Unsaved(PartialRun):

