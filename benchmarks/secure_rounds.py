@@ -11,6 +11,7 @@ import platform
 import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,21 +20,32 @@ from vergence.core.method import Method
 from vergence.engines import sum_talks
 from vergence.engines.conduct import Plan, conduct
 from vergence.engines.store import Folder
+from vergence.methods.fedadam import FedAdam
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
-from vergence.privacy.policy import Privacy, Secrecy
+from vergence.privacy.policy import Privacy, Secrecy, User
 
-PADS, SHARES = Secrecy(), Secrecy("additive")
-FOUR = Secrecy("additive", aggregators=("one", "two", "three", "four"))
-ROWS: list[tuple[str, type[Method], str, Secrecy | None]] = [
-    ("FedAvg, simulated", FedAvg, "simulator", None),
+OPEN, PADS, SHARES = (
+    Privacy(),
+    Privacy(aggregation=Secrecy()),
+    Privacy(aggregation=Secrecy("additive")),
+)
+FOUR = Privacy(aggregation=Secrecy("additive", aggregators=("one", "two", "three", "four")))
+USER = User(clip=1.0, epsilon=8.0)
+HIDDEN = [replace(policy, user=USER) for policy in (OPEN, PADS, SHARES)]
+ROWS: list[tuple[str, type[Method], str, Privacy]] = [
+    ("FedAvg, simulated", FedAvg, "simulator", OPEN),
     ("FedAvg, simulated", FedAvg, "simulator", PADS),
-    ("FedAvg, through bytes", FedAvg, "bytes", None),
+    ("FedAvg, through bytes", FedAvg, "bytes", OPEN),
     ("FedAvg, through bytes: pads", FedAvg, "bytes", PADS),
     ("FedAvg, through bytes: shares, 2 aggregators", FedAvg, "bytes", SHARES),
     ("FedAvg, through bytes: shares, 4 aggregators", FedAvg, "bytes", FOUR),
-    ("FedCPF, through bytes", FedCPF, "bytes", None),
+    ("FedCPF, through bytes", FedCPF, "bytes", OPEN),
     ("FedCPF, through bytes: shares with a threshold, 2 aggregators", FedCPF, "bytes", SHARES),
+    ("FedAdam, through bytes", FedAdam, "bytes", OPEN),
+    ("FedAdam, through bytes: privacy.user, noise by the server", FedAdam, "bytes", HIDDEN[0]),
+    ("FedAdam, through bytes: privacy.user, noise by clients, pads", FedAdam, "bytes", HIDDEN[1]),
+    ("FedAdam, through bytes: the same, shares, 2 aggregators", FedAdam, "bytes", HIDDEN[2]),
 ]
 
 
@@ -48,7 +60,7 @@ class Counted:
         return message  # what is packed again would be timed twice
 
 
-def one(kind: type[Method], engine: str, policy: Secrecy | None, rounds: int, people: int):
+def one(kind: type[Method], engine: str, privacy: Privacy, rounds: int, people: int):
     """Return the CPU seconds of the fastest round, and the state's parameters."""
     workload = workloads.find("gaze15")
     job = workload.job("gaze15", rounds)
@@ -56,7 +68,7 @@ def one(kind: type[Method], engine: str, policy: Secrecy | None, rounds: int, pe
     few = federation.only(federation.clients[:people])
     method, task = kind(local=workloads.local(job)), workloads.task("lenet", workload.loss)
     plan = Plan(rounds=rounds, engine=engine, workers=1, solver="sequential", evaluate_every=0,
-                privacy=Privacy(aggregation=policy))  # fmt: skip
+                privacy=privacy)  # fmt: skip
     ticks = []
     with tempfile.TemporaryDirectory() as place:
         folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
@@ -74,25 +86,25 @@ def main() -> None:
     print("| round | CPU s | added | up / float32 |")
     print("|---|---|---|---|")
     plain: dict[tuple[type[Method], str], float] = {}
-    for name, kind, engine, policy in ROWS:
-        seconds, n = one(kind, engine, policy, given.rounds, given.people)
-        added, up = "", ""
-        if policy is None:
+    for name, kind, engine, privacy in ROWS:
+        seconds, n = one(kind, engine, privacy, given.rounds, given.people)
+        added, up, secure = "", "", privacy.aggregation is not None
+        if privacy == OPEN:
             plain[kind, engine] = seconds
         else:
             added = f"{100 * (seconds / plain[kind, engine] - 1):.1f} %"
-        if policy is not None and engine == "bytes":
-            up = f"{sent(kind, policy, given.people) / (4 * n):.3f}"
-        words = name + (", as words" if policy and engine == "simulator" else "")
+        if secure and engine == "bytes":
+            up = f"{sent(kind, privacy, given.people) / (4 * n):.3f}"
+        words = name + (", as words" if secure and engine == "simulator" else "")
         print(f"| {words} | {seconds:.2f} | {added} | {up} |", flush=True)
 
 
-def sent(kind: type[Method], policy: Secrecy, people: int) -> int:
+def sent(kind: type[Method], privacy: Privacy, people: int) -> int:
     """Return the most bytes that a client sends in the sum of a round."""
     counted, honest = Counted(), sum_talks.thawed
     sum_talks.thawed = counted
     try:
-        one(kind, "bytes", policy, 1, people)
+        one(kind, "bytes", privacy, 1, people)
     finally:
         sum_talks.thawed = honest
     return max(count for name, count in counted.bytes.items() if name.startswith("c0"))

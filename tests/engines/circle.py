@@ -17,11 +17,11 @@ from vergence.engines.remote import Lost, absent, hired
 from vergence.engines.shelf import Shelf
 from vergence.engines.store import Folder
 from vergence.engines.sum_talks import Voice
-from vergence.engines.sums import Sums
+from vergence.engines.sums import sums_for
 from vergence.engines.turn import Worker
 from vergence.errors import StateError
 from vergence.models.linear import Linear
-from vergence.privacy.policy import Privacy, Secrecy
+from vergence.privacy.policy import Privacy, Secrecy, User
 from vergence.tasks.toy import Toy
 
 PADS = Privacy(aggregation=Secrecy())
@@ -36,13 +36,14 @@ class Circle:
 
     def __init__(
         self, method: Any, folder: Path, people: int = 5, policy: Secrecy | None = None,
-        inputs: int = 4,
+        inputs: int = 4, user: User | None = None,
     ) -> None:  # fmt: skip
         self.method, self.folder, self.task = method, folder, Toy(Linear(inputs))
         self.federation = People(people=people, inputs=inputs).load()
         self.workers: dict[str, Worker] = {}
         self.names = tuple(self.federation.clients)
-        self.sums = Sums(policy or Secrecy(), people)
+        self.privacy = Privacy(aggregation=policy or Secrecy(), user=user)
+        self.sums = sums_for(Plan(privacy=self.privacy), method, people)
         self.asked: list[tuple[str, Errand, bytes]] = []
         self.gone: Callable[[str, int, int], bool] = lambda *_: False
 
@@ -56,7 +57,9 @@ class Circle:
     def home(self, client: str) -> Home:
         if client not in self.workers:
             own = self.federation.only((client,))
-            self.workers[client] = Worker(self.method, self.task, own, own, Stream("run", 0))
+            self.workers[client] = Worker(
+                self.method, self.task, own, own, Stream("run", 0), privacy=self.privacy
+            )
         worker, folder = self.workers[client], self.place(client)
         folder.mkdir(parents=True, exist_ok=True)
         desk = Desk(worker, Shelf(folder, 0, worker.records), self.sums)
@@ -80,7 +83,7 @@ class Circle:
         folder = Folder(self.folder / "server", STAMP, elsewhere=True)
         folder.open()
         plan = {"rounds": 3, "evaluate_every": 0, "solver": "sequential",
-                "privacy": Privacy(aggregation=self.sums.policy), **plan}  # fmt: skip
+                "privacy": self.privacy, **plan}  # fmt: skip
         counts = {client: len(s.train) for client, s in self.federation.people.items()}
         hire = hired(self, voice=self.voice())
         return conduct(self.method, self.task, absent("toy", counts), Plan(**plan),

@@ -17,11 +17,12 @@ from vergence.data.toy import Toy as People
 from vergence.engines import workers
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
-from vergence.engines.sums import Sums, row_of, sums_for, worded
+from vergence.engines.sums import Sums, row_of, sums_for
 from vergence.engines.turn import Worker
 from vergence.errors import ConfigError
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
+from vergence.privacy.keyed import Secret
 from vergence.privacy.policy import Privacy, Secrecy
 
 PADS, SHARES = Privacy(aggregation=Secrecy()), Privacy(aggregation=Secrecy("additive"))
@@ -109,7 +110,7 @@ def test_what_the_server_learns_is_the_quantised_sum_and_nothing_of_fewer_than_t
     form = sums.form(method, "train", {"model": sealed[0].trees["model"].total})
     whole = Sum()
     for one in sealed:
-        whole.add(worded(form, one))
+        whole.add(sums.given(form, one, Secret.new))
     got, plain = sums.learned(form, whole), add_up(sealed, {})
     step = form.trees["model"].step
     steps = np.sum([np.rint(one.trees["model"].total.flat.double().numpy() / step)
@@ -254,7 +255,8 @@ def test_rows_of_words_wrap_around_like_the_ring():
     form = sums.form(FedAvg(), "train", {"model": like})
     whole = Sum()
     for scale in (1.0, 2.0, -4.0):
-        whole.add(worded(form, seal(reply(1.0, {"loss": 1.0}, model=like * scale), 0)))
+        sealed = seal(reply(1.0, {"loss": 1.0}, model=like * scale), 0)
+        whole.add(sums.given(form, sealed, Secret.new))
     got = sums.learned(form, whole)
     assert got.totals["model"].flat.tolist() == [1.5, -2.0, 0.0]
     assert row_of(whole.totals["words"]).dtype == np.uint64

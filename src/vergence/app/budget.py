@@ -38,13 +38,16 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
         spent = seen.epsilon(user.delta)
         if not seen.sums:
             return ["people: nothing of them is sent but metrics, which are left out"]
+        shares, most = seen.level.shares, max(seen.expected, 1)
+        noise = seen.noise * user.clip * (max(most / shares, 1) ** 0.5 if shares > 1 else 1)
+        least = "at least " if shares > 1 else ""
         told.append(
             f"people: every update is cut to {user.clip:g} and counts once, without metrics or "
-            "weights; the sum of each round gets noise of "
-            f"{seen.noise:.4g} x {user.clip:g} ({drawn}, mean over {seen.expected:g}: "
-            f"{seen.noise * user.clip / max(seen.expected, 1):.3g} in every entry); after "
-            f"{plan.rounds} rounds epsilon {spent:.3g} at delta {user.delta:g} per person, seed "
-            "and method, against whoever sees the models, not against the server"
+            f"weights; the sum of each round gets noise of {least}{seen.noise:.4g} x {user.clip:g} "
+            f"({drawn}, mean over {seen.expected:g}: {noise / most:.3g} in every entry); after "
+            f"{plan.rounds} rounds epsilon "
+            f"{spent:.3g} at delta {user.delta:g} per person, seed and method, against "
+            f"{against(shares)}"
         )
     if solver is not None:
         lessons = rehearsed(method, task, federation, plan.rounds)
@@ -61,15 +64,26 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
     return [*told, BESIDE] if told else []
 
 
+def against(shares: int) -> str:
+    """Say from whom people are hidden, by noise in so many shares."""
+    if shares == 1:
+        return "whoever sees the models, not against the server, which sees sums without noise"
+    return (
+        f"whoever sees the models, and the server while at least {shares} people in every sum "
+        "keep their part of the noise to themselves"
+    )
+
+
 def spent(plan: Plan, state: Path) -> dict[str, Any] | None:
     """Return the block `privacy` of results.json from the books of a run's folder of states."""
     user, solver, found = plan.privacy.user, plan.privacy.solver, {}
+    secure = plan.privacy.aggregation
     if user is not None:
         books = [Book(state / FOLDER / sums_of(seed)) for seed in plan.seeds]
         entries = [e._replace(draw=f"{n} {e.draw}") for n, b in enumerate(books) for e in b.entries]
         found["person"] = {
             "neighbours": PERSON,
-            "against": "whoever sees the models; the server sees every sum before its noise",
+            "against": against(1 if secure is None else secure.min_contributors),
             "clip": user.clip,
             "delta": user.delta,
             "allowed": user.epsilon,

@@ -14,7 +14,7 @@ from vergence.app.deploy_keys import BOX, Box, known_keys, voice_of
 from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.engines.home import Home
-from vergence.engines.sums import Sums
+from vergence.engines.sums import Sums, sums_for
 from vergence.errors import DataError, StateError, VergenceError
 
 
@@ -66,11 +66,12 @@ class Answering(End):
             channel="closed", voice=voice,
         )  # fmt: skip
 
-    @property
-    def sums(self) -> Sums | None:
-        """How this client's replies are summed, among those whose keys it has."""
-        policy = self.experiment.plan.privacy.aggregation
-        return None if policy is None else Sums(policy, len(known_keys(self.folder)))
+    def sums(self, method: Method) -> Sums | None:
+        """Return how this client's replies are summed, among those whose keys it has."""
+        plan = self.experiment.plan
+        if plan.privacy.aggregation is None:
+            return None
+        return sums_for(plan, method, len(known_keys(self.folder)))
 
     def not_for_the_server(self, method: Method) -> Sequence[str]:
         """Return the verbs that show data, where there is a main server for them."""

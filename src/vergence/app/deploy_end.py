@@ -14,6 +14,7 @@ import torch
 from vergence.app.config import Experiment, load
 from vergence.app.deploy_folder import EXPERIMENT, ClientSide, facts, tell
 from vergence.app.deploy_keys import signer
+from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.stream import Stream
 from vergence.engines.conduct import device_for
@@ -120,9 +121,8 @@ class End:
             wire=plan.wire, pruning=plan.pruning, privacy=plan.privacy,
             private=private_solver(method, task, federation, plan, state),
         )  # fmt: skip
-        return Desk(worker, Shelf(state, seed, worker.records, lasting=True), self.sums)
+        return Desk(worker, Shelf(state, seed, worker.records, lasting=True), self.sums(method))
 
-    @property
-    def sums(self) -> Sums | None:
-        """How this end's replies are summed; None where it gives none, or as they are."""
+    def sums(self, method: Method) -> Sums | None:
+        """Return how this end's replies are summed; None where it gives none, or as they are."""
         return None

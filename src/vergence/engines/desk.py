@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from vergence.core.mask import Mask
 from vergence.core.params import Params
@@ -13,10 +14,12 @@ from vergence.engines.job import Call, Job, Receipt, Result
 from vergence.engines.journal import Filed
 from vergence.engines.session import Session
 from vergence.engines.shelf import Kept, Shelf
-from vergence.engines.sums import Sums, hushed, worded
+from vergence.engines.sums import Sums, hushed
 from vergence.engines.turn import Done, Order, Worker
+from vergence.privacy.book import FOLDER, secret_in
 from vergence.privacy.form import Form
 from vergence.privacy.guards import fault
+from vergence.privacy.keyed import Secret
 from vergence.privacy.ring import RangeFault
 
 
@@ -120,6 +123,9 @@ class Desk:
             sent = {**method.offer(method.server(self.worker.task), ""), **sent}
         return self.sums.form(method, message.verb, sent)
 
+    def _secret(self, client: str) -> Secret:
+        return secret_in(self.shelf.folder / FOLDER).child("share", self.shelf.seed, client)
+
     def settle(
         self, call: Call, job: Job, before: Kept, done: Done
     ) -> tuple[Receipt, Sealed | None]:
@@ -132,9 +138,9 @@ class Desk:
         status, row = "ok", sealed
         reason = fault(sealed, call.message.round, {**job.held, **call.message.trees}, exposed)
         after, packed = before, None
-        if reason is None and form is not None:
+        if reason is None and form is not None and self.sums is not None:
             try:
-                row = worded(form, sealed)
+                row = self.sums.given(form, sealed, partial(self._secret, call.client))
             except RangeFault as why:
                 reason = str(why)
         if reason is None:

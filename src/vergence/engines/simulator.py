@@ -139,13 +139,16 @@ class Simulator:
             assert self.sums is not None
             learned = self.sums.learned(form, whole)
             self._tell({name: [mean] * learned.count for name, mean in learned.metrics.items()})
-            return learned
+            return self._veiled(learned, messages) if learned.count else learned
         self._tell(told)
         if judged is not None:
             return judged.aggregate
         if request.reveal == "each":
             return came
         shown = whole.aggregate(self._shapes(messages, server, exposed), told)
+        return self._veiled(shown, messages)
+
+    def _veiled(self, shown: Aggregate, messages: Mapping[str, Message]) -> Aggregate:
         if self.veil is None:
             return shown
         return self.veil.over(shown, self.phase, self.jobs, len(messages))

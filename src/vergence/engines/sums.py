@@ -8,7 +8,7 @@ else a protocol adds them (`sum_talks.py`). Both give the same bits, in whatever
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,17 +18,20 @@ import torch
 from vergence.core.conversation import Request
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Layout, Params
-from vergence.core.state import pack
+from vergence.core.state import digest, pack
 from vergence.core.wire import Aggregate, Message, Sealed, SealedTree, Sum
 from vergence.engines.job import Receipt
 from vergence.engines.plan import Plan
+from vergence.engines.veil import forecast
 from vergence.errors import ConfigError
 from vergence.privacy.form import Form, Ranges
+from vergence.privacy.keyed import Secret
 from vergence.privacy.pairwise_messages import Pairwise
 from vergence.privacy.policy import Secrecy
-from vergence.privacy.ring import Words, withheld
+from vergence.privacy.ring import Packing, Words, withheld
 from vergence.privacy.shared_messages import Shared
 from vergence.privacy.threshold_gate import MOST_BITS
+from vergence.privacy.user_level import UserLevel
 
 WORDS = "words"
 """The tree that a reply becomes."""
@@ -38,10 +41,21 @@ SERVER = "server"
 
 @dataclass(frozen=True)
 class Sums:
-    """How a run's replies are summed; `people` are all who may ever be in a sum."""
+    """How a run's replies are summed; `people` are all who may ever be in a sum.
+
+    With a `level` every reply is bounded, and its client adds a share of the noise to its row.
+    """
 
     policy: Secrecy
     people: int
+    level: UserLevel | None = None
+
+    def __post_init__(self) -> None:
+        if self.level is not None and Packing(self.level.reach, self.people).step > self.level.step:
+            raise ConfigError(
+                f"privacy.user: {self.people} people and noise {self.level.noise:g} leave too few "
+                f"of 64 bits for a grid of {self.level.bits}; take a smaller privacy.user.bits"
+            )
 
     def form(self, method: Method, verb: str, *sent: Mapping[str, Params]) -> Form | None:
         """Return how replies to a verb become words; None where single replies are shown.
@@ -54,6 +68,8 @@ class Sums:
         exposed = method.exposure[verb]
         if exposed.reveal == "each":
             return None
+        if self.level is not None:  # everybody counts once, and metrics have no noise
+            exposed = replace(exposed, weight="number", metrics=())
         known = {name: tree for trees in sent for name, tree in trees.items()}
         like = {name: known[name] for name in exposed.trees if name in known}
         if missing := [name for name in exposed.trees if name not in known]:
@@ -61,9 +77,7 @@ class Sums:
                 f"{type(method).__name__} sends '{missing[0]}', of which nobody knows beforehand "
                 "how many numbers it holds; leave out privacy.aggregation"
             )
-        weight = self._heaviest(method, exposed)
-        ranges = Ranges(self.people, self.policy.range * weight, weight, self.policy.metric)
-        return Form(exposed, like, ranges)
+        return Form(exposed, like, self._ranges(method, exposed))
 
     def asked(
         self, method: Method, request: Request, messages: Mapping[str, Message], server: Any
@@ -84,10 +98,30 @@ class Sums:
         trees = sent[0].trees if sent else {}
         return self.form(method, request.verb, method.offer(server, ""), request.like, trees)
 
-    def _heaviest(self, method: Method, exposed: Exposed) -> float:
-        """Return the largest weight; masks count 0 or 1 where a method weighs people equally."""
+    def _ranges(self, method: Method, exposed: Exposed) -> Ranges:
+        """Return the largest numbers; masks count 0 or 1 where a method weighs people equally."""
+        if self.level is not None:
+            return Ranges(self.people, self.level.reach)
         alike = getattr(method, "weights", "equal") == "equal"
-        return 1.0 if exposed.weight == "mask" and alike else self.policy.weight
+        weight = 1.0 if exposed.weight == "mask" and alike else self.policy.weight
+        return Ranges(self.people, self.policy.range * weight, weight, self.policy.metric)
+
+    def given(self, form: Form, sealed: Sealed, secret: Callable[[], Secret]) -> Sealed:
+        """Return what a client gives to a sum: a row of words, with its share of the noise.
+
+        The same reply gets the same noise from a `secret` of the client's, and no other does.
+
+        Raises:
+            RangeFault: a number is too large for a word.
+        """
+        words = form.row(sealed)
+        if self.level is not None:
+            own = secret().child(sealed.round, digest(words.tobytes()))
+            for name, packing in form.trees.items():
+                part = words[form.slices[name]]
+                noise = self.level.share(len(part), own.child(name)).view(np.uint64)
+                part += noise * np.uint64(round(self.level.step / packing.step))
+        return carrying(words, sealed.round)
 
     def terms(
         self, form: Form, message: Message, run: str, attempt: int, asked: int
@@ -161,15 +195,6 @@ def left_out(receipt: Receipt, why: str) -> Receipt:
     return replace(receipt, status=why, up={}, filed=None)
 
 
-def worded(form: Form, sealed: Sealed) -> Sealed:
-    """Return a reply as a row of words, and nothing beside it.
-
-    Raises:
-        RangeFault: a number is too large for a word.
-    """
-    return carrying(form.row(sealed), sealed.round)
-
-
 def carrying(words: Words, round: int = 0) -> Sealed:
     """Return words as what crews carry and add up: 64-bit whole numbers, which wrap around."""
     layout = Layout((WORDS,), ((len(words),),))
@@ -203,9 +228,6 @@ def check(plan: Plan, method: Method) -> None:
     cohort = plan.presence.cohort
     reasons: Sequence[tuple[Any, str]] = (
         (plan.privacy.robust, "a robust rule looks at single replies; leave out privacy.robust"),
-        (plan.privacy.user,
-         "the noise of privacy.user is drawn by the server, which would see the sum without it; "
-         "leave out one of them"),
         (plan.poison, "whoever poisons updates looks at single replies; leave out poison"),
         (plan.delivery.asynchronous,
          f"by '{plan.delivery.name}' replies arrive one by one, and each would be a sum of its "
@@ -218,7 +240,7 @@ def check(plan: Plan, method: Method) -> None:
          f"presence.cohort = {cohort} is fewer than the {least} people a sum needs"),
         (method.pooled, f"{name} collects everybody's data, and nothing is summed"),
         (each, f"the server of {name} looks at every single reply to '{each[0] if each else ''}'"),
-        (masked and policy.name == "pairwise",
+        (masked and policy.name == "pairwise" and plan.privacy.user is None,
          f"replies of {name} differ in which entries they share, and under pads the server would "
          "see entries that one person shares; use privacy.aggregation = { name = \"additive\" }"),
     )  # fmt: skip
@@ -244,6 +266,8 @@ def sums_for(plan: Plan, method: Method, people: int) -> Sums | None:
             f"privacy.aggregation: {min(most, people)} people are asked at once, and a sum is of "
             f"at least {policy.min_contributors}; ask more"
         )
+    if (user := plan.privacy.user) is not None:
+        return Sums(policy, people, forecast(user, plan, method, people).level)
     masked = any(e.trees and e.weight != "number" for e in method.exposure.values())
     if masked and people >= 1 << MOST_BITS:
         raise ConfigError(

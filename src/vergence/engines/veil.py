@@ -16,6 +16,7 @@ from vergence.errors import ConfigError, StateError
 from vergence.privacy.accounting import Charge, Ledger
 from vergence.privacy.book import FOLDER, Book, Entry, secret_in
 from vergence.privacy.policy import User, refuse
+from vergence.privacy.user_level import UserLevel
 
 TAIL = 6.0
 """So many standard deviations above its mean may a drawn cohort be."""
@@ -26,18 +27,24 @@ class Forecast:
     """What a method's run will do, known before it begins.
 
     Attributes:
-        noise: standard deviation of the noise on a sum, as a multiple of the clip bound.
+        level: what bounds a person, and the noise on a sum; in shares of the clients' where sums
+            are secure: it is all there in the smallest sum that is opened.
         rate: chance of a person to be drawn in a round, 1 where nothing may be claimed for it.
         expected: people in a sum, on average.
         sums: how many are shown in a round.
         rounds: of the run.
     """
 
-    noise: float
+    level: UserLevel
     rate: float
     expected: float
     sums: int
     rounds: int
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise on a sum, as a multiple of the clip bound."""
+        return self.level.noise
 
     def epsilon(self, delta: float) -> float:
         """Return what the whole run spends."""
@@ -51,7 +58,8 @@ def forecast(user: User, plan: Plan, method: Method, people: int) -> Forecast:
     """Return what a run will do.
 
     Where a share of the people is asked and nobody is ever away, each is drawn by chance from the
-    run's secret. Where people come and go as they like nothing is claimed for the draw.
+    run's secret. Where people come and go as they like nothing is claimed for the draw, nor where
+    sums are secure: the server, from whom they hide people too, knows who is drawn.
 
     Raises:
         ConfigError: this method, or this plan, cannot be protected so; says why.
@@ -76,13 +84,16 @@ def forecast(user: User, plan: Plan, method: Method, people: int) -> Forecast:
         )
     share = presence.cohort if isinstance(presence.cohort, float) else presence.cohort / people
     steady = not (presence.trace or presence.rhythm or presence.gone)
-    rate = min(share, 1.0) if steady else 1.0
+    secure = plan.privacy.aggregation
+    rate = min(share, 1.0) if steady and secure is None else 1.0
     expected = min(share, 1.0) * people
     sums = sum(1 for exposed in method.exposure.values() if exposed.trees)
     noise = math.sqrt(sums) * user.multiplier(rate, plan.rounds)
-    found = Forecast(noise, rate, expected, sums, plan.rounds)
+    level = user.level(noise, 1 if secure is None else secure.min_contributors)
+    found = Forecast(level, rate, expected, sums, plan.rounds)
     most = math.ceil(expected + (TAIL * math.sqrt(expected) if rate < 1 else 0))
-    user.level(noise).fits(min(most, people))
+    level.fits(min(most, people) if secure is None else 1)
+    level.check_shares()
     if user.epsilon is not None and (spent := found.epsilon(user.delta)) > user.epsilon:
         raise ConfigError(
             f"privacy.user: {plan.rounds} rounds with noise {noise:g} spend epsilon {spent:.3g}, "
@@ -133,7 +144,9 @@ class Veil:
             return replace(whole, count=round(expected), metrics={})
         mark = f"{phase}.{number}.{_digest(whole)}"  # another sum must not get the same noise
         self._spend(Entry(phase, mark, self.forecast.noise, rate, 1))
-        level = self.user.level(self.forecast.noise)
+        level = self.forecast.level
+        if level.shares > 1:  # clients have added it
+            return level.divided(whole.totals, expected)
         return level.noised(whole, expected, self.secret.child("sum", mark))
 
     def _spend(self, entry: Entry) -> None:

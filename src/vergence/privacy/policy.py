@@ -102,9 +102,9 @@ class User(Budget):
     where = "privacy.user"
     bits: Annotated[int, Interval(ge=4, le=40)] = 16
 
-    def level(self, noise: float = 0.0) -> UserLevel:
+    def level(self, noise: float = 0.0, shares: int = 1) -> UserLevel:
         """Return what bounds and hides a person."""
-        return UserLevel(self.clip, noise, self.bits)
+        return UserLevel(self.clip, noise, self.bits, shares)
 
 
 @dataclass(frozen=True)

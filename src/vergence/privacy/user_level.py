@@ -32,6 +32,8 @@ from vergence.errors import ConfigError
 from vergence.privacy.discrete_gaussian import Integers, discrete_gaussian
 from vergence.privacy.keyed import Secret
 
+SAME = 1e-12
+"""Log ratio of chances up to which two distributions are the same for any purpose."""
 WHOLE = {torch.float32: 2**24, torch.float64: 2**53}
 """Up to here every integer is a number of this type, and so is every sum."""
 
@@ -61,6 +63,11 @@ class UserLevel:
     def step(self) -> float:
         """Width of the grid: a power of two, so that multiples of it are exact."""
         return 2.0 ** (math.ceil(math.log2(self.clip)) - self.bits)
+
+    @property
+    def reach(self) -> float:
+        """Size that an entry with its noise never reaches: 16 standard deviations further out."""
+        return self.clip * (1 + 16 * self.noise)
 
     @property
     def variance(self) -> Fraction:
@@ -102,6 +109,18 @@ class UserLevel:
         The sum of `shares` of them is, for one entry, within `gap` of the discrete Gaussian.
         """
         return discrete_gaussian(self.variance / self.shares, count, secret.draws())
+
+    def check_shares(self) -> None:
+        """Check that shares of the noise add up to noise of the same distribution.
+
+        Raises:
+            ConfigError: the grid is too wide for that.
+        """
+        if (apart := gap(self.variance / self.shares, self.shares)) > SAME:
+            raise ConfigError(
+                f"noise in {self.shares} shares on a grid of {self.bits} bits is not the noise it "
+                f"should be (log ratio up to {apart:.2g}); take a larger privacy.user.bits"
+            )
 
     def noised(self, whole: Aggregate, expected: float, secret: Secret) -> Aggregate:
         """Return a sum of bounded replies with noise, as the mean over `expected` people.
