@@ -11,10 +11,10 @@ TABLE = {
 }  # fmt: skip
 
 
-def told(method, aggregation):
+def told(method, aggregation, table=TABLE):
     console = Console(width=400, record=True, quiet=False)
     with console.capture() as found:
-        explain(check({**TABLE, "methods": [method], "privacy": {"aggregation": aggregation}}),
+        explain(check({**table, "methods": [method], "privacy": {"aggregation": aggregation}}),
                 console)  # fmt: skip
     return found.get()
 
@@ -44,3 +44,11 @@ def test_shares_say_that_few_contributors_stay_hidden_and_that_nobody_deploys_th
     ):  # fmt: skip
         assert words in said
     assert "which entries each person shares" not in said
+
+
+def test_split_learning_says_what_no_sum_hides():
+    table = {"task": {"name": "gaze_angle"}, "model": {"name": "small_eye"},
+             "federation": {"name": "eye_synthetic", "people": 4, "samples": 40}}  # fmt: skip
+    said = told("splitfed", "secure", table)
+    assert "but every single person's smashed, labels, which no sum hides" in said
+    assert "[release], in 5 messages" in said

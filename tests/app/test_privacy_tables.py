@@ -154,6 +154,11 @@ def test_a_deployment_is_not_poisoned():
     with pytest.raises(ConfigError, match="poison: a deployment has real people"):
         deployable(toy(methods=["fedavg"], poison={"attack": "noisy_data", "share": 0.2}))
     deployable(toy(methods=["fedavg"], privacy={"robust": "median"}))
+    cut = {"task": {"name": "gaze_angle"}, "model": {"name": "small_eye"},
+           "privacy": {"aggregation": "secure"}}  # fmt: skip
+    deployable(toy(methods=["splitfed"], **cut))
+    with pytest.raises(ConfigError, match="sends 'smashed', of which nobody knows beforehand"):
+        deployable(toy(methods=["smashed_average"], **cut))
 
 
 def test_runs_under_other_rules_stand_in_one_table_only_on_request(tmp_path):

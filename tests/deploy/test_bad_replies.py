@@ -230,7 +230,8 @@ BARE = Params(torch.ones(1), Layout(("values",), ((),)))
 @pytest.mark.parametrize(("name", "which", "odd", "says"), [
     ("fedpac", "statistics", ODD, "shape: the tensors of 'statistics' are not as those of others"),
     ("fedpac", "head", ODD, "shape: the tensors of 'head' are not as those of others"),
-    ("smashed_average", "smashed", ODD, "shape: the tensors of 'smashed' are not as those of"),
+    ("smashed_average", "smashed", ODD,
+     "shape: the tensors of 'smashed' have other shapes than those sent"),
     ("splitfed", "smashed", BARE, "shape: 'smashed' holds data without rows"),
 ])  # fmt: skip
 def test_a_tree_of_a_shape_that_nobody_was_sent(name, which, odd, says, tmp_path):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.engines.toys import STAMP
+from tests.engines.toys import CHAIN, STAMP
 from tests.privacy.sums import ends, register
 from vergence.core.state import unpack
 from vergence.core.stream import Stream
@@ -38,7 +38,8 @@ class Circle:
         self, method: Any, folder: Path, people: int = 5, policy: Secrecy | None = None,
         inputs: int = 4, user: User | None = None,
     ) -> None:  # fmt: skip
-        self.method, self.folder, self.task = method, folder, Toy(Linear(inputs))
+        self.method, self.folder = method, folder
+        self.task = CHAIN if method.served else Toy(Linear(inputs))
         self.federation = People(people=people, inputs=inputs).load()
         self.workers: dict[str, Worker] = {}
         self.names = tuple(self.federation.clients)

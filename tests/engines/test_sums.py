@@ -30,12 +30,7 @@ KINDS = pytest.mark.parametrize("privacy", [PADS, SHARES], ids=["pads", "shares"
 REFUSED = {
     "centralised": "collects everybody's data",
     "fedpac": "every single reply to 'share'",
-    "local_loss_split": "every single reply to 'train'",
-    "smashed_average": "every single reply to 'count'",
     "split": "every single reply to 'train'",
-    "splitfed": "every single reply to 'train'",
-    "splitfed_u": "every single reply to 'train'",
-    "splitfed_v2": "every single reply to 'train'",
 }
 MASKED = ("fedcpf", "fedselect")
 

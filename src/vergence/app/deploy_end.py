@@ -49,6 +49,12 @@ def deployable(experiment: Experiment) -> Experiment:
             "privacy.aggregation: a deployment has no aggregators that replies could be shared "
             'among; use "secure", or simulate'
         )
+    if policy is not None:
+        task = experiment.task(plan.seeds[0])
+        for method in experiment.methods.values():
+            offered = method.offer(method.server(task), "")
+            for verb in method.exposure:  # a client must know how long a row is
+                Sums(policy, policy.min_contributors).form(method, verb, offered)
     return replace(experiment, plan=plan)
 
 

@@ -29,7 +29,10 @@ def rows(method: Method, policy: Secrecy) -> list[tuple[str, str]]:
     least = policy.min_contributors
     pads = policy.name == "pairwise"
     masked = any(e.trees and e.weight != "number" for e in method.exposure.values())
+    shown = [tree for e in method.exposure.values() if e.reveal == "each" for tree in e.trees]
     hidden = f"nothing of fewer than {least} people: weights and metrics are in the sum"
+    if shown:
+        hidden += f"; but every single person's {', '.join(shown)}, which no sum hides"
     if masked:
         hidden += f"; of an entry that fewer than {least} share, only that it is so"
     if pads:

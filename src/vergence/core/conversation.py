@@ -64,24 +64,27 @@ def _request(
     reveal: Literal["aggregate", "each"],
     facts: Mapping[str, Fact] | None,
     trees: Mapping[str, Params],
+    like: Mapping[str, Params] | None = None,
 ) -> Request:
     if isinstance(to, Mapping):
-        return Request(verb, to, reveal)
+        return Request(verb, to, reveal, like or {})
     message = Message(verb, trees, facts or {}) if trees or facts else None
-    return Request(verb, dict.fromkeys(to, message), reveal)
+    return Request(verb, dict.fromkeys(to, message), reveal, like or {})
 
 
 def aggregate(
     verb: str,
     to: Sequence[ClientId] | Mapping[ClientId, Message],
     facts: Mapping[str, Fact] | None = None,
+    like: Mapping[str, Params] | None = None,
     **trees: Params,
 ) -> Conversation[Aggregate]:
     """Ask a cohort for a turn and learn only the weighted sum of what it replies.
 
-    A cohort is sent what the method's `offer` gives, or the trees and facts named here.
+    A cohort is sent what the method's `offer` gives, or the trees and facts named here; `like` as
+    in `Request`.
     """
-    return (yield _request(verb, to, "aggregate", facts, trees))
+    return (yield _request(verb, to, "aggregate", facts, trees, like))
 
 
 def collect(

@@ -39,6 +39,8 @@ class Exposed:
     A weight `mask` may carry one number besides: the same weight wherever the mask is true. `raw`
     says that the trees are no updates of parameters but made from single samples. `down` names
     the trees that a client is sent, over all messages of the verb; None: what `offer` gives.
+    `numbered` names the facts that tell the questions of a round apart, where there are several:
+    replies to two of them have nothing in common.
     """
 
     reveal: Literal["aggregate", "each"] = "aggregate"
@@ -47,6 +49,7 @@ class Exposed:
     metrics: tuple[str, ...] = ("loss",)
     raw: bool = False
     down: tuple[str, ...] | None = None
+    numbered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Giving:
         """Keep what is given to a sum, the reply to a message; an attempt under way is over."""
         self.attempt.unlink(missing_ok=True)
         tensor = torch.from_numpy(words.view("<i8"))
-        row = Row(stamp, request_of(message), about_of(form, message), tensor)
+        row = Row(stamp, request_of(form, message), about_of(form, message), tensor)
         write_whole(self.row, pack(row), secret=True)
 
     def answer(self, stamp: str, attempt: int, threshold: int, message: Asked) -> bytes:

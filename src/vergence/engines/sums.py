@@ -127,7 +127,7 @@ class Sums:
         self, form: Form, message: Message, run: str, attempt: int, asked: int
     ) -> Pairwise | Shared:
         """Return what all ends of an attempt at a sum over `asked` people agree on."""
-        request, about = request_of(message), about_of(form, message)
+        request, about = request_of(form, message), about_of(form, message)
         if self.policy.name == "pairwise":
             threshold = max(2 * asked // 3 + 1, self.policy.min_contributors)
             return self.under_pads(run, request, attempt, threshold, form.words, about)
@@ -169,13 +169,14 @@ class Sums:
                 for client, receipt in receipts.items()}  # fmt: skip
 
 
-def request_of(message: Message) -> str:
+def request_of(form: Form, message: Message) -> str:
     """Return what a sum is called: the same question in the same round is the same sum.
 
-    Not by the stamp of a job: a server could give two to one question, and learn the difference of
-    two sums.
+    Not by the stamp of a job, nor by facts that change no reply: a server could give two to one
+    question, and learn the difference of two sums.
     """
-    return f"{message.round}.{message.verb}"
+    numbers = [str(message.facts.get(name)) for name in form.exposed.numbered]
+    return ".".join([str(message.round), message.verb, *numbers])
 
 
 def about_of(form: Form, message: Message) -> bytes:
@@ -223,7 +224,10 @@ def check(plan: Plan, method: Method) -> None:
     if policy is None:
         return
     name, least = type(method).__name__, policy.min_contributors
-    each = [verb for verb, exposed in method.exposure.items() if exposed.reveal == "each"]
+    summed = any(e.trees for e in method.exposure.values() if e.reveal == "aggregate")
+    # What a split method shows its main server sample by sample is not summed with or without.
+    each = [verb for verb, exposed in method.exposure.items()
+            if exposed.reveal == "each" and not (exposed.raw and summed)]  # fmt: skip
     masked = [verb for verb, e in method.exposure.items() if e.trees and e.weight != "number"]
     cohort = plan.presence.cohort
     reasons: Sequence[tuple[Any, str]] = (

@@ -1,7 +1,7 @@
 """Smashed-data averaging: a server learns from averages of what everybody's frozen layers give."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -17,12 +17,19 @@ from vergence.core.task import Task
 from vergence.core.wire import Message, Reply, reply
 from vergence.errors import ConfigError
 
+BATCHES = "batches"
+"""How a count of full batches is called, beside the shapes."""
+
 
 @dataclass(frozen=True)
 class Blended(Parts):
-    """Server state: the frozen first layers, the server's own, and the batches of a pass."""
+    """Server state: the frozen layers, the server's own, the batches of a pass, and their shapes.
+
+    `shapes` are of what is averaged: `[batch, ...]` of smashed data and of every label.
+    """
 
     batches: int = 0
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,9 @@ class SmashedAverage(Cutting[Blended, Half]):
 
     exposure: ClassVar[Mapping[str, Exposed]] = {
         "count": Exposed("each", trees=("count",), metrics=(), raw=True, down=()),
-        "smash": Exposed(trees=("smashed", "labels"), metrics=(), raw=True),
+        "smash": Exposed(
+            trees=("smashed", "labels"), metrics=(), raw=True, numbered=("pass", "batch")
+        ),
     }
 
     def check(self, task: Task) -> None:
@@ -61,17 +70,21 @@ class SmashedAverage(Cutting[Blended, Half]):
         return Blended(**vars(super().server(task)))
 
     def setup(self, s: Blended, clients: Sequence[ClientId]) -> Conversation[Blended]:
-        """Ask everybody how many full batches there are."""
+        """Ask everybody how many full batches there are, and of what shape."""
         told = yield from collect("count", to={c: Message("count") for c in clients})
-        counts = [int(sealed.trees["count"].total["batches"]) for sealed in told.values()]
-        return replace(s, batches=min(counts, default=0))
+        counts = [sealed.trees["count"].total for sealed in told.values()]
+        if not counts:
+            return s
+        shapes = {name: tuple(int(size) for size in counts[0][name]) for name in counts[0]
+                  if name != BATCHES}  # fmt: skip
+        return replace(s, batches=min(int(c[BATCHES]) for c in counts), shapes=shapes)
 
     def round(self, s: Blended, cohort: Sequence[ClientId]) -> Conversation[Blended]:
         """Train on the averages of one pass, or of `local.epochs` passes."""
-        tail, optimiser = s.tail.copy(), FRESH
+        tail, optimiser, like = s.tail.copy(), FRESH, self.like(s) if s.batches else {}
         for q in range(s.batches * self.local.epochs):
             facts = {"batch": q % s.batches, "pass": q // s.batches, "of": s.batches}
-            got = yield from aggregate("smash", cohort, facts, front=s.front)
+            got = yield from aggregate("smash", cohort, facts, like, front=s.front)
             if not got.count:
                 continue
             batch = {SMASHED: got.mean("smashed")["values"], **got.mean("labels")}
@@ -79,8 +92,14 @@ class SmashedAverage(Cutting[Blended, Half]):
             tail, optimiser = done.params, done.optimiser
         return replace(s, tail=tail)
 
-    def on_count(self, c: Half, msg: Message, site: Site) -> tuple[Half, Reply]:
-        """Tell the number of full batches.
+    @staticmethod
+    def like(s: Blended) -> Mapping[str, Params]:
+        """Return zeros of the shape of what is averaged."""
+        zeros = {name: torch.zeros(shape) for name, shape in s.shapes.items()}
+        return {"smashed": Params.named(values=zeros.pop(SMASHED)), "labels": Params.named(**zeros)}
+
+    def on_count(self, c: Half, msg: Message, site: Site) -> Conversation[tuple[Half, Reply]]:
+        """Tell the number of full batches, and the shape of what is averaged.
 
         Raises:
             ConfigError: there is not one.
@@ -91,7 +110,11 @@ class SmashedAverage(Cutting[Blended, Half]):
                 f"smashed_average needs full batches, and {site.id} has {len(site.train)} training "
                 f"samples; set local.batch to at most that, got {self.local.batch}"
             )
-        return c, reply(count=Params.named(batches=torch.tensor([float(full)])))
+        front, batch = self.front(site.task), site.train.take(torch.arange(self.local.batch))
+        smashed = yield from forward(front.init(), batch, self.front)
+        sent = {SMASHED: smashed, **labels(batch, self.back(site.task))}
+        shapes = {name: torch.tensor(value.shape).float() for name, value in sent.items()}
+        return c, reply(count=Params.named(**{BATCHES: torch.tensor([float(full)])}, **shapes))
 
     def on_smash(self, c: Half, msg: Message, site: Site) -> Conversation[tuple[Half, Reply]]:
         """Send what the frozen layers make of a batch, for the average."""
