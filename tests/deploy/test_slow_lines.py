@@ -39,13 +39,15 @@ def task(monkeypatch):
 class Grid:
     """Carries messages to nodes in this process; `fate` says what becomes of an answer.
 
-    "now", "never", or "late": it arrives with the node's next answer.
+    "now", "never", "late": it arrives with the node's next answer, or "announced": who asks for it
+    is kept waiting.
     """
 
     def __init__(self, answer, fate):
         self.answer, self.fate = answer, fate
         self.there, self.late, self.count = {}, {}, 0
         self.lock, self.dead = threading.Lock(), False
+        self.announced, self.given_up = set(), threading.Event()
 
     def push_messages(self, messages):
         with self.lock:
@@ -54,7 +56,9 @@ class Grid:
                 number = message.metadata.__dict__["_message_id"] = str(self.count)
                 node = message.metadata.dst_node_id
                 fate = self.fate(node, unpacked(message))
-                if fate == "never":
+                if fate == "announced":
+                    self.announced.add(number)
+                if fate in ("never", "announced"):
                     continue
                 found = Message(packed(self.answer(node, unpacked(message))), reply_to=message)
                 if fate == "late":
@@ -68,6 +72,8 @@ class Grid:
     def pull_messages(self, numbers):
         if self.dead:
             raise ConnectionError("half open")
+        if self.announced & set(numbers):
+            self.given_up.wait()
         with self.lock:  # a link may hand out what nobody waits for any more
             found, self.there = list(self.there.values()), {}
         return found
@@ -103,7 +109,7 @@ def lines(method, folder, fate):
     return Errands(lobby, {}), grid
 
 
-@pytest.mark.parametrize("what", ["never", "late"])
+@pytest.mark.parametrize("what", ["never", "late", "announced"])
 def test_a_client_that_does_not_answer_in_time(what, tmp_path):
     """The round ends without it; what comes later counts in no round, and it goes on."""
     method = build("fedcpf")
@@ -119,9 +125,10 @@ def test_a_client_that_does_not_answer_in_time(what, tmp_path):
             return super().ask(client, errand)
 
     expected = there(method, tmp_path / "quiet", Quiet(method, tmp_path / "quiet" / "homes"))
-    line, _ = lines(method, tmp_path / "homes", fate)
+    line, grid = lines(method, tmp_path / "homes", fate)
     found = there(method, tmp_path, line)
     line.lobby.wire.close()
+    grid.given_up.set()
     assert found.fingerprint == expected.fingerprint
     rows = [r for r in table(tmp_path / "server", "turns.csv") if r["status"] != "ok"]
     assert [(r["client"], r["round"]) for r in rows] == [(SLOW, str(AT + 1))]
