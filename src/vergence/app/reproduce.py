@@ -24,6 +24,7 @@ from vergence.app.papers import (
     fedcpf,
     figures,
     outcome,
+    splitfed_private,
     splitfed_tables,
 )
 from vergence.app.papers.base import PaperTable
@@ -42,7 +43,8 @@ from vergence.errors import ConfigError, DataError, PartialRun, nearest
 from vergence.metrics.angles import angular_error_deg, mean_direction
 
 TABLES: dict[str, PaperTable] = {
-    t.id: t for t in (*fedcpf.TABLES, *adaptive.TABLES, *splitfed_tables.TABLES)
+    t.id: t
+    for t in (*fedcpf.TABLES, *adaptive.TABLES, *splitfed_tables.TABLES, *splitfed_private.TABLES)
 }
 HOME = Path("runs/reproduce")
 DECLARED = "methods"
