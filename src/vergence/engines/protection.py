@@ -70,6 +70,7 @@ def check_privacy(method: Method, task: Task, federation: Federation, plan: Plan
     """
     if plan.privacy.user is not None:
         forecast(plan.privacy.user, plan, method, len(federation.clients))
+    cut.suits(plan, method)
     if plan.privacy.cut is not None:
         cut.outlook(plan, method, task, federation)
     policy = plan.privacy.output_range
