@@ -67,6 +67,14 @@ def test_explain_says_whose_pictures_the_server_goes_by(tmp_path):
     assert "in which range p01's smashed data lie, in every round" in said
 
 
+def test_explain_says_that_a_rule_sees_groups(tmp_path):
+    text = EYES.replace('{ name = "splitfed_u", cut = "conv3", last = "fc1" }', '"fedavg"')
+    rule = 'privacy = { robust = "median", aggregation = { groups = 3 } }\n'
+    said = " ".join(vergence("explain", write(tmp_path, text + rule)).out.split())
+    assert "the sum of every group of 3: median compares them" in said
+    assert "every single update" not in said
+
+
 @pytest.mark.slow
 def test_a_defended_run_is_attacked_through_its_own_defence(tmp_path):
     """Noise that is new in every round is averaged over its two rounds; frozen layers' is not."""

@@ -154,7 +154,9 @@ def learns(
         weights = WEIGHTS[exposed.weight] if policy is None else "of weights their sum"
         table.add_row(f"server ({verb})", f"{every} {trees}; {weights}")
     if rule is not None and any(e.trees for e in method.exposure.values()):
-        table.add_row("server (robust rule)", f"every single update: {rule.name} compares them")
+        groups = 0 if policy is None else policy.groups
+        seen = f"the sum of every group of {groups}" if groups else "every single update"
+        table.add_row("server (robust rule)", f"{seen}: {rule.name} compares them")
         table.add_row("assumed", f"{rule.assumes}; else {rule.name} promises nothing")
         if rule.trusted:
             table.add_row("server", f"which way {rule.trusted}'s update points, in every round")

@@ -103,7 +103,7 @@ def conduct(
     simulator = Simulator(
         method, team, presence, stream, registry, loads(trained_on), solving.chunk,
         courier=None if method.pooled else courier_for(plan, method, trained_on, stream, task.seed),
-        jury=jury.Jury.of(plan, federation),
+        jury=jury.Jury.of(plan, federation, sums),
         sums=sums,
         veil=veil_for(plan, method, len(trained_on.clients), folder.state, task.seed),
     )  # fmt: skip

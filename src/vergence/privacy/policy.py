@@ -33,6 +33,7 @@ class Secrecy:
         range: the largest entry of an update.
         weight: the largest weight of a reply.
         metric: the largest metric of a reply.
+        groups: people in a group whose sum a robust rule judges; 0: all are one sum.
     """
 
     name: Literal["pairwise", "additive"] = "pairwise"
@@ -41,6 +42,7 @@ class Secrecy:
     range: Annotated[float, Gt(0)] = 64.0
     weight: Annotated[float, Ge(1)] = 1e5
     metric: Annotated[float, Gt(0)] = 1e6
+    groups: Annotated[int, Ge(0)] = 0
 
     def __post_init__(self) -> None:
         check_ranges(self, "privacy.aggregation")
@@ -48,6 +50,11 @@ class Secrecy:
             raise ConfigError(
                 f"privacy.aggregation: aggregators must be 2 to 4 different names; got "
                 f"{list(self.aggregators)}"
+            )
+        if 0 < self.groups < self.min_contributors:
+            raise ConfigError(
+                f"privacy.aggregation: groups of {self.groups} are smaller than the "
+                f"{self.min_contributors} (min_contributors) that a sum needs; take larger groups"
             )
         if self.name == "pairwise" and self.aggregators != type(self)("additive").aggregators:
             raise ConfigError("privacy.aggregation: aggregators are for 'additive'; leave them out")
