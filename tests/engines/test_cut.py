@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.engines.test_split import LOCAL, PEOPLE, SMALL, run
-from tests.engines.toys import table
+from tests.engines.toys import STAMP, table
 from vergence.app.budget import spent
 from vergence.app.privacy_tables import build_privacy
 from vergence.core.fitting import Local
@@ -20,9 +20,15 @@ from vergence.data.eye_synthetic import EyeSynthetic
 from vergence.engines import conduct as conducting
 from vergence.engines import cut
 from vergence.engines.cut import Guard, outlook, sweeps
+from vergence.engines.desk import Desk
+from vergence.engines.home import Home
 from vergence.engines.plan import Plan
 from vergence.engines.protection import check_privacy
+from vergence.engines.remote import absent, hired
 from vergence.engines.session import Session
+from vergence.engines.shelf import Shelf
+from vergence.engines.store import Folder
+from vergence.engines.turn import Worker
 from vergence.errors import ConfigError
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.local_loss_split import LocalLossSplit
@@ -170,6 +176,35 @@ def test_workers_and_bytes_give_the_same_bits(method, cut_at, tmp_path):
     assert len({outcome.fingerprint for outcome in runs}) == 1
     told = [table(tmp_path / name, "people.csv") for name in ways]
     assert told[0] == told[1] == told[2]
+
+
+@pytest.mark.usefixtures("same_secret")
+def test_clients_elsewhere_have_guards_and_books_of_their_own(tmp_path):
+    """A new home for every errand; the bits are the simulator's where the secret is."""
+    method, plan = SplitFedU(local=LOCAL, cut="conv3"), Plan(rounds=2, privacy=NARROW)
+    expected = run(tmp_path / "one", method, privacy=NARROW)
+
+    class Line:
+        def ask(self, client, errand):
+            own, folder = PEOPLE.only((client,)), tmp_path / "homes" / client
+            folder.mkdir(parents=True, exist_ok=True)
+            guard = cut.guard_for(plan, method, SMALL, own, folder)
+            worker = Worker(method, SMALL, own, own, Stream("run", 0), guard=guard)
+            desk = Desk(worker, Shelf(folder, 0, worker.records))
+            return Home(desk, client, folder).answer(errand)
+
+    server = Folder(tmp_path / "server", STAMP, elsewhere=True)
+    server.open()
+    counts = {client: len(s.train) for client, s in PEOPLE.people.items()}
+    plan = replace(plan, evaluate_every=0, solver="sequential")
+    found = conducting.conduct(
+        method, SMALL, absent("eyes", counts), plan, server, hire=hired(Line())
+    )
+    assert found.fingerprint == expected.fingerprint
+    for client in PEOPLE.clients:
+        books = list((tmp_path / "homes" / client / FOLDER).glob("seed0.cut.*.csv"))
+        assert [book.name for book in books] == [book_of(0, client)]
+    assert not (tmp_path / "server" / "state" / FOLDER).exists()
 
 
 @pytest.mark.parametrize(
