@@ -73,8 +73,10 @@ def spent(plan: Plan, state: Path) -> Mapping[str, Any]:
     defence = plan.privacy.cut
     if not isinstance(defence, BottleneckCut | PixelCut):
         return {}
-    kept = books(state / FOLDER, defence.cost)
-    found = defence.amounts(max((book.most for book in kept), default=0.0))
+    kept = list(books(state / FOLDER, defence.cost))
+    if not kept:  # they lie with the clients of a deployment
+        return {}
+    found = defence.amounts(max(book.most for book in kept))
     if isinstance(defence, PixelCut):
         told = {"neighbours": PIXEL, "level": defence.level, "delta": 0.0, "allowed": None}
         told["only"] = ", an obfuscation that promises nothing for a picture"
