@@ -2,7 +2,8 @@
 
 One person of a finished run is the victim, all others are the attacker's shadow people, and the
 inverse network goes from the smashed data of the run's own layers back to pictures: before, with
-what was sent, and after, with defences that the same layers could have had.
+what was sent, and after, with defences that the same layers could have had. A run with a defence at
+its cut is attacked through that one.
 """
 
 from __future__ import annotations
@@ -19,21 +20,23 @@ from torch import Tensor, nn
 from vergence.app.blocks import Block, Record
 from vergence.app.newcomers import Judge
 from vergence.app.run import load_data, progress_bar
-from vergence.app.saved import read_saved
+from vergence.app.saved import Saved, read_saved
 from vergence.app.saving import replacing
 from vergence.app.style import canvas, digits, metric_name, number, save, styled
 from vergence.attacks import score
-from vergence.attacks.defended import Bare, Clipped, PixelNoise, sends
+from vergence.attacks.defended import Bare, Clipped, PixelNoise, sends, standing
 from vergence.attacks.inverse_network import Inverse
 from vergence.attacks.view import View
 from vergence.core.params import Params
 from vergence.core.pruning import built
-from vergence.core.site import Samples
+from vergence.core.site import Federation, Samples
 from vergence.core.splitting import Cutting
 from vergence.core.stages import SMASHED, Cut, Staged
 from vergence.core.task import Task
+from vergence.engines.cut import outlook
 from vergence.errors import ConfigError, nearest
 from vergence.privacy.bottleneck import Bottleneck
+from vergence.privacy.cut import IMAGE, Defence, gain, held
 from vergence.privacy.keyed import Secret
 from vergence.privacy.pixel_dp import sensitivity
 
@@ -46,6 +49,16 @@ GRAY = 4
 
 
 @dataclass(frozen=True)
+class Standing:
+    """What stood at a run's cut, clients behind it, and how often they sent a picture."""
+
+    name: str
+    defence: Defence
+    clients: Bare
+    releases: int
+
+
+@dataclass(frozen=True)
 class Halves:
     """A run's network, cut where its method cuts it."""
 
@@ -53,6 +66,7 @@ class Halves:
     network: Staged
     mine: tuple[str, ...]
     layers: Params
+    run: Standing | None = None
 
     def smashed(self, samples: Samples) -> Tensor:
         """Return what the clients' layers make of samples."""
@@ -78,12 +92,8 @@ class Halves:
         conv = self.network.get_submodule("conv1") if layers == {"conv1"} else None
         if not isinstance(conv, nn.Conv2d):
             return None
-        ends = {**samples.take(slice(0, 2))}
-        ends["image"] = torch.zeros_like(ends["image"])
-        ends["image"][1] = 255
-        black, white = self.task.inputs(ends)[0]
-        height, width = samples.columns["image"].shape[2:]
-        return float((white - black).max()) * sensitivity(conv, height, width)
+        height, width = samples.columns[IMAGE].shape[2:]
+        return gain(self.task, samples) * sensitivity(conv, height, width)
 
 
 def audit(
@@ -126,7 +136,7 @@ def audit(
             lines.append({**_line(name, _sent(times), eyes, found), halves.task.headline: error})
             shown[f"{name}\n{_sent(times)}"] = found
             bar.update(line, advance=1)
-    block = told(lines, halves.task, who, len(others))
+    block = told(lines, halves.task, who, len(others), halves.run is not None)
     place = folder / "audit"
     texts = {"audit.md": f"{block.markdown()}\n![pictures](audit.png)\n", "audit.csv": block.csv()}
     for file, text in texts.items():
@@ -156,7 +166,7 @@ def opened(folder: Path, person: str | None, quick: bool) -> tuple[Halves, Sampl
     who = ready.clients[0] if person is None else person
     if who not in ready.people:
         raise ConfigError(f"{folder}: no person '{who}'{nearest(who, ready.clients)}")
-    image = ready.people[who].test.columns.get("image")
+    image = ready.people[who].test.columns.get(IMAGE)
     if len(ready.people) < 2 or image is None or image.ndim != GRAY or image.shape[1] != 1:
         raise ConfigError(f"{folder}: audit needs gray images and at least two people")
     params = Judge(saved, ready).model(who, known=False)
@@ -164,10 +174,25 @@ def opened(folder: Path, person: str | None, quick: bool) -> tuple[Halves, Sampl
     piece = method.front(task)
     assert isinstance(network, Staged)
     assert isinstance(piece.network, Cut)
-    halves = Halves(task, network, piece.network.of, params.only(piece.init().layout.names))
+    run = stood(saved, ready)
+    if run is not None:
+        run.defence.keep(held(network, piece.network.of), *image.shape[2:])
+    layers = Params.of(network).only(piece.init().layout.names)
+    halves = Halves(task, network, piece.network.of, layers, run)
     others = [splits.train for name, splits in ready.people.items() if name != who]
     most = (100, 500) if quick else (300, 2000)
     return halves, spread(ready.people[who].test, most[0]), spread(joined(others), most[1]), who
+
+
+def stood(saved: Saved, ready: Federation) -> Standing | None:
+    """Return what stood at a run's cut, None where nothing did."""
+    plan = saved.experiment.plan
+    defence = plan.privacy.cut
+    if defence is None:
+        return None
+    seen = outlook(plan, saved.method, saved.task, ready)
+    name = saved.experiment.table["privacy"]["cut"]["name"]
+    return Standing(name, defence, standing(defence, seen.veiling), seen.releases)
 
 
 def joined(parts: list[Samples]) -> Samples:
@@ -196,6 +221,13 @@ def defences(
 
     Pixel noise needs the norm of all layers before it, known for a first convolution alone.
     """
+    if halves.run is not None:
+        if type(halves.run.clients) is not Bare:
+            yield "no defence, the same layers", Bare(), 1
+        often = min(SENDS, halves.run.releases) if halves.run.clients.fresh else 1
+        for times in sorted({1, often}):
+            yield f"{halves.run.name}, as in the run", halves.run.clients, times
+        return
     yield "no defence, as in the run", Bare(), 1
     norm = halves.norm(shadow)
     for level in () if norm is None else LEVELS[1::2] if quick else LEVELS:
@@ -219,7 +251,7 @@ def _line(name: str, seen: str, eyes: Tensor, found: Tensor) -> dict[str, object
     }
 
 
-def told(lines: list[dict[str, object]], task: Task, who: str, others: int) -> Block:
+def told(lines: list[dict[str, object]], task: Task, who: str, others: int, stood: bool) -> Block:
     """Return the table and what must be said about it."""
     errors = [float(str(line[task.headline])) for line in lines if task.headline in line]
     places = digits(errors)
@@ -240,8 +272,8 @@ def told(lines: list[dict[str, object]], task: Task, who: str, others: int) -> B
         keys=2,
         notes=[
             f"The attacker knows the clients' layers and {others} images of other people, and "
-            "trains through the defence; the layers were trained without it, which the last "
-            "column pays for.",
+            "trains through the defence; the layers were trained "
+            + ("with that of the run." if stood else "without it, which the last column pays for."),
             "A defence that leaves the MSE below that of the mean of the others leaves something "
             "of the person. No attack found is no proof that there is none.",
         ],

@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from vergence.app import budget_cut
 from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.task import Task
@@ -61,6 +62,7 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
                 f"{whole.rate:.3g}, gradients cut to {solver.clip:g}, noise {noise:.4g}: epsilon "
                 f"{spent:.3g} at delta {solver.delta:g} for one sample, not for the person"
             )
+    told += budget_cut.foretold(plan, method, task, federation)
     return [*told, BESIDE] if told else []
 
 
@@ -102,19 +104,20 @@ def spent(plan: Plan, state: Path) -> dict[str, Any] | None:
             "allowed": solver.epsilon,
             **_said(list(ledgers.values()), solver.delta),
         }
+    found |= budget_cut.spent(plan, state)
     return {**found, "beside": BESIDE, "accountant": _accountant()} if found else None
 
 
 def lines(label: str, block: Mapping[str, Any]) -> list[str]:
     """Return what the screen says of a run's privacy."""
     told = []
-    for unit in ("person", "sample"):
+    for unit in ("person", "sample", "picture", "pixel"):
         if unit in block:
             part = block[unit]
             check = f", {part['check']:.3g} by PLD" if part["check"] is not None else ""
             told.append(
                 f"privacy of {label}: epsilon {part['epsilon']:.3g} at delta {part['delta']:g} per "
-                f"{unit} and seed{check}; {block['beside']}"
+                f"{unit} and seed{check}{part.get('only', '')}; {block['beside']}"
             )
     return told
 

@@ -25,7 +25,7 @@ from vergence.core.pruning import Gradual
 from vergence.core.site import Dataset, Federation
 from vergence.core.task import Model, Task
 from vergence.data.noise import Noise
-from vergence.engines import jury
+from vergence.engines import cut, jury
 from vergence.engines.delivery import Delivery
 from vergence.engines.device import pick
 from vergence.engines.plan import Plan
@@ -233,6 +233,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         try:
             jury.suits(plan, method)
             check_sums(plan, method)
+            cut.suits(plan, method)
         except ConfigError as error:
             raise ConfigError(f"method '{label}': {error}") from None
         methods[label] = method

@@ -18,6 +18,7 @@ from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.stream import Stream
 from vergence.engines.conduct import device_for
+from vergence.engines.cut import guard_for
 from vergence.engines.desk import Desk
 from vergence.engines.errand import unframed
 from vergence.engines.lobby import reply
@@ -39,6 +40,11 @@ def deployable(experiment: Experiment) -> Experiment:
         raise ConfigError("delivery: a deployment waits for everybody's reply: leave it out")
     if experiment.poison is not None:
         raise ConfigError("poison: a deployment has real people, who lie or do not: leave it out")
+    if plan.privacy.output_range is not None:
+        raise ConfigError(
+            "privacy.output_range: the server of a deployment has nobody's pictures to tell the "
+            "range from; leave it out, or simulate"
+        )
     for label, method in experiment.methods.items():
         if method.pooled:
             raise ConfigError(f"method '{label}' collects everybody's data: leave it out")
@@ -126,6 +132,7 @@ class End:
             method, task, federation, federation, Stream("run", seed), plan.precision,
             wire=plan.wire, pruning=plan.pruning, privacy=plan.privacy,
             private=private_solver(method, task, federation, plan, state),
+            guard=guard_for(plan, method, task, federation, state),
         )  # fmt: skip
         return Desk(worker, Shelf(state, seed, worker.records, lasting=True), self.sums(method))
 

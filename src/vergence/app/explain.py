@@ -27,6 +27,7 @@ WEIGHTS = {
 }
 
 
+RANGED = "in which range {}'s smashed data lie, in every round"
 LABELS, PUBLIC = "labels", "public"
 """The trees in which a method of split learning sends labels, and what its task calls public."""
 
@@ -34,7 +35,8 @@ LABELS, PUBLIC = "labels", "public"
 def explain(experiment: Experiment, console: Console) -> None:
     """Print, for every method of an experiment, the flow of data and who learns what."""
     task = experiment.task(experiment.plan.seeds[0])
-    people = experiment.federation() if experiment.plan.privacy.differential else None
+    privacy = experiment.plan.privacy
+    people = experiment.federation() if privacy.differential or privacy.cut else None
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")
         console.print((type(method).__doc__ or "").partition("\n")[0])
@@ -51,12 +53,13 @@ def explain(experiment: Experiment, console: Console) -> None:
         ):
             text = "  beware: with this delivery each sum is one person's update"
             console.print(text, highlight=False, markup=False)
-        privacy = experiment.plan.privacy
         if people is not None:
             seen = people.pooled() if method.pooled else people
             for line in foretold(experiment.plan, method, task, seen):
                 console.print(f"  {line}", highlight=False, markup=False)
         table = learns(method, task, privacy.robust, privacy.aggregation)
+        if privacy.output_range is not None:
+            table.add_row("server (range)", RANGED.format(privacy.output_range.root))
         if privacy.aggregation is not None:
             text = sizes(method, task, privacy.aggregation)
             console.print(text, highlight=False, markup=False)
@@ -151,7 +154,9 @@ def learns(
         weights = WEIGHTS[exposed.weight] if policy is None else "of weights their sum"
         table.add_row(f"server ({verb})", f"{every} {trees}; {weights}")
     if rule is not None and any(e.trees for e in method.exposure.values()):
-        table.add_row("server (robust rule)", f"every single update: {rule.name} compares them")
+        groups = 0 if policy is None else policy.groups
+        seen = f"the sum of every group of {groups}" if groups else "every single update"
+        table.add_row("server (robust rule)", f"{seen}: {rule.name} compares them")
         table.add_row("assumed", f"{rule.assumes}; else {rule.name} promises nothing")
         if rule.trusted:
             table.add_row("server", f"which way {rule.trusted}'s update points, in every round")

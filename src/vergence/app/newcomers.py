@@ -17,6 +17,7 @@ from vergence.core.params import Params
 from vergence.core.site import Dataset, Federation, Samples
 from vergence.core.stream import Stream
 from vergence.core.wire import Message
+from vergence.engines.cut import guard_for
 from vergence.engines.turn import Order, Worker
 from vergence.errors import ConfigError, StateError, nearest
 
@@ -59,10 +60,11 @@ class Judge:
     @cached_property
     def worker(self) -> Worker:
         """Computes with the run's task and method, on everybody's data."""
-        stream = Stream("run", self.saved.task.seed)
+        saved, plan = self.saved, self.saved.experiment.plan
+        guard = guard_for(plan, saved.method, saved.task, self.ready, saved.folder / "state")
         return Worker(
-            self.saved.method, self.saved.task, self.ready, self.ready, stream,
-            pruning=self.saved.experiment.plan.pruning,
+            saved.method, saved.task, self.ready, self.ready, Stream("run", saved.task.seed),
+            pruning=plan.pruning, guard=guard,
         )  # fmt: skip
 
     def shares(self, whole: bool = False) -> bool:

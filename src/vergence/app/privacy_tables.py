@@ -9,6 +9,8 @@ from vergence.app.binding import bind, find
 from vergence.core.site import Federation
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError, nearest
+from vergence.privacy.cut import BottleneckCut, Defence, NoPeekCut, PixelCut
+from vergence.privacy.output_range import Range
 from vergence.privacy.poison import Poison
 from vergence.privacy.poison_data import DataPoison, GazeOffset
 from vergence.privacy.policy import DpSgd, Privacy, Secrecy, User
@@ -17,18 +19,23 @@ from vergence.privacy.rule import Rule
 POISONED = "POISONED"
 """Under this, data and provenance say who lied in a run on purpose."""
 ON_DATA = {"gaze_offset": GazeOffset, "noisy_data": Noise}
-RECORDS: dict[str, type] = {"user": User, "solver": DpSgd}
+RECORDS: dict[str, type] = {"user": User, "solver": DpSgd, "output_range": Range}
+CUTS: dict[str, type[Defence]] = {
+    "bottleneck": BottleneckCut, "nopeek": NoPeekCut, "pixel_dp": PixelCut,
+}  # fmt: skip
 ATTACKS = ("sign_flip", "scaling", "alie", "min_max", "min_sum", *ON_DATA)
 
 
 def build_privacy(table: Any) -> Privacy:
     """Return what protects people beyond the method; an empty table is nothing."""
     rest = _table(table, "privacy")
-    known = ("robust", "aggregation", *RECORDS)
+    known = ("robust", "aggregation", "cut", *RECORDS)
     if unknown := next((key for key in rest if key not in known), None):
         raise ConfigError(f"privacy: unknown key '{unknown}'{nearest(unknown, known)}")
     given = {key: bind(record, rest[key], f"privacy.{key}")
              for key, record in RECORDS.items() if key in rest}  # fmt: skip
+    if "cut" in rest:
+        given["cut"] = build_cut(rest["cut"])
     rule = build_rule(rest["robust"]) if "robust" in rest else None
     return Privacy(rule, build_secrecy(rest.get("aggregation")), **given)
 
@@ -43,6 +50,15 @@ def build_secrecy(given: Any) -> Secrecy | None:
             )
         return Secrecy() if given == "secure" else None
     return None if given is None else bind(Secrecy, given, "privacy.aggregation")
+
+
+def build_cut(given: Any) -> Defence:
+    """Return the defence at the cut, given by a table with its name."""
+    options = _table(given, "privacy.cut")
+    name = options.get("name")
+    if name not in CUTS:
+        raise ConfigError(f"privacy.cut: no defence named {name!r}{nearest(str(name), CUTS)}")
+    return bind(CUTS[name], options, f"privacy.cut ({name})")
 
 
 def build_rule(given: Any) -> Rule:

@@ -14,6 +14,7 @@ from torch import Generator, Tensor, nn
 from vergence.attacks.view import Imitate, Sent
 from vergence.core.params import Params
 from vergence.privacy.bottleneck import Bottleneck
+from vergence.privacy.cut import BottleneckCut, Defence, Veiling
 from vergence.privacy.keyed import Secret
 from vergence.privacy.pixel_dp import noisy, normalise_
 
@@ -77,24 +78,37 @@ class PixelNoise(Bare):
 
 @dataclass(frozen=True)
 class Clipped(Bare):
-    """A clipped smashed vector with noise that is drawn once per image."""
+    """A clipped smashed vector with noise that is drawn once per image and state of the layers.
+
+    `fresh`: the layers are trained between two sends, so that the noise is new.
+    """
 
     bottleneck: Bottleneck
+    fresh: bool = False
 
     def released(
         self, smashed: Tensor, images: Tensor, round: int, layers: Params, secret: Secret
     ) -> Tensor:
         """Return the vectors, shortened, with their images' noise."""
+        secret = secret.child(round) if self.fresh else secret
         return self.bottleneck.released(smashed, images.tolist(), layers, secret)
 
     def imitation(self, times: int = 1) -> Imitate:
-        """Return clipped vectors with noise; averaging changes nothing, it is the same noise."""
+        """Return clipped vectors with noise, which averaging thins where it is new every time."""
+        thinner = times**0.5 if self.fresh else 1.0
 
         def imitate(smashed: Tensor, generator: Generator) -> Tensor:
             noise = torch.randn(smashed.shape, generator=generator)
-            return self.bottleneck.clipped(smashed) + self.bottleneck.deviation * noise
+            return self.bottleneck.clipped(smashed) + self.bottleneck.deviation / thinner * noise
 
         return imitate
+
+
+def standing(defence: Defence, veiling: Veiling | None) -> Bare:
+    """Return the clients of a run with this defence, and this noise, as an attacker meets them."""
+    if isinstance(defence, BottleneckCut) and veiling is not None:
+        return Clipped(Bottleneck(defence.clip, veiling.scale), fresh=not defence.still)
+    return Bare() if veiling is None else PixelNoise(veiling.scale)
 
 
 def sends(

@@ -176,9 +176,14 @@ def asks(
     return [{name: tree.total for name, tree in sealed.trees.items()} for sealed in got]
 
 
-def forward(params: Params, batch: Batch, on: Network) -> Conversation[Tensor]:
-    """Return what a network, or a piece of one, makes of a batch in training mode."""
-    return (yield Forward(params, batch, on))
+def forward(
+    params: Params, batch: Batch, on: Network, rows: Tensor | None = None
+) -> Conversation[Tensor]:
+    """Return what a network, or a piece of one, makes of a batch in training mode.
+
+    A client says which of its training samples they are (`rows`): noise may be drawn for each.
+    """
+    return (yield Forward(params, batch, on, rows))
 
 
 def step(

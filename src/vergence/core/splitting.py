@@ -232,7 +232,7 @@ class Splitting(Cutting[P, H]):
         if rows is None:
             return c, self.end(site)
         batch = site.train.take(rows)
-        smashed = yield from forward(c.front, batch, self.front)
+        smashed = yield from forward(c.front, batch, self.front, rows)
         told = labels(batch, self.back(site.task))
         return c, reply(smashed=closed(smashed, self.number), labels=told)
 

@@ -49,11 +49,15 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Forward:
-    """Ask for a network's output on a batch, in training mode, without its graph."""
+    """Ask for a network's output on a batch, in training mode, without its graph.
+
+    `rows` says which of a client's training samples they are.
+    """
 
     params: Params
     batch: Batch
     on: Network
+    rows: Tensor | None = None
 
 
 class Trainers:

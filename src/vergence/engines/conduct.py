@@ -22,6 +22,7 @@ from vergence.core.task import Task
 from vergence.core.wire import Message
 from vergence.engines import jury
 from vergence.engines.courier import Agenda, Courier, read_log
+from vergence.engines.cut import guard_for
 from vergence.engines.desk import Desk
 from vergence.engines.device import resident
 from vergence.engines.plan import Plan
@@ -90,8 +91,9 @@ def conduct(
     stacks = solving.solver == "stacked"
     wire = Compression() if method.pooled else plan.wire  # nothing travels in a data centre
     private = None if hire else private_solver(method, task, trained_on, plan, folder.state)
+    guard = None if hire else guard_for(plan, method, task, trained_on, folder.state)
     worker = Worker(method, task, trained_on, federation, stream, plan.precision, stacks, device,
-                    wire, plan.pruning, plan.privacy, private)  # fmt: skip
+                    wire, plan.pruning, plan.privacy, private, guard)  # fmt: skip
     shelf = Shelf(folder.state, task.seed, worker.records)
     desk, most = Desk(worker, shelf, sums), 1 if on_gpu else len(federation.clients)
     if hire is None:
@@ -101,7 +103,7 @@ def conduct(
     simulator = Simulator(
         method, team, presence, stream, registry, loads(trained_on), solving.chunk,
         courier=None if method.pooled else courier_for(plan, method, trained_on, stream, task.seed),
-        jury=jury.Jury.of(plan, federation),
+        jury=jury.Jury.of(plan, federation, sums),
         sums=sums,
         veil=veil_for(plan, method, len(trained_on.clients), folder.state, task.seed),
     )  # fmt: skip

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
 from vergence.core.site import Federation
 from vergence.core.stream import Stream
-from vergence.core.wire import Aggregate, Message, Sealed, add_up
+from vergence.core.wire import Aggregate, Message, Sealed, Sum, add_up
 from vergence.engines.plan import Plan
 from vergence.engines.presence import round_half_up, suggest
+from vergence.engines.sums import Sums, too_few
 from vergence.errors import ConfigError
+from vergence.privacy.form import Form
+from vergence.privacy.groups import as_reply, deal
+from vergence.privacy.groups import check as check_groups
 from vergence.privacy.guards import fault
 from vergence.privacy.poison import Poison
-from vergence.privacy.rule import WHOLE, Rule, Verdict, nothing
+from vergence.privacy.rule import WHOLE, Rule, Verdict, attackers, nothing
 from vergence.privacy.votes import Votes, split
 
 LEFT_OUT = "left out"
@@ -37,16 +41,17 @@ class Jury:
     rule: Rule | None = None
     poison: Poison | None = None
     liars: tuple[str, ...] = ()
+    sums: Sums | None = None
 
     @classmethod
-    def of(cls, plan: Plan, federation: Federation) -> Jury | None:
+    def of(cls, plan: Plan, federation: Federation, sums: Sums | None = None) -> Jury | None:
         """Return who looks at a run's replies, None where nobody does."""
         liars: tuple[str, ...] = ()
         if plan.poison is not None and plan.poison.share:
             federation.refuse_many("choosing who lies")
             liars = plan.poison.chosen(federation.clients)
         rule = plan.privacy.robust
-        return cls(rule, plan.poison, liars) if rule is not None or liars else None
+        return cls(rule, plan.poison, liars, sums) if rule is not None or liars else None
 
     @property
     def trusted(self) -> str:
@@ -65,6 +70,7 @@ class Jury:
         exposed: Exposed,
         shapes: Mapping[str, Params],
         stream: Stream,
+        form: Form | None = None,
     ) -> Judged:
         """Poison, guard again, and add up as the rule says.
 
@@ -75,7 +81,10 @@ class Jury:
             exposed: what the verb may let out.
             shapes: the trees of the result where no reply came.
             stream: of this round and request.
+            form: where replies are rows of words, of which only the sums of groups are seen.
         """
+        if form is not None:
+            return self._of_groups(came, list(messages), form, shapes, stream)
         replies, statuses = dict(came), {}
         root = replies.pop(self.trusted, None)
         if self.poison is not None:
@@ -92,6 +101,43 @@ class Jury:
         left_out = {c: f"{LEFT_OUT}: {reason}" for c, reason in verdict.left_out.items()}
         return Judged(verdict.aggregate, {**statuses, **left_out})
 
+    def _of_groups(
+        self,
+        came: Mapping[str, Sealed],
+        asked: Sequence[str],
+        form: Form,
+        shapes: Mapping[str, Params],
+        stream: Stream,
+    ) -> Judged:
+        """Deal those asked into groups; the rule takes each group's sum for one reply."""
+        assert self.sums is not None
+        assert self.rule is not None
+        policy, statuses = self.sums.policy, {}
+        replies: dict[str, Sealed] = {}
+        members: dict[str, list[str]] = {}
+        dealt = deal(asked, policy.groups, stream) if len(asked) >= policy.groups else [asked]
+        for number, group in enumerate(dealt, 1):
+            whole, there = Sum(), [client for client in group if client in came]
+            for client in there:
+                whole.add(came[client])
+            if len(there) < policy.min_contributors:
+                statuses |= dict.fromkeys(there, too_few(len(there), policy))
+                continue
+            learned = self.sums.learned(form, whole)
+            replies[f"group {number}"] = as_reply(learned, came[there[0]].round)
+            members[f"group {number}"] = there
+        if not replies:
+            return Judged(add_up([], shapes), statuses)
+        rule = among_groups(self.rule, len(asked), len(replies))
+        if rule is None:
+            why = f"too few: {len(replies)} groups, and liars may be in half of them"
+            verdict = nothing(replies, shapes, why)
+        else:
+            verdict = self._verdict(rule, replies, None, stream)
+        for name, reason in verdict.left_out.items():
+            statuses |= dict.fromkeys(members[name], f"{LEFT_OUT}: {name}: {reason}")
+        return Judged(verdict.aggregate, statuses)
+
     def _verdict(
         self, rule: Rule, replies: Mapping[str, Sealed], root: Sealed | None, stream: Stream
     ) -> Verdict:
@@ -104,6 +150,18 @@ class Jury:
             reason = f"{rule.name}: no update of {rule.trusted} came, which the others are held to"
             return nothing(replies, like, reason)
         return rule.combine(replies, like, stream, split(own.values[0], like))
+
+
+def among_groups(rule: Rule, people: int, groups: int) -> Rule | None:
+    """Return a rule that stands as many liars among people, each in another group.
+
+    None where they could be in half of the groups.
+    """
+    share = getattr(rule, "attackers", None)
+    if share is None:
+        return rule
+    liars = attackers(share, people)
+    return None if 2 * liars >= groups else replace(rule, attackers=liars / groups)
 
 
 def suits(plan: Plan, method: Method) -> None:
@@ -135,7 +193,12 @@ def check(plan: Plan, method: Method, clients: Sequence[str]) -> None:
         return
     if rule.rooted:
         _check_root(rule, poison, clients)
-    rule.check(replies(plan, len(clients)) - rule.rooted)
+    people, policy = replies(plan, len(clients)), plan.privacy.aggregation
+    if policy is not None and policy.groups:
+        liars, groups = attackers(getattr(rule, "attackers", 0.0), people), people // policy.groups
+        check_groups(people, policy.groups, liars)
+        rule, people = among_groups(rule, people, groups) or rule, groups
+    rule.check(people - rule.rooted)
 
 
 def unseen(method: Method) -> str:

@@ -7,7 +7,9 @@ from pathlib import Path
 from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.task import Task
+from vergence.engines import cut
 from vergence.engines.plan import Plan
+from vergence.engines.presence import suggest
 from vergence.engines.rehearsal import rehearsed
 from vergence.engines.veil import Veil, forecast
 from vergence.errors import ConfigError
@@ -68,6 +70,15 @@ def check_privacy(method: Method, task: Task, federation: Federation, plan: Plan
     """
     if plan.privacy.user is not None:
         forecast(plan.privacy.user, plan, method, len(federation.clients))
+    cut.suits(plan, method)
+    if plan.privacy.cut is not None:
+        cut.outlook(plan, method, task, federation)
+    policy = plan.privacy.output_range
+    if policy is not None and policy.root not in federation.people:
+        raise ConfigError(
+            f"privacy.output_range: root: no client '{policy.root}'"
+            f"{suggest(policy.root, federation.clients)}"
+        )
     if plan.privacy.solver is not None:
         seen = federation.only(federation.clients[:1])
         rehearsed(method, task, seen, plan.rounds)

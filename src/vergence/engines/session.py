@@ -12,10 +12,12 @@ from vergence.core.state import is_finite
 from vergence.core.stepping import Step
 from vergence.core.wire import Message, Sealed, seal, size, travelled
 from vergence.engines.job import Call, Job, Receipt
+from vergence.engines.ranges import FRONT
 from vergence.engines.shelf import Kept
 from vergence.engines.turn import Done, Order
 from vergence.errors import ConfigError
 from vergence.privacy.guards import fault
+from vergence.privacy.output_range import Span
 
 if TYPE_CHECKING:
     from vergence.engines.desk import Desk
@@ -31,6 +33,7 @@ class Seat:
 
     call: Call
     kept: Kept
+    span: Span | None = None
     up: dict[str, int] = field(default_factory=dict)
     down: dict[str, int] = field(default_factory=dict)
     told: dict[str, list[float]] = field(default_factory=dict)
@@ -151,6 +154,11 @@ class Session:
             seat.up[name] = seat.up.get(name, 0) + travelled(tree, told.get(name))
         exposed = self.worker.method.exposure[message.verb]
         seat.fault = fault(sealed, self.round, {**like, **message.trees}, exposed)
+        ranges = self.worker.ranges
+        if ranges is not None and seat.fault is None:
+            if FRONT in message.trees:
+                seat.span = ranges.span(message[FRONT])
+            seat.fault = ranges.fault(seat.span, sealed)
         if seat.fault is not None:
             raise Silent(seat.call.client)
         for name, value in sealed.metrics.items():

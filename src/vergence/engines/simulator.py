@@ -123,19 +123,19 @@ class Simulator:
         self._spare(job, receipts)
         came = {client: replies[client] for client in messages if client in replies}
         judged = None
+        form = self.sums and self.sums.asked(self.method, request, messages, server)
         if jury is not None:
             shapes = self._shapes(messages, server, exposed)
             stream = self.stream.child("jury", self.phase, self.jobs)
-            judged = jury.judge(came, messages, request.like, exposed, shapes, stream)
+            judged = jury.judge(came, messages, request.like, exposed, shapes, stream, form)
             receipts |= self._overruled(judged, receipts)
-        form = self.sums and self.sums.asked(self.method, request, messages, server)
-        if form is not None:
+        elif form is not None:
             receipts = self._counted(receipts)
         told: dict[str, list[float]] = {}
         for client, message in messages.items():
             receipt = receipts.get(client) or Receipt(client, silent.get(client, "lost"))
             self._count(receipt, message, told)
-        if form is not None:
+        if form is not None and judged is None:
             assert self.sums is not None
             learned = self.sums.learned(form, whole)
             self._tell({name: [mean] * learned.count for name, mean in learned.metrics.items()})

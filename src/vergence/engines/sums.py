@@ -164,9 +164,14 @@ class Sums:
         ok = [client for client, receipt in receipts.items() if receipt.status == "ok"]
         if len(ok) >= self.policy.min_contributors:
             return dict(receipts)
-        why = f"lost: a sum of {len(ok)} is not opened, {self.policy.min_contributors} are needed"
+        why = too_few(len(ok), self.policy)
         return {client: left_out(receipt, why) if client in ok else receipt
                 for client, receipt in receipts.items()}  # fmt: skip
+
+
+def too_few(people: int, policy: Secrecy) -> str:
+    """Return the status of clients whose sum is not opened."""
+    return f"lost: a sum of {people} is not opened, {policy.min_contributors} are needed"
 
 
 def request_of(form: Form, message: Message) -> str:
@@ -229,9 +234,19 @@ def check(plan: Plan, method: Method) -> None:
     each = [verb for verb, exposed in method.exposure.items()
             if exposed.reveal == "each" and not (exposed.raw and summed)]  # fmt: skip
     masked = [verb for verb, e in method.exposure.items() if e.trees and e.weight != "number"]
-    cohort = plan.presence.cohort
+    cohort, rule = plan.presence.cohort, plan.privacy.robust
     reasons: Sequence[tuple[Any, str]] = (
-        (plan.privacy.robust, "a robust rule looks at single replies; leave out privacy.robust"),
+        (rule is not None and not policy.groups,
+         "a robust rule looks at single replies; let it judge the sums of groups of k people "
+         "(privacy.aggregation.groups = k), or leave out privacy.robust"),
+        (policy.groups and rule is None,
+         "groups are for a robust rule to judge; leave out groups, or set privacy.robust"),
+        (policy.groups and plan.engine != "simulator",
+         f"sums of groups are simulated only; leave out run.engine = \"{plan.engine}\""),
+        (policy.groups and masked,
+         f"replies of {name} differ in which entries they share, and groups would show whose"),
+        (policy.groups and rule is not None and rule.rooted,
+         "a rule that trusts a root looks at that person's single update; take another rule"),
         (plan.poison, "whoever poisons updates looks at single replies; leave out poison"),
         (plan.delivery.asynchronous,
          f"by '{plan.delivery.name}' replies arrive one by one, and each would be a sum of its "

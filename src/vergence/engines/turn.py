@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -20,8 +21,10 @@ from vergence.core.stepping import Forward, Step, Stepped, Trainers
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message, Sealed, seal_coded
+from vergence.engines.cut import Guard
 from vergence.engines.device import at_home
 from vergence.engines.graphed import Graphed
+from vergence.engines.ranges import Ranges
 from vergence.engines.stacked import Stacked, groups_of
 from vergence.errors import ConfigError
 from vergence.privacy.dp_solver import DpSolver, Spent, uncovered
@@ -80,7 +83,7 @@ class Worker:
     sees. With `stacks`, turns taken together are trained as one; on a GPU they are in any case
     taken together, side by side in `STREAMS` streams where they do not stack. `pruning` keeps what
     is trained, and what is predicted with, pruned. `privacy` says what may leave a client; a
-    `private` solver trains in place of all others.
+    `private` solver trains in place of all others. A `guard` stands at the cut of a network.
     """
 
     def __init__(
@@ -97,15 +100,18 @@ class Worker:
         pruning: Gradual = Gradual(0.0),  # noqa: B008
         privacy: Privacy = Privacy(),  # noqa: B008
         private: DpSolver | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.method, self.task, self.pruning = method, task, pruning
-        self.privacy, self.private = privacy, private
+        self.privacy, self.private, self.guard = privacy, private, guard
         self.trained_on, self.people, self.stream = trained_on, people, stream
         self.solver = private or Solver(task, precision)
         self.wire = wire
         self.graphed = Graphed(task, device, precision, STREAMS) if device.type != "cpu" else None
         scorer = self.graphed or self.solver
         self.stacked = Stacked(task, device, precision, scorer) if stacks else None
+        if guard is not None:
+            guard.stand_at_cut(self.solver.module)
         self.trainers = Trainers(task)
         self.records = method.state_records(task)
         self.last: tuple[Params, int, Params] | None = None
@@ -113,6 +119,12 @@ class Worker:
     def do(self, order: Order) -> Done:
         """Carry out one order."""
         return self._turn(order) if order.kind == "turn" else self._evaluate(order)
+
+    @cached_property
+    def ranges(self) -> Ranges | None:
+        """Who looks at smashed data, None where nobody does."""
+        policy = self.privacy.output_range
+        return None if policy is None else Ranges(policy, self)
 
     @property
     def together(self) -> bool:
@@ -221,6 +233,8 @@ class Worker:
 
     def _answer(self, ask: Ask | None, turn: Turn) -> Any:
         if isinstance(ask, Step | Forward):
+            if self.guard is not None:
+                return self.guard.answer(ask, turn.site)
             return self.trainers.answer(ask, turn.order.progress)
         if isinstance(ask, Fit) and self.private is not None:
             return self.private.train(turn.site, ask, turn.batches(), turn.order.progress)
@@ -240,6 +254,8 @@ class Worker:
 
     def _evaluate(self, order: Order) -> Done:
         message = order.message
+        if self.guard is not None:
+            self.guard.begin(order.client, message.round)
         params = self.predicting(self.state(order), message, self.site(self.people, order))
         metrics = {}
         if "P0" in order.points:

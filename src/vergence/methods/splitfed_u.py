@@ -178,7 +178,7 @@ class SplitFedU(Splitting[Ends, EndHalf]):
             return c, reply(smashed=nothing, public=Params.named())
         assert c.front is not None
         batch = site.train.take(rows)
-        smashed = yield from forward(c.front, batch, self.front)
+        smashed = yield from forward(c.front, batch, self.front, rows)
         public = Params.named(**{name: alike(batch[name]) for name in needed(self.back(site.task))})
         return c, reply(smashed=closed(smashed, self.number), public=public)
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from annotated_types import Gt
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vergence.core.params import Params
@@ -80,9 +81,17 @@ class Bottleneck:
             raise ConfigError(
                 f"noise is drawn per image: {len(smashed)} samples came with {len(images)} numbers"
             )
-        of, each = secret.child(version(layers)), smashed[0].numel() if len(smashed) else 0
-        drawn = [of.child(int(image)).draws().gaussian(each) for image in images]
-        return hidden(self.clipped(smashed), self.deviation, np.array(drawn))
+        each = smashed[0].numel() if len(smashed) else 0
+        noise = drawn("gaussian", each, images, secret.child(version(layers)))
+        return hidden(self.clipped(smashed), self.deviation, noise)
+
+
+def drawn(
+    kind: Literal["gaussian", "laplace"], each: int, images: Sequence[int], secret: Secret
+) -> NDArray[np.float64]:
+    """Return noise of scale 1, `[images, each]`: of every image the same under a secret."""
+    draws = (secret.child(int(image)).draws() for image in images)
+    return np.array([getattr(one, kind)(each) for one in draws])
 
 
 def version(layers: Params) -> str:

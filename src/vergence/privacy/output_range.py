@@ -12,12 +12,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
+from vergence.core.ranges import check_ranges
 from vergence.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Range:
+    """Whose pictures tell the server what honest smashed data look like.
+
+    Args:
+        root: the person whom it trusts.
+        widen: room beside what the root's pictures give: so many widths on both sides, and so many
+            times their length.
+    """
+
+    root: str
+    widen: Annotated[float, Ge(0)] = 1.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "privacy.output_range")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 
@@ -12,45 +12,12 @@ from vergence.core.method import Exposed
 from vergence.core.ranges import check_ranges
 from vergence.core.wire import Reply, Sealed
 from vergence.errors import ConfigError
-from vergence.privacy.accounting import noise_for
+from vergence.privacy.budget import Budget
+from vergence.privacy.cut import Defence
+from vergence.privacy.output_range import Range
 from vergence.privacy.rule import Rule
 from vergence.privacy.terms import FEWEST
 from vergence.privacy.user_level import UserLevel
-
-Delta = Annotated[float, Interval(gt=0, lt=1)]
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What may be spent, and how much noise follows from it.
-
-    Attributes:
-        clip: L2 norm that what one unit sends may have.
-        epsilon: for a whole run; the noise follows from it.
-        noise: standard deviation of the noise on a sum, as a multiple of `clip`.
-        delta: at which epsilon is counted.
-    """
-
-    clip: Annotated[float, Gt(0)] = 1.0
-    epsilon: Annotated[float, Gt(0)] | None = None
-    noise: Annotated[float, Gt(0)] | None = None
-    delta: Delta = 1e-5
-
-    where: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        check_ranges(self, self.where)
-        if self.epsilon is None and self.noise is None:
-            raise ConfigError(
-                f"{self.where} needs epsilon, a budget for the whole run, or noise, a multiple of "
-                "clip"
-            )
-
-    def multiplier(self, rate: float, steps: int) -> float:
-        """Return the noise, as a multiple of `clip`, of so many sums of units drawn at a rate."""
-        if self.noise is not None:
-            return self.noise
-        return noise_for(self.epsilon or 0.0, self.delta, rate, max(steps, 1))
 
 
 @dataclass(frozen=True)
@@ -66,6 +33,7 @@ class Secrecy:
         range: the largest entry of an update.
         weight: the largest weight of a reply.
         metric: the largest metric of a reply.
+        groups: people in a group whose sum a robust rule judges; 0: all are one sum.
     """
 
     name: Literal["pairwise", "additive"] = "pairwise"
@@ -74,6 +42,7 @@ class Secrecy:
     range: Annotated[float, Gt(0)] = 64.0
     weight: Annotated[float, Ge(1)] = 1e5
     metric: Annotated[float, Gt(0)] = 1e6
+    groups: Annotated[int, Ge(0)] = 0
 
     def __post_init__(self) -> None:
         check_ranges(self, "privacy.aggregation")
@@ -81,6 +50,11 @@ class Secrecy:
             raise ConfigError(
                 f"privacy.aggregation: aggregators must be 2 to 4 different names; got "
                 f"{list(self.aggregators)}"
+            )
+        if 0 < self.groups < self.min_contributors:
+            raise ConfigError(
+                f"privacy.aggregation: groups of {self.groups} are smaller than the "
+                f"{self.min_contributors} (min_contributors) that a sum needs; take larger groups"
             )
         if self.name == "pairwise" and self.aggregators != type(self)("additive").aggregators:
             raise ConfigError("privacy.aggregation: aggregators are for 'additive'; leave them out")
@@ -134,12 +108,16 @@ class Privacy:
         aggregation: how replies are added up; None: whoever runs the server sees each of them.
         user: hides people in sums.
         solver: hides samples in a client's training.
+        cut: what stands at the cut of split learning.
+        output_range: in which the server of split learning expects smashed data.
     """
 
     robust: Rule | None = None
     aggregation: Secrecy | None = None
     user: User | None = None
     solver: DpSgd | None = None
+    cut: Defence | None = None
+    output_range: Range | None = None
 
     @property
     def differential(self) -> bool:
