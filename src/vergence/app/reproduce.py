@@ -28,7 +28,7 @@ from vergence.app.papers import (
     splitfed_tables,
 )
 from vergence.app.papers.base import PaperTable
-from vergence.app.papers.catalog import ELSEWHERE, NOT_YET
+from vergence.app.papers.catalog import ELSEWHERE, MEASURED, NOT_YET
 from vergence.app.papers.checks import Finding, check_adaptive, check_fedcpf
 from vergence.app.papers.grounds import DEFAULT, GROUNDS, Ground, ground
 from vergence.app.papers.outcome import Outcome
@@ -69,6 +69,8 @@ def tables(ids: Sequence[str]) -> list[PaperTable]:
             raise ConfigError(f"{name} is not reproduced yet (issue {NOT_YET[name]})")
         if not own and name in ELSEWHERE:
             raise ConfigError(f"{name} is a picture of the method: `{ELSEWHERE[name]}`")
+        if not own and name in MEASURED:
+            raise ConfigError(f"{name} has a command of its own: `{MEASURED[name]}`")
         if not own:
             known = [*TABLES, *capabilities.TABLES, *DEFAULT]
             raise ConfigError(f"no table '{name}'{nearest(name, known)}")
@@ -282,6 +284,8 @@ def listing(console: Console, out: Path | None = None) -> None:
         grid.add_row(one.id, one.title, "nothing: read off the methods", "", status(one.id, out))
     for name, command in ELSEWHERE.items():
         grid.add_row(name, "a picture of the method", "", "", f"`{command}`")
+    for name, command in MEASURED.items():
+        grid.add_row(name, "measured by a command of its own", "", "", f"`{command}`")
     for name, issue in NOT_YET.items():
         grid.add_row(Text(name, style="dim"), "", "", "", Text(f"issue {issue}: not yet", "dim"))
     console.print(grid)
