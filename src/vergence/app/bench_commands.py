@@ -47,8 +47,8 @@ def mpc(
         cases: such as aby3, cheetah, semi2k_5, aby3_64, aby3_public, cheetah_pruned, aby3_tail,
             aby3_products; none named: all.
         python: of an environment with SPU; without one, the command says how to make it.
-        run: a finished run of task gaze_angle, whose model predicts from its test images; by
-            default the thesis's Model 2, not trained, and synthetic ones.
+        run: a finished run of task gaze_angle, whose model predicts from its images (tests
+            first); by default the thesis's Model 2, not trained, and synthetic ones.
         batches: how often each case is computed, on other images.
         out_: the rows (.csv); all that was measured goes beside it, as .json.
     """

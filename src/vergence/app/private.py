@@ -1,4 +1,4 @@
-"""A finished run's model and test images, for private inference."""
+"""A finished run's model and images, for private inference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vergence.tasks.gaze_angle import GazeAngle
 
 
 def finished(folder: Path) -> Subject:
-    """Return what a newcomer to a run predicts with, and everybody's test images.
+    """Return what a newcomer to a run predicts with, and everybody's images, tests first.
 
     Raises:
         ConfigError: another task, no row of stages, or no model for newcomers.
@@ -26,5 +26,6 @@ def finished(folder: Path) -> Subject:
     network = built(task.module(), params)
     if not isinstance(task, GazeAngle) or not isinstance(network, Staged):
         raise ConfigError(f"{folder}: private inference takes task gaze_angle with model lenet")
-    tests = Samples.concatenate([splits.test for splits in raw.people.values()])
-    return subject(task, network, tests, f"{run.method} of {folder}")
+    people = raw.people.values()
+    images = [*(s.test for s in people), *(s.val for s in people), *(s.train for s in people)]
+    return subject(task, network, Samples.concatenate(images), f"{run.method} of {folder}")

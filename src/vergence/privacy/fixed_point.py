@@ -77,7 +77,7 @@ def drawn(shape: tuple[int, ...], bits: int = 127) -> Field:
     """
     size = int(np.prod(shape))
     low, high = np.frombuffer(stream(new_seed(), 16 * size), "<u8").reshape(2, size)
-    if bits <= 64:
-        return (low >> np.uint64(64 - bits)).astype(object).reshape(shape)
-    found = ((high >> np.uint64(128 - bits)).astype(object) << 64) + low
+    found: Field = (low >> np.uint64(max(64 - bits, 0))).astype(object)
+    if bits > 64:
+        found = found + ((high >> np.uint64(128 - bits)).astype(object) << 64)
     return (found % PRIME if bits == 127 else found).reshape(shape)

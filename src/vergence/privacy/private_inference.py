@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -84,6 +85,7 @@ class Answer:
     peak_mb: float
 
 
+@cache
 def check_python(python: Path) -> None:
     """Refuse a Python that cannot run SPU.
 
