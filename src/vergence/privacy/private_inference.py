@@ -180,8 +180,11 @@ def _compute(python: Path, folder: Path, parties: int, batches: int, say: Say) -
         for log in logs:
             file = stack.enter_context(log.open("w"))
             command = [python, HERE / "party.py", log.parent]
-            party = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-            stack.callback(party.wait)
+            party = stack.enter_context(
+                subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT
+                )
+            )
             stack.callback(party.kill)
             running.append(party)
         while any(party.poll() is None for party in running):

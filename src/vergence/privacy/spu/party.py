@@ -11,8 +11,10 @@ bytes and messages, is on standard output. Runs in SPU's Python.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -22,6 +24,16 @@ from owner import load, settings, to_arrays, to_share
 from spu import api
 
 PATIENCE_MS = 600_000
+
+
+def end_with_parent() -> None:
+    """End when who started this process does, even by a kill: then standard input closes."""
+
+    def wait() -> None:
+        sys.stdin.read()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def main(folder: Path) -> None:
@@ -62,4 +74,5 @@ def give(runtime: api.Runtime, file: Path) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main(Path(sys.argv[1]))
