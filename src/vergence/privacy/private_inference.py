@@ -187,9 +187,11 @@ def _compute(python: Path, folder: Path, parties: int, batches: int, say: Say) -
             )
             stack.callback(party.kill)
             running.append(party)
-        while any(party.poll() is None for party in running):
-            for rank, party in enumerate(running):
-                if party.poll():
+        ended: list[int | None] = [None]
+        while None in ended:
+            ended = [party.poll() for party in running]
+            for rank, code in enumerate(ended):
+                if code:
                     told = _last(logs[rank].read_text(errors="replace"))
                     raise StateError(f"private inference: party {rank} failed: {told}")
             done = len(list(logs[0].parent.glob("answer*.npz")))
