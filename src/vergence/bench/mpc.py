@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from vergence.core.stages import Staged
 from vergence.data.eye_synthetic import EyeSynthetic
 from vergence.errors import ConfigError, StateError, nearest
 from vergence.models.lenet import LeNet
-from vergence.privacy.private_inference import SAME, Answer, Question, infer
+from vergence.privacy.private_inference import SAME, Answer, Question, Say, infer
 from vergence.privacy.private_network import Layer, Parts, head, parts, strongest, thinned
 from vergence.privacy.protocols import protocol
 from vergence.tasks.gaze_angle import GazeAngle
@@ -141,14 +141,6 @@ class Measured:
         about = {"what": self.case.what, "runs": len(self.seconds), "s": median(self.seconds)}
         found = {k: v for k, v in vars(self).items() if k != "case"}
         return asdict(self.case) | about | found
-
-
-class Say(Protocol):
-    """Takes progress: what is measured now, and the share that is done."""
-
-    def __call__(self, what: str, share: float) -> None:
-        """Show it."""
-        ...
 
 
 def find(names: Sequence[str]) -> dict[str, Case]:

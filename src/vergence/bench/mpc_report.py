@@ -71,10 +71,10 @@ def run(
             raise
         failure = error
     out.print(table(found))
-    out.print(f"network: {given.name}", soft_wrap=True, highlight=False)
+    out.print(f"network: {given.name}; {len(given.x)} images", soft_wrap=True, highlight=False)
     for line in NOTES:
         out.print(line, soft_wrap=True, highlight=False)
-    write(file, found, {"network": given.name, "machine": describe()})
+    write(file, found, {"network": given.name, "images": len(given.x), "machine": describe()})
     out.print(f"written: {file}, {file.with_suffix('.json')}", soft_wrap=True, highlight=False)
     if failure is not None:
         raise PartialRun(f"{len(found)} of {len(chosen)} cases measured: {failure}")
