@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 from rich.table import Table
 
+from vergence.app.bench_commands import bench
 from vergence.app.deploy_commands import deploy
 from vergence.app.network_commands import audit, export, prune, split_plan, swaps, unlabelled
 from vergence.app.screen import out
@@ -34,6 +35,7 @@ for command in (status, mlflow):
     app.command(command)
 app.command(split_plan, name="split-plan")
 app.command(deploy)
+app.command(bench)
 
 
 @app.command
@@ -214,27 +216,6 @@ def verify(folder: Path) -> None:
     for found in read(folder).runs:
         for seed, sha in recompute(found.folder):
             out.print(f"{found.label} seed {seed}: {sha} ok", soft_wrap=True, highlight=False)
-
-
-@app.command
-def bench(
-    *workloads: str,
-    json: Path | None = None,
-    rounds: int | None = None,
-    peer_python: list[str] = [],  # noqa: B006
-) -> None:
-    """Measure the engine against plain gradient steps and, where installed, other simulators.
-
-    Args:
-        workloads: gaze15, gaze15s, xdev, xdevmlp, logistic, fedcpf; none named: all.
-        json: write every number there.
-        rounds: timed rounds per workload, instead of its own number.
-        peer_python: `NAME=PATH`, the Python that has a peer (flower, pfl, pfllib) installed; may
-            be given several times. PFLlib's source is named by the variable PFLLIB.
-    """
-    from vergence.bench.report import run as measure
-
-    measure(workloads, out, json, rounds, peer_python)
 
 
 @data.command(name="list")

@@ -1,0 +1,58 @@
+"""The commands that measure: the engine, and private inference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from vergence.app.screen import out
+
+bench = App(name="bench", help="Measure the engine; `bench mpc` measures private inference.")
+
+
+@bench.default
+def engine(
+    *workloads: str,
+    json: Path | None = None,
+    rounds: int | None = None,
+    peer_python: list[str] = [],  # noqa: B006
+) -> None:
+    """Measure the engine against plain gradient steps and, where installed, other simulators.
+
+    Args:
+        workloads: gaze15, gaze15s, xdev, xdevmlp, logistic, fedcpf; none named: all.
+        json: write every number there.
+        rounds: timed rounds per workload, instead of its own number.
+        peer_python: `NAME=PATH`, the Python that has a peer (flower, pfl, pfllib) installed; may
+            be given several times. PFLlib's source is named by the variable PFLLIB.
+    """
+    from vergence.bench.report import run as measure
+
+    measure(workloads, out, json, rounds, peer_python)
+
+
+@bench.command
+def mpc(
+    *cases: str,
+    python: Path = Path(".venv-spu/bin/python"),
+    run: Path | None = None,
+    batches: int | None = None,
+    out_: Annotated[Path, Parameter(name="--out")] = Path("mpc.csv"),
+) -> None:
+    """Predict gaze from images that nobody sees: time, bytes, rounds and error of each protocol.
+
+    Args:
+        cases: such as aby3, cheetah, semi2k_5, aby3_64, aby3_public, cheetah_pruned, aby3_tail,
+            aby3_products; none named: all.
+        python: of an environment with SPU; without one, the command says how to make it.
+        run: a finished run of task gaze_angle, whose model predicts from its images (tests
+            first); by default the thesis's Model 2, not trained, and synthetic ones.
+        batches: how often each case is computed, on other images.
+        out_: the rows (.csv); all that was measured goes beside it, as .json.
+    """
+    from vergence.app.private import finished
+    from vergence.bench.mpc_report import run as measure
+
+    measure(cases, out, python, out_, batches, None if run is None else finished(run))
