@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import norm, t
 
-from vergence.attacks.membership import each_in_turn, halves, of_people, ratios
+from vergence.attacks.membership import chance_without, each_in_turn, halves, of_people, ratios
 from vergence.attacks.score import tpr_at
 from vergence.errors import ConfigError
 
@@ -71,3 +71,26 @@ def test_too_few_models_are_refused():
     shadow = torch.zeros(3, 1, dtype=torch.float64)
     with pytest.raises(ConfigError, match="at least two shadow models"):
         ratios(shadow[0], shadow, torch.tensor([[True], [False], [False]]))
+
+
+def test_the_chance_of_an_outsider_by_hand():
+    """Values 1, 2, 3 (variance 1) and, of the other unit, 0, 3, 6 (variance 9).
+
+    Together 5; half way between 1 and 5 lies 3, for one more value 3 * 4 / 3 = 4. At 0 the distance
+    from the mean 2 is one deviation, on 4 degrees of freedom.
+    """
+    outside = torch.tensor([[1.0, 0.0], [2.0, 3.0], [3.0, 6.0]], dtype=torch.float64)
+    found = chance_without(torch.tensor([0.0, 2.0], dtype=torch.float64), outside, 0).tolist()
+    assert found == pytest.approx([t.cdf(-1, 4), 0.5])
+    with pytest.raises(ConfigError, match="at least 3"):
+        chance_without(outside[0], outside[:2], 0)
+
+
+def test_outsiders_are_called_as_often_as_said_and_members_are_found():
+    """Units of equal spread: never too often; four deviations away: nearly always below 5 %."""
+    drawn = 5 + 0.1 * torch.randn(2000, 9, 6, generator=torch.Generator().manual_seed(1)).double()
+    found = torch.cat([chance_without(each[:1, 0], each[1:], 0) for each in drawn])
+    for level in (0.01, 0.05, 0.5):
+        assert (found < level).double().mean().item() == pytest.approx(level, rel=0.35)
+    inside = torch.cat([chance_without(each[:1, 0] - 0.4, each[1:], 0) for each in drawn])
+    assert (inside < 0.05).double().mean() > 0.9

@@ -15,7 +15,15 @@ from vergence.app.bench_commands import bench
 from vergence.app.deploy_commands import deploy
 from vergence.app.network_commands import audit, export, prune, split_plan, swaps, unlabelled
 from vergence.app.screen import out
-from vergence.app.study_commands import calibrate, cross, evaluate, masks, reproduce, sweep
+from vergence.app.study_commands import (
+    calibrate,
+    cross,
+    evaluate,
+    forget,
+    masks,
+    reproduce,
+    sweep,
+)
 from vergence.app.watch_commands import mlflow, status
 from vergence.errors import ConfigError, PartialRun, VergenceError
 
@@ -27,7 +35,7 @@ app = App(
 )
 data = App(name="data", help="Data sets: what there is, and whether yours is whole.")
 app.command(data)
-for command in (sweep, evaluate, calibrate, cross, reproduce, masks):
+for command in (sweep, evaluate, calibrate, cross, reproduce, masks, forget):
     app.command(command)
 for command in (unlabelled, swaps, prune, export, audit):
     app.command(command)

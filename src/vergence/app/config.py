@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from vergence.engines.device import pick
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
 from vergence.engines.source import code_digest as code_digest
+from vergence.engines.store import Progress
 from vergence.engines.sums import check as check_sums
 from vergence.errors import ConfigError, nearest
 from vergence.privacy.poison import Poison
@@ -62,6 +63,21 @@ LABEL = re.compile(r"[\w-]{1,100}")
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What a run comes from that no experiment file tells.
+
+    Attributes:
+        told: goes into provenance.json.
+        stamp: identifies the states to begin from; no run without it may go on there.
+        begin: puts these states (of a label and seed) into a folder; None: fresh ones.
+    """
+
+    told: Mapping[str, Any] = field(default_factory=dict)
+    stamp: Mapping[str, str] = field(default_factory=dict)
+    begin: Callable[[str, int, Path], Progress] | None = None
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A checked experiment: every name found, every value in range."""
 
@@ -75,6 +91,7 @@ class Experiment:
     sweep: Sweep | None = None
     tuning: Tuning | None = None
     poison: Poison | DataPoison | None = None
+    origin: Origin = Origin()
 
     def task(self, seed: int) -> Task:
         """Return the task for one seed."""

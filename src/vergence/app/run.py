@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from rich.progress import (
 )
 
 from vergence.app import budget, results, seals, stamp
-from vergence.app.config import Experiment
+from vergence.app.config import Experiment, Table
 from vergence.app.saved import Saved, read_saved
 from vergence.app.showcase import write_maps
 from vergence.app.tensorboard import Board
@@ -125,7 +126,7 @@ def start(experiment: Experiment, out: Path | str) -> None:
             )
         loaded = load_data(experiment)
         if experiment.several:  # first: a config without its stamp could not be resumed
-            stamp.write(out, stamp.stamp(experiment.table, loaded.sha))
+            stamp.write(out, stamped(experiment, experiment.table, loaded))
         results.write_toml(out / "config.toml", experiment.table)
         _all_methods(experiment, loaded, out)
 
@@ -138,8 +139,13 @@ def resume(experiment: Experiment, out: Path) -> None:
             return
         loaded = load_data(experiment)
         if experiment.several:  # a run directory has its stamp in its checkpoint
-            stamp.check(out, stamp.stamp(experiment.table, loaded.sha))
+            stamp.check(out, stamped(experiment, experiment.table, loaded))
         _all_methods(experiment, loaded, out)
+
+
+def stamped(experiment: Experiment, table: Table, loaded: Loaded) -> dict[str, str]:
+    """Return what the bits of a run of this table depend on."""
+    return {**stamp.stamp(table, loaded.sha), **experiment.origin.stamp}
 
 
 @contextmanager
@@ -205,13 +211,13 @@ def _one_method(
     bar: tuple[Progress, Any],
 ) -> None:
     table = experiment.one(label)
-    made = stamp.stamp(table, loaded.sha)
+    made = stamped(experiment, table, loaded)
     folder = Folder(path, made)
     folder.open()
     results.write_toml(path / "config.toml", table)
     if not (path / "provenance.json").exists():
         told = results.provenance(loaded.raw, loaded.sha, made["code"])
-        results.write_json(path / "provenance.json", told)
+        results.write_json(path / "provenance.json", {**told, **experiment.origin.told})
     headline = experiment.task(0).headline
 
     def tick(seed: int, done: int, metrics: Mapping[str, float]) -> None:
@@ -224,7 +230,11 @@ def _one_method(
     for seed in experiment.plan.seeds:
         with Board(path, seed) as board:
             if str(seed) not in folder.manifest["done"]:
-                conduct(method, experiment.task(seed), loaded.ready, experiment.plan, folder, tick)
+                begin = experiment.origin.begin
+                conduct(
+                    method, experiment.task(seed), loaded.ready, experiment.plan, folder, tick,
+                    begin=partial(begin, label, seed, folder.state) if begin else None,
+                )  # fmt: skip
     _leave_behind(experiment, loaded, label, method, path)
 
 

@@ -246,6 +246,11 @@ class Study:
         """Metrics where less is better."""
         return self.runs[0].lower_is_better
 
+    @property
+    def several(self) -> bool:
+        """Whether these are run directories below `folder`, not `folder` itself."""
+        return self.runs[0].folder != self.folder
+
     def find(self, name: str) -> Run | None:
         """Return the run with this label, else the first of this method."""
         named = [r for r in self.runs if r.label == name] or [

@@ -16,6 +16,8 @@ from vergence.app.config import code_digest, method_tables
 from vergence.errors import StateError
 
 FILE = "stamp.json"
+MADE = ("config", "code", "data", "torch")
+"""What every stamp tells; a run that begins from other states tells of them, too."""
 
 
 def stamp(table: Mapping[str, Any], data_sha: str) -> dict[str, str]:
@@ -58,10 +60,12 @@ def check(out: Path, now: Mapping[str, str]) -> None:
         then = dict(json.loads(path.read_bytes()))
     except (ValueError, TypeError):
         raise StateError(f"{path} is damaged; restore it, or start a new run elsewhere") from None
-    for what, mine in now.items():
+    for what in [*now, *(more for more in then if more not in (*MADE, *now))]:
+        mine = now.get(what)
         if then.get(what) != mine:
             raise StateError(
-                f"{out} was begun with other {what} ({str(then.get(what))[:12]}, now {mine[:12]}): "
+                f"{out} was begun with other {what} ({str(then.get(what))[:12]}, now "
+                f"{str(mine)[:12]}): "
                 f"mixing both in one table would compare unlike things; restore that {what}, or "
                 "start a new run elsewhere"
             )

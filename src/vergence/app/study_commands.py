@@ -162,3 +162,31 @@ def cross(
     from vergence.app.crossing import cross as measure
 
     measure(folders, out_, out)
+
+
+def forget(
+    folder: Path,
+    person: str,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")],
+    patch: int = 0,
+    shadows: int = 8,
+    erase: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Make a run's model without one person; say how far the old and the new remember them.
+
+    Args:
+        folder: what `vergence run --out` wrote, or a run directory below.
+        person: who is to be forgotten.
+        out_: a new directory, or one in which the same command was interrupted.
+        patch: so many rounds of the others from where the run ended, which is approximate; default
+            0, the exact way: the same experiment again without this person.
+        shadows: runs of the same experiment without this person, of other seeds, which the
+            membership audit judges by, 3 or more; 0: no audit.
+        erase: when the new model stands, take what names this person out of FOLDER: states, masks,
+            rows of its tables, pictures.
+    """
+    from vergence.app.forget import Options
+    from vergence.app.forget import forget as leave
+
+    leave(folder, person, out_, out, Options(patch, shadows, erase))

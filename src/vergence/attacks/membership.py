@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from scipy.special import stdtr
 from torch import Tensor
 
 from vergence.errors import ConfigError
@@ -56,6 +57,35 @@ def ratios(observed: Tensor, shadow: Tensor, inside: Tensor) -> Tensor:
         variance = pooled.clamp(min=FLOOR)
         logs.append(-0.5 * ((observed - mean).square() / variance + variance.log()))
     return logs[0] - logs[1]
+
+
+def chance_without(observed: Tensor, outside: Tensor, unit: int) -> Tensor:
+    """Return how likely models that never saw a unit fit it as well as observed, or better.
+
+    About uniform over [0, 1] where the observed models never saw it either. A few shadow models
+    are enough, as what they leave open is counted: Student's distribution in the place of the
+    Gaussian. Their variance is the mean of the unit's own and that of all units together: the
+    own one alone is too small too often, and units differ.
+
+    Args:
+        observed: `[models]`, the statistic of the unit under attacked models.
+        outside: `[shadows, units]`, of all units, under shadow models not trained on this one.
+        unit: which it is.
+
+    Raises:
+        ConfigError: fewer than three shadow models.
+
+    Source: Carlini et al., Section V-C, the attack offline; variances: Smyth, "Linear models and
+    empirical Bayes methods", SAGMB 2004, equation for s~^2 with as many degrees of freedom a priori
+    as there are.
+    """
+    count = len(outside)
+    if count < 3:
+        raise ConfigError(f"membership: give at least 3 shadow models without them, got {count}")
+    variances = outside.double().var(0)
+    variance = (variances[unit] + variances.mean()) / 2 * (1 + 1 / count)
+    below = (observed - outside[:, unit].mean()) / variance.sqrt().clamp(min=FLOOR)
+    return torch.from_numpy(stdtr(2 * (count - 1), below.double().numpy()))
 
 
 def of_people(frames: Tensor, people: Tensor) -> tuple[Tensor, Tensor]:

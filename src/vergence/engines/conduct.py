@@ -30,7 +30,7 @@ from vergence.engines.presence import Presence
 from vergence.engines.protection import private_solver, veil_for
 from vergence.engines.shelf import Registry, Shelf
 from vergence.engines.simulator import Simulator, Tally
-from vergence.engines.store import Folder, Solving
+from vergence.engines.store import Folder, Progress, Solving
 from vergence.engines.sums import sums_for
 from vergence.engines.training import device_for, loads, solver_for
 from vergence.engines.turn import Worker, drive
@@ -43,6 +43,8 @@ Tick = Callable[[int, int, Mapping[str, float]], None]
 """Called after every round with the seed, the rounds done, and the round's mean metrics."""
 Hire = Callable[[Desk], tuple[Crew, Registry]]
 """Gives who carries out the jobs of a run, and who knows where clients' states lie."""
+Begin = Callable[[], Progress]
+"""Puts clients' states into a run's folder of states; gives the server's, and where they lie."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,12 @@ def conduct(
     folder: Folder,
     tick: Tick | None = None,
     hire: Hire | None = None,
+    begin: Begin | None = None,
 ) -> Outcome:
     """Run one seed (the task's) to its end, from its checkpoint if there is one.
 
-    `hire` finds others to carry out the jobs than this machine's processes.
+    `hire` finds others to carry out the jobs than this machine's processes; `begin` gives other
+    states to start from than fresh ones.
     """
     torch.set_num_threads(1)
     plan.delivery.check(method, task)
@@ -109,7 +113,7 @@ def conduct(
     )  # fmt: skip
     try:
         conductor = _Conductor(
-            method, task, federation, trained_on, plan, folder, simulator, worker, tick
+            method, task, federation, trained_on, plan, folder, simulator, worker, tick, begin
         )
         return conductor.run(worker.records)
     finally:
@@ -150,6 +154,7 @@ class _Conductor:
     simulator: Simulator
     worker: Worker
     tick: Tick | None
+    begin: Begin | None
 
     @property
     def people(self) -> Sequence[str]:
@@ -160,11 +165,7 @@ class _Conductor:
         fresh = self.method.server(self.task)
         progress = self.folder.load(seed, (*records, Agenda, Message), fresh)
         if progress is None:
-            server, start = fresh, 0
-            if self.method.pooled:
-                self.record_uploads()
-            self.simulator.begin("setup")
-            server = self.converse(self.method.setup(server, self.staying(0)), server, 0)
+            server, start = self.opening(fresh), 0
             self.report(0, server, 0.0)
             if self.plan.checkpoint_every:
                 self.save(0, server)
@@ -190,6 +191,18 @@ class _Conductor:
         sha = fingerprint(digest(pack(server)), registry.sha256(), solving)
         self.save(rounds, server, sha)
         return Outcome(sha, server, registry)
+
+    def opening(self, fresh: Any) -> Any:
+        """Return the server's state before the first round: set up, or as it was given."""
+        if self.method.pooled:
+            self.record_uploads()
+        self.simulator.begin("setup")
+        if self.begin is None:
+            return self.converse(self.method.setup(fresh, self.staying(0)), fresh, 0)
+        given = self.begin()
+        for client, entry in given.filed.items():
+            self.simulator.clients.commit(client, entry)
+        return given.server
 
     def record_uploads(self) -> None:
         """Count what a data centre asks for: everybody's data, once, as the network takes it in."""

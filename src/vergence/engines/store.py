@@ -106,12 +106,14 @@ class Folder:
 
     def _reopen(self) -> None:
         self.manifest = read_manifest(self.path)
-        for what, mine in self.stamp.items():
-            theirs = self.manifest["stamp"].get(what)
+        then = self.manifest["stamp"]
+        for what in {**self.stamp, **then}:
+            theirs, mine = then.get(what), self.stamp.get(what)
             if theirs != mine:
                 raise StateError(
                     f"{self.path}: the checkpoint was made by another {what} ({str(theirs)[:12]}, "
-                    f"now {mine[:12]}); run with that {what} again, or start a new run elsewhere"
+                    f"now {str(mine)[:12]}); run with that {what} again, or start a new run "
+                    "elsewhere"
                 )
         for name, length in self.manifest["tables"].items():
             table = self.path / name

@@ -1,0 +1,312 @@
+"""`vergence forget`: a run's model without one person, and what it remembers, before and after.
+
+Retrained, it is the same experiment on the data of all others: what it would have been. Patched,
+the others train some more rounds from where the run ended, with what was kept under the person's
+name left behind; whatever the models learned from them fades, by how much the audit says.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from vergence.app import remains, remembered
+from vergence.app.blocks import Block, csv_text
+from vergence.app.config import Experiment, Origin, check, data_root, load
+from vergence.app.newcomers import Judge, Part
+from vergence.app.run import Loaded, load_data, progress_bar, resume, start
+from vergence.app.runs import Run, Study, read
+from vergence.app.saved import read_saved
+from vergence.app.saving import replacing
+from vergence.app.style import digits, metric_name, number
+from vergence.attacks.membership import chance_without
+from vergence.engines.journal import Filed
+from vergence.engines.store import Progress, saving
+from vergence.errors import ConfigError, StateError, nearest
+
+SHOWN = 50
+"""So many names an error lists."""
+BEGUN = "begun"
+"""In the names of states that a patched run begins from."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to forget: rounds of a patch (0: retrain), shadow runs (0: no audit), and `erase`."""
+
+    patch: int = 0
+    shadows: int = 8
+    erase: bool = False
+
+    def __post_init__(self) -> None:
+        if self.patch < 0:
+            raise ConfigError(f"--patch takes a number of rounds, or 0; got {self.patch}")
+        if self.shadows not in (0, *range(3, 1000)):
+            raise ConfigError(f"--shadows takes 3 runs or more, or 0; got {self.shadows}")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A finished run, who is to be forgotten, and the data: of all who trained, and of the others.
+
+    `everybody` is None where the person's data is gone already.
+    """
+
+    study: Study
+    experiment: Experiment
+    person: str
+    everybody: Loaded | None
+    others: Part
+
+    @property
+    def folder(self) -> Path:
+        """The finished run."""
+        return self.study.folder
+
+
+def forget(folder: Path, person: str, out: Path, console: Console, options: Options) -> None:
+    """Make a model without a person, measure what both remember of them, erase where asked to.
+
+    Given again it goes on where it was interrupted.
+
+    Raises:
+        ConfigError: nobody of this name took part, or a run that cannot do without somebody so.
+        StateError: the run is unfinished, the data is another, or `out` holds something else.
+    """
+    case = opened(folder, person)
+    tell(case, console, options)
+    _make(case, out, options.patch)
+    made = read(out)
+    if not (out / "forget.csv").exists():
+        blocks = [compared(case, run, made.run(run.label), options) for run in case.study.runs]
+        _write(out, blocks)
+        for block in blocks:
+            block.show(console)
+    console.print(f"model: {out}; table: {out / 'forget.md'}", soft_wrap=True, highlight=False)
+    if options.erase:
+        remains.erase(case.folder, person)
+        console.print(f"erased from {case.folder}; its fingerprints are those of what is left")
+
+
+def opened(folder: Path, person: str) -> Case:
+    """Return a finished run, its data, and who is to be forgotten.
+
+    Raises:
+        ConfigError, StateError: see `forget`.
+    """
+    study, experiment = read(folder), load(folder / "config.toml")
+    if "folds" in study.runs[0].results:
+        raise ConfigError(f"{folder} is of leave-one-out: forget a person in a run of its folds")
+    erased = ["erased" in run.results for run in study.runs]
+    if all(erased) or (any(erased) and all(person in run.people for run in study.runs)):
+        raise ConfigError(
+            f"{folder}: somebody was erased here; forget '{person}' in the run made then"
+        )
+    if experiment.plan.delivery.replay is not None:
+        raise ConfigError(f"{folder} replays who came when; it cannot be replayed without somebody")
+    whole = experiment.dataset.load(data_root(experiment.root))
+    whole.refuse_many("forgetting somebody")
+    measured = dict.fromkeys(who for run in study.runs for who in run.people)
+    known = list(dict.fromkeys([*whole.clients, *measured]))
+    for trained in (tuple(whole.clients), tuple(measured)):
+        if not set(trained) <= set(whole.clients):
+            continue
+        loaded = load_data(replace(experiment, dataset=Part(whole, trained)))
+        if loaded.sha == study.runs[0].provenance["data"]["sha256"]:
+            _refuse_stranger(folder, person, trained)
+            rest = tuple(who for who in trained if who != person)
+            return Case(study, experiment, person, loaded, Part(whole, rest))
+    _refuse_stranger(folder, person, known)
+    if person in whole.clients:
+        raise StateError(f"{folder} was trained on other data than what is read now; restore it")
+    rest = tuple(who for who in measured if who != person)
+    return Case(study, experiment, person, None, Part(whole, rest))
+
+
+def _refuse_stranger(folder: Path, person: str, trained: Sequence[str]) -> None:
+    if person not in trained:
+        near = nearest(person, trained)
+        near = near if "did you mean" in near else ""
+        more = f" and {len(trained) - SHOWN} more" if len(trained) > SHOWN else ""
+        raise ConfigError(
+            f"{folder}: nobody called '{person}' took part{near}; these did: "
+            f"{', '.join(trained[:SHOWN])}{more}"
+        )
+    if len(trained) == 1:
+        raise ConfigError(f"{folder}: '{person}' took part alone; remove the folder instead")
+
+
+def tell(case: Case, console: Console, options: Options) -> None:
+    """Print what the folder keeps of the person, and what becomes of it."""
+    console.print(f"{case.folder} keeps of {case.person}:", highlight=False, soft_wrap=True)
+    for run in case.study.runs:
+        kept = ", ".join(remains.remains(run, case.person)) or "nothing"
+        console.print(f"  {run.label}: {kept}", highlight=False, soft_wrap=True)
+    if case.study.several and (kept := remains.rows(case.folder, case.person)):
+        console.print(f"  for all: {', '.join(kept)}", highlight=False, soft_wrap=True)
+    for what in remains.STAYS:
+        console.print(f"  not to be taken out: {what}", highlight=False, soft_wrap=True)
+    end = "this is erased when the new model stands" if options.erase else (
+        "all of it is left there; give the same command with --erase to erase what can be"
+    )  # fmt: skip
+    console.print(f"  {end}; the data itself is left alone", highlight=False, soft_wrap=True)
+
+
+def _make(case: Case, out: Path, patch: int) -> None:
+    """Train the new model, or go on with it; a finished one of this very kind is left as it is."""
+    if out.resolve().is_relative_to(case.folder.resolve()):
+        raise ConfigError(f"--out {out} lies in the run it is made from; choose another place")
+    experiment = without(case, patch)
+    if not (out / "config.toml").exists():
+        start(experiment, out)
+        return
+    there = [path for path in (out, *(out / label for label in experiment.methods))
+             if (path / "provenance.json").is_file()]  # fmt: skip
+    told = [Run(path, "", {}).provenance for path in there]
+    ours = experiment.origin.told["forgotten"], load_data(experiment).sha
+    same = all((each.get("forgotten"), each["data"]["sha256"]) == ours for each in told)
+    if not same or load(out / "config.toml").table != experiment.table:
+        raise StateError(f"{out} holds another run; choose another --out")
+    resume(experiment, out)
+
+
+def without(case: Case, patch: int) -> Experiment:
+    """Return the experiment on the others' data, from the run's final states where it is a patch.
+
+    Raises:
+        ConfigError: a plan that cannot be patched.
+    """
+    plan, table = case.experiment.plan, dict(case.experiment.table)
+    presence = dict(table.get("presence", {}))
+    if case.person in presence.get("gone", {}):
+        presence["gone"] = {c: at for c, at in presence["gone"].items() if c != case.person}
+    if plan.presence.trace:
+        presence["trace"] = str(Path(plan.presence.trace).resolve())
+    if presence:
+        table["presence"] = presence
+    prints = {run.label: run.results["fingerprint"] for run in case.study.runs}
+    told = {
+        "command": ["PERSON" if arg == case.person else arg for arg in ("vergence", *sys.argv[1:])],
+        "forgotten": {"people": 1, "way": "patch" if patch else "retrain", "from": prints},
+    }
+    origin = Origin(told)
+    if patch:
+        for what, there in {"pruning": plan.pruning.amount,
+                            "privacy": plan.privacy.differential}.items():  # fmt: skip
+            if there:
+                raise ConfigError(
+                    f"{case.folder}: rounds after the end are not in the plan of {what}; retrain: "
+                    "leave out --patch"
+                )
+        table["run"] = {**table.get("run", {}), "rounds": patch}
+        begun = "+".join(sha for shas in prints.values() for sha in shas.values())
+        origin = Origin(told, {"states": begun}, lambda *at: _begin(case, *at))
+    made = check(table, case.folder)
+    return replace(made, dataset=case.others, root=None, origin=origin)
+
+
+def _begin(case: Case, label: str, seed: int, state: Path) -> Progress:
+    """Copy the final states of one method and seed, but the person's; return where they lie."""
+    saved = read_saved(case.study.run(label).folder, seed)
+    filed = {}
+    for client, entry in saved.clients.filed.items():
+        if client != case.person:
+            name = f"seed{seed}.client.{client}.{BEGUN}.safetensors"
+            with saving(state.parent):
+                shutil.copyfile(saved.folder / "state" / entry.file, state / name)
+            filed[client] = Filed(name, entry.xxh3, entry.share)
+    return Progress(0, remains.stripped(saved.server, case.person), filed)
+
+
+def compared(case: Case, old: Run, new: Run, options: Options) -> Block:
+    """Return what the old and the new model of a method remember, and how the others fare."""
+    headline, lower = old.headline, old.headline in old.lower_is_better
+    models = {"before": old, "patched" if options.patch else "retrained": new}
+    rest = case.others.people
+    notes = [f"{metric_name(headline)}: mean over the {len(rest)} who remain, and the worst of "
+             "them; seconds: of all rounds and seeds."]  # fmt: skip
+    if options.patch:
+        notes.append("A patch is approximate: only retraining gives the model that never saw them.")
+    chances: Mapping[str, Sequence[float]] = {}
+    try:
+        chances = audited(case, models, options.shadows)
+        notes.append(
+            "chance: how often a model that never saw this person fits their training samples as "
+            f"well, judged by {options.shadows} runs without them, first seed; found: seeds in "
+            f"which it is below {remembered.FPR:.0%}, as it is for one stranger in a hundred."
+        )
+    except ConfigError as error:
+        notes.append(f"Not audited: {error}.")
+    records = []
+    for name, run in models.items():
+        scores = [v for who, v in run.scores(headline).items() if who in rest]
+        found = chances.get(name, [])
+        records.append({
+            "label": run.label, "model": name, "chance": found[0] if found else None,
+            "found": sum(each < remembered.FPR for each in found) if found else None,
+            "seeds": len(run.seeds), headline: float(np.mean(scores)),
+            "worst": max(scores) if lower else min(scores), "seconds": run.results["seconds"],
+        })  # fmt: skip
+    places = digits([record[headline] for record in records])
+    cells = [
+        [
+            record["model"],
+            "" if record["chance"] is None else f"{record['chance']:.2%}",
+            "" if record["found"] is None else f"{record['found']} of {record['seeds']}",
+            number(record[headline], places),
+            number(record["worst"], places),
+            f"{record['seconds']:.1f}",
+        ]
+        for record in records
+    ]
+    heads = ["model", "chance", f"found at {remembered.FPR:.0%} FPR", metric_name(headline),
+             "worst", "seconds"]  # fmt: skip
+    return Block(f"{old.label}: one person forgotten", heads, cells, notes=notes, records=records)
+
+
+def audited(case: Case, models: Mapping[str, Run], shadows: int) -> dict[str, list[float]]:
+    """Return, by model and seed, the chance that one fits so well that never saw the person.
+
+    Raises:
+        ConfigError: it cannot be told; says why.
+    """
+    if not shadows:
+        raise ConfigError("--shadows 0 asks for none")
+    if case.everybody is None:
+        raise ConfigError("the data of this person is gone already, and shadow runs need it")
+    ready, label = case.everybody.ready, models["before"].label
+    fits = {
+        name: [remembered.fit(Judge(read_saved(run.folder, seed), ready), case.person)
+               for seed in run.seeds]
+        for name, run in models.items()
+    }  # fmt: skip
+    with progress_bar() as bar:
+        line = bar.add_task(f"audit {label}", total=shadows, score="")
+        outside = remembered.outsiders(
+            case.experiment, label, ready, case.person, shadows,
+            lambda: bar.update(line, advance=1),
+        )  # fmt: skip
+    unit = list(ready.clients).index(case.person)
+    return {
+        name: chance_without(torch.stack(each), outside, unit).tolist()
+        for name, each in fits.items()
+    }
+
+
+def _write(out: Path, blocks: Sequence[Block]) -> None:
+    """Write the table; nothing in it names the person."""
+    records = [record for block in blocks for record in block.records]
+    texts = {
+        "forget.md": "\n".join(block.markdown() for block in blocks),
+        "forget.csv": csv_text(records),
+    }
+    for name, text in texts.items():
+        with replacing(out / name) as scratch:
+            scratch.write_text(text, encoding="utf-8")

@@ -1,0 +1,111 @@
+"""Whether a finished run's shared model was trained on somebody: runs without them, side by side.
+
+The attacker knows everybody else's data and the plan: shadow runs are the experiment without this
+person, of other seeds. Where the attacked model fits the person's training samples better than
+models that never saw them do, it remembers them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vergence.app.config import Experiment
+from vergence.app.newcomers import Judge
+from vergence.app.saved import Saved
+from vergence.attacks.membership import statistic
+from vergence.core.site import Federation
+from vergence.engines.conduct import conduct
+from vergence.engines.shelf import Registry
+from vergence.engines.store import Folder
+from vergence.errors import ConfigError
+
+FPR = 0.01
+FRAMES = 100
+"""So many samples of a person are looked at."""
+
+
+def outsiders(
+    experiment: Experiment,
+    label: str,
+    ready: Federation,
+    person: str,
+    count: int,
+    tick: Callable[[], None],
+) -> Tensor:
+    """Run one method without a person, several times; return how each fits everybody.
+
+    The result is `[count, people]`, in client order.
+
+    Args:
+        experiment: what was run.
+        label: of the method.
+        ready: everybody's data, prepared.
+        person: who is left out.
+        count: how many runs, each of a seed that the experiment has not.
+        tick: called after each.
+
+    Raises:
+        ConfigError: see `fit`.
+    """
+    rest = [who for who in ready.clients if who != person]
+    first, found = max(experiment.plan.seeds) + 1, []
+    for seed in range(first, first + count):
+        with tempfile.TemporaryDirectory(prefix="vergence-shadow-") as scratch:
+            judge = shadow(experiment, label, seed, ready, rest, Path(scratch))
+            found.append(torch.stack([fit(judge, who) for who in ready.clients]))
+        tick()
+    return torch.stack(found)
+
+
+def shadow(
+    experiment: Experiment,
+    label: str,
+    seed: int,
+    ready: Federation,
+    some: Sequence[str],
+    scratch: Path,
+) -> Judge:
+    """Run one method and seed with some of the people."""
+    plan = replace(experiment.plan, seeds=(seed,), evaluate_every=0, checkpoint_every=0)
+    folder, method, task = Folder(scratch, {}), experiment.methods[label], experiment.task(seed)
+    folder.open()
+    made = conduct(method, task, ready.only(some), plan, folder)
+    assert isinstance(made.clients, Registry)
+    assert folder.solving is not None
+    saved = Saved(
+        scratch, experiment, method, task, made.server, made.clients, made.fingerprint,
+        folder.solving,
+    )  # fmt: skip
+    return Judge(saved, ready)
+
+
+@torch.no_grad()
+def fit(judge: Judge, person: str) -> Tensor:
+    """Return the mean logarithm of the loss of up to 100 of a person's training samples.
+
+    Under the model that somebody gets who never took part.
+
+    Raises:
+        ConfigError: there is no such model, or the task has no loss of single samples.
+    """
+    if not judge.shares(whole=True):
+        raise ConfigError("its server offers strangers no whole model, which could be attacked")
+    task, train = judge.saved.task, judge.ready.people[person].train
+    train = train.subset(torch.linspace(0, len(train) - 1, min(FRAMES, len(train))).long())
+    outputs = judge.worker.solver.outputs(judge.model(person, known=False), train)
+    try:
+        losses = torch.stack([
+            task.loss(outputs[at : at + 1], train.take(torch.tensor([at])))
+            for at in range(len(train))
+        ])  # fmt: skip
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise ConfigError(f"its task has no loss of single samples ({error})") from error
+    if not losses.isfinite().all():
+        raise ConfigError("its task has no finite loss of single samples")
+    return statistic(losses).mean()
