@@ -20,7 +20,7 @@ from vergence.core.state import digest, pack
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message
-from vergence.engines import jury
+from vergence.engines import composition, jury
 from vergence.engines.courier import Agenda, Courier, read_log
 from vergence.engines.desk import Desk
 from vergence.engines.device import resident
@@ -67,8 +67,9 @@ def conduct(
     `hire` finds others to carry out the jobs than this machine's processes.
     """
     torch.set_num_threads(1)
-    plan.delivery.check(method, task)
-    jury.check(plan, method, federation.clients)
+    composition.check(plan, method, task)
+    plan.delivery.check()
+    jury.check(plan, federation.clients)
     stream, device = Stream("run", task.seed), device_for(method, plan)
     trained_on = federation.pooled() if method.pooled else federation
     if method.pooled:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vergence.core.method import Exposed, Method
+from vergence.core.method import Exposed
 from vergence.core.params import Params
 from vergence.core.site import Federation
 from vergence.core.stream import Stream
@@ -15,7 +15,7 @@ from vergence.engines.presence import round_half_up, suggest
 from vergence.errors import ConfigError
 from vergence.privacy.guards import fault
 from vergence.privacy.poison import Poison
-from vergence.privacy.rule import WHOLE, Rule, Verdict, nothing
+from vergence.privacy.rule import Rule, Verdict, nothing
 from vergence.privacy.votes import Votes, split
 
 LEFT_OUT = "left out"
@@ -106,61 +106,18 @@ class Jury:
         return rule.combine(replies, like, stream, split(own.values[0], like))
 
 
-def suits(plan: Plan, method: Method) -> None:
-    """Refuse a rule or an attack that a method's rounds have no room for.
-
-    Raises:
-        ConfigError: names both, and why.
-    """
-    rule, poison, name = plan.privacy.robust, plan.poison, type(method).__name__
-    reason = unseen(method)
-    if poison is not None and poison.share and reason:
-        raise ConfigError(
-            f"poison.attack = '{poison.attack}' cannot change what {name} sends: {reason}; poison "
-            "training data instead (gaze_offset, noisy_data)"
-        )
-    if rule is not None and (reason := reason or unfit(rule, method)):
-        raise ConfigError(f"privacy.robust = '{rule.name}' cannot judge {name}: {reason}")
-
-
-def check(plan: Plan, method: Method, clients: Sequence[str]) -> None:
-    """Refuse what does not suit a method or these people, before anything is trained.
+def check(plan: Plan, clients: Sequence[str]) -> None:
+    """Refuse what does not suit these people, before anything is trained.
 
     Raises:
         ConfigError: names what does not fit, and why.
     """
-    suits(plan, method)
     rule, poison = plan.privacy.robust, plan.poison
     if rule is None:
         return
     if rule.rooted:
         _check_root(rule, poison, clients)
     rule.check(replies(plan, len(clients)) - rule.rooted)
-
-
-def unseen(method: Method) -> str:
-    """Return why there are no single updates on their way to a method's server; "" if there are."""
-    if method.pooled:
-        return "everybody's data lies in one place, and nobody sends an update"
-    if method.served:
-        return "its clients are served batch by batch, and no update of theirs is all they did"
-    each = next((verb for verb, e in method.exposure.items() if e.reveal == "each"), None)
-    if each is not None:
-        return f"its own server looks at every single reply to '{each}', which no sum replaces"
-    return ""
-
-
-def unfit(rule: Rule, method: Method) -> str:
-    """Return why a rule makes no sense of a method's updates, "" if it does."""
-    for exposed in method.exposure.values():
-        if len(exposed.trees) > 1:
-            return (
-                f"its updates of {' and '.join(exposed.trees)} belong together, and clients keep "
-                "what the server must add up in full"
-            )
-        if exposed.weight != "number" and not rule.entrywise:
-            return f"the rule {WHOLE}"
-    return ""
 
 
 def _check_root(rule: Rule, poison: Poison | None, clients: Sequence[str]) -> None:
