@@ -191,9 +191,24 @@ def explain(
     config: Path,
     *,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+    matrix: Annotated[bool, Parameter(negative="")] = False,
+    style: Annotated[Literal["table", "markdown"], Parameter(name="--format")] = "table",
 ) -> None:
-    """Print who learns what in a round of an experiment, and draw the flow of data."""
+    """Print who learns what in a round of an experiment, and draw the flow of data.
+
+    Args:
+        config: the experiment (TOML).
+        set_: `a.b=c` overrides a value of the file; may be given several times.
+        matrix: instead, which methods and settings can be combined on its task and network.
+        style: how to print the matrix.
+    """
     from vergence.app.config import load
+
+    if matrix:
+        from vergence.app.matrix import show
+
+        show(load(config, set_), out, style)
+        return
     from vergence.app.explain import explain as tell
 
     tell(load(config, set_), out)

@@ -239,7 +239,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         try:
             composition.check(plan, method, task)
         except ConfigError as error:
-            raise ConfigError(f"method '{label}': {error}") from None
+            raise ConfigError(f"method '{label}': {error}") from error
     return found
 
 

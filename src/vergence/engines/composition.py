@@ -292,35 +292,43 @@ WITH_METHODS = (
 """What a plan refuses of some methods."""
 
 
+class Unsound(ConfigError):
+    """A refusal, with the row it comes from."""
+
+    def __init__(self, clash: Clash, asked: Settings) -> None:
+        self.clash = clash
+        super().__init__(clash.why.format_map(_Words(asked)))
+
+
+class _Words(dict[str, object]):
+    """What a sentence may name."""
+
+    def __init__(self, asked: Settings) -> None:
+        self.asked = asked
+
+    def __missing__(self, key: str) -> object:
+        return getattr(self.asked, key)
+
+
 def agree(plan: Plan) -> None:
     """Refuse settings that do not go together, whatever the method.
 
     Raises:
-        ConfigError: the sentence of the first row that they break.
+        Unsound: the sentence of the first row that they break.
     """
     asked = Settings(plan)
     for clash in AMONG_SETTINGS:
         if SETTINGS[clash.one](asked) and SETTINGS[clash.other](asked):
-            raise ConfigError(_told(clash, asked))
+            raise Unsound(clash, asked)
 
 
 def check(plan: Plan, method: Method, task: Task | None = None) -> None:
     """Refuse a method that does not go with a plan.
 
     Raises:
-        ConfigError: the sentence of the first row that they break.
+        Unsound: the sentence of the first row that they break.
     """
     case = Case(plan, method, task)
     for clash in WITH_METHODS:
         if SETTINGS[clash.one](case) and METHODS[clash.other](case):
-            raise ConfigError(_told(clash, case))
-
-
-def _told(clash: Clash, asked: Settings) -> str:
-    """Return a row's sentence with the names in it."""
-
-    class Words(dict[str, object]):
-        def __missing__(self, key: str) -> object:
-            return getattr(asked, key)
-
-    return clash.why.format_map(Words())
+            raise Unsound(clash, case)
