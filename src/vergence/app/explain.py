@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -9,13 +10,16 @@ from rich.console import Console
 from rich.table import Table
 
 from vergence.app.budget import foretold
+from vergence.app.carried import Carried, carried, totals
 from vergence.app.config import Experiment
 from vergence.app.explain_sums import rows, sizes
 from vergence.core.mask import Mask
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
+from vergence.core.site import Federation
 from vergence.core.state import array_bytes, pack
 from vergence.core.task import Task
+from vergence.errors import DataError
 from vergence.privacy.poison_data import DataPoison
 from vergence.privacy.policy import Secrecy
 from vergence.privacy.rule import Rule
@@ -35,6 +39,7 @@ def explain(experiment: Experiment, console: Console) -> None:
     """Print, for every method of an experiment, the flow of data and who learns what."""
     task = experiment.task(experiment.plan.seeds[0])
     people = experiment.federation() if experiment.plan.privacy.differential else None
+    data = people or samples(experiment)
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")
         console.print((type(method).__doc__ or "").partition("\n")[0])
@@ -64,6 +69,33 @@ def explain(experiment: Experiment, console: Console) -> None:
             text = f"  POISONED on purpose: {poisoned(experiment)}"
             console.print(text, highlight=False, markup=False)
         console.print(table)
+        console.print(crossing(carried(experiment.plan, method, task, data)))
+
+
+def samples(experiment: Experiment) -> Federation | None:
+    """Return the data where bytes depend on how much of it there is; None where it is not here."""
+    if not any(method.served for method in experiment.methods.values()):
+        return None
+    try:
+        return experiment.model.prepare(experiment.federation())
+    except DataError:
+        return None
+
+
+def crossing(rows: Sequence[Carried]) -> Table:
+    """Return the table of what crosses in a turn: bytes of one person, and who sees it."""
+    parties = any(row.aggregators for row in rows)
+    last = ("aggregators",) if parties else ()
+    table = Table("turn", "way", "what", "bytes", "server", "network (TLS)", "others", *last)
+    for row in rows:
+        told = "not known yet" if row.bytes is None else f"{row.bytes:,}"
+        told = f"at most {told}" if row.most else told
+        own = (row.aggregators or "nothing",) if parties else ()
+        way = "up" if row.up else "down"
+        table.add_row(row.verb, way, row.what, told, row.server, row.network, row.clients, *own)
+    up, down = totals(rows)
+    table.caption = f"one person, each turn once: {up:,} bytes up, {down:,} down"
+    return table
 
 
 def poisoned(experiment: Experiment) -> str:
