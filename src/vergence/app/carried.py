@@ -23,6 +23,12 @@ TLS = "size and time"
 """What somebody on the network sees where lines are encrypted, as in a deployment."""
 
 
+PLAIN = {
+    "front": "first layers (front)", "end": "last layers (end)", "body": "shared layers (body)",
+    "head": "last layers (head)", "shared": "shared layers", "control": "correction (control)",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Carried:
     """One thing that crosses in a turn.
@@ -81,8 +87,9 @@ class _Turn:
             load = load_of(federation, method.local)
             self.known |= _batchwise(method, task, federation, load)
         secrecy = plan.privacy.aggregation
-        self.sums = None if secrecy is None else Sums(secrecy, 2 * secrecy.min_contributors)
-        self.parties = ", ".join(secrecy.aggregators) if secrecy else ""
+        level = None if plan.privacy.user is None else plan.privacy.user.level()
+        self.sums = None if secrecy is None else Sums(secrecy, 2 * secrecy.min_contributors, level)
+        self.parties = secrecy is not None and secrecy.name == "additive"
 
     def rows(self) -> Iterator[Carried]:
         for verb, exposed in self.method.exposure.items():
@@ -100,10 +107,11 @@ class _Turn:
         form = self.sums.form(self.method, verb, self.offered)
         if form is None or not form.words:
             return
-        inside = [*(self.named(t, True) for t in exposed.trees), *exposed.metrics]
+        inside = [*(self.named(t, True) for t in exposed.trees), *form.exposed.metrics]
+        inside += ["weights"] if self.plan.privacy.user is None else ["a share of the noise"]
         pads = self.sums.policy.name == "pairwise"
         yield Carried(
-            verb, f"{', '.join(inside)} and weights, as words that tell nothing alone", True,
+            verb, f"{', '.join(inside)}: as words that tell nothing alone", True,
             8 * form.words, f"the sum of {self.sums.policy.min_contributors} people or more",
             "nothing", "" if pads else "random numbers, unless all of them collude",
         )  # fmt: skip
@@ -125,9 +133,9 @@ class _Turn:
                 coded, *_ = self.plan.wire.compress(torch.zeros(whole // 4), None)
                 whole = size(coded)
             told = f"{seen}; {self.protected}" if plain and self.protected else seen
-            most = exposed.weight == "mask"
+            most = exposed.weight == "mask" and privacy.user is None
             yield Carried(verb, self.named(name, True), True, whole, told, "nothing", "", most)
-        if exposed.weight == "mask" and exposed.trees:
+        if exposed.weight == "mask" and exposed.trees and privacy.user is None:
             n = sum(-(-self.offered[name].flat.numel() // 8) for name in exposed.trees)
             yield Carried(verb, "which entries the person shares, when that changed", True, n,
                           "every person's", "nothing", "", most=True)  # fmt: skip
@@ -150,15 +158,16 @@ class _Turn:
 
     def named(self, tree: str, up: bool) -> str:
         """Return a tree's name as a reader knows it."""
-        if tree in self.offered:
-            return f"update of {tree}" if up else tree
+        if tree in self.offered or tree == "control":
+            plain = PLAIN.get(tree, tree)
+            return f"update of {plain}" if up else plain
         told = {
             "labels": f"of every picture: {', '.join((*self.task.labels, *self.task.beside))}",
             "smashed": "what the first layers make of every picture",
             "gradient": "how each of these should change",
             "public": f"of every picture: {', '.join(self.task.public)}, as numbers",
             "t": "what the middle layers make of every picture",
-            "pull": "how each of those should change, which tells of labels",
+            "pull": f"how each of those should change, which tells of {', '.join(self.task.labels)}",
             "count": "how many batches there are",
         }
         return told.get(tree, tree)

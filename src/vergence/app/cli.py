@@ -123,6 +123,7 @@ def report(
     folder: Path,
     *,
     figure: str | None = None,
+    for_: Annotated[Literal["ethics"] | None, Parameter(name="--for")] = None,
     out_: Annotated[Path | None, Parameter(name="--out")] = None,
 ) -> None:
     """Write one self-contained HTML file, or one figure alone.
@@ -130,8 +131,16 @@ def report(
     Args:
         folder: what `vergence run --out` wrote, or a run directory below.
         figure: persons, slope, convergence, masks, layers, overlap, bytes, strip, tokens, overview.
-        out_: where a figure goes (.png, .svg, .pdf); default FIGURE.png in the folder.
+        for_: `ethics`: what happens to people's data, in plain words, with JSON and cards beside;
+            `folder` may then be an experiment file that has not been run.
+        out_: where a figure goes (.png, .svg, .pdf), default FIGURE.png in the folder; with
+            `--for ethics` a folder.
     """
+    if for_ is not None:
+        from vergence.app.ethics import ethics
+
+        out.print(f"page: {ethics(folder, out_)}", soft_wrap=True)
+        return
     from vergence.app import report as pages
 
     if figure is None:
