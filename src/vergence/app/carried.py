@@ -167,7 +167,7 @@ class _Turn:
             "gradient": "how each of these should change",
             "public": f"of every picture: {', '.join(self.task.public)}, as numbers",
             "t": "what the middle layers make of every picture",
-            "pull": f"how each of those should change, which tells of {', '.join(self.task.labels)}",
+            "pull": f"how each of those should change; it tells of {', '.join(self.task.labels)}",
             "count": "how many batches there are",
         }
         return told.get(tree, tree)

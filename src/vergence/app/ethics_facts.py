@@ -144,8 +144,7 @@ def budget(
 
 def attacks(run: Run | None) -> list[dict[str, Any]]:
     """Return what `vergence audit` found in a run's folder; nothing where there was none."""
-    path = None if run is None else run.folder / "audit" / "audit.csv"
-    if path is None or not path.exists():
+    if run is None or not (path := run.folder / "audit" / "audit.csv").exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
         rows = {(row["what the server has"], row["seen"]): row for row in csv.DictReader(file)}
@@ -161,6 +160,7 @@ def attacks(run: Run | None) -> list[dict[str, Any]]:
             "similarity": float(row["ssim"]),
             "chance": chance,
             "better": float(row["mse"]) < chance,
+            "error_then": float(row[run.headline]) if row.get(run.headline) else None,
         }
         for (name, seen), row in rows.items()
         if name not in (GUESS, ANOTHER)
