@@ -64,7 +64,7 @@ def test_masks_send_at_most_what_is_foretold(tmp_path):
         ("fedcpf", ("shares",), "random numbers, unless all of them collude"),
         ("fedavg", ("DP people",), "cut to length 1, noise comes later"),
         ("fedavg", ("DP-SGD",), "made by noised training"),
-        ("splitfed_u", (), "which it tells of gaze"),
+        ("splitfed_u", (), "it tells of gaze"),
         ("centralised", (), "everybody's recordings and labels"),
         ("fedpac", (), "not known yet"),
     ],

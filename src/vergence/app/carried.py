@@ -16,6 +16,7 @@ from vergence.core.task import Task
 from vergence.core.wire import size
 from vergence.engines.plan import Plan
 from vergence.engines.sums import Sums
+from vergence.errors import ConfigError
 
 NUMBER, INDEX = 8, 8
 """Bytes of a weight or a metric, and of a number that says which rows are alike."""
@@ -99,20 +100,26 @@ class _Turn:
                               "made it" if name in self.offered else "makes it",
                               "the same model" if name in self.offered else "nothing",
                               "nothing" if self.parties else "")  # fmt: skip
-            yield from self.worded(verb, exposed) if self.sums else self.open(verb, exposed)
+            hidden = self.sums is not None and exposed.reveal == "aggregate"
+            yield from self.worded(verb, exposed) if hidden else self.open(verb, exposed)
 
     def worded(self, verb: str, exposed: Exposed) -> Iterator[Carried]:
         """Yield the one row that a reply becomes under secure sums."""
         assert self.sums is not None
-        form = self.sums.form(self.method, verb, self.offered)
-        if form is None or not form.words:
+        try:
+            form = self.sums.form(self.method, verb, self.offered)
+        except ConfigError:  # how much it is, only the run knows
+            form = None
+        if form is not None and not form.words:
             return
-        inside = [*(self.named(t, True) for t in exposed.trees), *form.exposed.metrics]
+        metrics = exposed.metrics if form is None else form.exposed.metrics
+        inside = [*(self.named(t, True) for t in exposed.trees), *metrics]
         inside += ["weights"] if self.plan.privacy.user is None else ["a share of the noise"]
         pads = self.sums.policy.name == "pairwise"
+        known = None if form is None else 8 * form.words
         yield Carried(
             verb, f"{', '.join(inside)}: as words that tell nothing alone", True,
-            8 * form.words, f"the sum of {self.sums.policy.min_contributors} people or more",
+            known, f"the sum of {self.sums.policy.min_contributors} people or more",
             "nothing", "" if pads else "random numbers, unless all of them collude",
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vergence.core.method import Method
+from vergence.core.method import Exposed, Method
 from vergence.core.stages import SMASHED
 from vergence.core.task import Task
 from vergence.engines.plan import Plan
@@ -49,14 +49,20 @@ class Means:
     task: Task
 
     @property
+    def seen(self) -> list[Exposed]:
+        """What the server could look at reply by reply."""
+        secure = self.plan.privacy.aggregation is not None
+        return [e for e in self.method.exposure.values() if e.reveal == "each" or not secure]
+
+    @property
     def smashed(self) -> bool:
         """Whether what first layers make of single pictures leaves the device."""
-        return any(SMASHED in e.trees for e in self.method.exposure.values())
+        return any(SMASHED in e.trees for e in self.seen)
 
     @property
     def labels(self) -> bool:
         """Whether gaze leaves the device."""
-        return any("labels" in e.trees for e in self.method.exposure.values())
+        return any("labels" in e.trees for e in self.seen)
 
     @property
     def sends(self) -> bool:
@@ -201,8 +207,9 @@ def _server(means: Means) -> str:
         return "measurements (how well the model works for each person); nothing learned"
     if means.smashed:
         labels = f"; {', '.join(means.task.labels)} of every picture" if means.labels else ""
+        layers = f"the sum over {means.least} people or more" if means.least else "the update"
         return (
-            f"for every picture, what the first layers of the model make of it{labels}; the update "
+            f"for every picture, what the first layers of the model make of it{labels}; {layers} "
             "of the layers on each device"
         )
     if means.least:

@@ -13,13 +13,14 @@ from vergence.app.budget import foretold
 from vergence.app.carried import Carried, carried, totals
 from vergence.app.config import Experiment
 from vergence.app.explain_sums import rows, sizes
+from vergence.app.run import load_data
 from vergence.core.mask import Mask
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
 from vergence.core.site import Federation
 from vergence.core.state import array_bytes, pack
 from vergence.core.task import Task
-from vergence.errors import DataError
+from vergence.errors import ConfigError, DataError
 from vergence.privacy.poison_data import DataPoison
 from vergence.privacy.policy import Secrecy
 from vergence.privacy.rule import Rule
@@ -73,12 +74,12 @@ def explain(experiment: Experiment, console: Console) -> None:
 
 
 def samples(experiment: Experiment) -> Federation | None:
-    """Return the data where bytes depend on how much of it there is; None where it is not here."""
+    """Return the data where bytes depend on how much there is; None where it cannot be had."""
     if not any(method.served for method in experiment.methods.values()):
         return None
     try:
-        return experiment.model.prepare(experiment.federation())
-    except DataError:
+        return load_data(experiment).ready
+    except (ConfigError, DataError):
         return None
 
 
