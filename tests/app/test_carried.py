@@ -66,7 +66,11 @@ def test_masks_send_at_most_what_is_foretold(tmp_path):
         ("fedavg", ("DP-SGD",), "made by noised training"),
         ("splitfed_u", (), "it tells of gaze"),
         ("centralised", (), "everybody's recordings and labels"),
-        ("fedpac", (), "not known yet"),
+        ("fedpac", (), "as far as they are known"),
+        ("smashed_average", ("pads",), "as much as a batch is [smash]"),
+        ("fedcpf", ("DP people", "pads"), "update of model, a share of the noise"),
+        ("fedcpf", ("DP people", "pads"), "everybody counts once"),
+        ("splitfed", ("pads",), "of weights their sum"),
     ],
 )
 def test_explain_says_who_sees_which_bytes(method, settings, said):

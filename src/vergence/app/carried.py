@@ -118,7 +118,7 @@ class _Turn:
         pads = self.sums.policy.name == "pairwise"
         known = None if form is None else 8 * form.words
         yield Carried(
-            verb, f"{', '.join(inside)}: as words that tell nothing alone", True,
+            verb, f"{', '.join(inside)}: as numbers that tell nothing alone", True,
             known, f"the sum of {self.sums.policy.min_contributors} people or more",
             "nothing", "" if pads else "random numbers, unless all of them collude",
         )  # fmt: skip
