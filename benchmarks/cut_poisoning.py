@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--cuts", nargs="+", help="stages; default: all but the last")
     parser.add_argument("--share", type=float, default=0.2)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, default=Path("cut_poisoning.json"))
     given = parser.parse_args()
     torch.set_num_threads(1)

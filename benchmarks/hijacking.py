@@ -14,7 +14,8 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from vergence.data.mpiigaze_crops import MpiigazeCrops
 from vergence.models.lenet import LeNet
 from vergence.models.small_eye import SmallEye
 from vergence.privacy.keyed import Secret
-from vergence.privacy.split_guard import Guard, SplitGuard
+from vergence.privacy.split_guard import Guard, SplitGuard, Verdict
 from vergence.tasks.gaze_angle import GazeAngle
 
 LOCAL = Local(optimiser="adamw", lr=2e-3)
@@ -51,32 +52,34 @@ class Scene:
 
     data: str
     victim: Samples
-    shadow: Samples
+    others: list[Samples]
     task: GazeAngle
     cuts: tuple[str, ...]
 
+    @cached_property
+    def shadow(self) -> Samples:
+        return joined([spread(samples, 1000 // len(self.others)) for samples in self.others])
 
-def scene(data: str, seed: int) -> Scene:
+
+def scene(data: str) -> Scene:
     """Load victim and shadow people, or the generator's where there are no files."""
     home = Path(os.environ.get("VERGENCE_DATA", "../shared/data"))
     if data != "synthetic" and not (home / WHERE[data]).is_dir():
         print(f"no real eyes at {home / WHERE[data]} (set VERGENCE_DATA): the generator's stand in")
         data = "synthetic"
-    small = GazeAngle(SmallEye(pose=False), seed=seed)
+    small = GazeAngle(SmallEye(pose=False))
     if data == "crops":
-        people = list(MpiigazeCrops().load(str(home / WHERE[data])).people.values())
-        shadow = [spread(splits.train, 200) for splits in people[5:]]
-        return Scene(data, spread(people[0].train, 400), joined(shadow), small, CUTS["crops"])
+        people = MpiigazeCrops().load(str(home / WHERE[data])).people.values()
+        victim, *others = [spread(splits.train, 400) for splits in people]
+        return Scene(data, victim, others[4:], small, CUTS["crops"])
     size = "36x60" if data == "real" else "9x15"
-    made = EyeSynthetic(people=31, samples=200, size=size, seed=seed).load().people.values()
+    made = EyeSynthetic(people=21, samples=150, size=size).load().people.values()
     victim, *others = [splits.train for splits in made]
     if data == "real":
         loaded = Mpiigaze(people=("p00",)).load(str(home / WHERE[data]))
         victim = spread(loaded.people["p00"].train, 400)
-    shadow = joined([spread(samples, 40) for samples in others])
-    lenet = GazeAngle(LeNet(pose=False), seed=seed)
-    cuts = CUTS["real" if data == "real" else "crops"]
-    return Scene(data, victim, shadow, lenet if data == "real" else small, cuts)
+        return Scene(data, victim, others, GazeAngle(LeNet(pose=False)), CUTS["real"])
+    return Scene(data, victim, others, small, CUTS["crops"])
 
 
 def spread(samples: Samples, most: int) -> Samples:
@@ -204,24 +207,26 @@ def beside(stage: Scene, cut: str, batches: int, seed: int) -> dict[str, list[fl
             "decoder, honest server": told(stage, hijacker.found(smashed))}  # fmt: skip
 
 
-def watched(data: str, cut: str, batches: int, trials: int, tick: Callable[[], None]) -> list[str]:
-    """Return the first verdict of SplitGuard on honest servers, one per trial."""
-    verdicts = []
+def watched(
+    stage: Scene, cut: str, batches: int, trials: int, tick: Callable[[], None]
+) -> list[Verdict]:
+    """Return SplitGuard's first verdicts on honest servers, each with another client and start."""
+    verdicts: list[Verdict] = []
+    everybody = [stage.victim, *stage.others]
     for seed in range(trials):
-        stage = scene(data, seed)
-        ahead, behind = pieces(stage.task, cut)
-        watch = guard_of(seed)
-        first = "open"
-        for _ in trained(Half(ahead), honest(Half(behind)), stage.victim, batches, watch, seed):
-            first = watch.verdict if first == "open" else first
-        verdicts.append("accused" if watch.verdict == "accused" else first)
+        ahead, behind = pieces(replace(stage.task, seed=seed), cut)
+        client, watch = everybody[seed % len(everybody)], guard_of(seed)
+        server, first = honest(Half(behind)), "open"
+        for _ in trained(Half(ahead), server, client, batches, watch, seed):
+            first = watch.verdict if first == "open" or watch.verdict == "accused" else first
+        verdicts.append(first)
         tick()
     return verdicts
 
 
 def measured(given: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a line per cut."""
-    stage, lines = scene(given.data, 0), []
+    stage, lines = scene(given.data), []
     cuts = given.cuts or stage.cuts
     with progress_bar() as bar:
         line = bar.add_task(
@@ -241,7 +246,7 @@ def measured(given: argparse.Namespace) -> list[dict[str, Any]]:
             tick()
             other = beside(stage, cut, given.batches, 0)
             tick()
-            alarms = watched(given.data, cut, given.watch, given.trials, tick)
+            alarms = watched(stage, cut, given.watch, given.trials, tick)
             lines.append({
                 "data": stage.data, "cut": cut, "hijacked": runs, "hiding": hidden, **other,
                 "mean image": told(
@@ -288,9 +293,9 @@ def main() -> None:
     parser.add_argument("--data", choices=["real", "crops", "synthetic"], default="synthetic")
     parser.add_argument("--cuts", nargs="+", help="stages; default: three of the network")
     parser.add_argument("--batches", type=int, default=1000, help="that a hijacked client sends")
-    parser.add_argument("--seeds", type=int, default=3, help="hijacked clients per cut")
-    parser.add_argument("--trials", type=int, default=20, help="honest servers per cut")
-    parser.add_argument("--watch", type=int, default=300, help="batches with an honest server")
+    parser.add_argument("--seeds", type=int, default=2, help="hijacked clients per cut")
+    parser.add_argument("--trials", type=int, default=10, help="honest servers per cut")
+    parser.add_argument("--watch", type=int, default=200, help="batches with an honest server")
     parser.add_argument("--json", type=Path, default=Path("hijacking.json"))
     given = parser.parse_args()
     torch.set_num_threads(1)

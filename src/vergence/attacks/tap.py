@@ -91,7 +91,7 @@ def _as(kind: type, method: Any) -> Any:
 
 def heard_from(asked: Any, answer: Any) -> list[tuple[ClientId, Message | None, Any]]:
     """Return client, message and sealed reply of every exchange with a client; else nothing."""
-    if isinstance(asked, Request):
+    if isinstance(asked, Request) and asked.reveal == "each":
         return [(client, asked.to[client], sealed) for client, sealed in answer.items()]
     if isinstance(asked, Requests):
         return [
