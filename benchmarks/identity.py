@@ -30,6 +30,7 @@ from vergence.core.method import Method
 from vergence.core.site import Federation, Samples, Site, Splits
 from vergence.core.stages import pieces
 from vergence.core.stepping import Forward, Trainer
+from vergence.core.stream import Stream
 from vergence.core.wire import Message, Reply
 from vergence.data.eye_synthetic import EyeSynthetic
 from vergence.data.mpiigaze_crops import MpiigazeCrops
@@ -87,15 +88,21 @@ def sessions(data: str, count: int) -> tuple[str, Federation, Federation]:
     else:
         federation = EyeSynthetic(people=count, samples=240, size="9x15").load()
     one, other = (
-        replace(federation, people={
-            p: Splits(few(getattr(s, part)), s.val, s.test) for p, s in federation.people.items()
-        }) for part in ("train", "test")
-    )  # fmt: skip
+        replace(federation, people={p: taken(s, part, p) for p, s in federation.people.items()})
+        for part in ("train", "test")
+    )
     return data, one, other
 
 
-def few(samples: Samples, most: int = 200) -> Samples:
-    return samples.subset(torch.linspace(0, len(samples) - 1, min(most, len(samples))).long())
+def taken(splits: Splits, part: str, person: str, most: int = 200) -> Splits:
+    """Return a person with pictures of one part to train on, in an order of their own.
+
+    Clients shuffle by who they are: two sessions must not have alike pictures in alike places.
+    """
+    samples: Samples = getattr(splits, part)
+    rows = torch.linspace(0, len(samples) - 1, min(most, len(samples))).long()
+    order = torch.randperm(len(rows), generator=Stream(f"{part} {person}").torch())
+    return replace(splits, train=samples.subset(rows[order]))
 
 
 def stacked(seen: Seen, round_: int, which: int) -> Tensor:
