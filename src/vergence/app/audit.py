@@ -136,7 +136,7 @@ def audit(
     plan = list(defences(halves, shadow, known, quick))
     epochs = -(-(4_000 if quick else 24_000) // len(others))
     with progress_bar() as bar:
-        line = bar.add_task("audit", total=len(plan), score="")
+        line = bar.add_task("audit", total=len(plan) + 1, score="")
         for name, defence, times in plan:
             bar.update(line, score=name)
             batches = sends(who, clean, defence, times, halves.layers, REHEARSED)
@@ -147,13 +147,15 @@ def audit(
             lines.append({**_line(name, _sent(times), eyes, found), halves.task.headline: error})
             shown[f"{name}\n{_sent(times)}"] = found
             bar.update(line, advance=1)
+        bar.update(line, score="people")
+        numbers = itertools.count()
+        second = people_block(
+            people,
+            lambda samples: halves.sent(samples, REHEARSED.child("people", next(numbers))),
+            halves.sends_labels,
+        )
+        bar.update(line, advance=1)
     block = told(lines, halves.task, who, len(others), halves.run is not None)
-    numbers = itertools.count()
-    second = people_block(
-        people,
-        lambda samples: halves.sent(samples, REHEARSED.child("people", next(numbers))),
-        halves.sends_labels,
-    )
     place = folder / "audit"
     page = f"{block.markdown()}\n![pictures](audit.png)\n\n{second.markdown()}"
     texts = {"audit.md": page, "audit.csv": block.csv(), "people.csv": second.csv()}

@@ -21,6 +21,8 @@ from vergence.metrics.angles import angular_error_deg, mean_direction
 
 KNOWN, ASKED, BATCH = 100, 64, 32
 """Pictures per person that are known, that are asked, and asked together."""
+READ = 5
+"""People whose gaze is read where it is not sent, each by a network of all others."""
 GAZE = 2
 """Columns of pitch and yaw."""
 
@@ -72,9 +74,9 @@ def people_block(
 
 
 def read(maps: list[list[Tensor]], gaze: list[list[Tensor]]) -> Record:
-    """Return the line of gaze read from smashed data: of everybody, learned on the others."""
+    """Return the line of gaze read from smashed data: of a few, learned on all others."""
     errors, means = [], []
-    for who in range(len(gaze[0])):
+    for who in range(min(READ, len(gaze[0]))):
         others = [i for i in range(len(gaze[0])) if i != who]
         labels = torch.cat([gaze[0][i] for i in others])
         network = Reader().learned(torch.cat([maps[0][i] for i in others]), labels)
