@@ -10,7 +10,7 @@ EYES = """
 task       = { name = "gaze_angle" }
 model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
 federation = { name = "eye_synthetic", people = 4, samples = 60, days = [3, 3], size = "9x15" }
-methods    = ["splitfed", "fedavg"]
+methods    = ["splitfed", "splitfed_u", "fedavg"]
 local      = { epochs = 1, batch = 16, lr = 0.02 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
 """
@@ -37,6 +37,22 @@ def test_a_split_run_is_attacked_before_and_after(folder):
     page = (folder / "splitfed" / "audit" / "audit.md").read_text()
     assert "pictures of p02 from smashed data" in page
     assert (folder / "splitfed" / "audit" / "audit.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_people_are_named_and_gaze_is_read_where_it_is_not_sent(folder):
+    """The methods are the same network: only what is sent beside smashed data differs."""
+    found = {}
+    for method in ("splitfed", "splitfed_u"):
+        said = vergence("audit", folder / method, "--quick")
+        assert said.code == 0, said.err
+        with (folder / method / "audit" / "people.csv").open(newline="") as file:
+            found[method] = {r["finds"]: float(r["value"]) for r in csv.DictReader(file)}
+        assert "who it was" in (folder / method / "audit" / "audit.md").read_text()
+    for lines in found.values():
+        assert lines["who: from a frame"] > 0.35
+    assert "who: from gaze labels alone, which are sent" in found["splitfed"]
+    assert found["splitfed_u"]["where: gaze, which is not sent"] < 15
 
 
 def test_runs_without_smashed_data_are_refused(folder):

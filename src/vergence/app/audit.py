@@ -3,11 +3,12 @@
 One person of a finished run is the victim, all others are the attacker's shadow people, and the
 inverse network goes from the smashed data of the run's own layers back to pictures: before, with
 what was sent, and after, with defences that the same layers could have had. A run with a defence at
-its cut is attacked through that one.
+its cut is attacked through that one. A second table says who is recognised, and where they looked.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from torch import Tensor, nn
 
+from vergence.app.audit_people import few, people_block
 from vergence.app.blocks import Block, Record
 from vergence.app.newcomers import Judge
 from vergence.app.run import load_data, progress_bar
@@ -29,7 +31,7 @@ from vergence.attacks.inverse_network import Inverse
 from vergence.attacks.view import View
 from vergence.core.params import Params
 from vergence.core.pruning import built
-from vergence.core.site import Federation, Samples
+from vergence.core.site import Federation, Samples, Splits
 from vergence.core.splitting import Cutting
 from vergence.core.stages import SMASHED, Cut, Staged
 from vergence.core.task import Task
@@ -66,7 +68,16 @@ class Halves:
     network: Staged
     mine: tuple[str, ...]
     layers: Params
+    sends_labels: bool
     run: Standing | None = None
+
+    def sent(self, samples: Samples, secret: Secret) -> Tensor:
+        """Return what the server was sent of samples, once, through what stood at the cut."""
+        clean = self.smashed(samples)
+        if self.run is None:
+            return clean
+        batches = sends("", clean, self.run.clients, 1, self.layers, secret)
+        return torch.cat([batch.smashed for batch in batches])
 
     def smashed(self, samples: Samples) -> Tensor:
         """Return what the clients' layers make of samples."""
@@ -112,7 +123,7 @@ def audit(
             unknown person, or nobody else to learn from.
         StateError: the run is unfinished.
     """
-    halves, victim, shadow, who = opened(folder, person, quick)
+    halves, victim, shadow, who, people = opened(folder, person, quick)
     lines: list[dict[str, object]] = []
     eyes, others = pixels(victim), pixels(shadow)
     shown = {
@@ -125,7 +136,7 @@ def audit(
     plan = list(defences(halves, shadow, known, quick))
     epochs = -(-(4_000 if quick else 24_000) // len(others))
     with progress_bar() as bar:
-        line = bar.add_task("audit", total=len(plan), score="")
+        line = bar.add_task("audit", total=len(plan) + 1, score="")
         for name, defence, times in plan:
             bar.update(line, score=name)
             batches = sends(who, clean, defence, times, halves.layers, REHEARSED)
@@ -136,20 +147,34 @@ def audit(
             lines.append({**_line(name, _sent(times), eyes, found), halves.task.headline: error})
             shown[f"{name}\n{_sent(times)}"] = found
             bar.update(line, advance=1)
+        bar.update(line, score="people")
+        numbers = itertools.count()
+        second = people_block(
+            people,
+            lambda samples: halves.sent(samples, REHEARSED.child("people", next(numbers))),
+            halves.sends_labels,
+        )
+        bar.update(line, advance=1)
     block = told(lines, halves.task, who, len(others), halves.run is not None)
     place = folder / "audit"
-    texts = {"audit.md": f"{block.markdown()}\n![pictures](audit.png)\n", "audit.csv": block.csv()}
+    page = f"{block.markdown()}\n![pictures](audit.png)\n\n{second.markdown()}"
+    texts = {"audit.md": page, "audit.csv": block.csv(), "people.csv": second.csv()}
     for file, text in texts.items():
         with replacing(place / file) as scratch:
             scratch.write_text(text, encoding="utf-8")
     save(grid(shown), place / "audit.png")
     block.show(console)
-    console.print(f"table and pictures, which may show real people: {place}", soft_wrap=True)
+    second.show(console)
+    console.print(f"tables and pictures, which may show real people: {place}", soft_wrap=True)
     return lines
 
 
-def opened(folder: Path, person: str | None, quick: bool) -> tuple[Halves, Samples, Samples, str]:
+def opened(
+    folder: Path, person: str | None, quick: bool
+) -> tuple[Halves, Samples, Samples, str, Mapping[str, Splits]]:
     """Return a run's network, the victim's test samples, the others' training samples, the victim.
+
+    And everybody's data, in client order.
 
     Raises:
         ConfigError: see `audit`.
@@ -178,10 +203,12 @@ def opened(folder: Path, person: str | None, quick: bool) -> tuple[Halves, Sampl
     if run is not None:
         run.defence.keep(held(network, piece.network.of), *image.shape[2:])
     layers = Params.of(network).only(piece.init().layout.names)
-    halves = Halves(task, network, piece.network.of, layers, run)
+    labels = any("labels" in exposed.trees for exposed in seen)
+    halves = Halves(task, network, piece.network.of, layers, labels, run)
     others = [splits.train for name, splits in ready.people.items() if name != who]
     most = (100, 500) if quick else (300, 2000)
-    return halves, spread(ready.people[who].test, most[0]), spread(joined(others), most[1]), who
+    victim, shadow = few(ready.people[who].test, most[0]), few(joined(others), most[1])
+    return halves, victim, shadow, who, ready.people
 
 
 def stood(saved: Saved, ready: Federation) -> Standing | None:
@@ -202,11 +229,6 @@ def joined(parts: list[Samples]) -> Samples:
         Samples({n: c for n, c in part.columns.items() if n in common}, part.banks)
         for part in parts
     ])  # fmt: skip
-
-
-def spread(samples: Samples, most: int) -> Samples:
-    """Return at most so many samples, evenly over all."""
-    return samples.subset(torch.linspace(0, len(samples) - 1, min(most, len(samples))).long())
 
 
 def pixels(samples: Samples) -> Tensor:

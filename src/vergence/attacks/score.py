@@ -158,15 +158,19 @@ def gaze_error(network: nn.Module, images: Tensor, gaze: Tensor) -> float:
 
 
 class Recogniser:
-    """Tells known people apart by their eyes: a small network trained on a gallery of them."""
+    """Tells known people apart by their eyes: a small network trained on a gallery of them.
+
+    Smashed data that are maps will do in the place of images.
+    """
 
     def __init__(self, gallery: Tensor, people: Tensor, epochs: int = 15, seed: int = 0) -> None:
-        """Learn from images `[samples, 1, height, width]` whose owners are `people`, int64."""
+        """Learn from `[samples, channels, height, width]` whose owners are `people`, int64."""
         self.known, classes = people.unique(return_inverse=True)
+        channels = gallery.shape[1]
         with own_randomness():
             torch.manual_seed(seed)
             self.network = nn.Sequential(
-                nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True),
+                nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True),
                 nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True),
                 nn.Flatten(), nn.LazyLinear(64), nn.ReLU(), nn.Linear(64, len(self.known)),
             )  # fmt: skip
@@ -179,7 +183,10 @@ class Recogniser:
 
     def rank_1(self, images: Tensor, people: Tensor) -> Rate:
         """Return how often the right person is the first guess; chance is one in the known."""
+        return Rate(int((self.named(images) == people).sum()), len(people))
+
+    def named(self, images: Tensor) -> Tensor:
+        """Return the first guess for each, int64 `[samples]`."""
         self.network.eval()
         with torch.no_grad():
-            guess = self.known[self.network(images).argmax(1)]
-        return Rate(int((guess == people).sum()), len(people))
+            return self.known[self.network(images).argmax(1)]

@@ -1,0 +1,147 @@
+"""Clients of split learning that lie at the cut: error and worst person, by lie and depth of cut.
+
+python benchmarks/cut_poisoning.py --json cut_poisoning.json: SplitFed on the people of
+experiments/robust.toml; a fifth of them send changed smashed data beside true labels, in every
+batch. Without liars the cut changes nothing (SplitFed V1 is FedAvg), so that one clean row will do.
+`noticed` is the share of lying batches outside of the range that honest people's smashed data span.
+"""
+
+import argparse
+import csv
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vergence.app import config
+from vergence.app.results import write_json
+from vergence.app.run import progress_bar
+from vergence.attacks.cut_poison import LIES
+from vergence.attacks.tap import lying
+from vergence.core.site import Federation
+from vergence.core.splitting import Splitting
+from vergence.core.stages import stages_of
+from vergence.core.stepping import Forward, Trainer
+from vergence.core.task import Task
+from vergence.engines.conduct import conduct
+from vergence.engines.store import Folder
+from vergence.methods.splitfed import SplitFed
+from vergence.methods.splitfed_v2 import SplitFedV2
+from vergence.privacy.output_range import Span
+from vergence.privacy.poison import chosen
+
+EXPERIMENT = Path(__file__).parent.parent / "experiments" / "robust.toml"
+METHODS = {"splitfed": SplitFed, "splitfed_v2": SplitFedV2}
+ROOM = 0.25
+"""By how much honest ranges are widened before anybody is suspected."""
+
+
+def ready(seed: int, rounds: int, cut: str, method: str) -> tuple[Any, Task, Federation, Any]:
+    """Return plan, task, people and method of a run."""
+    table = {k: v for k, v in config.read(EXPERIMENT).items() if k not in ("privacy", "poison")}
+    table["method"] = {"name": method, "cut": cut}
+    table["local"] = {**table["local"], "clip": 0.0}
+    table["run"] = {**table["run"], "seeds": [seed], "evaluate_every": 0, "workers": 1,
+                    "checkpoint_every": 0, "rounds": rounds}  # fmt: skip
+    experiment = config.check(table)
+    (made,) = experiment.methods.values()
+    federation = experiment.model.prepare(experiment.federation())
+    return experiment.plan, experiment.task(seed), federation, made
+
+
+def run(
+    lie: str | None, cut: str, method: str, share: float, seed: int, rounds: int
+) -> tuple[float, float, float]:
+    """Return mean error, worst person, and the share of lying batches that a range notices."""
+    plan, task, federation, made = ready(seed, rounds, cut, method)
+    liars = chosen(federation.clients, share, seed)
+    if lie is not None:
+        made = lying(made, liars, LIES[lie])
+    with tempfile.TemporaryDirectory() as place:
+        folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+        folder.open()
+        server = conduct(made, task, federation, plan, folder).server
+        with (folder.path / "people.csv").open(newline="") as file:
+            errors = [float(row["value"]) for row in csv.DictReader(file)
+                      if row["metric"] == task.headline]  # fmt: skip
+    noticed = 0.0 if lie is None else caught(server.front, made, task, federation, liars, lie)
+    return statistics.mean(errors), max(errors), noticed
+
+
+def caught(front: Any, method: Splitting[Any, Any], task: Task, federation: Federation,
+           liars: tuple[str, ...], lie: str) -> float:  # fmt: skip
+    """Return the share of liars' batches outside of the median of honest people's ranges."""
+    piece = method.front(task)
+    trainer, draws = Trainer(piece), torch.Generator().manual_seed(0)
+
+    def smashed(client: str) -> torch.Tensor:
+        batch = federation.people[client].train.take(slice(None))
+        return trainer.forward(Forward(front, batch, lambda _: piece)).clone()
+
+    honest = [Span.of(smashed(c)) for c in federation.clients if c not in liars]
+    span = Span.agreed(honest).widened(ROOM)
+    lies = [LIES[lie](batch, draws) for c in liars for batch in smashed(c).split(32)]
+    return sum(span.fault("smashed", said) is not None for said in lies) / len(lies)
+
+
+def measured(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return a line per lie and cut, averaged over seeds."""
+    task = ready(0, 1, "", given.method)[1]
+    cuts = given.cuts or stages_of(task.network)[:-1]
+    plan = [(None, cuts[0]), *((lie, cut) for lie in given.lies for cut in cuts)]
+    lines = []
+    with progress_bar() as bar:
+        line = bar.add_task("lies at the cut", total=len(plan) * len(given.seeds), score="")
+        for lie, cut in plan:
+            found = []
+            for seed in given.seeds:
+                found.append(run(lie, cut, given.method, given.share, seed, given.rounds))
+                bar.update(line, advance=1, score=f"{lie}/{cut}")
+            mean, worst, noticed = (statistics.mean(x) for x in zip(*found, strict=True))
+            lines.append({"lie": lie or "none", "cut": cut if lie else "any", "mean": mean,
+                          "worst": worst, "noticed": noticed})  # fmt: skip
+    return lines
+
+
+def markdown(lines: list[dict[str, Any]]) -> str:
+    """Return the table: mean error (worst person), and how often the range notices."""
+    clean, lies = lines[0], list(dict.fromkeys(x["lie"] for x in lines[1:]))
+    cuts = list(dict.fromkeys(x["cut"] for x in lines[1:]))
+    cell = {(x["lie"], x["cut"]): x for x in lines[1:]}
+    without = f"{clean['mean']:.2f} ({clean['worst']:.2f})"
+    table = [f"| lie | {' | '.join(f'cut after {c}' for c in cuts)} | noticed |",
+             "|---|" + "--:|" * (len(cuts) + 1),
+             f"| none | {' | '.join([without] * len(cuts))} | |"]  # fmt: skip
+    for lie in lies:
+        shown = [f"{cell[lie, c]['mean']:.2f} ({cell[lie, c]['worst']:.2f})" for c in cuts]
+        noticed = ", ".join(f"{cell[lie, c]['noticed']:.0%}" for c in cuts)
+        table.append(f"| {lie} | {' | '.join(shown)} | {noticed} |")
+    return "\n".join(table)
+
+
+def main() -> None:
+    """Run everything, print the table, write the numbers."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--method", choices=METHODS, default="splitfed")
+    parser.add_argument("--lies", nargs="+", choices=LIES, default=list(LIES))
+    parser.add_argument("--cuts", nargs="+", help="stages; default: all but the last")
+    parser.add_argument("--share", type=float, default=0.2)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, default=Path("cut_poisoning.json"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    lines = measured(given)
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    write_json(given.json, lines)
+    print(markdown(lines))
+    print(f"\ndegrees, mean (worst person); {time.perf_counter() - began:.0f} s; "
+          f"numbers: {given.json}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The second table of `vergence audit`: who it was, and where they looked.
+
+Everybody's training pictures are known by name, everybody's test pictures are of other days and
+asked for. What is asked is what the server of the run was sent: smashed data, and labels where the
+method sends them; where it does not, gaze is read from smashed data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from vergence.app.blocks import Block, Record
+from vergence.attacks.identity import Glances, in_place, votes
+from vergence.attacks.label_inference import Reader
+from vergence.attacks.score import Rate, Recogniser
+from vergence.core.site import Samples, Splits
+from vergence.metrics.angles import angular_error_deg, mean_direction
+
+KNOWN, ASKED, BATCH = 100, 64, 32
+"""Pictures per person that are known, that are asked, and asked together."""
+READ = 5
+"""People whose gaze is read where it is not sent, each by a network of all others."""
+GAZE = 2
+"""Columns of pitch and yaw."""
+
+
+def people_block(
+    people: Mapping[str, Splits], smashed: Callable[[Samples], Tensor], sent: bool
+) -> Block:
+    """Return the table for a run.
+
+    Args:
+        people: everybody who took part, in client order.
+        smashed: what the run's layers make of samples, `[samples, ...]`.
+        sent: whether labels went to the server beside smashed data.
+    """
+    known = [few(splits.train, KNOWN) for splits in people.values()]
+    asked = [few(splits.test, ASKED) for splits in people.values()]
+    maps = [[as_maps(smashed(part)) for part in side] for side in (known, asked)]
+    owners = torch.repeat_interleave(
+        torch.arange(len(known)), torch.tensor([len(part) for part in known])
+    )
+    network = Recogniser(torch.cat(maps[0]), owners)
+    named = [network.named(part) for part in maps[1]]
+    chance = f"{1 / len(known):.0%}"
+    lines = [
+        told("who: from a frame", frames(named, 1), chance),
+        told(f"who: from {BATCH} frames", frames(named, BATCH), chance),
+    ]
+    gaze = [[part.columns.get("gaze") for part in side] for side in (known, asked)]
+    if all(g is not None and g.shape[1:] == (GAZE,) for side in gaze for g in side):
+        labels = [[g for g in side if g is not None] for side in gaze]
+        if sent:
+            glances = Glances.of(labels[0])
+            guesses = torch.tensor([glances.named(part) for part in labels[1]])
+            lines.append(told("who: from gaze labels alone, which are sent", in_place(guesses),
+                              chance))  # fmt: skip
+        else:
+            lines.append(read(maps, labels))
+    return Block(
+        "audit: who it was, and where they looked",
+        ["what the server finds", "right", "chance"],
+        [[str(line["finds"]), str(line["right"]), str(line["chance"])] for line in lines],
+        notes=[
+            f"{len(known)} people, known by up to {KNOWN} of their training pictures and asked by "
+            f"up to {ASKED} of other days. Chance is one in the people; for gaze, the mean of "
+            "the others'.",
+        ],
+        records=lines,
+    )
+
+
+def read(maps: list[list[Tensor]], gaze: list[list[Tensor]]) -> Record:
+    """Return the line of gaze read from smashed data: of a few, learned on all others."""
+    errors, means = [], []
+    for who in range(min(READ, len(gaze[0]))):
+        others = [i for i in range(len(gaze[0])) if i != who]
+        labels = torch.cat([gaze[0][i] for i in others])
+        network = Reader().learned(torch.cat([maps[0][i] for i in others]), labels)
+        with torch.no_grad():
+            errors.append(angular_error_deg(network(maps[1][who]), gaze[1][who]))
+        mean = mean_direction(labels).expand(len(gaze[1][who]), GAZE)
+        means.append(angular_error_deg(mean, gaze[1][who]))
+    found, mean = (float(torch.cat(parts).mean()) for parts in (errors, means))
+    return {"finds": "where: gaze, which is not sent", "right": f"{found:.1f} deg off",
+            "chance": f"{mean:.1f} deg off", "value": found}  # fmt: skip
+
+
+def told(finds: str, rate: Rate, chance: str) -> Record:
+    """Return the line of a rate with its bounds."""
+    right = f"{rate.value:.0%} ({rate.low:.0%} to {rate.high:.0%})"
+    return {"finds": finds, "right": right, "chance": chance, "value": rate.value}
+
+
+def frames(named: list[Tensor], size: int) -> Rate:
+    """Return how often so many frames in a row, by a majority, name their owner."""
+    hits = of = 0
+    for person, guesses in enumerate(named):
+        _, most = votes(guesses, torch.arange(len(guesses)) // size)
+        hits, of = hits + int((most == person).sum()), of + len(most)
+    return Rate(hits, of)
+
+
+def as_maps(smashed: Tensor) -> Tensor:
+    """Return smashed data as `[samples, channels, height, width]`."""
+    return smashed if smashed.ndim == 4 else smashed.flatten(1)[..., None, None]
+
+
+def few(samples: Samples, most: int) -> Samples:
+    """Return at most so many samples, evenly over all."""
+    return samples.subset(torch.linspace(0, len(samples) - 1, min(most, len(samples))).long())

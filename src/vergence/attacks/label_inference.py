@@ -1,0 +1,149 @@
+"""Labels that were never sent: gaze from what the server of a U-shape sees.
+
+Two ways, one without and one with what the client's last layer gives away:
+
+* `Reader` is learned on shadow people, who tell their gaze, from what the clients' layers make of
+  them; it then reads the victim's gaze from smashed data. It is a gaze network like any other, and
+  cannot do worse than the mean gaze for want of training: it starts there.
+* `Follower` needs nobody. The client sends h = dL/dt for the t it was sent. Where its last layers
+  are one linear layer, out = t W' + b, h = D W with D = dL/d out: two numbers per sample, and h has
+  many, so that D = h W^+ exactly. With squared errors, L = mean (out - y)^2 over samples and two
+  angles, D n is out - y, and y is known. With absolute errors D tells the signs of out - y, and the
+  loss that the client tells is the mean size. The server, which averages the clients' last layers,
+  knows W and b at the start of a round, and goes along: their gradients, D' t and the sum of D, are
+  known too, and the optimiser is the plan's.
+
+Source: Li et al., "Label leakage and protection in two-party split learning", ICLR 2022, for the
+question; the closed form for regression is written here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Gt
+from torch import Tensor, nn
+
+from vergence.attacks.training import learn
+from vergence.core.fitting import Local, OptimiserState
+from vergence.core.params import Params
+from vergence.core.ranges import check_ranges
+from vergence.core.stages import PULL, SMASHED, Piece, reading
+from vergence.core.stepping import Forward, Step, Trainer
+from vergence.core.task import own_randomness
+from vergence.errors import ConfigError
+
+Loss = Literal["l1", "mse"]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How a network that reads gaze from smashed data is built and trained.
+
+    Attributes:
+        epochs: passes over the shadow people.
+        hidden: units of its one hidden layer.
+        seed: of everything.
+    """
+
+    epochs: Annotated[int, Gt(0)] = 20
+    hidden: Annotated[int, Gt(0)] = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "reader")
+
+    def learned(self, smashed: Tensor, gaze: Tensor) -> nn.Module:
+        """Return a network from smashed data `[samples, ...]` to gaze `[samples, 2]`, radians."""
+        flat = smashed.flatten(1)
+        with own_randomness():
+            torch.manual_seed(self.seed)
+            network = nn.Sequential(
+                nn.Flatten(), _Scaled(flat), nn.Linear(flat.shape[1], self.hidden), nn.ReLU(),
+                last := nn.Linear(self.hidden, gaze.shape[1]),
+            )  # fmt: skip
+        with torch.no_grad():
+            last.weight.zero_()
+            last.bias.copy_(gaze.mean(0))
+
+        def loss(rows: Tensor, _: object) -> Tensor:
+            return (network(smashed[rows]) - gaze[rows]).abs().mean()
+
+        learn(network, loss, len(gaze), self.epochs, seed=self.seed)
+        return network
+
+
+class _Scaled(nn.Module):
+    """Brings every feature to mean 0 and scale 1, as they were in training."""
+
+    def __init__(self, flat: Tensor) -> None:
+        super().__init__()
+        self.mean, self.scale = flat.mean(0), flat.std(0).clamp(min=1e-6)
+
+    def forward(self, flat: Tensor) -> Tensor:
+        return (flat - self.mean) / self.scale
+
+
+@dataclass
+class Follower:
+    """A server that goes along with a client's last layers through one round.
+
+    Attributes:
+        end: the clients' last layers: one linear layer.
+        params: their parameters at the start of the round.
+        local: how clients train.
+        criterion: the task's loss: `l1` or `mse`, means over samples and angles.
+
+    Raises:
+        ConfigError: the last layers are more than a linear one, or the loss another.
+    """
+
+    end: Piece
+    params: Params
+    local: Local
+    criterion: Loss
+    optimiser: OptimiserState = field(default_factory=lambda: OptimiserState({}, 0))
+
+    def __post_init__(self) -> None:
+        layers = [m for m in self.end.network.build().modules() if isinstance(m, nn.Linear)]
+        if len(layers) != 1 or len(self.params.layout.names) != 2:
+            raise ConfigError(
+                "label inference: the client's last layers must be one linear layer, whose "
+                f"gradient can be solved for; these are {', '.join(self.params.layout.names)}"
+            )
+        if self.criterion not in ("l1", "mse"):
+            raise ConfigError(
+                f"label inference: criterion must be l1 or mse, got '{self.criterion}'"
+            )
+        self.params, self.trainer = self.params.copy(), Trainer(self.end)
+
+    def labels(self, t: Tensor, pull: Tensor, loss: float, progress: float = 0.0) -> Tensor:
+        """Return the gaze behind a batch, `[samples, 2]`, and go along with the client's step.
+
+        Args:
+            t: `[samples, features]`, what the client was sent.
+            pull: the same shape, dL/dt, what it sent back.
+            loss: the mean loss it told; used with absolute errors.
+            progress: share of the rounds done, for the schedule of the rate.
+        """
+        slopes, batch = self.slopes(pull), {SMASHED: t}
+        if reading(self.end):  # the head pose joins here and is not known: taken for 0
+            batch |= dict.fromkeys(self.end.task.beside, torch.zeros(len(t), 2))
+        output = self.trainer.forward(Forward(self.params, batch, self._itself)).double()
+        residual = slopes * len(t) if self.criterion == "mse" else slopes.sign() * loss
+        batch[PULL] = slopes.float()
+        done = self.trainer.step(
+            Step(self.params, self.optimiser, batch, self.local, self._itself, SMASHED), progress
+        )
+        self.params, self.optimiser = done.params, done.optimiser
+        return (output - residual).float()
+
+    def slopes(self, pull: Tensor) -> Tensor:
+        """Return dL/d out `[samples, 2]`, in float64, from dL/dt `[samples, features]`."""
+        weight = next(self.params[n] for n in self.params.layout.names if n.endswith("weight"))
+        return pull.double() @ torch.linalg.pinv(weight[:, : pull.shape[1]].double())
+
+    def _itself(self, _: object) -> Piece:
+        return self.end
