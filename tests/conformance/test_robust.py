@@ -5,7 +5,7 @@ import pytest
 from tests.conformance.test_methods import NAMES, build, run
 from vergence.app.binding import find, names
 from vergence.data.toy import Toy as People
-from vergence.engines.jury import suits
+from vergence.engines.composition import check
 from vergence.engines.plan import Plan
 from vergence.errors import ConfigError
 from vergence.privacy.policy import Privacy
@@ -38,6 +38,6 @@ def test_it_runs_or_is_refused_in_one_sentence(name, tmp_path):
             assert all(s == "ok" or s.startswith(f"left out: {kind}: ") for s in statuses)
             continue
         with pytest.raises(ConfigError, match=f"'{kind}' cannot judge") as error:
-            suits(Plan(**plan), method)
+            check(Plan(**plan), method)
         assert "\n" not in str(error.value)
         assert len(str(error.value)) < 250

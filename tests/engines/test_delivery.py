@@ -20,6 +20,7 @@ from vergence.core.wire import Message
 from vergence.data.toy import Toy as People
 from vergence.engines import courier as couriers
 from vergence.engines import store
+from vergence.engines.composition import check
 from vergence.engines.delivery import Delivery
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
@@ -296,7 +297,7 @@ def test_every_method_runs_or_is_refused_in_one_line(name, delivery, tmp_path):
         assert not (tmp_path / "events.csv").exists()
         return
     try:
-        delivery.check(method, task_of(method))
+        check(Plan(delivery=delivery), method, task_of(method))
     except ConfigError as error:
         pytest.fail(f"refused, and not in the list above: {error}")
     folder, _ = conformed(method, tmp_path, delivery=delivery, rounds=2)

@@ -11,10 +11,10 @@ from vergence.core.codec import Compression
 from vergence.core.state import same
 from vergence.core.wire import reply
 from vergence.data.toy import Toy as People
-from vergence.engines import store
+from vergence.engines import composition, jury, store
 from vergence.engines.conduct import conduct
 from vergence.engines.delivery import Delivery
-from vergence.engines.jury import check, replies
+from vergence.engines.jury import replies
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
 from vergence.engines.store import Folder
@@ -243,6 +243,11 @@ def test_resumed_after_an_interrupt_to_the_same_bits(name, tmp_path, monkeypatch
 
 
 # --- what is refused
+
+
+def check(plan, method, people):
+    composition.check(plan, method)
+    jury.check(plan, people)
 
 
 def refused(method, match, people=10, **plan):

@@ -18,10 +18,11 @@ from vergence.core.stream import Stream
 from vergence.core.wire import reply, seal
 from vergence.data.toy import Toy as People
 from vergence.engines import conduct as conducting
+from vergence.engines.composition import check
 from vergence.engines.delivery import Delivery
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
-from vergence.engines.protection import check_place, check_privacy
+from vergence.engines.protection import check_privacy
 from vergence.engines.simulator import Simulator
 from vergence.engines.veil import Veil, forecast
 from vergence.errors import ConfigError, StateError
@@ -194,6 +195,12 @@ def test_the_run_stops_before_it_spends_more_than_it_may(tmp_path, monkeypatch):
     assert len(Book(tmp_path / "b" / "state" / "privacy" / "seed0.sums.csv").entries) == 4
 
 
+def checked(method, people=3, **plan):
+    made = Plan(**plan)
+    check(made, method)
+    check_privacy(method, TASK, People(people=people).load(), made)
+
+
 @pytest.mark.parametrize(
     ("method", "plan", "said"),
     [
@@ -206,9 +213,8 @@ def test_the_run_stops_before_it_spends_more_than_it_may(tmp_path, monkeypatch):
     ],
 )
 def test_what_does_not_hide_a_person_is_refused_in_one_sentence(method, plan, said):
-    people = People(people=plan.pop("people", 3)).load()
     with pytest.raises(ConfigError, match=said):
-        check_privacy(method, TASK, people, Plan(**{"privacy": HIDDEN, **plan}))
+        checked(method, **{"privacy": HIDDEN, **plan})
 
 
 def test_nothing_is_spent_where_nothing_is_sent(tmp_path):
@@ -303,25 +309,19 @@ def test_a_budget_is_spread_over_all_trainings_of_a_run():
     [
         (QFedAvg(), {}, "also uses the loss of training samples"),
         (Scaffold(option="I"), {}, "also uses the gradient of training samples"),
+        (FedALA(), {}, "also uses the gradient of training samples"),  # from its second turn on
         (SplitFed(), {}, "sends single samples through the network"),
     ],
 )
 def test_what_looks_at_samples_beside_training_is_refused(method, plan, said):
     with pytest.raises(ConfigError, match=said):
-        check_privacy(method, TASK, People().load(), Plan(privacy=TRAINED, **plan))
+        check(Plan(privacy=TRAINED, **plan), method, TASK)
     for sound in (Ditto(), FedCPF(), Scaffold()):
         check_privacy(sound, TASK, People().load(), Plan(privacy=TRAINED))
-
-
-def test_a_method_that_looks_at_samples_only_later_is_stopped_there(tmp_path):
-    """FedALA mixes by a gradient from a client's second turn on."""
-    with pytest.raises(ConfigError, match="also uses the gradient of training samples"):
-        conducted(tmp_path, FedALA(local=LOCAL), privacy=TRAINED)
 
 
 @pytest.mark.parametrize("key", ["engine", "precision", "solver", "device"])
 def test_dp_sgd_says_where_it_does_not_run(key):
     how = {"engine": "ray", "precision": "bf16", "solver": "stacked", "device": "cuda"}[key]
-    plan = Plan(privacy=TRAINED, **{key: how})
     with pytest.raises(ConfigError, match=rf"leave out run\.{key}"):
-        check_place(plan)
+        Plan(privacy=TRAINED, **{key: how})

@@ -84,8 +84,9 @@ def csv_text(records: Sequence[Record]) -> str:
     """Return records as CSV at full precision."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(records[0])
-    writer.writerows([_full(v) for v in record.values()] for record in records)
+    heads = list(dict.fromkeys(key for record in records for key in record))
+    writer.writerow(heads)
+    writer.writerows([_full(record.get(key)) for key in heads] for record in records)
     return out.getvalue()
 
 

@@ -133,6 +133,7 @@ def report(
     folder: Path,
     *,
     figure: str | None = None,
+    for_: Annotated[Literal["ethics"] | None, Parameter(name="--for")] = None,
     out_: Annotated[Path | None, Parameter(name="--out")] = None,
 ) -> None:
     """Write one self-contained HTML file, or one figure alone.
@@ -140,8 +141,16 @@ def report(
     Args:
         folder: what `vergence run --out` wrote, or a run directory below.
         figure: persons, slope, convergence, masks, layers, overlap, bytes, strip, tokens, overview.
-        out_: where a figure goes (.png, .svg, .pdf); default FIGURE.png in the folder.
+        for_: `ethics`: what happens to people's data, in plain words, with JSON and cards beside;
+            `folder` may then be an experiment file that has not been run.
+        out_: where a figure goes (.png, .svg, .pdf), default FIGURE.png in the folder; with
+            `--for ethics` a folder.
     """
+    if for_ is not None:
+        from vergence.app.ethics import ethics
+
+        out.print(f"page: {ethics(folder, out_)}", soft_wrap=True)
+        return
     from vergence.app import report as pages
 
     if figure is None:
@@ -201,9 +210,24 @@ def explain(
     config: Path,
     *,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+    matrix: Annotated[bool, Parameter(negative="")] = False,
+    style: Annotated[Literal["table", "markdown"], Parameter(name="--format")] = "table",
 ) -> None:
-    """Print who learns what in a round of an experiment, and draw the flow of data."""
+    """Print who learns what in a round of an experiment, and draw the flow of data.
+
+    Args:
+        config: the experiment (TOML).
+        set_: `a.b=c` overrides a value of the file; may be given several times.
+        matrix: instead, which methods and settings can be combined on its task and network.
+        style: how to print the matrix.
+    """
     from vergence.app.config import load
+
+    if matrix:
+        from vergence.app.matrix import show
+
+        show(load(config, set_), out, style)
+        return
     from vergence.app.explain import explain as tell
 
     tell(load(config, set_), out)

@@ -25,14 +25,13 @@ from vergence.core.pruning import Gradual
 from vergence.core.site import Dataset, Federation
 from vergence.core.task import Model, Task
 from vergence.data.noise import Noise
-from vergence.engines import cut, jury
+from vergence.engines import composition
 from vergence.engines.delivery import Delivery
 from vergence.engines.device import pick
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
 from vergence.engines.source import code_digest as code_digest
 from vergence.engines.store import Progress
-from vergence.engines.sums import check as check_sums
 from vergence.errors import ConfigError, nearest
 from vergence.privacy.poison import Poison
 from vergence.privacy.poison_data import DataPoison
@@ -247,18 +246,17 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         label, method = build_method(entry, table.get("local", {}))
         if label in methods:
             raise ConfigError(f"two methods are labelled '{label}': give one a `label` of its own")
-        try:
-            jury.suits(plan, method)
-            check_sums(plan, method)
-            cut.suits(plan, method)
-        except ConfigError as error:
-            raise ConfigError(f"method '{label}': {error}") from None
         methods[label] = method
     sweep = build_sweep(table, list(methods))
     noise = bind(Noise, table.get("noise", {}), "noise")
     tuning = bind(Tuning, table["tuning"], "tuning") if "tuning" in table else None
     found = Experiment(table, dataset, root, model, methods, plan, noise, sweep, tuning, poison)
-    found.task(plan.seeds[0])
+    task = found.task(plan.seeds[0])
+    for label, method in methods.items():
+        try:
+            composition.check(plan, method, task)
+        except ConfigError as error:
+            raise ConfigError(f"method '{label}': {error}") from error
     return found
 
 

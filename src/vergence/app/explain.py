@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -9,16 +10,19 @@ from rich.console import Console
 from rich.table import Table
 
 from vergence.app.budget import foretold
+from vergence.app.carried import Carried, carried, totals
 from vergence.app.config import Experiment
 from vergence.app.explain_sums import rows, sizes
+from vergence.app.run import load_data
 from vergence.core.mask import Mask
 from vergence.core.method import Exposed, Method
 from vergence.core.params import Params
+from vergence.core.site import Federation
 from vergence.core.state import array_bytes, pack
 from vergence.core.task import Task
+from vergence.errors import ConfigError, DataError
 from vergence.privacy.poison_data import DataPoison
-from vergence.privacy.policy import Secrecy
-from vergence.privacy.rule import Rule
+from vergence.privacy.policy import Privacy
 
 WEIGHTS = {
     "number": "one number per person (how many samples)",
@@ -37,10 +41,11 @@ def explain(experiment: Experiment, console: Console) -> None:
     task = experiment.task(experiment.plan.seeds[0])
     privacy = experiment.plan.privacy
     people = experiment.federation() if privacy.differential or privacy.cut else None
+    data = people or samples(experiment)
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")
         console.print((type(method).__doc__ or "").partition("\n")[0])
-        console.print(flow(method, task), highlight=False, markup=False)
+        console.print(flow(method, task, experiment.plan.privacy), highlight=False, markup=False)
         wire = experiment.plan.wire
         if not wire.lossless and not method.pooled:
             owed = "; what was not sent yet stays with the client" if wire.feedback else ""
@@ -57,16 +62,44 @@ def explain(experiment: Experiment, console: Console) -> None:
             seen = people.pooled() if method.pooled else people
             for line in foretold(experiment.plan, method, task, seen):
                 console.print(f"  {line}", highlight=False, markup=False)
-        table = learns(method, task, privacy.robust, privacy.aggregation)
+        table = learns(method, task, privacy)
         if privacy.output_range is not None:
             table.add_row("server (range)", RANGED.format(privacy.output_range.root))
         if privacy.aggregation is not None:
-            text = sizes(method, task, privacy.aggregation)
+            text = sizes(method, task, privacy)
             console.print(text, highlight=False, markup=False)
         if experiment.poison is not None and experiment.poison.share:
             text = f"  POISONED on purpose: {poisoned(experiment)}"
             console.print(text, highlight=False, markup=False)
         console.print(table)
+        console.print(crossing(carried(experiment.plan, method, task, data)))
+
+
+def samples(experiment: Experiment) -> Federation | None:
+    """Return the data where bytes depend on how much there is; None where it cannot be had."""
+    if not any(method.served for method in experiment.methods.values()):
+        return None
+    try:
+        return load_data(experiment).ready
+    except (ConfigError, DataError):
+        return None
+
+
+def crossing(rows: Sequence[Carried]) -> Table:
+    """Return the table of what crosses in a turn: bytes of one person, and who sees it."""
+    parties = any(row.aggregators for row in rows)
+    last = ("aggregators",) if parties else ()
+    table = Table("turn", "way", "what", "bytes", "server", "network (TLS)", "others", *last)
+    for row in rows:
+        told = "not known yet" if row.bytes is None else f"{row.bytes:,}"
+        told = f"at most {told}" if row.most else told
+        own = (row.aggregators or "nothing",) if parties else ()
+        way = "up" if row.up else "down"
+        table.add_row(row.verb, way, row.what, told, row.server, row.network, row.clients, *own)
+    up, down = totals(rows)
+    known = "" if all(row.bytes is not None for row in rows) else ", as far as they are known"
+    table.caption = f"one person, each turn once: {up:,} bytes up, {down:,} down{known}"
+    return table
 
 
 def poisoned(experiment: Experiment) -> str:
@@ -77,7 +110,7 @@ def poisoned(experiment: Experiment) -> str:
     return f"{poison.share:.0%} of the people lie about {what} ({poison.attack})"
 
 
-def flow(method: Method, task: Task) -> str:
+def flow(method: Method, task: Task, privacy: Privacy) -> str:
     """Draw what goes down, what goes up and what stays, with sizes."""
     server, client = method.server(task), method.client(task)
     offered = {name: f"{name} ({megabytes(p)})" for name, p in method.offer(server, "").items()}
@@ -89,7 +122,7 @@ def flow(method: Method, task: Task) -> str:
         down = ", ".join(offered.get(name, name) for name in sent)
         lines += [
             f"  server --- {down or 'nothing'} ---> client        [{verb}]",
-            f"  server <-- {upwards(exposed, server, method, task)} --- client",
+            f"  server <-- {upwards(exposed, server, method, task, privacy)} --- client",
         ]
     beside = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.beside(server).items())
     if beside:
@@ -98,17 +131,21 @@ def flow(method: Method, task: Task) -> str:
     return "\n".join(lines)
 
 
-def upwards(exposed: Exposed, server: Any, method: Method, task: Task) -> str:
+def upwards(exposed: Exposed, server: Any, method: Method, task: Task, privacy: Privacy) -> str:
     """Name what a reply holds."""
+    beside = [] if privacy.differential else ["metrics"]
     if not exposed.trees:
-        return "metrics (training loss)"
+        return "nothing" if privacy.differential else "metrics (training loss)"
     offered = method.offer(server, "")
     sizes = [
         f"{t} update ({megabytes(offered[t])})" if t in offered else t for t in told(exposed, task)
     ]
+    if privacy.user is not None:
+        return ", ".join(sizes)
     if exposed.weight == "mask":
-        return f"shared entries of {', '.join(sizes)} at most, mask when it changed, metrics"
-    return f"{', '.join(sizes)}, weight, metrics"
+        text = f"shared entries of {', '.join(sizes)} at most, mask when it changed"
+        return ", ".join([text, *beside])
+    return ", ".join([*sizes, "weight", *beside])
 
 
 def told(exposed: Exposed, task: Task) -> list[str]:
@@ -131,13 +168,9 @@ def megabytes(params: Params) -> str:
     return f"{params.flat.numel() * params.flat.element_size() / 1e6:.2f} MB"
 
 
-def learns(
-    method: Method, task: Task, rule: Rule | None = None, policy: Secrecy | None = None
-) -> Table:
-    """Return the table of parties and what each sees in a round.
-
-    With a robust rule or without, with secure sums or without.
-    """
+def learns(method: Method, task: Task, privacy: Privacy) -> Table:
+    """Return the table of parties and what each sees in a round, with what protects people."""
+    rule, policy = privacy.robust, privacy.aggregation
     table = Table("who", "learns")
     if method.pooled:
         table.add_row("data centre", "everything: raw recordings and labels of everybody")
@@ -151,7 +184,9 @@ def learns(
         trees = (
             f"of {', '.join(told(exposed, task))}{updates}" if exposed.trees else "of metrics only"
         )
-        weights = WEIGHTS[exposed.weight] if policy is None else "of weights their sum"
+        summed = policy is not None and exposed.reveal != "each"
+        weights = "of weights their sum" if summed else WEIGHTS[exposed.weight]
+        weights = weights if privacy.user is None else "everybody counts once"
         table.add_row(f"server ({verb})", f"{every} {trees}; {weights}")
     if rule is not None and any(e.trees for e in method.exposure.values()):
         groups = 0 if policy is None else policy.groups
@@ -165,7 +200,7 @@ def learns(
     plain = any(e.trees for e in method.exposure.values())
     seen = "every single update: aggregation here is plain, not secure" if plain else "metrics"
     seen = f"{seen}; sizes and times of messages"
-    for who, what in rows(method, policy) if policy else [("who runs or taps the server", seen)]:
+    for who, what in rows(method, privacy) if policy else [("who runs or taps the server", seen)]:
         table.add_row(who, what)
     columns = (*task.labels, *task.beside) if _tells_labels(method) else ()
     if columns:

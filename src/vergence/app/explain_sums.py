@@ -5,16 +5,23 @@ from __future__ import annotations
 from vergence.core.method import Method
 from vergence.core.task import Task
 from vergence.engines.sums import Sums
-from vergence.privacy.policy import Secrecy
+from vergence.errors import ConfigError
+from vergence.privacy.policy import Privacy
 from vergence.privacy.secure_aggregation import STEPS
 
 
-def sizes(method: Method, task: Task, policy: Secrecy) -> str:
+def sizes(method: Method, task: Task, privacy: Privacy) -> str:
     """Say how large what goes up is, in a line below the flow of data."""
-    sums, offered = Sums(policy, 2 * policy.min_contributors), method.offer(method.server(task), "")
-    told = []
+    policy, user = privacy.aggregation, privacy.user
+    assert policy is not None
+    sums = Sums(policy, 2 * policy.min_contributors, user.level() if user else None)
+    offered, told = method.offer(method.server(task), ""), []
     for verb in method.exposure:
-        form = sums.form(method, verb, offered)
+        try:
+            form = sums.form(method, verb, offered)
+        except ConfigError:  # how much it is, only the run knows
+            told.append(f"as much as a batch is [{verb}]")
+            continue
         if form is not None and form.words:
             told.append(f"{8 * form.words / 1e6:.2f} MB [{verb}]")
     how = f"{len(STEPS)} messages" if policy.name == "pairwise" else "one message"
@@ -24,11 +31,15 @@ def sizes(method: Method, task: Task, policy: Secrecy) -> str:
     )
 
 
-def rows(method: Method, policy: Secrecy) -> list[tuple[str, str]]:
+def rows(method: Method, privacy: Privacy) -> list[tuple[str, str]]:
     """Return who learns what of sums, who must collude for more, and what a dropout costs."""
+    policy = privacy.aggregation
+    assert policy is not None
     least = policy.min_contributors
     pads = policy.name == "pairwise"
-    masked = any(e.trees and e.weight != "number" for e in method.exposure.values())
+    masked = privacy.user is None and any(
+        e.trees and e.weight != "number" for e in method.exposure.values()
+    )
     shown = [tree for e in method.exposure.values() if e.reveal == "each" for tree in e.trees]
     hidden = f"nothing of fewer than {least} people: weights and metrics are in the sum"
     if shown:

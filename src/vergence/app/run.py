@@ -80,8 +80,8 @@ def load_data(experiment: Experiment) -> Loaded:
         try:
             method.check(task)
             device_for(method, experiment.plan)
-            experiment.plan.delivery.check(method, task)
-            jury.check(experiment.plan, method, raw.clients)
+            experiment.plan.delivery.check()
+            jury.check(experiment.plan, raw.clients)
             check_privacy(method, task, ready, experiment.plan)
         except ConfigError as error:
             raise ConfigError(f"method '{label}': {error}") from None

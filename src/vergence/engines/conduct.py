@@ -20,7 +20,7 @@ from vergence.core.state import digest, pack
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message
-from vergence.engines import jury
+from vergence.engines import composition, jury
 from vergence.engines.courier import Agenda, Courier, read_log
 from vergence.engines.cut import guard_for
 from vergence.engines.desk import Desk
@@ -72,8 +72,9 @@ def conduct(
     states to start from than fresh ones.
     """
     torch.set_num_threads(1)
-    plan.delivery.check(method, task)
-    jury.check(plan, method, federation.clients)
+    composition.check(plan, method, task)
+    plan.delivery.check()
+    jury.check(plan, federation.clients)
     stream, device = Stream("run", task.seed), device_for(method, plan)
     trained_on = federation.pooled() if method.pooled else federation
     if method.pooled:

@@ -13,7 +13,7 @@ from vergence.core.fitting import Local
 from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.site import Batch, Federation, Site
-from vergence.core.splitting import Cutting, Splitting
+from vergence.core.splitting import Cutting
 from vergence.core.stages import Cut, Staged
 from vergence.core.stepping import Forward, Step, Stepped, Trainer, Trainers
 from vergence.core.task import Task
@@ -39,44 +39,12 @@ class Outlook:
     veiling: Veiling | None
 
 
-def suits(plan: Plan, method: Method) -> None:
-    """Refuse a method that has no cut, or whose clients' layers learn in another way.
-
-    Raises:
-        ConfigError: says why.
-    """
-    defence, policy = plan.privacy.cut, plan.privacy.output_range
-    name = type(method).__module__.rpartition(".")[2]
-    use = "use split, splitfed, splitfed_v2 or splitfed_u"
-    if policy is not None and not isinstance(method, Splitting):
-        raise ConfigError(
-            f"privacy.output_range looks at every client's smashed data, and the server of "
-            f"'{name}' sees none; {use}"
-        )
-    if defence is None:
-        return
-    if not isinstance(method, Cutting):
-        raise ConfigError(
-            f"privacy.cut stands where a network is cut, and '{name}' cuts none; {use}"
-        )
-    if not isinstance(method, Splitting) or BACK not in (method.exposure["train"].down or ()):
-        raise ConfigError(
-            f"privacy.cut defends layers that learn from the gradient that comes back, and those "
-            f"of '{name}' do not; {use}"
-        )
-    if plan.engine == "ray":
-        raise ConfigError(
-            "privacy.cut keeps its secret and books on this machine; leave out run.engine"
-        )
-
-
 def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> Outlook:
     """Return what a run will do, the same for all its clients: as for who has fewest samples.
 
     Raises:
         ConfigError: the network is not cut where the defence holds, or the run spends too much.
     """
-    suits(plan, method)
     defence = plan.privacy.cut
     assert defence is not None
     assert isinstance(method, Cutting)

@@ -107,25 +107,16 @@ class Delivery:
             case _:
                 return self.a
 
-    def check(self, method: Method, task: Task) -> None:
-        """Refuse a method whose replies cannot arrive like this, before anything is trained.
+    def check(self) -> None:
+        """Refuse a log that is not there, before anything is trained.
 
         Raises:
-            ConfigError: names the method, and why.
             DataError: there is no log to replay.
         """
         if self.replay is not None and not Path(self.replay).is_file():
             raise DataError(f"delivery: no log to replay at {self.replay}")
-        name = type(method).__name__
-        if self.timed and method.served:
-            raise ConfigError(
-                f"{name} serves clients batch by batch, and the virtual clock knows whole turns "
-                "only; leave out delivery"
-            )
-        if self.asynchronous and (reason := self._torn(method, task)):
-            raise ConfigError(f"{name} cannot be delivered by '{self.name}': {reason}")
 
-    def _torn(self, method: Method, task: Task) -> str:
+    def torn(self, method: Method, task: Task) -> str:
         """Return why a method's rounds cannot be taken apart, "" if they can."""
         if method.pooled:
             return "everybody's data lies in one place, and nothing arrives late"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vergence.core.method import Exposed, Method
+from vergence.core.method import Exposed
 from vergence.core.params import Params
 from vergence.core.site import Federation
 from vergence.core.stream import Stream
@@ -19,7 +19,7 @@ from vergence.privacy.groups import as_reply, deal
 from vergence.privacy.groups import check as check_groups
 from vergence.privacy.guards import fault
 from vergence.privacy.poison import Poison
-from vergence.privacy.rule import WHOLE, Rule, Verdict, attackers, nothing
+from vergence.privacy.rule import Rule, Verdict, attackers, nothing
 from vergence.privacy.votes import Votes, split
 
 LEFT_OUT = "left out"
@@ -164,30 +164,12 @@ def among_groups(rule: Rule, people: int, groups: int) -> Rule | None:
     return None if 2 * liars >= groups else replace(rule, attackers=liars / groups)
 
 
-def suits(plan: Plan, method: Method) -> None:
-    """Refuse a rule or an attack that a method's rounds have no room for.
-
-    Raises:
-        ConfigError: names both, and why.
-    """
-    rule, poison, name = plan.privacy.robust, plan.poison, type(method).__name__
-    reason = unseen(method)
-    if poison is not None and poison.share and reason:
-        raise ConfigError(
-            f"poison.attack = '{poison.attack}' cannot change what {name} sends: {reason}; poison "
-            "training data instead (gaze_offset, noisy_data)"
-        )
-    if rule is not None and (reason := reason or unfit(rule, method)):
-        raise ConfigError(f"privacy.robust = '{rule.name}' cannot judge {name}: {reason}")
-
-
-def check(plan: Plan, method: Method, clients: Sequence[str]) -> None:
-    """Refuse what does not suit a method or these people, before anything is trained.
+def check(plan: Plan, clients: Sequence[str]) -> None:
+    """Refuse what does not suit these people, before anything is trained.
 
     Raises:
         ConfigError: names what does not fit, and why.
     """
-    suits(plan, method)
     rule, poison = plan.privacy.robust, plan.poison
     if rule is None:
         return
@@ -199,31 +181,6 @@ def check(plan: Plan, method: Method, clients: Sequence[str]) -> None:
         check_groups(people, policy.groups, liars)
         rule, people = among_groups(rule, people, groups) or rule, groups
     rule.check(people - rule.rooted)
-
-
-def unseen(method: Method) -> str:
-    """Return why there are no single updates on their way to a method's server; "" if there are."""
-    if method.pooled:
-        return "everybody's data lies in one place, and nobody sends an update"
-    if method.served:
-        return "its clients are served batch by batch, and no update of theirs is all they did"
-    each = next((verb for verb, e in method.exposure.items() if e.reveal == "each"), None)
-    if each is not None:
-        return f"its own server looks at every single reply to '{each}', which no sum replaces"
-    return ""
-
-
-def unfit(rule: Rule, method: Method) -> str:
-    """Return why a rule makes no sense of a method's updates, "" if it does."""
-    for exposed in method.exposure.values():
-        if len(exposed.trees) > 1:
-            return (
-                f"its updates of {' and '.join(exposed.trees)} belong together, and clients keep "
-                "what the server must add up in full"
-            )
-        if exposed.weight != "number" and not rule.entrywise:
-            return f"the rule {WHOLE}"
-    return ""
 
 
 def _check_root(rule: Rule, poison: Poison | None, clients: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from vergence.core.codec import Compression
 from vergence.core.fitting import Precision
 from vergence.core.pruning import Gradual
 from vergence.core.ranges import check_ranges
+from vergence.engines.composition import agree
 from vergence.engines.delivery import Delivery
 from vergence.engines.presence import Presence
 from vergence.errors import ConfigError
@@ -62,35 +63,8 @@ class Plan:
         unknown = [p for p in self.points if p not in ("P0", "P1", "P2")]
         if unknown or "P0" not in self.points:
             raise ConfigError(f"run: points must hold P0 and may add P1, P2; got {self.points}")
-        if self.engine == "ray" and self.device not in ("auto", "cpu"):
-            raise ConfigError(
-                f'run: engine = "ray" trains on CPUs, not on device = "{self.device}"; leave out '
-                "one of them"
-            )
         self.pruning.check(self.rounds)
-        if self.poison is not None and not self.wire.lossless:
-            raise ConfigError(
-                f"poison.attack = '{self.poison.attack}' replaces updates, which wire.codec has "
-                "packed already; leave out wire"
-            )
-        if not self.delivery.asynchronous:
-            return
-        if self.presence.lost == 1:
-            raise ConfigError(
-                f"delivery: '{self.delivery.name}' waits for replies, and presence.lost = 1 loses "
-                "all of them; lose fewer"
-            )
-        if self.privacy.robust is not None or self.poison is not None:
-            what = "privacy.robust" if self.privacy.robust is not None else "poison.attack"
-            raise ConfigError(
-                f"delivery: '{self.delivery.name}' takes replies as they arrive, one by one, and "
-                f"{what} needs those of a round side by side; leave out one of them"
-            )
-        if self.pruning.amount:
-            raise ConfigError(
-                f"delivery: '{self.delivery.name}' has no rounds that people share, by which "
-                "pruning could grow; leave out pruning, and prune afterwards with `vergence prune`"
-            )
+        agree(self)
 
     @property
     def hands(self) -> int:

@@ -11,31 +11,13 @@ from vergence.engines import cut
 from vergence.engines.plan import Plan
 from vergence.engines.presence import suggest
 from vergence.engines.rehearsal import rehearsed
+from vergence.engines.sums import sums_for
 from vergence.engines.veil import Veil, forecast
 from vergence.errors import ConfigError
 from vergence.privacy.dp_solver import DpSolver
 
 ONE_BY_ONE = "DP-SGD clips the gradient of every sample, which neither stacks nor graphs do"
 """Why clients with private solvers are trained one after the other."""
-
-
-def check_place(plan: Plan) -> None:
-    """Refuse to train by DP-SGD where it does not run.
-
-    Raises:
-        ConfigError: names the key to leave out.
-    """
-    asked = {
-        "device": plan.device not in ("auto", "cpu"),
-        "engine": plan.engine == "ray",
-        "precision": plan.precision != "fp32",
-        "solver": plan.solver == "stacked",
-    }
-    if wrong := [key for key, bad in asked.items() if bad]:
-        raise ConfigError(
-            "privacy.solver trains clients one by one, on this machine's CPUs and in fp32; leave "
-            f"out run.{wrong[0]}"
-        )
 
 
 def veil_for(plan: Plan, method: Method, people: int, state: Path, seed: int) -> Veil | None:
@@ -63,14 +45,14 @@ def private_solver(
 
 
 def check_privacy(method: Method, task: Task, federation: Federation, plan: Plan) -> None:
-    """Refuse a method or a plan that cannot be protected as it asks, before anything is trained.
+    """Refuse what these people's data or their number does not allow, before anything is trained.
 
     Raises:
         ConfigError: says why.
     """
+    sums_for(plan, method, len(federation.clients))
     if plan.privacy.user is not None:
         forecast(plan.privacy.user, plan, method, len(federation.clients))
-    cut.suits(plan, method)
     if plan.privacy.cut is not None:
         cut.outlook(plan, method, task, federation)
     policy = plan.privacy.output_range

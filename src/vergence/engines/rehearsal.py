@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from vergence.core.fitting import Compute, Fit, Fitted, Solver
 from vergence.core.method import Method
-from vergence.core.site import Federation, Site
+from vergence.core.site import Federation, Samples, Site, Splits
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message
@@ -15,6 +17,10 @@ from vergence.errors import ConfigError
 from vergence.privacy.dp_solver import Lesson, taken, uncovered
 from vergence.privacy.per_sample import refuse
 
+TRAIN, VAL, TEST = (Samples({"nothing": torch.zeros(8, 1)}) for _ in range(3))
+BLANK = Federation("blank", {"nobody": Splits(TRAIN, VAL, TEST)})
+"""Data without a column that a task could look at."""
+
 
 def rehearsed(
     method: Method, task: Task, federation: Federation, rounds: int
@@ -22,6 +28,9 @@ def rehearsed(
     """Return the trainings that a run asks of every client.
 
     The first verb of a method is counted in every round, the others once.
+
+    A turn is held twice, as some methods look at more once they have been there; the second one is
+    counted like the first.
 
     Raises:
         ConfigError: something else than training would look at training samples, or the network
@@ -41,9 +50,21 @@ def rehearsed(
         site = Site(client, data.train, data.val, task, 0, Stream("rehearsal"))
         rehearse = _Rehearsal(name, verb, site, 1 if number else rounds)
         handler = getattr(method, f"on_{verb}")
-        drive(handler(method.client(task), Message(verb, trees), site), rehearse.answer)
+        state, _ = drive(handler(method.client(task), Message(verb, trees), site), rehearse.answer)
         found += rehearse.lessons
+        drive(handler(state, Message(verb, trees), site), rehearse.answer)
     return tuple(found)
+
+
+def unprotected(method: Method, task: Task) -> str:
+    """Return why DP-SGD does not protect a method, "" if it does, or if only data can tell."""
+    try:
+        rehearsed(method, task, BLANK, 1)
+    except ConfigError as error:
+        return str(error)
+    except (KeyError, ValueError, RuntimeError):
+        return ""
+    return ""
 
 
 class _Rehearsal:

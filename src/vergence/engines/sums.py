@@ -8,7 +8,7 @@ else a protocol adds them (`sum_talks.py`). Both give the same bits, in whatever
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -219,62 +219,12 @@ def hushed(receipt: Receipt, form: Form) -> Receipt:
     return replace(receipt, up=up, weight={}, examples=0.0, steps=0, told={}, share=None)
 
 
-def check(plan: Plan, method: Method) -> None:
-    """Refuse what secure sums cannot be combined with, before anything is trained.
-
-    Raises:
-        ConfigError: says what, and why.
-    """
-    policy = plan.privacy.aggregation
-    if policy is None:
-        return
-    name, least = type(method).__name__, policy.min_contributors
-    summed = any(e.trees for e in method.exposure.values() if e.reveal == "aggregate")
-    # What a split method shows its main server sample by sample is not summed with or without.
-    each = [verb for verb, exposed in method.exposure.items()
-            if exposed.reveal == "each" and not (exposed.raw and summed)]  # fmt: skip
-    masked = [verb for verb, e in method.exposure.items() if e.trees and e.weight != "number"]
-    cohort, rule = plan.presence.cohort, plan.privacy.robust
-    reasons: Sequence[tuple[Any, str]] = (
-        (rule is not None and not policy.groups,
-         "a robust rule looks at single replies; let it judge the sums of groups of k people "
-         "(privacy.aggregation.groups = k), or leave out privacy.robust"),
-        (policy.groups and rule is None,
-         "groups are for a robust rule to judge; leave out groups, or set privacy.robust"),
-        (policy.groups and plan.engine != "simulator",
-         f"sums of groups are simulated only; leave out run.engine = \"{plan.engine}\""),
-        (policy.groups and masked,
-         f"replies of {name} differ in which entries they share, and groups would show whose"),
-        (policy.groups and rule is not None and rule.rooted,
-         "a rule that trusts a root looks at that person's single update; take another rule"),
-        (plan.poison, "whoever poisons updates looks at single replies; leave out poison"),
-        (plan.delivery.asynchronous,
-         f"by '{plan.delivery.name}' replies arrive one by one, and each would be a sum of its "
-         "own; use delivery.name = \"all\""),
-        (plan.delivery.name == "quorum" and plan.delivery.replies < least,
-         f"delivery.replies = {plan.delivery.replies} is fewer than the {least} that a sum needs"),
-        (not plan.wire.lossless,
-         f"words of a sum travel as they are, not by wire.codec = \"{plan.wire.codec}\""),
-        (isinstance(cohort, int) and cohort < least,
-         f"presence.cohort = {cohort} is fewer than the {least} people a sum needs"),
-        (method.pooled, f"{name} collects everybody's data, and nothing is summed"),
-        (each, f"the server of {name} looks at every single reply to '{each[0] if each else ''}'"),
-        (masked and policy.name == "pairwise" and plan.privacy.user is None,
-         f"replies of {name} differ in which entries they share, and under pads the server would "
-         "see entries that one person shares; use privacy.aggregation = { name = \"additive\" }"),
-    )  # fmt: skip
-    for wrong, reason in reasons:
-        if wrong:
-            raise ConfigError(f"privacy.aggregation: {reason}")
-
-
 def sums_for(plan: Plan, method: Method, people: int) -> Sums | None:
     """Return how the replies of so many people are summed; None: as they are.
 
     Raises:
         ConfigError: they cannot be.
     """
-    check(plan, method)
     policy = plan.privacy.aggregation
     if policy is None:
         return None

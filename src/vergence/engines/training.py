@@ -14,40 +14,23 @@ from vergence.core.task import Task
 from vergence.engines.cluster import installed
 from vergence.engines.device import pick
 from vergence.engines.plan import Plan
-from vergence.engines.protection import ONE_BY_ONE, check_place
+from vergence.engines.protection import ONE_BY_ONE
 from vergence.engines.store import Solving
 from vergence.engines.trial import CHUNK, choose
 from vergence.engines.turn import STREAMS
-from vergence.errors import ConfigError
 
 
 def device_for(method: Method, plan: Plan) -> torch.device:
     """Return where a method trains.
 
     Raises:
-        ConfigError: the plan asks for what batch by batch service does not do, or for Ray, and it
-            is not installed.
+        ConfigError: the plan asks for Ray, and it is not installed.
     """
     if plan.engine == "ray":
         installed()
-    if plan.privacy.solver is not None:
-        check_place(plan)
+    if plan.privacy.solver is not None or method.served:
         return torch.device("cpu")
-    if not method.served:
-        return pick("cpu" if plan.engine == "ray" else plan.device)
-    if plan.pruning.amount:
-        raise ConfigError(
-            f"{type(method).__name__} trains batch by batch, and only whole fits are pruned; leave "
-            "out pruning, and prune afterwards with `vergence prune`"
-        )
-    asked = {"device": plan.device not in ("auto", "cpu"), "precision": plan.precision != "fp32",
-             "wire": not plan.wire.lossless}  # fmt: skip
-    if wrong := [key for key, bad in asked.items() if bad]:
-        raise ConfigError(
-            f"{type(method).__name__} serves clients batch by batch, on the CPU and in fp32; leave "
-            f"out run.{wrong[0]}" + (", and set the method's `number`" if "wire" in wrong else "")
-        )
-    return torch.device("cpu")
+    return pick("cpu" if plan.engine == "ray" else plan.device)
 
 
 def solver_for(

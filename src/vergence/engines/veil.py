@@ -15,7 +15,7 @@ from vergence.engines.plan import Plan
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.accounting import Charge, Ledger
 from vergence.privacy.book import FOLDER, Book, Entry, secret_in
-from vergence.privacy.policy import User, refuse
+from vergence.privacy.policy import User
 from vergence.privacy.user_level import UserLevel
 
 TAIL = 6.0
@@ -62,26 +62,9 @@ def forecast(user: User, plan: Plan, method: Method, people: int) -> Forecast:
     sums are secure: the server, from whom they hide people too, knows who is drawn.
 
     Raises:
-        ConfigError: this method, or this plan, cannot be protected so; says why.
+        ConfigError: so many people, or so many rounds, cannot be protected so; says why.
     """
-    refuse(method.exposure, method.pooled)
-    presence, delivery = plan.presence, plan.delivery
-    if delivery.asynchronous:
-        raise ConfigError(
-            f"privacy.user bounds what one person adds to a round's sum, and delivery "
-            f"'{delivery.name}' weighs updates by their age; use all, quorum or deadline"
-        )
-    if not plan.wire.lossless:
-        raise ConfigError(
-            f"privacy.user: wire.codec '{plan.wire.codec}' may make an update longer than its "
-            "bound again; leave out the codec"
-        )
-    if plan.privacy.robust is not None or (plan.poison is not None and plan.poison.share):
-        what = "privacy.robust" if plan.privacy.robust is not None else "poison"
-        raise ConfigError(
-            f"privacy.user adds noise to a plain sum of bounded updates, and {what} replaces "
-            "updates or their sum; use one of the two"
-        )
+    presence = plan.presence
     share = presence.cohort if isinstance(presence.cohort, float) else presence.cohort / people
     steady = not (presence.trace or presence.rhythm or presence.gone)
     secure = plan.privacy.aggregation

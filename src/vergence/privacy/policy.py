@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 
-from vergence.core.method import Exposed
 from vergence.core.ranges import check_ranges
 from vergence.core.wire import Reply, Sealed
 from vergence.errors import ConfigError
@@ -136,24 +134,3 @@ class Privacy:
         if self.user is not None and self.user.level().unbounded(trees):
             return f"bound: it is longer than privacy.user.clip = {self.user.clip:g}, or off grid"
         return None
-
-
-def refuse(exposure: Mapping[str, Exposed], pooled: bool) -> None:
-    """Refuse a method whose sums do not hide a person.
-
-    Raises:
-        ConfigError: says why.
-    """
-    if pooled:
-        raise ConfigError("privacy.user bounds updates, and this method collects everybody's data")
-    for verb, exposed in exposure.items():
-        if exposed.reveal == "each" or exposed.raw:
-            raise ConfigError(
-                f"privacy.user hides people in sums, and '{verb}' shows every single reply; use "
-                "privacy.solver, or another method"
-            )
-        if exposed.weight == "per entry":
-            raise ConfigError(
-                f"privacy.user counts everybody once, and '{verb}' weighs every entry by itself; "
-                "use another method"
-            )

@@ -1,0 +1,208 @@
+"""What crosses between a client and the server in one turn, with its bytes, and who sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from vergence.app.split_costs import NUMBERS, Blank, Load, load_of, width, works
+from vergence.core.method import Exposed, Method
+from vergence.core.params import Params
+from vergence.core.site import Federation
+from vergence.core.splitting import Cutting, needs
+from vergence.core.task import Task
+from vergence.core.wire import size
+from vergence.engines.plan import Plan
+from vergence.engines.sums import Sums
+from vergence.errors import ConfigError
+
+NUMBER, INDEX = 8, 8
+"""Bytes of a weight or a metric, and of a number that says which rows are alike."""
+TLS = "size and time"
+"""What somebody on the network sees where lines are encrypted, as in a deployment."""
+
+
+PLAIN = {
+    "front": "first layers (front)", "end": "last layers (end)", "body": "shared layers (body)",
+    "head": "last layers (head)", "shared": "shared layers", "control": "correction (control)",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Carried:
+    """One thing that crosses in a turn.
+
+    Attributes:
+        verb: what the client is asked.
+        what: in words.
+        up: from the client to the server, or down.
+        bytes: of one person, each time; None: not known before a run.
+        most: it may be less.
+        server: what whoever runs the server sees of it; likewise the others.
+    """
+
+    verb: str
+    what: str
+    up: bool
+    bytes: int | None
+    server: str
+    clients: str
+    aggregators: str
+    most: bool = False
+    network: str = TLS
+
+
+def carried(plan: Plan, method: Method, task: Task, federation: Federation | None) -> list[Carried]:
+    """Return all that crosses, in the order of a method's verbs.
+
+    Args:
+        plan: with its means of protection.
+        method: whose exposure table it is read from.
+        task: whose network gives the sizes.
+        federation: needed for split learning alone: bytes are means over its people.
+    """
+    if method.pooled:
+        return [Carried("", "everybody's recordings and labels, once", True, None, "all of it",
+                        "nothing", "")]  # fmt: skip
+    return list(_Turn(plan, method, task, federation).rows())
+
+
+def totals(rows: Sequence[Carried]) -> tuple[int, int]:
+    """Return the bytes up and down of one person whom every verb is asked once, where known."""
+    ways = (True, False)
+    up, down = (sum(r.bytes or 0 for r in rows if r.up is way) for way in ways)
+    return up, down
+
+
+class _Turn:
+    def __init__(
+        self, plan: Plan, method: Method, task: Task, federation: Federation | None
+    ) -> None:
+        self.plan, self.method, self.task = plan, method, task
+        self.offered = method.offer(method.server(task), "")
+        self.known: dict[str, int] = {name: _size(tree) for name, tree in self.offered.items()}
+        self.known["count"] = 4
+        if isinstance(method, Cutting) and federation is not None:
+            load = load_of(federation, method.local)
+            self.known |= _batchwise(method, task, federation, load)
+        secrecy = plan.privacy.aggregation
+        level = None if plan.privacy.user is None else plan.privacy.user.level()
+        self.sums = None if secrecy is None else Sums(secrecy, 2 * secrecy.min_contributors, level)
+        self.parties = secrecy is not None and secrecy.name == "additive"
+
+    def rows(self) -> Iterator[Carried]:
+        for verb, exposed in self.method.exposure.items():
+            down = tuple(self.offered) if exposed.down is None else exposed.down
+            for name in down:
+                yield Carried(verb, self.named(name, False), False, self.known.get(name),
+                              "made it" if name in self.offered else "makes it",
+                              "the same model" if name in self.offered else "nothing",
+                              "nothing" if self.parties else "")  # fmt: skip
+            hidden = self.sums is not None and exposed.reveal == "aggregate"
+            yield from self.worded(verb, exposed) if hidden else self.open(verb, exposed)
+
+    def worded(self, verb: str, exposed: Exposed) -> Iterator[Carried]:
+        """Yield the one row that a reply becomes under secure sums."""
+        assert self.sums is not None
+        try:
+            form = self.sums.form(self.method, verb, self.offered)
+        except ConfigError:  # how much it is, only the run knows
+            form = None
+        if form is not None and not form.words:
+            return
+        metrics = exposed.metrics if form is None else form.exposed.metrics
+        inside = [*(self.named(t, True) for t in exposed.trees), *metrics]
+        inside += ["weights"] if self.plan.privacy.user is None else ["a share of the noise"]
+        pads = self.sums.policy.name == "pairwise"
+        known = None if form is None else 8 * form.words
+        yield Carried(
+            verb, f"{', '.join(inside)}: as numbers that tell nothing alone", True,
+            known, f"the sum of {self.sums.policy.min_contributors} people or more",
+            "nothing", "" if pads else "random numbers, unless all of them collude",
+        )  # fmt: skip
+
+    def open(self, verb: str, exposed: Exposed) -> Iterator[Carried]:
+        """Yield what a reply holds where nobody hides it."""
+        privacy = self.plan.privacy
+        seen = "every person's" if exposed.trees else ""
+        if exposed.reveal == "aggregate" and exposed.trees:
+            seen += ", though its method needs the sum alone" if privacy.robust is None else ""
+        for name in exposed.trees:
+            if name == "public" and not self.task.public:
+                continue
+            whole = self.known.get(name)
+            plain = name in self.offered or name == "control"
+            if name == "control":
+                whole = self.known.get("model")
+            if plain and whole is not None and not self.plan.wire.lossless:
+                coded, *_ = self.plan.wire.compress(torch.zeros(whole // 4), None)
+                whole = size(coded)
+            told = f"{seen}; {self.protected}" if plain and self.protected else seen
+            most = exposed.weight == "mask" and privacy.user is None
+            yield Carried(verb, self.named(name, True), True, whole, told, "nothing", "", most)
+        if exposed.weight == "mask" and exposed.trees and privacy.user is None:
+            n = sum(-(-self.offered[name].flat.numel() // 8) for name in exposed.trees)
+            yield Carried(verb, "which entries the person shares, when that changed", True, n,
+                          "every person's", "nothing", "", most=True)  # fmt: skip
+        said = () if privacy.differential else exposed.metrics
+        told = ["how many samples", *said] if exposed.trees and not privacy.user else [*said]
+        if told:
+            yield Carried(verb, f"numbers: {', '.join(told)}", True, NUMBER * len(told),
+                          "every person's", "nothing", "")  # fmt: skip
+
+    @property
+    def protected(self) -> str:
+        """What was done to an update before it left."""
+        privacy = self.plan.privacy
+        done = []
+        if privacy.user is not None:
+            done.append(f"cut to length {privacy.user.clip:g}, noise comes later")
+        if privacy.solver is not None:
+            done.append("made by noised training")
+        return "; ".join(done)
+
+    def named(self, tree: str, up: bool) -> str:
+        """Return a tree's name as a reader knows it."""
+        if tree in self.offered or tree == "control":
+            plain = PLAIN.get(tree, tree)
+            return f"update of {plain}" if up else plain
+        told = {
+            "labels": f"of every picture: {', '.join((*self.task.labels, *self.task.beside))}",
+            "smashed": "what the first layers make of every picture",
+            "gradient": "how each of these should change",
+            "public": f"of every picture: {', '.join(self.task.public)}, as numbers",
+            "t": "what the middle layers make of every picture",
+            "pull": f"how each of those should change; it tells of {', '.join(self.task.labels)}",
+            "count": "how many batches there are",
+        }
+        return told.get(tree, tree)
+
+
+def _size(tree: Params) -> int:
+    return tree.flat.numel() * tree.flat.element_size()
+
+
+def _batchwise(
+    method: Cutting, task: Task, federation: Federation, load: Load
+) -> Mapping[str, int]:
+    """Return the bytes of what crosses batch by batch in split learning, means over people."""
+    columns = next(iter(federation.people.values())).train.take(slice(0, 1))
+    blank = replace(task, network=Blank.of(task.network))
+    batch = {name: torch.empty(load.size, *column.shape[1:], dtype=column.dtype, device="meta")
+             for name, column in columns.items()}  # fmt: skip
+    pieces = method.parts(blank)
+    made = [output[0].numel() for _, output in works([(p, p.module()) for p in pieces], batch)]
+    bytes_, scale = NUMBERS[getattr(method, "number", "float32")]
+
+    def travels(values: int) -> int:
+        return round(values * bytes_ * load.samples + scale * load.batches)
+
+    found = {"smashed": travels(made[0]), "gradient": travels(made[0])}
+    if len(pieces) > 2:
+        found |= {"t": travels(made[1]), "pull": travels(made[1])}
+        found["public"] = round(INDEX * len(task.public) * load.samples)
+    else:
+        found["labels"] = round(width(batch, needs(method.back(task))) * load.samples)
+    return found

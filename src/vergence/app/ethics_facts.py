@@ -1,0 +1,237 @@
+"""The facts on a page for an ethics board: everything it prints, as plain data."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from vergence.app import ethics_words as words
+from vergence.app.budget import BESIDE, FRAME, PERSON, against
+from vergence.app.carried import carried, totals
+from vergence.app.config import Experiment
+from vergence.app.ethics_words import Means
+from vergence.app.explain import kept, poisoned
+from vergence.app.runs import Run, Study
+from vergence.app.style import METHOD_NAMES, metric_name
+from vergence.core.method import Method
+from vergence.core.site import Federation, Population
+from vergence.core.task import Task
+from vergence.engines.rehearsal import rehearsed
+from vergence.engines.veil import forecast
+from vergence.privacy.accounting import Charge, epsilon
+from vergence.privacy.dp_solver import course
+
+LOOKED_AT = 100
+"""Of people made on demand, so many are counted."""
+AS_IT_RAN, GUESS, ANOTHER = (
+    "no defence, as in the run", "nothing: the mean of the others",
+    "nothing: another picture of theirs",
+)  # fmt: skip
+"""Rows of audit.csv: the attack on what was sent, and what needs no attack."""
+
+
+def facts(
+    experiment: Experiment, label: str, people: Federation | None, study: Study | None
+) -> dict[str, Any]:
+    """Return everything a page says of one method of an experiment.
+
+    Args:
+        experiment: as run, or as planned.
+        label: of the method.
+        people: the data as its network wants it, None where it is not on this machine.
+        study: its finished run, None before.
+    """
+    method, plan = experiment.methods[label], experiment.plan
+    task = experiment.task(plan.seeds[0])
+    run = None if study is None else study.run(label)
+    means = Means(plan, method, task)
+    rows = carried(plan, method, task, people)
+    up, down = totals(rows)
+    spent = budget(experiment, method, task, people, run)
+    tried = attacks(run)
+    return {
+        "label": label,
+        "title": METHOD_NAMES.get(label, label.replace("_", " ")),
+        "finished": run is not None,
+        "poisoned": poisoned(experiment) if experiment.poison and experiment.poison.share else "",
+        "verdict": words.verdict(means, spent, rebuilt(tried)),
+        "backed": spent.get("person", {}).get("epsilon", math.inf) <= words.SOME,
+        "leaves": [asdict(row) for row in rows],
+        "bytes": {"up": up, "down": down, "known": all(r.bytes is not None for r in rows)},
+        "counted": None if run is None else dict(run.results["bytes"]),
+        "stays": stays(means),
+        "sees": [list(row) for row in words.sees(means)],
+        "assumed": words.assumed(means),
+        "budget": spent,
+        "attacks": tried,
+        "residual": words.residual(means, spent),
+        "unprotected": words.unprotected(means),
+        "model": model(experiment, method, task, study, run),
+        "data": data(experiment, people, run),
+    }  # fmt: skip
+
+
+def stays(means: Means) -> list[str]:
+    """Return what does not leave a device."""
+    if means.method.pooled:
+        return []
+    own = kept(means.method.client(means.task))
+    data = "pictures" if means.labels else "pictures, and where the person looked"
+    return [f"recordings: {data}", *([f"kept by the method: {', '.join(own)}"] if own else [])]
+
+
+def rebuilt(tried: list[dict[str, Any]]) -> float | None:
+    """Return how many times nearer than chance the attack on what was sent came, None untried."""
+    plain = [a["chance"] / a["success"] for a in tried if a["as_it_ran"]]
+    return max(plain, default=None)
+
+
+def budget(
+    experiment: Experiment, method: Method, task: Task, people: Federation | None, run: Run | None
+) -> dict[str, Any]:
+    """Return what is promised, by unit; empty where nothing is."""
+    plan, found = experiment.plan, {}
+    block = {} if run is None else run.results.get("privacy", {})
+    many = len(people.clients) if people is not None else run.results["clients"] if run else 0
+    if (user := plan.privacy.user) is not None and many:
+        seen = forecast(user, plan, method, many)
+        said = block.get("person", {})
+        spent = said.get("seeds_together", seen.epsilon(user.delta))
+        count = sum(tree.layout.n for tree in method.offer(method.server(task), "").values())
+        more = max(seen.expected / seen.level.shares, 1.0) if seen.level.shares > 1 else 1.0
+        ratio = seen.noise * math.sqrt(count * more) / max(seen.expected, 1.0)
+        found["person"] = {
+            "epsilon": spent,
+            "delta": user.delta,
+            "worth": words.tier(spent),
+            "words": words.in_words("person", spent, user.delta, "a certain person took part"),
+            "neighbours": PERSON,
+            "against": said.get("against", against(seen.level.shares)),
+            "ratio": ratio,
+            "useful": words.usefulness(ratio, many),
+            "accountant": block.get("accountant", "foretold"),
+            "check": said.get("check"),
+        }
+    if (solver := plan.privacy.solver) is not None and many:
+        said, spent = block.get("sample", {}), 0.0
+        if said:
+            spent = said["epsilon"]
+        elif people is not None:
+            lessons = rehearsed(method, task, people, plan.rounds)
+            for size in {len(people.people[c].train) for c in people.clients[:LOOKED_AT]}:
+                whole = course(lessons, size)
+                noise = solver.multiplier(whole.rate, whole.steps)
+                charge = Charge(noise, whole.rate, whole.steps)
+                spent = max(spent, epsilon([charge], solver.delta))
+        found["sample"] = {
+            "epsilon": spent,
+            "delta": solver.delta,
+            "worth": words.tier(spent),
+            "words": words.in_words("picture", spent, solver.delta,
+                                    "a certain picture was used"),
+            "neighbours": FRAME,
+            "against": said.get("against", "whoever sees what the device sends"),
+            "accountant": block.get("accountant", "foretold"),
+            "check": said.get("check"),
+        }  # fmt: skip
+    return {**found, "beside": BESIDE} if found else {}
+
+
+def attacks(run: Run | None) -> list[dict[str, Any]]:
+    """Return what `vergence audit` found in a run's folder; nothing where there was none."""
+    if run is None or not (path := run.folder / "audit" / "audit.csv").exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = {(row["what the server has"], row["seen"]): row for row in csv.DictReader(file)}
+    chance = min(float(row["mse"]) for (name, _), row in rows.items() if name in (GUESS, ANOTHER))
+    return [
+        {
+            "what": "rebuilding pictures"
+            if name == AS_IT_RAN
+            else f"the same, had there been {name}",
+            "as_it_ran": name == AS_IT_RAN,
+            "seen": seen,
+            "success": float(row["mse"]),
+            "similarity": float(row["ssim"]),
+            "chance": chance,
+            "better": float(row["mse"]) < chance,
+            "error_then": float(row[run.headline]) if row.get(run.headline) else None,
+        }
+        for (name, seen), row in rows.items()
+        if name not in (GUESS, ANOTHER)
+    ]
+
+
+def model(
+    experiment: Experiment, method: Method, task: Task, study: Study | None, run: Run | None
+) -> dict[str, Any]:
+    """Return what a model card says."""
+    told = {
+        "network": experiment.table["model"]["name"],
+        "about": (type(experiment.model).__doc__ or "").partition("\n")[0],
+        "task": (type(task).__doc__ or "").partition("\n")[0],
+        "method": (type(method).__doc__ or "").partition("\n")[0],
+        "parameters": task.init().layout.n,
+        "rounds": experiment.plan.rounds,
+        "repetitions": len(experiment.plan.seeds),
+        "metrics": [],
+        "guess": [],
+    }
+    if run is None or study is None:
+        return told
+    told["metrics"] = [
+        {"name": metric_name(name), "mean": e.mean, "lo": e.lo, "hi": e.hi, "worst": e.worst,
+         "lower": name in run.lower_is_better}
+        for name, e in run.estimates.items()
+    ]  # fmt: skip
+    told["guess"] = [
+        {"name": prior, "value": float(np.mean([m[run.headline] for m in them.values()]))}
+        for prior, them in study.priors.items()
+        if all(run.headline in m for m in them.values())
+    ]
+    told["harmed"] = run.results.get("harmed_vs_local")
+    return told
+
+
+def data(experiment: Experiment, people: Federation | None, run: Run | None) -> dict[str, Any]:
+    """Return what a dataset card says."""
+    about = dict(people.about) if people is not None else {}
+    if run is not None:
+        about |= run.provenance.get("data", {})
+    told = {
+        "name": experiment.table["federation"]["name"],
+        "about": (type(experiment.dataset).__doc__ or "").partition("\n")[0],
+        "facts": {k: str(v) for k, v in about.items() if k not in ("name", "sha256")},
+        "sha256": about.get("sha256", ""),
+        "people": None if people is None else len(people.clients),
+        "columns": [],
+        "samples": {},
+    }
+    if people is None:
+        return told
+    some = list(people.clients[:LOOKED_AT] if isinstance(people.people, Population)
+                else people.clients)  # fmt: skip
+    first = people.people[some[0]].train
+    told["columns"] = [{"name": n, "shape": list(c.shape[1:])} for n, c in first.columns.items()]
+    for part in ("train", "val", "test"):
+        sizes = [len(getattr(people.people[client], part)) for client in some]
+        told["samples"][part] = {"least": min(sizes), "most": max(sizes), "all": sum(sizes)}
+    return told
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Yield every text in plain data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield str(key)
+            yield from texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts(inner)

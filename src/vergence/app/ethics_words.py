@@ -1,0 +1,314 @@
+"""What a page for an ethics board says of a plan, sentence by sentence.
+
+Every sentence follows from what the plan does; none says that anything is hidden unless a mechanism
+of the plan hides it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vergence.core.method import Exposed, Method
+from vergence.core.stages import SMASHED
+from vergence.core.task import Task
+from vergence.engines.plan import Plan
+
+STRONG, SOME = 1.0, 10.0
+"""Epsilons up to which a promise about people is strong, and is worth the name.
+
+Source: Ponomareva et al., "How to DP-fy ML", JAIR 2023, section 5.2, tiers 1 to 3.
+"""
+CERTAIN = 0.99995
+"""From here on two decimals would say 100 %."""
+FITS, DROWNS = 1.0, 10.0
+"""Noise in a mean update, as a multiple of the longest update allowed: little; too much to learn.
+
+Source: measured for issue 7 (docs/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
+"""
+GLOSSARY = (
+    ("device", "the computer or glasses that record a person and keep the recordings"),
+    ("server", "the computer that puts together what the devices learned"),
+    ("model", "a long list of numbers with which a computer estimates where somebody looks"),
+    ("update", "by how much training on one person's recordings changed these numbers"),
+    ("epsilon", "how much the published models can tell about one person or picture: 0 is nothing, "
+     "up to 1 strong, above 10 no promise worth the name"),
+    ("delta", "a small chance with which the promise of epsilon may fail"),
+    ("chance", "what an attacker gets who never saw anything of the person"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a plan does with what leaves a device."""
+
+    plan: Plan
+    method: Method
+    task: Task
+
+    @property
+    def seen(self) -> list[Exposed]:
+        """What the server could look at reply by reply."""
+        secure = self.plan.privacy.aggregation is not None
+        return [e for e in self.method.exposure.values() if e.reveal == "each" or not secure]
+
+    @property
+    def smashed(self) -> bool:
+        """Whether what first layers make of single pictures leaves the device."""
+        return any(SMASHED in e.trees for e in self.seen)
+
+    @property
+    def labels(self) -> bool:
+        """Whether gaze leaves the device."""
+        return any("labels" in e.trees for e in self.seen)
+
+    @property
+    def masks(self) -> bool:
+        """Whether people share different entries, and that shows."""
+        shared = (e for e in self.method.exposure.values() if e.trees)
+        return self.plan.privacy.user is None and any(e.weight != "number" for e in shared)
+
+    @property
+    def sends(self) -> bool:
+        """Whether anything learned leaves the device."""
+        return any(e.trees for e in self.method.exposure.values())
+
+    @property
+    def parties(self) -> str:
+        """The aggregators' names."""
+        secrecy = self.plan.privacy.aggregation
+        return "" if secrecy is None or secrecy.name == "pairwise" else ", ".join(
+            secrecy.aggregators)  # fmt: skip
+
+    @property
+    def least(self) -> int:
+        """Fewest people in a sum, 0 where single replies are seen."""
+        return 0 if self.plan.privacy.aggregation is None else (
+            self.plan.privacy.aggregation.min_contributors)  # fmt: skip
+
+
+def odds(epsilon: float) -> float:
+    """Return by which factor a promise of epsilon lets odds change."""
+    return math.exp(min(epsilon, 700.0))
+
+
+def certainty(epsilon: float) -> float:
+    """Return how sure somebody can become who held it for as likely as not.
+
+    Example:
+        >>> round(certainty(1.0), 2), round(certainty(8.0), 4)
+        (0.73, 0.9997)
+    """
+    return 1 / (1 + math.exp(-min(epsilon, 700.0)))
+
+
+def tier(epsilon: float) -> str:
+    """Return what a promise of epsilon is worth."""
+    if epsilon <= STRONG:
+        return "strong"
+    return "some, far from strong" if epsilon <= SOME else "none to speak of"
+
+
+def usefulness(ratio: float, people: int) -> str:
+    """Return whether so much noise leaves anything to learn; `ratio` as of `FITS`."""
+    said = (
+        f"The noise in the average of a round is {ratio:,.2g} times as strong as the most that "
+        f"all {people} people together may say."
+    )
+    if ratio <= FITS:
+        return f"{said} Learning remains possible."
+    if ratio <= DROWNS:
+        return f"{said} It is doubtful that much can be learned; look at the measured error."
+    return (
+        f"{said} At this number of people that makes the model useless; it would take many more "
+        "people, or far fewer numbers to learn."
+    )
+
+
+def in_words(unit: str, epsilon: float, delta: float, of: str) -> str:
+    """Return epsilon in words."""
+    sure = certainty(epsilon)
+    shown = f"{100 * sure:.2f}" if sure < CERTAIN else "more than 99.99"
+    return (
+        f"Somebody who holds it for as likely as not that {of}, and then studies everything that "
+        f"is published, can become {shown} % sure at most (epsilon {epsilon:.3g} per {unit}; with "
+        f"a chance of {delta:g} this may fail). What it is worth: {tier(epsilon)}."
+    )
+
+
+def verdict(means: Means, budget: Mapping[str, Any], rebuilt: float | None) -> list[str]:
+    """Return the few sentences that a reader must know.
+
+    `rebuilt`: how many times nearer than chance an attack on pictures came; None: none was tried.
+    """
+    if means.method.pooled:
+        return [
+            "Everybody's recordings and labels are brought to one place.",
+            "Nothing in this plan hides anybody from whoever works there.",
+        ]
+    told = ["Recordings stay on each person's device."]
+    if not means.sends:
+        return [*told, "What is learned from them stays there too; only measurements leave."]
+    if means.smashed:
+        gaze = ", and with it where the person looked" if means.labels else ""
+        told.append(f"Something made from every single picture goes to the server{gaze}.")
+        told.append(
+            "Whether pictures can be rebuilt from it was not tried here." if rebuilt is None else
+            f"Pictures were rebuilt from it, {rebuilt:.3g} times nearer to the originals than by "
+            "chance." if rebuilt > 1 else
+            "The attack that was tried rebuilt pictures no better than by chance."
+        )  # fmt: skip
+    elif means.least:
+        told.append(
+            f"The server sees only sums over {means.least} people or more, as long as not too "
+            "many of those involved conspire."
+        )
+    else:
+        told.append("What was learned from one person is seen, person by person, by the server.")
+    return [*told, *_promise(budget)]
+
+
+def _promise(budget: Mapping[str, Any]) -> list[str]:
+    if "person" in budget:
+        part = budget["person"]
+        worth = f"Its worth: {part['worth']} (epsilon {part['epsilon']:.3g})."
+        return [f"There is a promise about each person. {worth}", part["useful"]]
+    if "sample" in budget:
+        return [
+            "There is a promise about single pictures. There is none about people: many pictures "
+            "of one person together are not covered."
+        ]
+    return ["There is no promise about what can be found out from the finished model."]
+
+
+def sees(means: Means) -> list[tuple[str, str]]:
+    """Return who sees what, in plain words."""
+    if means.method.pooled:
+        return [("the data centre", "all recordings and labels of everybody")]
+    told = [("whoever runs the server", _server(means))]
+    if means.parties:
+        told.append((
+            f"the helpers ({means.parties})",
+            "who took part, and random numbers that say something only if all helpers put theirs "
+            "together",
+        ))  # fmt: skip
+    beside = ", and who else is in a sum" if means.least else ""
+    bound = ", which tells about one person no more than is promised below"
+    study = ", to study for as long as they like"
+    return [
+        *told,
+        ("somebody on the network", "when messages are sent and how long they are; if lines were "
+         "not encrypted, all that is sent"),
+        ("other participants", f"the common model{beside}"),
+        ("whoever gets the model", f"the model{bound if means.plan.privacy.user else study}"),
+        ("whoever holds a device", "everything on it: recordings, labels, personal parts of the "
+         "model"),
+    ]  # fmt: skip
+
+
+def _server(means: Means) -> str:
+    if not means.sends:
+        return "measurements (how well the model works for each person); nothing learned"
+    if means.smashed:
+        labels = f"; {', '.join(means.task.labels)} of every picture" if means.labels else ""
+        layers = f"the sum over {means.least} people or more" if means.least else "the update"
+        return (
+            f"for every picture, what the first layers of the model make of it{labels}; {layers} "
+            "of the layers on each device"
+        )
+    if means.least:
+        return f"who took part, and the sum of what {means.least} people or more learned"
+    return "each person's update, and how many recordings each has"
+
+
+def assumed(means: Means) -> list[str]:
+    """Return what must be true for the page to hold."""
+    if means.method.pooled:
+        return ["Everybody at the data centre is trusted with everything."]
+    rule = means.plan.privacy.robust
+    honest = "Participants are honest: one who sends false updates can spoil the model."
+    return [
+        *_trusted(means),
+        honest if rule is None else
+        f"Some participants may send false updates: {rule.name} stands that if {rule.assumes}.",
+        "Lines are encrypted, and all devices and the server know each other's keys, as in a "
+        "deployment; a simulation on one computer sends nothing.",
+    ]  # fmt: skip
+
+
+def _trusted(means: Means) -> list[str]:
+    """Return what the server and the helpers are trusted with."""
+    secrecy, user = means.plan.privacy.aggregation, means.plan.privacy.user
+    if means.smashed:
+        return ["The server is trusted not to rebuild pictures. Nothing stops it from trying."]
+    if not means.sends:
+        return []
+    if secrecy is None:
+        noise = " It adds the noise, and is trusted to do so." if user else ""
+        return [f"The server is trusted with each person's update, and not to keep it.{noise}"]
+    told = [
+        "The server may be curious, and may break the rules together with up to a third of the "
+        "devices. With more of them it can see one person's update."
+        if secrecy.name == "pairwise" else
+        f"The helpers ({means.parties}) have different owners, follow the rules, and at least one "
+        "of them keeps what it has to itself."
+    ]  # fmt: skip
+    if means.parties:
+        told.append("The helpers exist. So far they are only simulated: no deployment has them.")
+    if user is not None:
+        told.append(f"At least {means.least} people in every sum keep their part of the noise to "
+                    "themselves.")  # fmt: skip
+    return told
+
+
+def residual(means: Means, budget: Mapping[str, Any]) -> list[str]:
+    """Return what may still be found out, by whom."""
+    if means.method.pooled:
+        return ["Everything: whoever has the data can look at it, copy it and lose it."]
+    told = []
+    if means.smashed:
+        told.append("Rebuilt pictures: from what the first layers make of a picture, its owner's "
+                    "eyes may be drawn again, and recognised.")  # fmt: skip
+        if not means.labels:
+            told.append("Gaze is not sent, but the server can compute much of it from what is.")
+    elif means.sends and not means.least:
+        told.append("Rebuilt pictures: one person's update, which the server sees, may be turned "
+                    "back into pictures, the more easily the fewer it was made from.")  # fmt: skip
+    if means.parties and means.masks:
+        two = "the server and a helper" if means.parties.count(",") == 1 else "two of the helpers"
+        told.append(f"How many people share each number of the model: {two} can find it out "
+                    "together.")  # fmt: skip
+    if means.least:
+        told.append("Two sums over nearly the same people differ by one person's part.")
+    if "person" not in budget and means.sends:
+        told.append("Membership: from the finished model somebody may find out that a certain "
+                    "person took part. Nothing here bounds how surely.")  # fmt: skip
+    elif means.sends and budget["person"]["epsilon"] > SOME:
+        told.append("Membership: how surely somebody can find out that a certain person took "
+                    "part is bounded, but too weakly to matter.")  # fmt: skip
+    told.append("A way of looking, or the shape of eyes, may be told by a model even where no "
+                "single recording can be had from it.")  # fmt: skip
+    return told
+
+
+def unprotected(means: Means) -> list[str]:
+    """Return what no part of the plan protects."""
+    told = [
+        "That somebody takes part, when, and how often: the server knows.",
+        "The device: whoever unlocks it can read the recordings on it.",
+        "Use: whoever runs the model learns where its user looks. That is what it is for.",
+        "Measurements: how well the model works is reported person by person.",
+    ]
+    privacy = means.plan.privacy
+    if means.sends and privacy.aggregation is None and privacy.user is None:
+        told.append("How many recordings each person has: the server is told.")
+    if means.labels:
+        told.append("Where a person looked, and the pose of the head: both are sent as they are.")
+    if privacy.solver is not None:
+        told.append("People under a promise about pictures: thousands of pictures of one face are "
+                    "alike. Pictures that only steer a method, or measure it, are not "
+                    "covered.")  # fmt: skip
+    told.append("Mistakes in this software: nobody independent has checked it.")
+    return told
