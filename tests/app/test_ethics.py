@@ -17,7 +17,7 @@ from vergence.app.results import write_toml
 from vergence.app.run import start
 from vergence.core.task import Task
 from vergence.engines.plan import Plan
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, DataError
 from vergence.methods.fedavg import FedAvg
 
 HIDDEN = {
@@ -162,6 +162,24 @@ def test_a_plan_that_never_ran_says_so(tmp_path):
     assert 1.9 < plan["budget"]["sample"]["epsilon"] <= 2.0
 
 
+def test_where_the_data_are_not_a_run_still_says_what_was_spent(runs, tmp_path, monkeypatch):
+    """As on the server of a deployment; a plan cannot be foretold there."""
+    monkeypatch.setattr("vergence.data.toy.Toy.load", missing)
+    ethics(runs["hidden"], tmp_path / "out")
+    _, _, (plan,) = page_of(tmp_path / "out")
+    _, _, (full,) = page_of(runs["hidden"])
+    assert plan["budget"] == full["budget"]
+    assert plan["leaves"] == full["leaves"]
+    assert plan["data"]["people"] is None
+    write_toml(tmp_path / "plan.toml", PLANS["hidden"])
+    with pytest.raises(DataError, match="not here"):
+        ethics(tmp_path / "plan.toml", tmp_path / "out")
+
+
+def missing(*_):
+    raise DataError("not here")
+
+
 def test_a_pooled_plan_hides_nobody():
     made = check(experiment("centralised", ()))
     plan = facts(made, "centralised", None, None)
@@ -201,6 +219,16 @@ def test_what_changes_with_the_means():
     assert len(told) == 5
     assert isinstance(made.task(0), Task)
     assert words.Means(Plan(), FedAvg(), made.task(0)).least == 0
+
+
+def test_shares_name_their_helpers_and_what_these_could_find_out(tmp_path):
+    write_toml(tmp_path / "plan.toml", experiment("fedcpf", ("shares",)))
+    ethics(tmp_path / "plan.toml", tmp_path)
+    _, seen, (plan,) = page_of(tmp_path)
+    assert "split among the helpers" in seen
+    assert "the helpers (one, two) who took part" in seen
+    assert "no deployment has them" in seen
+    assert any("How many people share each number" in line for line in plan["residual"])
 
 
 def test_a_study_has_a_part_for_each_method(tmp_path):

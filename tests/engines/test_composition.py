@@ -30,7 +30,7 @@ EYES = {
     "federation": {"name": "eye_synthetic", "people": 4, "size": "9x15", "samples": 40},
 }  # fmt: skip
 GROUPS = (
-    ("pads", "shares"), ("DP people",), ("DP-SGD",), ("median", "Krum"), ("poison",),
+    ("pads", "shares"), ("DP people",), ("DP-SGD",), ("median", "Krum"), ("poison",), ("cut",),
     ("quorum", "deadline", "FedBuff", "FedAsync"), ("codec",), ("pruning",),
 )  # fmt: skip
 """Settings of a group cannot be had side by side."""
@@ -81,11 +81,12 @@ def test_each_setting_runs_or_is_refused_with_a_method_of_each_kind(tmp_path):
         for method in ("fedcpf", "scaffold", "splitfed_u") for name in SETTINGS if name != "DP-SGD"
     }  # fmt: skip
     alone = {name for (method, name), ok in ran.items() if ok and method == "splitfed_u"}
-    assert alone == {"pads", "shares"}
+    assert alone == {"pads", "shares", "cut"}
     no = {key for key, ok in ran.items() if not ok and key[0] != "splitfed_u"}
     assert no == {
         ("fedcpf", "pads"), ("fedcpf", "Krum"), ("scaffold", "median"), ("scaffold", "Krum"),
-        ("scaffold", "FedBuff"), ("scaffold", "FedAsync"),
+        ("scaffold", "FedBuff"), ("scaffold", "FedAsync"), ("fedcpf", "groups"),
+        ("scaffold", "groups"), ("fedcpf", "cut"), ("scaffold", "cut"),
     }  # fmt: skip
 
 

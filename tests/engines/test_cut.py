@@ -17,8 +17,8 @@ from vergence.core.stages import PULL
 from vergence.core.stepping import Forward, Step
 from vergence.core.stream import Stream
 from vergence.data.eye_synthetic import EyeSynthetic
+from vergence.engines import composition, cut
 from vergence.engines import conduct as conducting
-from vergence.engines import cut
 from vergence.engines.cut import Guard, outlook, sweeps
 from vergence.engines.desk import Desk
 from vergence.engines.home import Home
@@ -325,6 +325,11 @@ def test_how_often_a_picture_is_sent_in_a_round(local, samples, sent):
     assert sweeps(local, samples) == sent
 
 
+def checked(method, plan):
+    composition.check(plan, method)
+    check_privacy(method, SMALL, PEOPLE, plan)
+
+
 @pytest.mark.parametrize(
     ("method", "table", "said"),
     [
@@ -338,9 +343,8 @@ def test_how_often_a_picture_is_sent_in_a_round(local, samples, sent):
     ],
 )  # fmt: skip
 def test_what_a_defence_cannot_stand_at_is_refused(method, table, said):
-    plan = Plan(privacy=build_privacy(table))
     with pytest.raises(ConfigError, match=said) as error:
-        check_privacy(method, SMALL, PEOPLE, plan)
+        checked(method, Plan(privacy=build_privacy(table)))
     assert "\n" not in str(error.value)
 
 

@@ -52,6 +52,7 @@ def ethics(source: Path, out: Path | None = None) -> Path:
     Raises:
         ConfigError: an experiment file without `out`; or something says "private" of a plan that
             promises nothing about people.
+        DataError: a plan's budget cannot be foretold, as its data are not here.
         StateError: the run is unfinished.
         PartialRun: a file cannot be written.
     """
@@ -83,7 +84,7 @@ def sources(source: Path) -> Iterator[Source]:
     """
     if source.is_file():
         experiment = load(source)
-        people = here(experiment)
+        people = here(experiment, needed=experiment.plan.privacy.differential)
         for label in experiment.methods:
             yield Source(experiment, label, people, None)
         return
@@ -96,11 +97,17 @@ def sources(source: Path) -> Iterator[Source]:
                      Study(study.folder, (run,), study.priors))  # fmt: skip
 
 
-def here(experiment: Experiment) -> Federation | None:
-    """Return the data as a network wants it, None where it is not on this machine."""
+def here(experiment: Experiment, needed: bool = False) -> Federation | None:
+    """Return the data as a network wants it, None where it is not on this machine.
+
+    Raises:
+        DataError: it is `needed`, as a budget cannot be foretold without.
+    """
     try:
         return load_data(experiment).ready
     except DataError:
+        if needed:
+            raise
         return None
 
 
@@ -151,7 +158,7 @@ def drawing(plan: Mapping[str, Any]) -> dict[str, Any]:
         "down": wrapped(short(down) or ["nothing"]),
         "helpers": helpers,
     }
-    lines = max(len(found["stays"]), len(found["sees"]), len(found["up"]) + len(found["down"]) + 4)
+    lines = max(len(found["stays"]), len(found["sees"]), len(found["up"]) + len(found["down"]) + 5)
     return {**found, "high": TOP + HIGH * (lines + 1), "step": HIGH}
 
 

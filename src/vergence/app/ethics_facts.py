@@ -97,8 +97,8 @@ def budget(
     """Return what is promised, by unit; empty where nothing is."""
     plan, found = experiment.plan, {}
     block = {} if run is None else run.results.get("privacy", {})
-    if (user := plan.privacy.user) is not None and people is not None:
-        many = len(people.clients)
+    many = len(people.clients) if people is not None else run.results["clients"] if run else 0
+    if (user := plan.privacy.user) is not None and many:
         seen = forecast(user, plan, method, many)
         said = block.get("person", {})
         spent = said.get("seeds_together", seen.epsilon(user.delta))
@@ -117,11 +117,11 @@ def budget(
             "accountant": block.get("accountant", "foretold"),
             "check": said.get("check"),
         }
-    if (solver := plan.privacy.solver) is not None and people is not None:
+    if (solver := plan.privacy.solver) is not None and many:
         said, spent = block.get("sample", {}), 0.0
         if said:
             spent = said["epsilon"]
-        else:
+        elif people is not None:
             lessons = rehearsed(method, task, people, plan.rounds)
             for size in {len(people.people[c].train) for c in people.clients[:LOOKED_AT]}:
                 whole = course(lessons, size)

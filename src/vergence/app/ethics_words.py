@@ -65,6 +65,12 @@ class Means:
         return any("labels" in e.trees for e in self.seen)
 
     @property
+    def masks(self) -> bool:
+        """Whether people share different entries, and that shows."""
+        shared = (e for e in self.method.exposure.values() if e.trees)
+        return self.plan.privacy.user is None and any(e.weight != "number" for e in shared)
+
+    @property
     def sends(self) -> bool:
         """Whether anything learned leaves the device."""
         return any(e.trees for e in self.method.exposure.values())
@@ -249,6 +255,8 @@ def _trusted(means: Means) -> list[str]:
         f"The helpers ({means.parties}) have different owners, follow the rules, and at least one "
         "of them keeps what it has to itself."
     ]  # fmt: skip
+    if means.parties:
+        told.append("The helpers exist. So far they are only simulated: no deployment has them.")
     if user is not None:
         told.append(f"At least {means.least} people in every sum keep their part of the noise to "
                     "themselves.")  # fmt: skip
@@ -268,6 +276,10 @@ def residual(means: Means, budget: Mapping[str, Any]) -> list[str]:
     elif means.sends and not means.least:
         told.append("Rebuilt pictures: one person's update, which the server sees, may be turned "
                     "back into pictures, the more easily the fewer it was made from.")  # fmt: skip
+    if means.parties and means.masks:
+        two = "the server and a helper" if means.parties.count(",") == 1 else "two of the helpers"
+        told.append(f"How many people share each number of the model: {two} can find it out "
+                    "together.")  # fmt: skip
     if means.least:
         told.append("Two sums over nearly the same people differ by one person's part.")
     if "person" not in budget and means.sends:

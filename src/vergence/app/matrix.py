@@ -27,6 +27,8 @@ SETTINGS: Mapping[str, Table] = {
     "DP-SGD": {"privacy": {"solver": {"noise": 1.0}}},
     "median": {"privacy": {"robust": "median"}},
     "Krum": {"privacy": {"robust": {"name": "krum", "attackers": 0.1}}},
+    "groups": {"privacy": {"robust": "median", "aggregation": {"groups": 4}}},
+    "cut": {"privacy": {"cut": {"name": "bottleneck", "noise": 1.0}}},
     "poison": {"poison": {"attack": "sign_flip", "share": 0.2}},
     "quorum": {"delivery": {"name": "quorum", "replies": 5}},
     "deadline": {"delivery": {"name": "deadline"}},

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from vergence.core.method import Method
 from vergence.core.splitting import Cutting, Splitting
 from vergence.core.task import Task
+from vergence.engines.cut import BACK
 from vergence.engines.rehearsal import unprotected
 from vergence.errors import ConfigError
 from vergence.privacy.rule import WHOLE
@@ -55,12 +56,6 @@ class Settings:
         return 1 if secrecy is None else secrecy.min_contributors
 
     @property
-    def groups(self) -> int:
-        """How many people a sum that a robust rule judges has."""
-        secrecy = self.plan.privacy.aggregation
-        return 0 if secrecy is None else secrecy.groups
-
-    @property
     def elsewhere(self) -> str:
         """The key of `run` that asks for what DP-SGD and service batch by batch do not do."""
         plan = self.plan
@@ -87,7 +82,7 @@ class Case(Settings):
 
     @property
     def module(self) -> str:
-        """The method's name in a file."""
+        """What an experiment calls the method."""
         return type(self.method).__module__.rpartition(".")[2]
 
     @cached_property
@@ -145,13 +140,15 @@ SETTINGS: Mapping[str, Callable[[Settings], object]] = {
     "DP for people": lambda s: s.plan.privacy.user,
     "DP-SGD": lambda s: s.plan.privacy.solver,
     "a robust rule": lambda s: s.plan.privacy.robust,
-    "a robust rule without groups": lambda s: s.plan.privacy.robust and not s.groups,
+    "a robust rule without groups": lambda s: (
+        s.plan.privacy.robust is not None
+        and not (s.plan.privacy.aggregation and s.plan.privacy.aggregation.groups)
+    ),
     "no robust rule": lambda s: s.plan.privacy.robust is None,
+    "sums of groups": lambda s: s.plan.privacy.aggregation and s.plan.privacy.aggregation.groups,
     "a rule with a root": lambda s: s.plan.privacy.robust and s.plan.privacy.robust.rooted,
-    "sums of groups": lambda s: s.groups,
     "a defence at the cut": lambda s: s.plan.privacy.cut,
-    "a range at the cut": lambda s: s.plan.privacy.output_range,
-    "another engine": lambda s: s.plan.engine != "simulator",
+    "a range of smashed data": lambda s: s.plan.privacy.output_range,
     "a rule of whole updates": lambda s: (
         s.plan.privacy.robust is not None and not s.plan.privacy.robust.entrywise
     ),
@@ -170,18 +167,13 @@ SETTINGS: Mapping[str, Callable[[Settings], object]] = {
     "pruning while training": lambda s: s.plan.pruning.amount,
     "GPUs, other precisions": lambda s: s.elsewhere in ("device", "precision"),
     "GPUs, Ray, other precisions, stacks": lambda s: s.elsewhere,
+    "bytes or Ray": lambda s: s.plan.engine != "simulator",
     "Ray": lambda s: s.plan.engine == "ray",
     "GPUs": lambda s: s.plan.device not in ("auto", "cpu"),
 }
 METHODS: Mapping[str, Callable[[Case], object]] = {
     "pooled data": lambda c: c.method.pooled,
     "split learning": lambda c: c.method.served,
-    "no cut": lambda c: not isinstance(c.method, Cutting),
-    "no single smashed data": lambda c: not isinstance(c.method, Splitting),
-    "layers that no gradient trains": lambda c: (
-        not isinstance(c.method, Splitting)
-        or "gradient" not in (c.method.exposure["train"].down or ())
-    ),
     "a server that sees single replies": lambda c: c.each,
     "a server that sees single updates": lambda c: c.single,
     "single replies or samples on their way": lambda c: c.unbounded,
@@ -191,11 +183,13 @@ METHODS: Mapping[str, Callable[[Case], object]] = {
     "weights of single entries": lambda c: c.weighed,
     "trees that belong together": lambda c: c.trees,
     "rounds that cannot be taken apart": lambda c: c.torn,
+    "no cut": lambda c: not isinstance(c.method, Cutting),
+    "no client's smashed data": lambda c: not isinstance(c.method, Splitting),
+    "layers that learn in another way": lambda c: (
+        not isinstance(c.method, Splitting) or BACK not in (c.method.exposure["train"].down or ())
+    ),
     "training samples used in other ways": lambda c: c.unprotected,
 }
-
-
-USE = "use split, splitfed, splitfed_v2 or splitfed_u"
 
 
 class Clash(NamedTuple):
@@ -231,14 +225,12 @@ AMONG_SETTINGS = (
     Clash("sums of groups", "no robust rule",
           "privacy.aggregation: groups are for a robust rule to judge; leave out groups, or set "
           "privacy.robust"),
-    Clash("sums of groups", "another engine",
+    Clash("sums of groups", "bytes or Ray",
           "privacy.aggregation: sums of groups are simulated only; leave out run.engine = "
           '"{plan.engine}"'),
     Clash("sums of groups", "a rule with a root",
           "privacy.aggregation: a rule that trusts a root looks at that person's single update; "
           "take another rule"),
-    Clash("a defence at the cut", "Ray",
-          "privacy.cut keeps its secret and books on this machine; leave out run.engine"),
     Clash("secure sums", "poison",
           "privacy.aggregation: whoever poisons updates looks at single replies; leave out poison"),
     Clash("secure sums", "asynchronous delivery",
@@ -264,6 +256,8 @@ AMONG_SETTINGS = (
     Clash("DP for people", "liars",
           "privacy.user adds noise to a plain sum of bounded updates, and poison replaces updates "
           "or their sum; use one of the two"),
+    Clash("a defence at the cut", "Ray",
+          "privacy.cut keeps its secret and books on this machine; leave out run.engine"),
     Clash("DP-SGD", "GPUs, Ray, other precisions, stacks",
           "privacy.solver trains clients one by one, on this machine's CPUs and in fp32; leave out "
           "run.{elsewhere}"),
@@ -271,14 +265,6 @@ AMONG_SETTINGS = (
 """What a plan refuses whatever its method is."""
 
 WITH_METHODS = (
-    Clash("a range at the cut", "no single smashed data",
-          "privacy.output_range looks at every client's smashed data, and the server of '{module}' "
-          f"sees none; {USE}"),
-    Clash("a defence at the cut", "no cut",
-          f"privacy.cut stands where a network is cut, and '{{module}}' cuts none; {USE}"),
-    Clash("a defence at the cut", "layers that no gradient trains",
-          "privacy.cut defends layers that learn from the gradient that comes back, and those of "
-          f"'{{module}}' do not; {USE}"),
     Clash("sums of groups", "masks that differ",
           "privacy.aggregation: replies of {name} differ in which entries they share, and groups "
           "would show whose"),
@@ -325,6 +311,15 @@ WITH_METHODS = (
           "and clients keep what the server must add up in full"),
     Clash("a rule of whole updates", "masks that differ",
           f"privacy.robust = '{{rule}}' cannot judge {{name}}: the rule {WHOLE}"),
+    Clash("a range of smashed data", "no client's smashed data",
+          "privacy.output_range looks at every client's smashed data, and the server of '{module}' "
+          "sees none; use split, splitfed, splitfed_v2 or splitfed_u"),
+    Clash("a defence at the cut", "no cut",
+          "privacy.cut stands where a network is cut, and '{module}' cuts none; use split, "
+          "splitfed, splitfed_v2 or splitfed_u"),
+    Clash("a defence at the cut", "layers that learn in another way",
+          "privacy.cut defends layers that learn from the gradient that comes back, and those of "
+          "'{module}' do not; use split, splitfed, splitfed_v2 or splitfed_u"),
     Clash("a clock", "split learning",
           "{name} serves clients batch by batch, and the virtual clock knows whole turns only; "
           "leave out delivery"),
