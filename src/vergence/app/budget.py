@@ -17,6 +17,7 @@ from vergence.engines.veil import forecast, sums_of
 from vergence.privacy.accounting import Charge, Ledger, cross_checked, epsilon
 from vergence.privacy.book import FOLDER, Book, account
 from vergence.privacy.dp_solver import course
+from vergence.privacy.tree import nodes
 
 PERSON = "the same people asked, one of them contributing nothing"
 FRAME = "the same samples of a client, one of them left out"
@@ -35,7 +36,15 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
     told, user, solver = [], plan.privacy.user, plan.privacy.solver
     if user is not None:
         seen = forecast(user, plan, method, len(federation.clients))
+        where = "the sum of each round"
         drawn = f"each drawn with chance {seen.rate:g}" if seen.rate < 1 else "whoever is there"
+        if user.turns is not None:
+            parts = len(nodes(plan.rounds, user.restart))
+            where = "every node of a tree over rounds"
+            drawn = (
+                f"the sum of all {plan.rounds} rounds is of {parts} nodes; whoever is there, each "
+                f"in {user.turns} rounds at most"
+            )
         spent = seen.epsilon(user.delta)
         if not seen.sums:
             return ["people: nothing of them is sent but metrics, which are left out"]
@@ -44,7 +53,7 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
         least = "at least " if shares > 1 else ""
         told.append(
             f"people: every update is cut to {user.clip:g} and counts once, without metrics or "
-            f"weights; the sum of each round gets noise of {least}{seen.noise:.4g} x {user.clip:g} "
+            f"weights; {where} gets noise of {least}{seen.noise:.4g} x {user.clip:g} "
             f"({drawn}, mean over {seen.expected:g}: {noise / most:.3g} in every entry); after "
             f"{plan.rounds} rounds epsilon "
             f"{spent:.3g} at delta {user.delta:g} per person, seed and method, against "

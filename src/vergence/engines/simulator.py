@@ -86,6 +86,8 @@ class Simulator:
             return self.presence.staying(clients, round)
         if self.veil is not None and self.veil.draws:
             return self.veil.cohort(clients, round)
+        if self.veil is not None:
+            return self.veil.admitted(lambda at: self.presence.ask(clients, at, self.stream), round)
         asked = self.presence.ask(clients, round, self.stream)
         root = "" if self.jury is None else self.jury.trusted
         if root and root not in asked and self.presence.here(root, round, self.stream):

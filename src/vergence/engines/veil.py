@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from vergence.errors import ConfigError, StateError
 from vergence.privacy.accounting import Charge, Ledger
 from vergence.privacy.book import FOLDER, Book, Entry, secret_in
 from vergence.privacy.policy import User
+from vergence.privacy.tree import steps
 from vergence.privacy.user_level import UserLevel
 
+TREE = "tree"
+"""In books and purposes of secrets: noise that follows a tree over rounds."""
 TAIL = 6.0
 """So many standard deviations above its mean may a drawn cohort be."""
 
@@ -33,6 +37,7 @@ class Forecast:
         expected: people in a sum, on average.
         sums: how many are shown in a round.
         rounds: of the run.
+        squared: what one person adds to a tree of noise, at most; 0: noise is new every round.
     """
 
     level: UserLevel
@@ -40,6 +45,7 @@ class Forecast:
     expected: float
     sums: int
     rounds: int
+    squared: int = 0
 
     @property
     def noise(self) -> float:
@@ -51,6 +57,8 @@ class Forecast:
         if not self.sums:
             return 0.0
         charge = Charge(self.noise / math.sqrt(self.sums), self.rate, self.rounds)
+        if self.squared:
+            charge = Charge(self.noise / math.sqrt(self.squared))
         return Ledger((charge,)).epsilon(delta)
 
 
@@ -71,9 +79,21 @@ def forecast(user: User, plan: Plan, method: Method, people: int) -> Forecast:
     rate = min(share, 1.0) if steady and secure is None else 1.0
     expected = min(share, 1.0) * people
     sums = sum(1 for exposed in method.exposure.values() if exposed.trees)
-    noise = math.sqrt(sums) * user.multiplier(rate, plan.rounds)
+    if user.turns is None:
+        noise, grown = math.sqrt(sums) * user.multiplier(rate, plan.rounds), 0
+    elif sums > 1 or secure is not None:
+        what = "privacy.aggregation hides it from the server" if secure else (
+            f"this method shows {sums}"
+        )  # fmt: skip
+        raise ConfigError(
+            "privacy.user.turns is of one tree of noise, which the server adds to one sum a round, "
+            f"and {what}; leave out one of the two, or use another method"
+        )
+    else:
+        rate, grown = 1.0, user.squared(plan.rounds)
+        noise = math.sqrt(grown) * user.multiplier(1.0, 1) if user.noise is None else user.noise
     level = user.level(noise, 1 if secure is None else secure.min_contributors)
-    found = Forecast(level, rate, expected, sums, plan.rounds)
+    found = Forecast(level, rate, expected, sums, plan.rounds, grown)
     most = math.ceil(expected + (TAIL * math.sqrt(expected) if rate < 1 else 0))
     level.fits(min(most, people) if secure is None else 1)
     level.check_shares()
@@ -98,6 +118,8 @@ class Veil:
         self.forecast = forecast(user, plan, method, people)
         self.secret = secret_in(state / FOLDER).child("user", seed)
         self.book = Book(state / FOLDER / sums_of(seed))
+        self._turns: Counter[str] = Counter()
+        self._counted = 0
 
     @property
     def draws(self) -> bool:
@@ -114,6 +136,21 @@ class Veil:
         uniform = self.secret.child("cohort", round).draws().uniform(len(clients))
         return [clients[i] for i in (uniform < self.forecast.rate).nonzero()[0].tolist()]
 
+    def admitted(self, ask: Callable[[int], Sequence[str]], round: int) -> Sequence[str]:
+        """Return whom a round may ask: those present who have turns left, counted anew on resume.
+
+        A turn is one whether or not its reply arrived.
+        """
+        if self.user.turns is None or not self.forecast.sums:
+            return ask(round)
+        for earlier in range(self._counted, round):
+            self._turns.update(self._left(ask(earlier)))
+        self._counted = max(round, self._counted)
+        return self._left(ask(round))
+
+    def _left(self, asked: Sequence[str]) -> list[str]:
+        return [client for client in asked if self._turns[client] < (self.user.turns or 0)]
+
     def over(self, whole: Aggregate, phase: str, number: int, asked: int) -> Aggregate:
         """Return a sum with noise, as a mean over the people expected, and nothing beside it.
 
@@ -125,12 +162,41 @@ class Veil:
         expected = max(expected, 1)
         if not whole.totals:
             return replace(whole, count=round(expected), metrics={})
+        if phase.isdigit() and self.user.turns is not None:
+            return self._in_tree(whole, int(phase) + 1)
         mark = f"{phase}.{number}.{_digest(whole)}"  # another sum must not get the same noise
         self._spend(Entry(phase, mark, self.forecast.noise, rate, 1))
         level = self.forecast.level
         if level.shares > 1:  # clients have added it
             return level.divided(whole.totals, expected)
         return level.noised(whole, expected, self.secret.child("sum", mark))
+
+    def _in_tree(self, whole: Aggregate, done: int) -> Aggregate:
+        """Return the sum of round `done`, with what it changes of the tree's noise.
+
+        It is divided by the same number in every round: only then noise that goes is that which
+        came.
+
+        Raises:
+            StateError: this round was released with another sum, whose noise this one would share.
+        """
+        phase, user = f"{TREE} {done}", self.user
+        mark = f"{phase}.{_digest(whole)}"
+        if any(e.draw == phase and e.mark != mark for e in self.book.entries):
+            raise StateError(
+                f"round {done} was released with another sum, and noise of a tree hides one sum of "
+                "a round only; start a new run elsewhere"
+            )
+        past = [int(e.draw.split()[1]) for e in self.book.entries if e.draw.startswith(TREE)]
+        before = max((at for at in past if at < done), default=0)
+        grown = user.squared(done) - user.squared(before)
+        noise = self.forecast.noise / math.sqrt(grown) if grown else math.inf
+        self._spend(Entry(phase, mark, noise, 1.0, 1))
+        moved = [(sign, self.secret.child(TREE, *node))
+                 for sign, node in steps(before, done, user.restart)]  # fmt: skip
+        coming, going = ([s for sign, s in moved if sign == way] for way in (1, -1))
+        expected = max(self.forecast.expected, 1)
+        return self.forecast.level.noised(whole, expected, *coming, less=going)
 
     def _spend(self, entry: Entry) -> None:
         if entry.mark in self.book:

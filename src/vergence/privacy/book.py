@@ -7,6 +7,7 @@ is not. The same release again (a turn that is taken again, with the same noise)
 from __future__ import annotations
 
 import csv
+import math
 import os
 import stat
 from collections import Counter, defaultdict
@@ -86,7 +87,7 @@ def account(entries: list[Entry]) -> Ledger:
     Those of one draw share who is in it: k of them with noise z are one with noise z / sqrt(k).
     """
     draws: dict[str, list[Entry]] = defaultdict(list)
-    for entry in entries:
+    for entry in (each for each in entries if math.isfinite(each.noise)):  # others cost nothing
         draws[entry.draw].append(entry)
     alike: Counter[tuple[float, float]] = Counter()
     for shared in draws.values():

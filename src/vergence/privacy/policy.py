@@ -15,6 +15,7 @@ from vergence.privacy.cut import Defence
 from vergence.privacy.output_range import Range
 from vergence.privacy.rule import Rule
 from vergence.privacy.terms import FEWEST
+from vergence.privacy.tree import squared
 from vergence.privacy.user_level import UserLevel
 
 
@@ -69,10 +70,24 @@ class User(Budget):
             too, the run ends before it spends more than that.
         delta: at which epsilon is counted.
         bits: of the grid that updates are put on.
+        turns: rounds that one person may be in, at most; given, the noise follows a tree over
+            rounds (DP-FTRL), and nothing is assumed about who comes when.
+        restart: rounds of such a tree, after which another begins; 0: one tree for all.
     """
 
     where = "privacy.user"
     bits: Annotated[int, Interval(ge=4, le=40)] = 16
+    turns: Annotated[int, Ge(1)] | None = None
+    restart: Annotated[int, Ge(0)] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.restart and self.turns is None:
+            raise ConfigError("privacy.user.restart is of a tree of noise; give turns, too")
+
+    def squared(self, rounds: int) -> int:
+        """Return what one person may add to a tree of so many rounds; see `tree.squared`."""
+        return squared(rounds, min(self.turns or 0, rounds), self.restart)
 
     def level(self, noise: float = 0.0, shares: int = 1) -> UserLevel:
         """Return what bounds and hides a person."""

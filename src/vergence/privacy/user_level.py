@@ -15,7 +15,7 @@ makes a vector longer, so that the bound holds without their rotation and its in
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
@@ -122,7 +122,9 @@ class UserLevel:
                 f"should be (log ratio up to {apart:.2g}); take a larger privacy.user.bits"
             )
 
-    def noised(self, whole: Aggregate, expected: float, secret: Secret) -> Aggregate:
+    def noised(
+        self, whole: Aggregate, expected: float, *secrets: Secret, less: Sequence[Secret] = ()
+    ) -> Aggregate:
         """Return a sum of bounded replies with noise, as the mean over `expected` people.
 
         Metrics, which no noise protects, are dropped.
@@ -131,7 +133,9 @@ class UserLevel:
             whole: the sum of replies that `bounded` made.
             expected: how many people a round asks, on average where they are drawn: public, and
                 the same whoever answers.
-            secret: of this run, round and request; the same one draws the same noise.
+            secrets: of this run, round and request; the same one draws the same noise, and of
+                several the noise adds up.
+            less: whose noise is taken off, as an earlier sum has it already.
 
         Raises:
             ConfigError: so many people do not fit the grid, or the noise is drawn in shares.
@@ -141,7 +145,9 @@ class UserLevel:
         totals: dict[str, Params] = {}
         for name, total in whole.totals.items():
             self.fits(max(math.ceil(expected), whole.count), total.flat.dtype)
-            noise = self.share(total.layout.n, secret.child(name))
+            n = total.layout.n
+            noise = sum(self.share(n, secret.child(name)) for secret in secrets)
+            noise = noise - sum(self.share(n, secret.child(name)) for secret in less)
             noised = (self.integers(total.flat) + noise) * self.step
             totals[name] = total.like(torch.from_numpy(noised).to(total.flat))
         return self.divided(totals, expected)

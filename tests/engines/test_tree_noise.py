@@ -1,0 +1,101 @@
+"""Runs whose noise follows a tree over rounds: who is asked, what is spent, what is drawn again."""
+
+import csv
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.engines.test_private_runs import LOCAL, column
+from tests.engines.toys import conducted
+from vergence.core.method import Exposed
+from vergence.core.params import Params
+from vergence.core.wire import Aggregate
+from vergence.engines import conduct as conducting
+from vergence.engines.plan import Plan
+from vergence.engines.presence import Presence
+from vergence.engines.veil import Veil, forecast
+from vergence.errors import ConfigError, StateError
+from vergence.methods.fedavg import FedAvg
+from vergence.methods.local_only import LocalOnly
+from vergence.privacy.accounting import gaussian_epsilon
+from vergence.privacy.policy import Privacy, Secrecy, User
+from vergence.privacy.tree import squared
+
+TREE = Privacy(user=User(clip=0.5, noise=2.0, turns=2))
+
+
+def test_whoever_had_their_turns_is_not_asked_again_and_a_tree_is_spent(tmp_path):
+    """Two turns of four rounds: worst in rounds 1 and 2 or so; see tests/privacy/test_tree.py."""
+    conducted(tmp_path, FedAvg(local=LOCAL), privacy=TREE, presence=Presence(cohort=2))
+    with (tmp_path / "turns.csv").open() as file:
+        turns = Counter(row["client"] for row in csv.DictReader(file))
+    assert max(turns.values()) == 2
+    assert sum(turns.values()) == 6
+    spent = column(tmp_path, "epsilon")
+    assert spent == pytest.approx(
+        [gaussian_epsilon(math.sqrt(squared(n, min(n, 2))) / 2, 1e-5) for n in range(1, 5)]
+    )
+    seen = forecast(TREE.user, Plan(rounds=4), FedAvg(), 3)
+    assert seen.epsilon(1e-5) == pytest.approx(spent[-1])
+    asked = forecast(User(epsilon=4.0, turns=3), Plan(rounds=100), FedAvg(), 100)
+    assert asked.epsilon(1e-5) == pytest.approx(4.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_tree_goes_on_with_its_noise_and_its_counts(tmp_path, monkeypatch, turns):
+    """With one turn each, round 3 is no node that anybody was not in already: it costs nothing."""
+    privacy = Privacy(user=replace(TREE.user, turns=turns))
+    plan = {"privacy": privacy, "presence": Presence(cohort=2), "rounds": 5}
+    whole = conducted(tmp_path / "whole", FedAvg(local=LOCAL), **plan)
+    cut = tmp_path / "cut"
+    (cut / "state" / "privacy").mkdir(parents=True)
+    secret = cut / "state" / "privacy" / "secret"
+    secret.write_bytes((tmp_path / "whole" / "state" / "privacy" / "secret").read_bytes())
+    secret.chmod(0o600)
+    plain = conducting._Conductor.report
+
+    def dies(self, done, server, seconds):
+        if done == 3:
+            raise KeyboardInterrupt
+        plain(self, done, server, seconds)
+
+    monkeypatch.setattr(conducting._Conductor, "report", dies)
+    with pytest.raises(KeyboardInterrupt):
+        conducted(cut, FedAvg(local=LOCAL), **plan)
+    monkeypatch.setattr(conducting._Conductor, "report", plain)
+    assert conducted(cut, FedAvg(local=LOCAL), **plan).fingerprint == whole.fingerprint
+    books = [(p / "state" / "privacy" / "seed0.sums.csv").read_text() for p in
+             (cut, tmp_path / "whole")]  # fmt: skip
+    assert books[0] == books[1]
+
+
+def test_who_sends_nothing_is_not_counted(tmp_path):
+    conducted(tmp_path, LocalOnly(local=LOCAL), privacy=TREE)
+    with (tmp_path / "turns.csv").open() as file:
+        assert sum(1 for _ in csv.DictReader(file)) == 4 * 3
+
+
+def test_a_round_of_a_tree_hides_one_sum_only(tmp_path):
+    veil = Veil(TREE.user, Plan(rounds=4), FedAvg(), 3, tmp_path, 0)
+    zero = Aggregate({"model": Params.named(a=torch.zeros(5))}, {"model": 1.0}, 1, {})
+    first = veil.over(zero, "0", 1, 3).totals["model"].flat
+    again = Veil(TREE.user, Plan(rounds=4), FedAvg(), 3, tmp_path, 0)
+    assert torch.equal(again.over(zero, "0", 1, 3).totals["model"].flat, first)
+    other = Aggregate({"model": Params.named(a=torch.ones(5))}, {"model": 1.0}, 1, {})
+    with pytest.raises(StateError, match="round 1 was released with another sum"):
+        again.over(other, "0", 1, 3)
+
+
+def test_a_tree_needs_one_sum_a_round():
+    two = {"train": Exposed(), "tune": Exposed()}
+    method = type("Twice", (FedAvg,), {"exposure": two, "__module__": __name__})()
+    with pytest.raises(ConfigError, match="one sum a round, and this method shows 2"):
+        forecast(TREE.user, Plan(rounds=4), method, 3)
+    secret = Plan(rounds=4, privacy=replace(TREE, aggregation=Secrecy()))
+    with pytest.raises(ConfigError, match=r"privacy.aggregation hides it from the server"):
+        forecast(TREE.user, secret, FedAvg(), 6)
+    with pytest.raises(ConfigError, match="restart is of a tree"):
+        User(noise=1.0, restart=3)
