@@ -180,6 +180,16 @@ def missing(*_):
     raise DataError("not here")
 
 
+def test_a_bottleneck_at_the_cut_is_told(tmp_path):
+    write_toml(tmp_path / "plan.toml", experiment("splitfed_u", ("cut",)))
+    ethics(tmp_path / "plan.toml", tmp_path)
+    _, seen, (plan,) = page_of(tmp_path)
+    assert "About people: nothing." in seen
+    assert len(plan["cut"]) == 1
+    assert plan["cut"][0] in seen
+    assert "drawn once per picture" in seen
+
+
 def test_a_pooled_plan_hides_nobody():
     made = check(experiment("centralised", ()))
     plan = facts(made, "centralised", None, None)

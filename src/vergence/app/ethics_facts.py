@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vergence.app import budget_cut
 from vergence.app import ethics_words as words
 from vergence.app.budget import BESIDE, FRAME, PERSON, against
 from vergence.app.carried import carried, totals
@@ -29,7 +30,7 @@ from vergence.privacy.dp_solver import course
 LOOKED_AT = 100
 """Of people made on demand, so many are counted."""
 AS_IT_RAN, GUESS, ANOTHER = (
-    "no defence, as in the run", "nothing: the mean of the others",
+    ", as in the run", "nothing: the mean of the others",
     "nothing: another picture of theirs",
 )  # fmt: skip
 """Rows of audit.csv: the attack on what was sent, and what needs no attack."""
@@ -68,6 +69,7 @@ def facts(
         "sees": [list(row) for row in words.sees(means)],
         "assumed": words.assumed(means),
         "budget": spent,
+        "cut": [] if people is None else budget_cut.foretold(plan, method, task, people),
         "attacks": tried,
         "residual": words.residual(means, spent),
         "unprotected": words.unprotected(means),
@@ -152,9 +154,9 @@ def attacks(run: Run | None) -> list[dict[str, Any]]:
     return [
         {
             "what": "rebuilding pictures"
-            if name == AS_IT_RAN
+            if name.endswith(AS_IT_RAN)
             else f"the same, had there been {name}",
-            "as_it_ran": name == AS_IT_RAN,
+            "as_it_ran": name.endswith(AS_IT_RAN),
             "seen": seen,
             "success": float(row["mse"]),
             "similarity": float(row["ssim"]),
