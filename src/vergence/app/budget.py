@@ -101,8 +101,8 @@ def spent(plan: Plan, state: Path) -> dict[str, Any] | None:
             **_said([book.ledger for book in books], user.delta),
             "seeds_together": account(entries).epsilon(user.delta),
         }
-    if solver is not None:
-        paths = sorted((state / FOLDER).glob("seed*.client.*.csv"))
+    paths = sorted((state / FOLDER).glob("seed*.client.*.csv"))
+    if solver is not None and paths:  # in a deployment every client has its own, at home
         ledgers = {path.name.split(".", 2)[2].removesuffix(".csv"): Book(path).ledger
                    for path in paths}  # fmt: skip
         found["sample"] = {
