@@ -141,11 +141,11 @@ def test_an_interrupted_protocol_goes_on(scored, tmp_path, monkeypatch):
 
     real, calls = app_run.conduct, []
 
-    def stopped(*args):
+    def stopped(*args, **more):
         calls.append(1)
         if len(calls) == 6:
             raise KeyboardInterrupt
-        return real(*args)
+        return real(*args, **more)
 
     monkeypatch.setattr(app_run, "conduct", stopped)
     with pytest.raises(PartialRun, match="the same command again"):
@@ -197,11 +197,11 @@ def test_a_late_protocol_goes_on_where_it_was_moved_to(tmp_path, monkeypatch):
     one, real, calls = TOY.replace("METHODS", 'methods = ["fedavg"]'), app_run.conduct, []
     go(tmp_path, "late", tmp_path / "whole", one)
 
-    def stopped(*args):
+    def stopped(*args, **more):
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return real(*args)
+        return real(*args, **more)
 
     monkeypatch.setattr(app_run, "conduct", stopped)
     with pytest.raises(PartialRun, match="the same command again"):

@@ -98,6 +98,7 @@ def test_tau_is_a_few_times_the_first_update(name, above, tmp_path):
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_tau_is_a_few_times_the_first_update_of_real_eyes(tmp_path):
     folder = research_data("eyes/mpiigaze_9x15")
     above = (f'federation.root="{folder}"',)

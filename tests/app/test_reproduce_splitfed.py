@@ -228,7 +228,7 @@ def test_capabilities_are_read_off_the_methods(tmp_path):
     record = json.loads((tmp_path / "splitfed/table5.1/verdicts.json").read_text())
     assert {c["verdict"] for c in record["claims"] if not c["reason"]} == {"holds"}
     assert sum(bool(claim["reason"]) for claim in record["claims"]) == 4, "MPC and obfuscation"
-    assert "issue 7 (printed: yes)" in said(where)
+    assert "not built (printed: yes)" in said(where)
     assert "6 hold, 0 contradicted, 0 not shown, 4 not testable" in app.status(
         "splitfed/table5.1", tmp_path
     )

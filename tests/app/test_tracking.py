@@ -218,6 +218,7 @@ def test_mlflow_gets_every_round_once(out, tmp_path, monkeypatch):
             assert {"config.toml", "results.json", "people.csv"} <= files
 
 
+@pytest.mark.slow
 def test_mlflow_that_is_not_there_is_one_line(out):
     if find_spec("mlflow") is None:
         pytest.skip("needs the extra 'mlflow'")

@@ -280,6 +280,7 @@ def test_check_says_what_is_missing(shared_root):
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_real_folder_is_complete_and_keeps_all_36_viewers():
     """gaze_5hz.csv is the 25 Hz file at the frame times; rounded to four decimals."""
     folder = research_data("gazecom_video")

@@ -287,6 +287,7 @@ def test_the_original_file_and_the_flat_columns_agree(tmp_path):
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_whole_set_is_split_as_its_reference_numbers_were():
     """The reference tests the first 140 of permutation(700) of seed 0, in the order of files."""
     folder = research_data("osie")

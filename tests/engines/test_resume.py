@@ -100,7 +100,7 @@ def test_checkpoints_may_be_rarer_than_rounds(tmp_path, monkeypatch):
 # --- whole runs, as the command does them
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_interrupted_at_any_write_leaves_the_same_behind(tmp_path, monkeypatch, after):
     """Two seeds: states, tables, masks, personal share and results are those of a whole run."""
     count = writes(monkeypatch, lambda: run(tmp_path, ONE, *SEEDS, out="whole"))

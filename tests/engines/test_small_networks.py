@@ -36,6 +36,7 @@ def trained(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, Tensor]:
     return output, torch.autograd.grad(output.square().sum(), layer.weight)[0]
 
 
+@pytest.mark.slow
 def test_networks_of_few_channels_train() -> None:
     """In a process of its own: where the heap is overwritten that process ends by a signal. Four
     channels are below the block of AVX2 kernels (8), eight below that of AVX-512 kernels (16)."""

@@ -261,7 +261,7 @@ def test_lost_clients_do_not_count(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("plan", "named"), [
     ({"precision": "bf16"}, "run.precision"), ({"device": "cuda"}, "run.device"),
-    ({"wire": Compression("int8")}, "run.wire, and set the method's `number`"),
+    ({"wire": Compression("int8")}, "leave out wire, and set the method's `number`"),
 ])  # fmt: skip
 def test_what_sessions_do_not_do_is_refused(plan, named, tmp_path):
     with pytest.raises(ConfigError, match=re.escape(named)):

@@ -42,6 +42,7 @@ def skews(tmp_path_factory):
         return {n: skew_of(EyeSynthetic(**{**IID, **o}).load()) for n, o in made.items()}
 
 
+@pytest.mark.slow
 def test_without_skew_every_share_is_within_chance(skews):
     """48 comparisons at 99 %: 0.5 of them beyond chance are expected, 4 or more have p = 0.002."""
     found = skews["none"]
@@ -50,6 +51,7 @@ def test_without_skew_every_share_is_within_chance(skews):
     assert found.gini == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_each_switch_raises_its_own_measure_most(skews, switch):
     own = MEASURES.index(switch)
@@ -61,6 +63,7 @@ def test_each_switch_raises_its_own_measure_most(skews, switch):
     assert named.count(switch) >= 5
 
 
+@pytest.mark.slow
 def test_kappa_is_seen_in_degrees_and_leaves_inputs_alone(skews):
     """SD of kappa 2.4 and 3.2, of the frame 2 and 2: offsets of 4.4 degrees on average at most."""
     found = skews["y_given_x"]

@@ -26,7 +26,7 @@ CERTAIN = 0.99995
 FITS, DROWNS = 1.0, 10.0
 """Noise in a mean update, as a multiple of the longest update allowed: little; too much to learn.
 
-Source: measured for issue 7 (docs/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
+Source: measured (docs/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
 """
 GLOSSARY = (
     ("device", "the computer or glasses that record a person and keep the recordings"),

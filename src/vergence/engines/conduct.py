@@ -85,11 +85,7 @@ def conduct(
     if solving is None:
         cohort = presence.ask(trained_on.clients, 0, stream) or trained_on.clients
         solving = folder.solving = solver_for(method, task, trained_on, cohort, plan, device)
-    if solving.device != device.type:
-        raise StateError(
-            f"{folder.path} was begun on '{solving.device}', and now run.device is "
-            f"'{device.type}': go on where it was begun, or start a new run elsewhere"
-        )
+    refuse_another(device, solving, folder)
     on_gpu = device.type != "cpu"
     if on_gpu:
         trained_on = resident(trained_on, device)
@@ -119,6 +115,19 @@ def conduct(
         return conductor.run(worker.records)
     finally:
         team.close()
+
+
+def refuse_another(device: torch.device, solving: Solving, folder: Folder) -> None:
+    """Refuse to go on elsewhere than a run was begun: bits would differ.
+
+    Raises:
+        StateError: says where it was.
+    """
+    if solving.device != device.type:
+        raise StateError(
+            f"{folder.path} was begun on '{solving.device}', and now run.device is "
+            f"'{device.type}': go on where it was begun, or start a new run elsewhere"
+        )
 
 
 def for_everybody(local: Local, people: int) -> Local:
