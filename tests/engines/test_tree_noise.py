@@ -13,6 +13,7 @@ from tests.engines.toys import conducted
 from vergence.core.method import Exposed
 from vergence.core.params import Params
 from vergence.core.wire import Aggregate
+from vergence.engines import composition
 from vergence.engines import conduct as conducting
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
@@ -92,10 +93,9 @@ def test_a_round_of_a_tree_hides_one_sum_only(tmp_path):
 def test_a_tree_needs_one_sum_a_round():
     two = {"train": Exposed(), "tune": Exposed()}
     method = type("Twice", (FedAvg,), {"exposure": two, "__module__": __name__})()
-    with pytest.raises(ConfigError, match="one sum a round, and this method shows 2"):
-        forecast(TREE.user, Plan(rounds=4), method, 3)
-    secret = Plan(rounds=4, privacy=replace(TREE, aggregation=Secrecy()))
+    with pytest.raises(ConfigError, match="one sum a round, and Twice shows 2"):
+        composition.check(Plan(rounds=4, privacy=TREE), method)
     with pytest.raises(ConfigError, match=r"privacy.aggregation hides it from the server"):
-        forecast(TREE.user, secret, FedAvg(), 6)
+        Plan(rounds=4, privacy=replace(TREE, aggregation=Secrecy()))
     with pytest.raises(ConfigError, match="restart is of a tree"):
         User(noise=1.0, restart=3)

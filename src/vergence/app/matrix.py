@@ -24,6 +24,7 @@ SETTINGS: Mapping[str, Table] = {
     "pads": {"privacy": {"aggregation": "secure"}},
     "shares": {"privacy": {"aggregation": {"name": "additive"}}},
     "DP people": {"privacy": {"user": {"noise": 1.0}}},
+    "tree": {"privacy": {"user": {"noise": 1.0, "turns": 2}}},
     "DP-SGD": {"privacy": {"solver": {"noise": 1.0}}},
     "median": {"privacy": {"robust": "median"}},
     "Krum": {"privacy": {"robust": {"name": "krum", "attackers": 0.1}}},

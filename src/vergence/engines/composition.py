@@ -120,6 +120,11 @@ class Case(Settings):
         return next((verb for verb, e in table if e.trees and e.weight == "per entry"), "")
 
     @cached_property
+    def sums(self) -> int:
+        """How many sums of trees the server learns in a round."""
+        return sum(1 for exposed in self.method.exposure.values() if exposed.trees)
+
+    @cached_property
     def torn(self) -> str:
         """Why the method's rounds cannot be taken apart."""
         return "" if self.task is None else self.plan.delivery.torn(self.method, self.task)
@@ -138,6 +143,7 @@ SETTINGS: Mapping[str, Callable[[Settings], object]] = {
         and s.plan.privacy.user is None
     ),
     "DP for people": lambda s: s.plan.privacy.user,
+    "noise of a tree": lambda s: s.plan.privacy.user and s.plan.privacy.user.turns is not None,
     "DP-SGD": lambda s: s.plan.privacy.solver,
     "a robust rule": lambda s: s.plan.privacy.robust,
     "a robust rule without groups": lambda s: (
@@ -181,6 +187,7 @@ METHODS: Mapping[str, Callable[[Case], object]] = {
         e.trees and e.weight != "number" for e in c.method.exposure.values()
     ),
     "weights of single entries": lambda c: c.weighed,
+    "several sums a round": lambda c: c.sums > 1,
     "trees that belong together": lambda c: c.trees,
     "rounds that cannot be taken apart": lambda c: c.torn,
     "no cut": lambda c: not isinstance(c.method, Cutting),
@@ -256,6 +263,9 @@ AMONG_SETTINGS = (
     Clash("DP for people", "liars",
           "privacy.user adds noise to a plain sum of bounded updates, and poison replaces updates "
           "or their sum; use one of the two"),
+    Clash("noise of a tree", "secure sums",
+          "privacy.user.turns: the server adds one tree of noise to the sums of rounds, and "
+          "privacy.aggregation hides it from the server; leave out one of the two"),
     Clash("a defence at the cut", "Ray",
           "privacy.cut keeps its secret and books on this machine; leave out run.engine"),
     Clash("DP-SGD", "GPUs, Ray, other precisions, stacks",
@@ -284,6 +294,9 @@ WITH_METHODS = (
     Clash("DP for people", "weights of single entries",
           "privacy.user counts everybody once, and '{weighed}' weighs every entry by itself; use "
           "another method"),
+    Clash("noise of a tree", "several sums a round",
+          "privacy.user.turns is one tree of noise for one sum a round, and {name} shows {sums}; "
+          "leave out turns, or use another method"),
     Clash("DP-SGD", "training samples used in other ways", "{unprotected}"),
     Clash("liars", "pooled data",
           "poison.attack = '{attack}' cannot change what {name} sends: everybody's data lies in "

@@ -81,14 +81,6 @@ def forecast(user: User, plan: Plan, method: Method, people: int) -> Forecast:
     sums = sum(1 for exposed in method.exposure.values() if exposed.trees)
     if user.turns is None:
         noise, grown = math.sqrt(sums) * user.multiplier(rate, plan.rounds), 0
-    elif sums > 1 or secure is not None:
-        what = "privacy.aggregation hides it from the server" if secure else (
-            f"this method shows {sums}"
-        )  # fmt: skip
-        raise ConfigError(
-            "privacy.user.turns is of one tree of noise, which the server adds to one sum a round, "
-            f"and {what}; leave out one of the two, or use another method"
-        )
     else:
         rate, grown = 1.0, user.squared(plan.rounds)
         noise = math.sqrt(grown) * user.multiplier(1.0, 1) if user.noise is None else user.noise
