@@ -148,6 +148,7 @@ def test_claims_are_found_deep_in_the_facts():
     refuse_claims({**plan, "backed": True})
 
 
+@pytest.mark.slow
 def test_a_plan_that_never_ran_says_so(tmp_path):
     file = tmp_path / "plan.toml"
     write_toml(file, {**PLANS["plain"], "privacy": {"solver": {"epsilon": 2.0}}})

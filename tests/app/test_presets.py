@@ -77,6 +77,7 @@ def test_its_switches_work():
     assert experiment.plan.wire == Compression()
 
 
+@pytest.mark.slow
 def test_the_commands_take_it():
     """Those of ResNet-18 too, but working out all its cuts takes ten seconds."""
     for number in ("2", "3b"):
@@ -96,6 +97,7 @@ def test_it_trains(tmp_path):
     assert set(found) == {"p00", "p01"}
 
 
+@pytest.mark.slow
 def test_images_score_alike_with_fedavg_and_with_splitfed(tmp_path):
     """The file's own methods, on 400 made-up pictures for 20 people."""
     for part, stem in FILES.items():

@@ -98,6 +98,7 @@ def test_averages_by_several_parties_are_those_by_one(tmp_path):
     assert tomllib.loads(ran)["privacy"]["aggregation"]["aggregators"] == ["one", "two", "three"]
 
 
+@pytest.mark.slow
 def test_noise_at_the_cut_and_dp_sgd_are_rows_of_figure_4_5(tmp_path):
     wish = replace(TINY, sets=(*TINY.sets, "federation.samples=40"))
     found = make(["splitfed/fig4.5"], tmp_path, wish)[0]["splitfed/fig4.5"]

@@ -158,6 +158,7 @@ def test_what_failed_for_a_while_is_made_up_for_at_the_end(tmp_path, monkeypatch
     assert same(run(tmp_path, ONE, *SETS), 0)
 
 
+@pytest.mark.slow
 def test_tensorboardx_is_imported_when_it_writes():
     code = ("import sys, vergence.app.run, vergence.app.tensorboard\n"
             "sys.exit('tensorboardX' in sys.modules)")  # fmt: skip

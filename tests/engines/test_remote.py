@@ -148,7 +148,9 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedcpf", "scaffold", "splitfed"])
-@pytest.mark.parametrize("at", [1, 6, 11, 14, 17])
+@pytest.mark.parametrize(
+    "at", [1, 17, *(pytest.param(at, marks=pytest.mark.slow) for at in (6, 11, 14))]
+)
 def test_a_server_that_died_goes_on_with_the_same_bits(name, at, tmp_path):
     """It dies when it sends its `at`-th errand; homes keep what they had, answered or not."""
     method = build(name)

@@ -40,8 +40,9 @@ def writes(monkeypatch, do) -> int:
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("method", [
-    FedCPF(local=LOCAL, rate=0.1), FedAvgFT(local=LOCAL, tune_epochs=1), OnceMore(local=LOCAL),
-    Centralised(local=LOCAL),
+    FedCPF(local=LOCAL, rate=0.1), FedAvgFT(local=LOCAL, tune_epochs=1),
+    pytest.param(OnceMore(local=LOCAL), marks=pytest.mark.slow),
+    pytest.param(Centralised(local=LOCAL), marks=pytest.mark.slow),
 ], ids=lambda m: type(m).__name__)  # fmt: skip
 def test_a_seed_interrupted_at_any_write(tmp_path, monkeypatch, method, after):
     """Between state files, before and after the manifest, in every round and in `finish`."""

@@ -144,6 +144,7 @@ def test_people_of_the_public_runs():
 
 
 @pytest.mark.data
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind", "counts", "published"),
     [

@@ -141,6 +141,7 @@ def test_the_seed_decides_the_parameters() -> None:
     assert not torch.equal(first, other)
 
 
+@pytest.mark.slow
 def test_it_learns_where_a_bright_patch_is() -> None:
     """One bright patch of 64: the loss starts at ln 256 = 5.55 and must fall by a third."""
     net = build()
