@@ -22,6 +22,7 @@ from vergence.engines.veil import forecast
 from vergence.errors import ConfigError
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
+from vergence.methods.local_only import LocalOnly
 from vergence.models.linear import Linear
 from vergence.privacy.accounting import gaussian_epsilon
 from vergence.privacy.book import Book
@@ -140,6 +141,13 @@ def test_a_sum_of_too_few_is_neither_opened_nor_charged(engine, tmp_path, monkey
     book = Book(tmp_path / "state" / "privacy" / "seed0.sums.csv")
     assert [entry.draw for entry in book.entries] == ["0"]
     assert float(outcome.server.model.flat.abs().max()) > 0
+
+
+def test_a_method_that_sends_nothing_needs_no_noise(tmp_path):
+    conducted(tmp_path, LocalOnly(local=LOCAL), privacy=PADS, rounds=1)
+    assert {r["value"] for r in table(tmp_path, "rounds.csv") if r["metric"] == "epsilon"} == {
+        "0.0"
+    }
 
 
 @pytest.mark.usefixtures("same_secret")

@@ -88,7 +88,8 @@ def forecast(user: User, plan: Plan, method: Method, people: int) -> Forecast:
     found = Forecast(level, rate, expected, sums, plan.rounds, grown)
     most = math.ceil(expected + (TAIL * math.sqrt(expected) if rate < 1 else 0))
     level.fits(min(most, people) if secure is None else 1)
-    level.check_shares()
+    if sums:
+        level.check_shares()
     if user.epsilon is not None and (spent := found.epsilon(user.delta)) > user.epsilon:
         raise ConfigError(
             f"privacy.user: {plan.rounds} rounds with noise {noise:g} spend epsilon {spent:.3g}, "
