@@ -1,5 +1,7 @@
 """Client states on disk: which files there are, and what an interruption leaves of them."""
 
+import hashlib
+
 import pytest
 
 from tests.engines.toys import LOCAL, conducted, table
@@ -7,6 +9,7 @@ from vergence.engines import conduct as conducting
 from vergence.engines import journal, store
 from vergence.engines.presence import Presence
 from vergence.engines.turn import Worker
+from vergence.errors import StateError
 from vergence.methods.fedavg_ft import FedAvgFT
 from vergence.methods.fedcpf import FedCPF
 
@@ -109,3 +112,14 @@ def test_a_client_that_keeps_nothing_has_no_file(tmp_path):
         outcome = conducted(tmp_path, FedAvgFT(local=LOCAL, tune_epochs=1))
     assert set(seen) == {0}
     assert len(outcome.clients) == 3
+
+
+def test_a_table_of_clients_is_never_made_longer(tmp_path):
+    """A length beyond the file's end is refused, not filled up with zeros."""
+    conducted(tmp_path, FedCPF(local=LOCAL), rounds=2)
+    (path,) = (tmp_path / "state").glob("seed0.clients.*.csv")
+    data = path.read_bytes()
+    mark = journal.Mark(path.name, len(data) + 1, hashlib.sha256(data).hexdigest())
+    with pytest.raises(StateError, match=r"shorter than its checkpoint says"):
+        journal.Journal.reopen(path.parent, 0, mark)
+    assert path.read_bytes() == data

@@ -104,6 +104,10 @@ def read_journal(folder: Path, mark: Mark) -> dict[str, Filed]:
         data = path.read_bytes()[: mark.length]
     except OSError as error:
         raise StateError(f"{path} cannot be read ({error.strerror})") from None
+    if len(data) < mark.length:
+        raise StateError(
+            f"{path} is shorter than its checkpoint says ({mark.length} bytes); {MEND}"
+        )
     sha = hashlib.sha256(data).hexdigest()
     if sha != mark.sha:
         raise StateError(
