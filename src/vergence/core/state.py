@@ -40,7 +40,6 @@ HEAD = 1 << 16
 SIZE = 1 << 48
 """Entries that a tensor may claim to have."""
 LONGEST = 200
-EMPTY = torch.empty(0, dtype=torch.uint8)
 UNREADABLE = (
     SafetensorError, ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError,
     TypeError, ValueError, ConfigError,
@@ -68,15 +67,13 @@ class Packed:
 
         The library's own `save` copies every array twice, 2.5 ms for the state of a FedCPF client.
         """
-        names = sorted(self.arrays, key=lambda n: (-self.arrays[n].element_size(), n))
+        names = sorted(self.arrays, key=lambda n: (-_entry(self.arrays[n]), n))
         about: dict[str, Any] = {"__metadata__": {HEADER: self.header}}
         parts, at = [], 0
         for name in names:
-            array = self.arrays[name]
-            part = array.reshape(-1).view(torch.uint8).numpy().data
+            dtype, shape, part = _body(self.arrays[name])
             end = at + part.nbytes
-            about[name] = {"dtype": DTYPES[array.dtype], "shape": list(array.shape),
-                           "data_offsets": [at, end]}  # fmt: skip
+            about[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, end]}
             parts.append(part)
             at = end
         head = json.dumps(about, separators=(",", ":")).encode()
@@ -90,7 +87,7 @@ class Packed:
     @property
     def finite(self) -> bool:
         """Whether no array holds NaN or infinity."""
-        return all(is_finite(array) for array in self.arrays.values())
+        return all(is_finite(x) for x in self.arrays.values() if isinstance(x, Tensor))
 
 
 def unpack(data: bytes, *records: type, limit: float = math.inf) -> Any:
@@ -221,7 +218,7 @@ def known_records(*records: type) -> dict[str, type]:
 
 class _Writer:
     def __init__(self) -> None:
-        self.arrays: dict[str, Tensor] = {}
+        self.arrays: dict[str, Tensor | bytes] = {}
         self.layouts: list[Layout] = []
 
     def layout(self, layout: Layout) -> int:
@@ -231,7 +228,7 @@ class _Writer:
 
     def array(self, value: Tensor, path: str) -> str:
         """Keep an array once, however many parts of the state share it; return its path."""
-        kept = (n for n, t in self.arrays.items() if _equal(t, value))
+        kept = (n for n, t in self.arrays.items() if isinstance(t, Tensor) and _equal(t, value))
         earlier = next(kept, None)
         if earlier is None:
             self.arrays[path] = value.contiguous()
@@ -242,8 +239,7 @@ class _Writer:
             case None | bool() | int() | float() | str():
                 return value
             case bytes():
-                some = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else EMPTY
-                self.arrays[path] = some
+                self.arrays[path] = value
                 return {"bytes": path}
             case Params():
                 at = self.array(value.flat, path)
@@ -262,6 +258,17 @@ class _Writer:
                      for f in fields(value)}  # fmt: skip
             return {"record": type(value).__name__, "fields": parts}
         raise StateError(f"a state cannot hold a {type(value).__name__} (at {path})")
+
+
+def _entry(array: Tensor | bytes) -> int:
+    return array.element_size() if isinstance(array, Tensor) else 1
+
+
+def _body(array: Tensor | bytes) -> tuple[str, list[int], memoryview]:
+    """Return what safetensors tells of an array, and its bytes, which are not copied."""
+    if isinstance(array, bytes):
+        return "U8", [len(array)], memoryview(array)
+    return DTYPES[array.dtype], list(array.shape), array.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

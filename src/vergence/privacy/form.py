@@ -111,11 +111,11 @@ class Form:
             tree = sealed.trees[name]
             values = tree.total.flat.numpy()
             if self.counted:
-                words[self.slices[name]] = packing.encode(values, _weights(tree))
+                packing.encode(values, _weights(tree), out=words[self.slices[name]])
                 continue
             if not isinstance(tree.weight, float):
                 raise RangeFault(f"range: '{name}' is weighed entry by entry, declared is a number")
-            words[self.slices[name]] = packing.encode(values)
+            packing.encode(values, out=words[self.slices[name]])
             weights.append(tree.weight)
         at = self.entries
         words[at : at + len(weights)] = self.weight.encode(np.array(weights))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from vergence.privacy.ring import Words
-from vergence.privacy.terms import Aborted, Refused, Terms, joined, listed, statement
+from vergence.privacy.terms import Aborted, Refused, Terms, joined, listed, statement, summary
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Masked:
     @property
     def signed(self) -> bytes:
         """What the signature covers."""
-        return statement("words", self.terms, self.sender, hashlib.sha256(self.words).digest())
+        return statement("words", self.terms, self.sender, summary(self.words))
 
 
 @dataclass(frozen=True)

@@ -104,20 +104,23 @@ class Packing:
         """The distance of neighbouring values; a single one is off by half of it at most."""
         return 2.0**-self.fraction
 
-    def encode(self, values: NDArray, weights: NDArray | int | None = None) -> Words:
-        """Return numbers as words.
+    def encode(
+        self, values: NDArray, weights: NDArray | int | None = None, out: Words | None = None
+    ) -> Words:
+        """Return numbers as words, in `out` if that is given.
 
         Args:
             values: weight * update `[n]`, 0 where the weight is 0.
             weights: of every entry `[n]`, or one for all; whole numbers, or truth values. Only
                 where words hold weights.
+            out: where they are written `[n]`, else in a new array.
 
         Raises:
             RangeFault: a number or a weight is too large, not whole, or not finite.
             ConfigError: weights for words that hold none, or the other way round.
         """
         values = np.asarray(values)
-        words = np.empty(len(values), np.uint64)
+        words = np.empty(len(values), np.uint64) if out is None else out
         whole, scale = words.view(np.int64), 2.0**self.fraction
         for start in range(0, len(values), CHUNK):  # in the cache: three times as fast
             part = values[start : start + CHUNK].astype(np.float64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from vergence.errors import ConfigError
 from vergence.privacy.ring import Words
-from vergence.privacy.terms import Terms, joined, listed, statement
+from vergence.privacy.terms import Terms, joined, listed, statement, summary
 from vergence.privacy.threshold_gate import MOST_BITS
 
 
@@ -97,7 +96,7 @@ class Part:
     @property
     def signed(self) -> bytes:
         """What the signature covers."""
-        what = (self.to.encode(), hashlib.sha256(self.box).digest())
+        what = (self.to.encode(), summary(self.box))
         return statement("part", self.terms, self.sender, *what)
 
 
@@ -187,7 +186,7 @@ class Looked:
     @property
     def signed(self) -> bytes:
         """What the signature covers."""
-        return statement("looked", self.terms, self.sender, hashlib.sha256(self.bits).digest())
+        return statement("looked", self.terms, self.sender, summary(self.bits))
 
 
 @dataclass(frozen=True)
@@ -210,7 +209,7 @@ class Opened:
     @property
     def signed(self) -> bytes:
         """What the signature covers."""
-        return statement("opened", self.terms, self.sender, hashlib.sha256(self.words).digest())
+        return statement("opened", self.terms, self.sender, summary(self.words))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+from blake3 import blake3
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -142,6 +143,11 @@ def joined(parts: Iterable[bytes]) -> bytes:
 def statement(stage: str, terms: bytes, sender: str, *parts: bytes) -> bytes:
     """Return what is signed: the step, the attempt, who says it, and what."""
     return joined([b"vergence secure sum 1", stage.encode(), terms, sender.encode(), *parts])
+
+
+def summary(data: bytes | memoryview) -> bytes:
+    """Return 32 bytes that stand for many in a statement: BLAKE3, in a third of SHA-256's time."""
+    return blake3(memoryview(data).cast("B")).digest()
 
 
 def listed(named: Mapping[str, bytes]) -> bytes:
