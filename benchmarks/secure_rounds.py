@@ -30,6 +30,7 @@ OPEN, PADS, SHARES = (
     Privacy(aggregation=Secrecy()),
     Privacy(aggregation=Secrecy("additive")),
 )
+NARROW = Privacy(aggregation=Secrecy(range=1.0, weight=1000.0, entry_bits=32))
 FOUR = Privacy(aggregation=Secrecy("additive", aggregators=("one", "two", "three", "four")))
 USER = User(clip=1.0, epsilon=8.0)
 HIDDEN = [replace(policy, user=USER) for policy in (OPEN, PADS, SHARES)]
@@ -38,6 +39,7 @@ ROWS: list[tuple[str, type[Method], str, Privacy]] = [
     ("FedAvg, simulated", FedAvg, "simulator", PADS),
     ("FedAvg, through bytes", FedAvg, "bytes", OPEN),
     ("FedAvg, through bytes: pads", FedAvg, "bytes", PADS),
+    ("FedAvg, through bytes: pads, entry_bits = 32", FedAvg, "bytes", NARROW),
     ("FedAvg, through bytes: shares, 2 aggregators", FedAvg, "bytes", SHARES),
     ("FedAvg, through bytes: shares, 4 aggregators", FedAvg, "bytes", FOUR),
     ("FedCPF, through bytes", FedCPF, "bytes", OPEN),

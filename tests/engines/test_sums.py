@@ -23,7 +23,7 @@ from vergence.errors import ConfigError
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.privacy.keyed import Secret
-from vergence.privacy.policy import Privacy, Secrecy
+from vergence.privacy.policy import Privacy, Secrecy, User
 
 PADS, SHARES = Privacy(aggregation=Secrecy()), Privacy(aggregation=Secrecy("additive"))
 KINDS = pytest.mark.parametrize("privacy", [PADS, SHARES], ids=["pads", "shares"])
@@ -32,6 +32,7 @@ REFUSED = {
     "fedpac": "every single reply to 'share'",
     "split": "every single reply to 'train'",
 }
+HALF = Privacy(aggregation=Secrecy(range=8.0, weight=1000.0, entry_bits=32))
 MASKED = ("fedcpf", "fedselect")
 
 
@@ -57,6 +58,30 @@ def test_every_method_runs_by_a_protocol_to_the_simulators_bits_or_is_refused(
     if name not in MASKED:  # there few contributors stay hidden
         for secret, open_ in zip(trees(here.server), trees(plain.server), strict=True):
             assert torch.allclose(secret.flat, open_.flat, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_entries_of_32_bits_halve_what_is_sent_and_give_the_simulators_bits(name, tmp_path):
+    plain = run(build(name), tmp_path / "plain", rounds=2)[1]
+    whole = run(build(name), tmp_path / "whole", rounds=2, privacy=PADS)[1]
+    here = run(build(name), tmp_path / "here", rounds=2, privacy=HALF)[1]
+    there = run(build(name), tmp_path / "there", rounds=2, privacy=HALF, engine="bytes")[1]
+    assert there.fingerprint == here.fingerprint != whole.fingerprint
+    for secret, open_ in zip(trees(here.server), trees(plain.server), strict=True):
+        assert torch.allclose(secret.flat, open_.flat, atol=1e-3)
+    up = [float(table(tmp_path / f, "rounds.csv")[0]["bytes_up"]) for f in ("whole", "here")]
+    assert up == {"fedavg": [56, 40], "scaffold": [104, 72]}[name]  # 5 entries a tree
+
+
+@pytest.mark.parametrize(("method", "privacy", "why"), [
+    (FedAvg(), Privacy(aggregation=Secrecy(entry_bits=32)), "weight 100000 adds up in steps of"),
+    (FedCPF(), Privacy(aggregation=Secrecy("additive", entry_bits=32)), "no room for the weights"),
+    (FedAvg(), replace(HALF, user=User(clip=1.0, noise=1.0)), "no room for the noise"),
+])  # fmt: skip
+def test_where_32_bits_are_too_few_nothing_is_trained(method, privacy, why, tmp_path):
+    with pytest.raises(ConfigError, match=why):
+        run(method, tmp_path, privacy=privacy)
+    assert not table(tmp_path, "rounds.csv")
 
 
 def untimed(path, name):

@@ -89,6 +89,18 @@ def test_both_protocols_give_the_quantised_plain_sum_bit_for_bit(kind):
     assert got.metrics == {"loss": 2.5}
 
 
+def test_two_entries_to_a_word_say_the_same_to_half_a_coarser_step():
+    layout = form("number", ("model", "control"), total=8.0, weight=200.0, bits=32)
+    assert layout.words == N // 2 * 2 + 2 + 1
+    assert layout.trees["model"].fraction == 25  # 32 less a sign, and 6 bits for 5 x 8
+    sealed = [
+        seal(reply(2.5, {"loss": 1.0}, model=params(i), control=params(9 + i)), 0) for i in range(5)
+    ]
+    total = np.sum([layout.row(one) for one in sealed], axis=0, dtype=np.uint64)
+    exact(layout, sealed, layout.aggregate(total, 5))
+    assert layout.digest != form("number", ("model", "control"), total=8.0, weight=200.0).digest
+
+
 def test_two_trees_with_a_number_each():
     layout = form("number", ("model", "control"), total=50.0, weight=20.0)
     sealed = [

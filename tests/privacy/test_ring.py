@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vergence.errors import ConfigError
-from vergence.privacy.ring import Packing, RangeFault, received, sent, withheld
+from vergence.privacy.ring import Packing, RangeFault, paired, received, sent, unpaired, withheld
 
 
 @st.composite
@@ -42,6 +42,20 @@ def test_the_sum_of_words_holds_the_sums(packing: Packing, seed: int):
     if packing.counted:
         np.testing.assert_array_equal(packing.weights(total), weights)
         np.testing.assert_array_equal(packing.contributors(total), contributors)
+
+
+@given(st.integers(1, 63), st.integers(1, 9), st.integers(0, 2**32))
+def test_a_sum_of_pairs_is_a_pair_of_sums(people, n, seed):
+    """Also where everybody gives the largest number there is, of either sign."""
+    rng = np.random.default_rng(seed)
+    packing = Packing(8.0, people, bits=32)
+    given = rng.uniform(-8, 8, (people, n))
+    given[:, : n // 2] = rng.choice([-8.0, 8.0], n // 2)
+    rows = [packing.encode(row) for row in given]
+    total = np.sum([paired(row) for row in rows], axis=0, dtype=np.uint64)
+    assert len(total) == (n + 1) // 2
+    np.testing.assert_array_equal(unpaired(total, n), np.sum(rows, axis=0, dtype=np.uint64))
+    np.testing.assert_array_equal(unpaired(paired(rows[0]), n), rows[0])
 
 
 def test_the_layouts_of_the_papers_numbers():

@@ -28,13 +28,15 @@ from vergence.privacy.form import Form, Ranges
 from vergence.privacy.keyed import Secret
 from vergence.privacy.pairwise_messages import Pairwise
 from vergence.privacy.policy import Secrecy
-from vergence.privacy.ring import Packing, Words, withheld
+from vergence.privacy.ring import BITS, Packing, Words, withheld
 from vergence.privacy.shared_messages import Shared
 from vergence.privacy.threshold_gate import MOST_BITS
 from vergence.privacy.user_level import UserLevel
 
 WORDS = "words"
 """The tree that a reply becomes."""
+FINE = 16
+"""Bits after the point that entries of 32 bits keep at least."""
 SERVER = "server"
 """Who deals the tables of a threshold where there are only two aggregators."""
 
@@ -51,6 +53,11 @@ class Sums:
     level: UserLevel | None = None
 
     def __post_init__(self) -> None:
+        if self.level is not None and self.policy.entry_bits < BITS:
+            raise ConfigError(
+                "privacy.aggregation: entry_bits = 32 leaves no room for the noise of "
+                "privacy.user; leave it at 64"
+            )
         if self.level is not None and Packing(self.level.reach, self.people).step > self.level.step:
             raise ConfigError(
                 f"privacy.user: {self.people} people and noise {self.level.noise:g} leave too few "
@@ -77,7 +84,25 @@ class Sums:
                 f"{type(method).__name__} sends '{missing[0]}', of which nobody knows beforehand "
                 "how many numbers it holds; leave out privacy.aggregation"
             )
-        return Form(exposed, like, self._ranges(method, exposed))
+        form = Form(exposed, like, self._ranges(method, exposed))
+        self._check_halves(method, form)
+        return form
+
+    def _check_halves(self, method: Method, form: Form) -> None:
+        if not form.halved:
+            return
+        if form.counted and form.trees:
+            raise ConfigError(
+                f"privacy.aggregation: entry_bits = 32 has no room for the weights that "
+                f"{type(method).__name__} has for every entry; leave it at 64"
+            )
+        coarse = [packing for packing in form.trees.values() if packing.fraction < FINE]
+        if coarse:
+            raise ConfigError(
+                f"privacy.aggregation: entry_bits = 32 with {self.people} people, range "
+                f"{self.policy.range:g} and weight {form.ranges.weight:g} adds up in steps of "
+                f"{coarse[0].step:.2g}, and 2^-{FINE} is the coarsest; lower range or weight"
+            )
 
     def asked(
         self, method: Method, request: Request, messages: Mapping[str, Message], server: Any
@@ -104,7 +129,8 @@ class Sums:
             return Ranges(self.people, self.level.reach)
         alike = getattr(method, "weights", "equal") == "equal"
         weight = 1.0 if exposed.weight == "mask" and alike else self.policy.weight
-        return Ranges(self.people, self.policy.range * weight, weight, self.policy.metric)
+        total, bits = self.policy.range * weight, self.policy.entry_bits
+        return Ranges(self.people, total, weight, self.policy.metric, bits)
 
     def given(self, form: Form, sealed: Sealed, secret: Callable[[], Secret]) -> Sealed:
         """Return what a client gives to a sum: a row of words, with its share of the noise.

@@ -16,7 +16,7 @@ from vergence.core.mask import Mask
 from vergence.core.method import Exposed
 from vergence.core.params import Params
 from vergence.core.wire import Aggregate, Sealed, SealedTree
-from vergence.privacy.ring import Packing, RangeFault, Words
+from vergence.privacy.ring import BITS, Packing, RangeFault, Words, paired, unpaired
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,14 @@ class Ranges:
         total: the largest |weight * update|.
         weight: the largest weight; of masks, a whole number.
         metric: the largest metric.
+        bits: of an entry without a weight of its own.
     """
 
     people: int
     total: float = 8.0
     weight: float = 1.0
     metric: float = 1e6
+    bits: int = BITS
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,18 @@ class Form:
         """Whether entries have weights of their own."""
         return self.exposed.weight != "number"
 
+    @property
+    def halved(self) -> bool:
+        """Whether a word holds two entries."""
+        return self.ranges.bits < BITS
+
     @cached_property
     def trees(self) -> Mapping[str, Packing]:
         """How each tree's entries become words."""
         ranges = self.ranges
         heaviest = math.ceil(ranges.weight) if self.counted else 1
-        return {name: Packing(ranges.total, ranges.people, self.counted, heaviest, name)
-                for name in self.exposed.trees}  # fmt: skip
+        how = ranges.total, ranges.people, self.counted, heaviest
+        return {name: Packing(*how, name, ranges.bits) for name in self.exposed.trees}
 
     @cached_property
     def weight(self) -> Packing:
@@ -78,13 +85,14 @@ class Form:
         """Where each tree lies."""
         found, start = {}, 0
         for name in self.exposed.trees:
-            found[name] = slice(start, start + self.like[name].layout.n)
+            many = self.like[name].layout.n
+            found[name] = slice(start, start + (-(-many // 2) if self.halved else many))
             start = found[name].stop
         return found
 
     @property
     def entries(self) -> int:
-        """How many words are entries of trees; those can be gated where they are counted."""
+        """How many words hold entries of trees; those can be gated where they are counted."""
         return sum(part.stop - part.start for part in self.slices.values())
 
     @property
@@ -115,7 +123,10 @@ class Form:
                 continue
             if not isinstance(tree.weight, float):
                 raise RangeFault(f"range: '{name}' is weighed entry by entry, declared is a number")
-            packing.encode(values, out=words[self.slices[name]])
+            if self.halved:
+                words[self.slices[name]] = paired(packing.encode(values))
+            else:
+                packing.encode(values, out=words[self.slices[name]])
             weights.append(tree.weight)
         at = self.entries
         words[at : at + len(weights)] = self.weight.encode(np.array(weights))
@@ -135,6 +146,8 @@ class Form:
         totals, weights, at = {}, {}, self.entries
         for name, packing in self.trees.items():
             part, like = words[self.slices[name]], self.like[name]
+            if self.halved:
+                part = unpaired(part, like.layout.n)
             totals[name] = _params(packing.values(part), like)
             if self.counted:
                 weights[name] = _params(packing.weights(part), like)

@@ -33,6 +33,7 @@ class Secrecy:
         weight: the largest weight of a reply.
         metric: the largest metric of a reply.
         groups: people in a group whose sum a robust rule judges; 0: all are one sum.
+        entry_bits: 64, or 32: half is sent and hidden, where the range leaves steps fine enough.
     """
 
     name: Literal["pairwise", "additive"] = "pairwise"
@@ -42,6 +43,7 @@ class Secrecy:
     weight: Annotated[float, Ge(1)] = 1e5
     metric: Annotated[float, Gt(0)] = 1e6
     groups: Annotated[int, Ge(0)] = 0
+    entry_bits: Literal[32, 64] = 64
 
     def __post_init__(self) -> None:
         check_ranges(self, "privacy.aggregation")

@@ -25,6 +25,7 @@ from vergence.errors import ConfigError
 
 Words = NDArray[np.uint64]
 BITS = 64
+HALF = np.uint64(32)
 CHUNK = 1 << 14
 """Numbers that become words at a time."""
 SMALLEST = 1e-30
@@ -49,9 +50,10 @@ class Packing:
         heaviest: the largest weight of an entry, a whole number; 1: weights are 0 and 1, and the
             number of contributors is their sum.
         name: what the numbers are, for messages.
+        bits: of an entry: 64, or 32, of which two go into a word (`paired`).
 
     Raises:
-        ConfigError: so many people, weights and numbers do not fit into 64 bits.
+        ConfigError: so many people, weights and numbers do not fit into these bits.
     """
 
     limit: float
@@ -59,6 +61,7 @@ class Packing:
     counted: bool = False
     heaviest: int = 1
     name: str = "model"
+    bits: int = BITS
 
     def __post_init__(self) -> None:
         if not (SMALLEST <= self.limit < math.inf and self.people >= 1 and self.heaviest >= 1):
@@ -69,7 +72,8 @@ class Packing:
         if self.value_bits < 8 or self.fraction < 0:
             raise ConfigError(
                 f"'{self.name}': {self.people} people, weights up to {self.heaviest} and numbers "
-                f"up to {self.limit:g} do not fit into 64 bits; lower the largest weight or number"
+                f"up to {self.limit:g} do not fit into {self.bits} bits; lower the largest "
+                "weight or number"
             )
 
     @property
@@ -87,7 +91,7 @@ class Packing:
     @property
     def value_bits(self) -> int:
         """Bits of the sum of values, its sign among them."""
-        return BITS - self.weight_bits - self.count_bits
+        return self.bits - self.weight_bits - self.count_bits
 
     @cached_property
     def fraction(self) -> int:
@@ -183,6 +187,24 @@ def withheld(words: Words, packing: Packing, least: int) -> Words:
     What a threshold on shares opens, computed by somebody who sees everything: for simulations.
     """
     return np.where(packing.contributors(words) >= least, words, np.uint64(0))
+
+
+def paired(entries: Words) -> Words:
+    """Return entries of 32 bits as half as many words: the first half low, the second high.
+
+    Sums of such words are sums of both, since what a low half carries is known from its own bits.
+    """
+    half = -(-len(entries) // 2)
+    words = entries[:half].copy()
+    words[: len(entries) - half] += entries[half:] << HALF
+    return words
+
+
+def unpaired(words: Words, count: int) -> Words:
+    """Undo `paired` for `count` entries, also of a sum whose entries fit into 32 bits."""
+    low = (words << HALF).view(np.int64) >> np.int64(HALF)
+    high = (words.view(np.int64) - low) >> np.int64(HALF)
+    return np.concatenate([low, high[: count - len(words)]]).view(np.uint64)
 
 
 def sent(words: Words) -> bytes:
