@@ -18,7 +18,8 @@ from vergence.bench.mpc import CASES, Case, Subject, arithmetic, work
 from vergence.errors import ConfigError, StateError
 from vergence.models.lenet import LeNet
 from vergence.privacy import private_inference
-from vergence.privacy.private_inference import Question, check_python, free_ports, infer
+from vergence.privacy.parties import free_ports
+from vergence.privacy.private_inference import Question, check_python, infer
 from vergence.privacy.protocols import PROTOCOLS, protocol
 
 PYTHON = Path(os.environ.get("VERGENCE_SPU", ROOT / ".venv-spu" / "bin" / "python"))
@@ -55,7 +56,7 @@ def test_a_protocol_takes_its_number_of_parties(name, parties, told):
 
 def test_dealer_protocols_say_so_and_nobody_else_does():
     assert {n for n, p in PROTOCOLS.items() if "DEALER: the first party" in p.model} == {"semi2k"}
-    assert all("semi-honest" in p.model for p in PROTOCOLS.values())
+    assert all(("malicious" if p.party else "semi-honest") in p.model for p in PROTOCOLS.values())
 
 
 @pytest.mark.parametrize(

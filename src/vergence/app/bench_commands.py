@@ -37,6 +37,7 @@ def engine(
 def mpc(
     *cases: str,
     python: Path = Path(".venv-spu/bin/python"),
+    mp_spdz: Path | None = None,
     run: Path | None = None,
     batches: int | None = None,
     out_: Annotated[Path, Parameter(name="--out")] = Path("mpc.csv"),
@@ -45,14 +46,18 @@ def mpc(
 
     Args:
         cases: such as aby3, cheetah, semi2k_5, aby3_64, aby3_public, cheetah_pruned, aby3_tail,
-            aby3_products; none named: all.
+            aby3_products, or of protocols that notice lies malicious_sy, malicious_rep, mascot;
+            none named: all of SPU's.
         python: of an environment with SPU; without one, the command says how to make it.
+        mp_spdz: a directory with MP-SPDZ, built; malicious protocols run there.
         run: a finished run of task gaze_angle, whose model predicts from its images (tests
             first); by default the thesis's Model 2, not trained, and synthetic ones.
         batches: how often each case is computed, on other images.
         out_: the rows (.csv); all that was measured goes beside it, as .json.
     """
     from vergence.app.private import finished
+    from vergence.bench.mpc import Installed
     from vergence.bench.mpc_report import run as measure
 
-    measure(cases, out, python, out_, batches, None if run is None else finished(run))
+    installed = Installed(python, mp_spdz)
+    measure(cases, out, installed, out_, batches, None if run is None else finished(run))

@@ -21,7 +21,8 @@ from vergence.core.stages import Staged
 from vergence.data.eye_synthetic import EyeSynthetic
 from vergence.errors import ConfigError, StateError, nearest
 from vergence.models.lenet import LeNet
-from vergence.privacy.private_inference import SAME, Answer, Question, Say, infer
+from vergence.privacy import malicious_inference, private_inference
+from vergence.privacy.private_inference import SAME, Answer, Question, Say
 from vergence.privacy.private_network import Layer, Parts, head, parts, strongest, thinned
 from vergence.privacy.protocols import protocol
 from vergence.tasks.gaze_angle import GazeAngle
@@ -29,6 +30,8 @@ from vergence.tasks.gaze_angle import GazeAngle
 NUMBERS = 100_000
 """Random products of the cases that test the arithmetic alone."""
 LARGEST = 4.0
+FAR = 1e-4
+"""How far an answer may be from the network's in float64: as far as in the thesis."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,15 @@ CASES = {
     "aby3_products": Case("aby3", 3, batches=1, arithmetic=True),
     "cheetah_products": Case("cheetah", 2, batches=1, arithmetic=True),
     "semi2k_products": Case("semi2k", 2, batches=1, arithmetic=True),
+    "malicious_sy": Case("malicious_sy", 3),
+    "malicious_ps": Case("malicious_ps", 3, batches=1),
+    "malicious_rep": Case("malicious_rep", 3, batches=1),
+    "malicious_rep4": Case("malicious_rep4", 4),
+    "malicious_sy_8": Case("malicious_sy", 3, images=8, batches=1),
+    "malicious_sy_halved": Case("malicious_sy", 3, halved=True),
+    "malicious_sy_tail": Case("malicious_sy", 3, after="pool1"),
+    "malicious_sy_products": Case("malicious_sy", 3, batches=1, arithmetic=True),
+    "mascot": Case("mascot", 2, batches=1),
 }
 
 
@@ -122,7 +134,7 @@ class Measured:
         messages: by the party that sent most, per batch: no fewer than its rounds.
         peak_mb: largest memory of a party.
         error: largest |answer - the network's in float64|, in radians.
-        clear_error: the same of JAX without a protocol.
+        clear_error: the same of JAX without a protocol, where it computed that.
     """
 
     case: Case
@@ -134,7 +146,7 @@ class Measured:
     messages: float
     peak_mb: float
     error: float
-    clear_error: float
+    clear_error: float | None
 
     def row(self) -> dict[str, Any]:
         """Return all of it by name; `s` is the median of `seconds`."""
@@ -144,7 +156,7 @@ class Measured:
 
 
 def find(names: Sequence[str]) -> dict[str, Case]:
-    """Return cases by name, all if none is named.
+    """Return cases by name, all of SPU's if none is named.
 
     Raises:
         ConfigError: an unknown one.
@@ -152,7 +164,39 @@ def find(names: Sequence[str]) -> dict[str, Case]:
     for name in names:
         if name not in CASES:
             raise ConfigError(f"bench mpc: no case '{name}'{nearest(name, CASES)}")
-    return {name: CASES[name] for name in names or CASES}
+    known = names or [name for name, case in CASES.items() if not protocol(case.protocol).party]
+    return {name: CASES[name] for name in known}
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What computes.
+
+    Attributes:
+        python: has SPU.
+        mp_spdz: the directory of a built MP-SPDZ.
+    """
+
+    python: Path
+    mp_spdz: Path | None = None
+
+    def check(self, case: Case) -> None:
+        """Refuse a case whose program is not there.
+
+        Raises:
+            ConfigError: says how to get it.
+        """
+        if protocol(case.protocol).party:
+            malicious_inference.check_install(self.mp_spdz, case.protocol)
+        else:
+            private_inference.check_python(self.python)
+
+    def infer(self, case: Case, given: Work, say: Say) -> Answer:
+        """Return what the parties of a case answer."""
+        question = Question(given.parts, case.protocol, case.parties, case.public)
+        if protocol(case.protocol).party:
+            return malicious_inference.infer(question, given.inputs, self.mp_spdz, say)
+        return private_inference.infer(question, given.inputs, self.python, say)
 
 
 def fresh(images: int) -> Subject:
@@ -173,20 +217,24 @@ def subject(task: GazeAngle, network: Staged, samples: Samples, name: str) -> Su
 
 
 def measure(
-    chosen: Mapping[str, Case], given: Subject, python: Path, say: Say, batches: int | None = None
+    chosen: Mapping[str, Case],
+    given: Subject,
+    installed: Installed,
+    say: Say,
+    batches: int | None = None,
 ) -> Iterator[tuple[str, Measured]]:
     """Measure cases, one after the other.
 
     Args:
         chosen: by name.
         given: network and images; they begin anew where there are too few.
-        python: has SPU.
+        installed: what computes.
         say: takes progress.
         batches: instead of a case's own number.
 
     Raises:
-        ConfigError: such a network cannot be computed, or a Python without SPU.
-        StateError: JAX computes another network, or a party failed.
+        ConfigError: such a network cannot be computed, or nothing that computes it.
+        StateError: an answer is far off, or a party failed or noticed a lie.
     """
     for number, (name, case) in enumerate(chosen.items()):
         done = number / len(chosen)
@@ -196,8 +244,7 @@ def measure(
 
         count = case.batches if batches is None or case.arithmetic else batches
         made = work(case, given, count)
-        question = Question(made.parts, case.protocol, case.parties, case.public)
-        yield name, judged(case, made, infer(question, made.inputs, python, tell))
+        yield name, judged(case, made, installed.infer(case, made, tell))
 
 
 @dataclass(frozen=True)
@@ -257,13 +304,19 @@ def judged(case: Case, given: Work, answer: Answer) -> Measured:
     """Return how far off an answer is, and what it took.
 
     Raises:
-        StateError: without a protocol it is another one than the network's.
+        StateError: too far, or without a protocol it is another one than the network's.
     """
-    clear = float(np.abs(answer.clear - given.wanted).max())
-    if not clear <= SAME:
+    clear = None if answer.clear is None else float(np.abs(answer.clear - given.wanted).max())
+    if clear is not None and not clear <= SAME:
         raise StateError(
             f"bench mpc: JAX computes this network with a difference of {clear:g} from torch, more "
             f"than {SAME:g}: its stages do more than their layers say; take lenet"
+        )
+    error = float(np.abs(answer.values - given.wanted).max())
+    if not error <= FAR:
+        raise StateError(
+            f"bench mpc: {case.protocol} is off by {error:g}, more than {FAR:g}: its stages do "
+            "more than their layers say, or its numbers are too large; take lenet, or scale them"
         )
     batches, images = answer.values.shape[:2]
     return Measured(
@@ -275,6 +328,6 @@ def judged(case: Case, given: Work, answer: Answer) -> Measured:
         sent=tuple(sent / batches for sent in answer.sent),
         messages=max(answer.messages) / batches,
         peak_mb=answer.peak_mb,
-        error=float(np.abs(answer.values - given.wanted).max()),
+        error=error,
         clear_error=clear,
     )

@@ -12,40 +12,40 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from vergence.bench.mpc import Subject, find, fresh, measure
+from vergence.bench.mpc import Installed, Subject, find, fresh, measure
 from vergence.bench.report import progress
 from vergence.errors import ConfigError, PartialRun, VergenceError
-from vergence.privacy.private_inference import check_python
 
 NOTES = (
     "s: median over the batches, and the best of them, from shared inputs to shared answers, "
     "offline material included; all parties on this machine.",
-    "MB sent: by all parties. messages: by the one that sent most, no fewer than rounds.",
+    "MB sent: by all parties. messages: by the one that sent most, no fewer than rounds; of "
+    "malicious protocols, its rounds.",
     "error: largest difference from the network in float64, in radians.",
-    "A malicious party is not stopped by any of these protocols; see docs/private_inference.md.",
+    "Where a model says semi-honest, a party that lies is not noticed: docs/private_inference.md.",
 )
 
 
 def run(
     names: Sequence[str],
     out: Console,
-    python: Path,
+    installed: Installed,
     file: Path,
     batches: int | None = None,
     given: Subject | None = None,
 ) -> None:
-    """Measure cases (none named: all), print the table, write FILE and the JSON beside it.
+    """Measure cases (none named: all of SPU's), print the table, write FILE and the JSON beside it.
 
     Args:
         names: see `CASES`.
         out: where the table goes.
-        python: has SPU.
+        installed: what computes.
         file: a CSV; the JSON of the same name also has every batch's seconds, and the machine.
         batches: instead of a case's own number.
         given: network and images; by default the thesis's Model 2, not trained.
 
     Raises:
-        ConfigError: an unknown case, no SPU, or psutil missing.
+        ConfigError: an unknown case, nothing that computes it, or psutil missing.
         PartialRun: it ended early, or could not be written; what was measured is kept.
     """
     if find_spec("psutil") is None:
@@ -57,14 +57,15 @@ def run(
     from vergence.bench.machine import describe
 
     chosen = find(names)
-    check_python(python)
+    for case in chosen.values():
+        installed.check(case)
     most = max(case.images * (batches or case.batches) for case in chosen.values())
     given = given or fresh(most)
     found: dict[str, dict[str, Any]] = {}
     failure: VergenceError | None = None
     try:
         with progress() as say:
-            for name, measured in measure(chosen, given, python, say, batches):
+            for name, measured in measure(chosen, given, installed, say, batches):
                 found[name] = measured.row()
     except VergenceError as error:
         if not found:

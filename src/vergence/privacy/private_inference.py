@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vergence.errors import ConfigError, StateError
+from vergence.privacy.parties import LOG, free_ports, last_line, run_parties
 from vergence.privacy.private_network import Parts
 from vergence.privacy.protocols import protocol
 
@@ -68,16 +67,17 @@ class Answer:
 
     Attributes:
         values: `[batches, batch, ...]`.
-        clear: the same by JAX without any protocol.
-        seconds: of every batch, of the slowest party, from shared inputs to shared answers.
-        cpu: seconds of all parties and batches.
+        clear: the same by JAX without any protocol; none where nobody computed that.
+        seconds: of every batch, of the slowest party, from shared inputs to shared answers, or to
+            answers told where the protocol notices lies.
+        cpu: seconds of all parties and batches; MP-SPDZ's sharing of weights is in them.
         sent: bytes by every party, of all batches.
-        messages: sent by every party, of all batches; as many rounds at most.
-        peak_mb: largest memory of a party.
+        messages: sent by every party, of all batches, as many rounds at most; MP-SPDZ's rounds.
+        peak_mb: largest memory of a party; MP-SPDZ's is never told as less than this process's.
     """
 
     values: NDArray[np.float32]
-    clear: NDArray[np.float32]
+    clear: NDArray[np.float32] | None
     seconds: tuple[float, ...]
     cpu: float
     sent: tuple[int, ...]
@@ -151,57 +151,23 @@ def _write(folder: Path, question: Question, inputs: Mapping[str, NDArray]) -> N
         (place / "party.json").write_text(json.dumps({**job, "rank": rank, "addresses": addresses}))
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that nobody listens on."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def _call(python: Path, what: str, folder: Path) -> None:
     done = subprocess.run(
         [python, HERE / "owner.py", what, folder], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise StateError(f"private inference: could not {what}: {_last(done.stderr)}")
+        raise StateError(f"private inference: could not {what}: {last_line(done.stderr)}")
 
 
 def _compute(python: Path, folder: Path, parties: int, batches: int, say: Say) -> None:
-    """Run the parties to their end; where one fails the others are stopped.
+    places = [folder / f"party{rank}" for rank in range(parties)]
 
-    Raises:
-        StateError: with the last line of what failed.
-    """
-    logs = [folder / f"party{rank}" / "log.txt" for rank in range(parties)]
-    with ExitStack() as stack:
-        running = []
-        for log in logs:
-            file = stack.enter_context(log.open("w"))
-            command = [python, HERE / "party.py", log.parent]
-            party = stack.enter_context(
-                subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT
-                )
-            )
-            stack.callback(party.kill)
-            running.append(party)
-        ended: list[int | None] = [None]
-        while None in ended:
-            ended = [party.poll() for party in running]
-            for rank, code in enumerate(ended):
-                if code:
-                    told = _last(logs[rank].read_text(errors="replace"))
-                    raise StateError(f"private inference: party {rank} failed: {told}")
-            done = len(list(logs[0].parent.glob("answer*.npz")))
-            say(f"batch {min(done + 1, batches)} of {batches}", done / batches)
-            time.sleep(0.1)
+    def meanwhile() -> None:
+        done = len(list(places[0].glob("answer*.npz")))
+        say(f"batch {min(done + 1, batches)} of {batches}", done / batches)
 
-
-def _last(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    found = Path(which(python) or python).absolute()  # parties run in folders of their own
+    run_parties([[found, HERE / "party.py", place] for place in places], places, meanwhile)
 
 
 def _read(folder: Path, parties: int) -> Answer:
@@ -209,7 +175,7 @@ def _read(folder: Path, parties: int) -> Answer:
     for rank in range(parties):
         place = folder / f"party{rank}"
         costs.append(json.loads((place / "costs.json").read_text()))
-        found = SENT.findall((place / "log.txt").read_text(errors="replace"))
+        found = SENT.findall((place / LOG).read_text(errors="replace"))
         counted.append(np.array(found, np.int64).sum(0).tolist())  # it counts every run anew
     return Answer(
         np.load(folder / "answers.npy", allow_pickle=False),

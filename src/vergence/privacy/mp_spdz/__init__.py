@@ -1,0 +1,1 @@
+"""What MP-SPDZ's compiler runs, beside which vergence is not installed: a plain script."""

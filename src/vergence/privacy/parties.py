@@ -1,0 +1,70 @@
+"""Processes of parties on this machine: started together, and where one fails all are stopped."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from resource import struct_rusage
+
+from vergence.errors import StateError
+
+LOG = "log.txt"
+"""What a party said, in its folder."""
+BETWEEN = 0.1
+
+
+def run_parties(
+    commands: Sequence[Sequence[str | Path]],
+    places: Sequence[Path],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> list[struct_rusage]:
+    """Run parties to their end, each in its own folder, and return what they used.
+
+    Standard input stays open as long as this process lives.
+
+    Raises:
+        StateError: with the last line of the first that failed.
+    """
+    used: dict[int, struct_rusage] = {}
+    with ExitStack() as stack:
+        running = []
+        for command, place in zip(commands, places, strict=True):
+            log = stack.enter_context((place / LOG).open("w"))
+            party = subprocess.Popen(
+                command, cwd=place, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
+            )
+            running.append(stack.enter_context(party))
+            stack.callback(party.kill)
+        while len(used) < len(running):
+            for rank, party in enumerate(running):
+                if rank not in used:
+                    pid, status, usage = os.wait4(party.pid, os.WNOHANG)
+                    if pid:
+                        party.returncode = os.waitstatus_to_exitcode(status)
+                        used[rank] = usage
+                if party.returncode:
+                    told = last_line((places[rank] / LOG).read_text(errors="replace"))
+                    raise StateError(f"private inference: party {rank} failed: {told}")
+            meanwhile()
+            time.sleep(BETWEEN)
+    return [used[rank] for rank in range(len(running))]
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not empty."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that nobody listens on."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
