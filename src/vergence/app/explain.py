@@ -40,7 +40,7 @@ def explain(experiment: Experiment, console: Console) -> None:
     """Print, for every method of an experiment, the flow of data and who learns what."""
     task = experiment.task(experiment.plan.seeds[0])
     privacy = experiment.plan.privacy
-    people = experiment.federation() if privacy.differential or privacy.cut else None
+    people = experiment.federation() if privacy.spends or privacy.cut else None
     data = people or samples(experiment)
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")

@@ -8,6 +8,7 @@ from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.task import Task
 from vergence.engines import cut
+from vergence.engines.choosing import foreseen
 from vergence.engines.plan import Plan
 from vergence.engines.presence import suggest
 from vergence.engines.rehearsal import rehearsed
@@ -55,6 +56,8 @@ def check_privacy(method: Method, task: Task, federation: Federation, plan: Plan
         forecast(plan.privacy.user, plan, method, len(federation.clients))
     if plan.privacy.cut is not None:
         cut.outlook(plan, method, task, federation)
+    if plan.privacy.mask is not None:
+        foreseen(plan, method, task, federation)
     policy = plan.privacy.output_range
     if policy is not None and policy.root not in federation.people:
         raise ConfigError(

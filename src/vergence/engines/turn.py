@@ -27,6 +27,7 @@ from vergence.engines.graphed import Graphed
 from vergence.engines.ranges import Ranges
 from vergence.engines.stacked import Stacked, groups_of
 from vergence.errors import ConfigError
+from vergence.privacy.chooser import Chooser
 from vergence.privacy.dp_solver import DpSolver, Spent, uncovered
 from vergence.privacy.policy import Privacy
 
@@ -83,7 +84,8 @@ class Worker:
     sees. With `stacks`, turns taken together are trained as one; on a GPU they are in any case
     taken together, side by side in `STREAMS` streams where they do not stack. `pruning` keeps what
     is trained, and what is predicted with, pruned. `privacy` says what may leave a client; a
-    `private` solver trains in place of all others. A `guard` stands at the cut of a network.
+    `private` solver trains in place of all others. A `guard` stands at the cut of a network. A
+    `chooser` chooses masks.
     """
 
     def __init__(
@@ -101,9 +103,11 @@ class Worker:
         privacy: Privacy = Privacy(),  # noqa: B008
         private: DpSolver | None = None,
         guard: Guard | None = None,
+        chooser: Chooser | None = None,
     ) -> None:
         self.method, self.task, self.pruning = method, task, pruning
-        self.privacy, self.private, self.guard = privacy, private, guard
+        self.privacy, self.private = privacy, private
+        self.guard, self.chooser = guard, chooser
         self.trained_on, self.people, self.stream = trained_on, people, stream
         self.solver = private or Solver(task, precision)
         self.wire = wire
@@ -159,7 +163,8 @@ class Worker:
         """Return a client's place, with the part of the data that a turn may see."""
         data, at = federation.people[order.client], order.message.round
         rng = self.stream.child(order.client, at, order.message.verb)
-        return Site(order.client, data.train, data.val, self.task, at, rng, order.progress)
+        place = Site(order.client, data.train, data.val, self.task, at, rng, order.progress)
+        return place if self.chooser is None else self.chooser.at(place)
 
     def state(self, order: Order) -> Any:
         """Return the state a client goes on from."""
