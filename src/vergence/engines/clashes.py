@@ -145,10 +145,13 @@ WITH_METHODS = (
           "sees none; use split, splitfed, splitfed_v2 or splitfed_u"),
     Clash("a defence at the cut", "no cut",
           "privacy.cut stands where a network is cut, and '{module}' cuts none; use split, "
-          "splitfed, splitfed_v2 or splitfed_u"),
+          "splitfed, splitfed_v2, splitfed_u or smashed_average"),
     Clash("a defence at the cut", "layers that learn in another way",
           "privacy.cut defends layers that learn from the gradient that comes back, and those of "
-          "'{module}' do not; use split, splitfed, splitfed_v2 or splitfed_u"),
+          "'{module}' do not; use split, splitfed, splitfed_v2, splitfed_u or smashed_average"),
+    Clash("a defence that clients' layers learn", "layers that never learn",
+          "privacy.cut = 'nopeek' is a part of what clients' layers learn, and those of '{module}' "
+          "stay as they were drawn; use bottleneck or pixel_dp"),
     Clash("a private choice of masks", "no masks that data choose",
           "privacy.mask is for masks that a person's data choose, and '{module}' has none; use "
           "fedcpf or fedselect"),

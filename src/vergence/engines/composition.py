@@ -18,6 +18,7 @@ from vergence.engines.clashes import AMONG_SETTINGS, WITH_METHODS, Clash
 from vergence.engines.cut import BACK
 from vergence.engines.rehearsal import unprotected
 from vergence.errors import ConfigError
+from vergence.privacy.cut import NoPeekCut
 
 if TYPE_CHECKING:
     from vergence.engines.plan import Plan
@@ -155,6 +156,7 @@ SETTINGS: Mapping[str, Callable[[Settings], object]] = {
     "a rule with a root": lambda s: s.plan.privacy.robust and s.plan.privacy.robust.rooted,
     "a private choice of masks": lambda s: s.plan.privacy.mask,
     "a defence at the cut": lambda s: s.plan.privacy.cut,
+    "a defence that clients' layers learn": lambda s: isinstance(s.plan.privacy.cut, NoPeekCut),
     "a range of smashed data": lambda s: s.plan.privacy.output_range,
     "a rule of whole updates": lambda s: (
         s.plan.privacy.robust is not None and not s.plan.privacy.robust.entrywise
@@ -197,8 +199,12 @@ METHODS: Mapping[str, Callable[[Case], object]] = {
     "no cut": lambda c: not isinstance(c.method, Cutting),
     "no client's smashed data": lambda c: not isinstance(c.method, Splitting),
     "layers that learn in another way": lambda c: (
-        not isinstance(c.method, Splitting) or BACK not in (c.method.exposure["train"].down or ())
+        not (isinstance(c.method, Cutting) and c.method.fixed)
+        and not (
+            isinstance(c.method, Splitting) and BACK in (c.method.exposure["train"].down or ())
+        )
     ),
+    "layers that never learn": lambda c: isinstance(c.method, Cutting) and c.method.fixed,
     "training samples used in other ways": lambda c: c.unprotected,
 }
 
