@@ -32,7 +32,7 @@ EYES = {
 GROUPS = (
     ("pads", "shares"), ("DP people",), ("DP-SGD",), ("mask",), ("median", "Krum"), ("poison",),
     ("cut",),
-    ("quorum", "deadline", "FedBuff", "FedAsync"), ("codec",), ("pruning",),
+    ("quorum", "deadline", "FedBuff", "FedAsync"), ("codec",), ("pruning",), ("guard",),
 )  # fmt: skip
 """Settings of a group cannot be had side by side."""
 
@@ -90,6 +90,7 @@ def test_each_setting_runs_or_is_refused_with_a_method_of_each_kind(tmp_path):
         ("fedcpf", "pads"), ("fedcpf", "Krum"), ("scaffold", "median"), ("scaffold", "Krum"),
         ("scaffold", "FedBuff"), ("scaffold", "FedAsync"), ("fedcpf", "groups"),
         ("scaffold", "groups"), ("fedcpf", "cut"), ("scaffold", "cut"), ("scaffold", "mask"),
+        ("fedcpf", "guard"), ("scaffold", "guard"),
     }  # fmt: skip
 
 

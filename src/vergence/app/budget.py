@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from vergence.app import budget_cut, budget_mask
+from vergence.app import accusing, budget_cut, budget_mask
 from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.task import Task
@@ -73,6 +73,7 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
             )
     told += budget_mask.foretold(plan, method, task, federation)
     told += budget_cut.foretold(plan, method, task, federation)
+    told += accusing.foretold(plan)
     return [*told, BESIDE] if told else []
 
 
@@ -119,12 +120,13 @@ def spent(plan: Plan, state: Path) -> dict[str, Any] | None:
         found["sample"]["with_masks"] = {
             key: found["sample"][key] + found["mask"][key] for key in ("epsilon", "delta")
         }
+    found |= accusing.found(plan, state)
     return {**found, "beside": BESIDE, "accountant": _accountant()} if found else None
 
 
 def lines(label: str, block: Mapping[str, Any]) -> list[str]:
     """Return what the screen says of a run's privacy."""
-    told = []
+    told = accusing.lines(label, block)
     for kind in ("person", "sample", "mask", "picture", "pixel"):
         if kind in block:
             part, unit = block[kind], "person" if kind == "mask" else kind

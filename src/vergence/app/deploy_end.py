@@ -23,7 +23,7 @@ from vergence.engines.cut import guard_for
 from vergence.engines.desk import Desk
 from vergence.engines.errand import unframed
 from vergence.engines.lobby import reply
-from vergence.engines.protection import private_solver
+from vergence.engines.protection import private_solver, watch_for
 from vergence.engines.shelf import Shelf
 from vergence.engines.sums import Sums
 from vergence.engines.turn import Worker
@@ -135,6 +135,7 @@ class End:
             private=private_solver(method, task, federation, plan, state),
             guard=guard_for(plan, method, task, federation, state),
             chooser=chooser_for(plan, method, task, federation, state),
+            watch=watch_for(plan, method, task, federation, state),
         )  # fmt: skip
         return Desk(worker, Shelf(state, seed, worker.records, lasting=True), self.sums(method))
 

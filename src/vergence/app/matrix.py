@@ -32,6 +32,7 @@ SETTINGS: Mapping[str, Table] = {
     "Krum": {"privacy": {"robust": {"name": "krum", "attackers": 0.1}}},
     "groups": {"privacy": {"robust": "median", "aggregation": {"groups": 4}}},
     "cut": {"privacy": {"cut": {"name": "bottleneck", "noise": 1.0}}},
+    "guard": {"privacy": {"split_guard": {"every": 3}}},
     "poison": {"poison": {"attack": "sign_flip", "share": 0.2}},
     "quorum": {"delivery": {"name": "quorum", "replies": 5}},
     "deadline": {"delivery": {"name": "deadline"}},

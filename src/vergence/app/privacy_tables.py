@@ -16,12 +16,14 @@ from vergence.privacy.poison import Poison
 from vergence.privacy.poison_data import DataPoison, GazeOffset
 from vergence.privacy.policy import DpSgd, Privacy, Secrecy, User
 from vergence.privacy.rule import Rule
+from vergence.privacy.watching import Watching
 
 POISONED = "POISONED"
 """Under this, data and provenance say who lied in a run on purpose."""
 ON_DATA = {"gaze_offset": GazeOffset, "noisy_data": Noise}
 RECORDS: dict[str, type] = {
     "user": User, "solver": DpSgd, "mask": MaskBudget, "output_range": Range,
+    "split_guard": Watching,
 }  # fmt: skip
 CUTS: dict[str, type[Defence]] = {
     "bottleneck": BottleneckCut, "nopeek": NoPeekCut, "pixel_dp": PixelCut,

@@ -79,6 +79,8 @@ AMONG_SETTINGS = (
           "privacy.aggregation hides it from the server; leave out one of the two"),
     Clash("a defence at the cut", "Ray",
           "privacy.cut keeps its secret and books on this machine; leave out run.engine"),
+    Clash("SplitGuard", "Ray",
+          "privacy.split_guard keeps its secret and books on this machine; leave out run.engine"),
     Clash("a private choice of masks", "Ray",
           "privacy.mask keeps its secret and books on this machine; leave out run.engine"),
     Clash("a private choice of masks", "DP for people",
@@ -152,6 +154,9 @@ WITH_METHODS = (
     Clash("a defence that clients' layers learn", "layers that never learn",
           "privacy.cut = 'nopeek' is a part of what clients' layers learn, and those of '{module}' "
           "stay as they were drawn; use bottleneck or pixel_dp"),
+    Clash("SplitGuard", "no answers to labels",
+          "privacy.split_guard sends false labels and looks at the answers, and the server of "
+          "'{module}' is sent no labels, or answers none; use split, splitfed or splitfed_v2"),
     Clash("a private choice of masks", "no masks that data choose",
           "privacy.mask is for masks that a person's data choose, and '{module}' has none; use "
           "fedcpf or fedselect"),

@@ -157,6 +157,7 @@ SETTINGS: Mapping[str, Callable[[Settings], object]] = {
     "a private choice of masks": lambda s: s.plan.privacy.mask,
     "a defence at the cut": lambda s: s.plan.privacy.cut,
     "a defence that clients' layers learn": lambda s: isinstance(s.plan.privacy.cut, NoPeekCut),
+    "SplitGuard": lambda s: s.plan.privacy.split_guard,
     "a range of smashed data": lambda s: s.plan.privacy.output_range,
     "a rule of whole updates": lambda s: (
         s.plan.privacy.robust is not None and not s.plan.privacy.robust.entrywise
@@ -203,6 +204,11 @@ METHODS: Mapping[str, Callable[[Case], object]] = {
         and not (
             isinstance(c.method, Splitting) and BACK in (c.method.exposure["train"].down or ())
         )
+    ),
+    "no answers to labels": lambda c: (
+        not isinstance(c.method, Splitting)
+        or "labels" not in c.method.exposure["train"].trees
+        or BACK not in (c.method.exposure["train"].down or ())
     ),
     "layers that never learn": lambda c: isinstance(c.method, Cutting) and c.method.fixed,
     "training samples used in other ways": lambda c: c.unprotected,

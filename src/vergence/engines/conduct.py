@@ -28,7 +28,7 @@ from vergence.engines.desk import Desk
 from vergence.engines.device import resident
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
-from vergence.engines.protection import private_solver, veil_for
+from vergence.engines.protection import private_solver, veil_for, watch_for
 from vergence.engines.shelf import Registry, Shelf
 from vergence.engines.simulator import Simulator, Tally
 from vergence.engines.store import Folder, Progress, Solving
@@ -95,8 +95,9 @@ def conduct(
     private = None if hire else private_solver(method, task, trained_on, plan, folder.state)
     guard = None if hire else guard_for(plan, method, task, trained_on, folder.state)
     chooser = None if hire else chooser_for(plan, method, task, trained_on, folder.state)
+    watch = None if hire else watch_for(plan, method, task, trained_on, folder.state)
     worker = Worker(method, task, trained_on, federation, stream, plan.precision, stacks, device,
-                    wire, plan.pruning, plan.privacy, private, guard, chooser)  # fmt: skip
+                    wire, plan.pruning, plan.privacy, private, guard, chooser, watch)  # fmt: skip
     shelf = Shelf(folder.state, task.seed, worker.records)
     desk, most = Desk(worker, shelf, sums), 1 if on_gpu else len(federation.clients)
     if hire is None:

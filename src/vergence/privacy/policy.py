@@ -18,6 +18,7 @@ from vergence.privacy.rule import Rule
 from vergence.privacy.terms import FEWEST
 from vergence.privacy.tree import squared
 from vergence.privacy.user_level import UserLevel
+from vergence.privacy.watching import Watching
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class Privacy:
         mask: hides a person in the choice of a mask.
         cut: what stands at the cut of split learning.
         output_range: in which the server of split learning expects smashed data.
+        split_guard: how its clients find out whether the server listens to labels.
     """
 
     robust: Rule | None = None
@@ -136,6 +138,7 @@ class Privacy:
     mask: MaskBudget | None = None
     cut: Defence | None = None
     output_range: Range | None = None
+    split_guard: Watching | None = None
 
     @property
     def spends(self) -> bool:
