@@ -12,6 +12,7 @@ from vergence.app import config
 from vergence.app.stamp import config_digest
 from vergence.privacy.cut import BottleneckCut, NoPeekCut, PixelCut
 from vergence.privacy.output_range import Range
+from vergence.privacy.watching import Watching
 
 EYES = """
 task       = { name = "gaze_angle" }
@@ -27,7 +28,8 @@ NARROW = 'privacy = { cut = { name = "bottleneck", epsilon = 8.0, FROZEN } }\n'
 @pytest.mark.parametrize(
     ("name", "record", "required"),
     [("bottleneck", BottleneckCut, []), ("nopeek", NoPeekCut, ["weight"]),
-     ("pixel_dp", PixelCut, ["level"]), ("output_range", Range, ["root"])],
+     ("pixel_dp", PixelCut, ["level"]), ("output_range", Range, ["root"]),
+     ("split_guard", Watching, [])],
 )  # fmt: skip
 def test_the_tables_of_keys_in_the_docs_are_true(name, record, required):
     assert written("cut.md", f"## {name}") == defaults(record, *required)

@@ -325,6 +325,24 @@ def test_how_often_a_picture_is_sent_in_a_round(local, samples, sent):
     assert sweeps(local, samples) == sent
 
 
+@pytest.mark.usefixtures("same_secret")
+@pytest.mark.parametrize(("where", "defence"), [("conv3", NARROW.cut), ("conv1", PixelCut(0.5))])
+def test_layers_that_never_learn_release_a_picture_once(where, defence, tmp_path):
+    """Two rounds of two passes: the same vectors with the same noise, whoever works."""
+    method = SmashedAverage(local=LOCAL, cut=where)
+    ways = {"one": {}, "two": {"workers": 2}, "bytes": {"engine": "bytes"}}
+    runs = [run(tmp_path / name, method, privacy=Privacy(cut=defence), **how)
+            for name, how in ways.items()]  # fmt: skip
+    assert len({r.fingerprint for r in runs}) == 1
+    assert runs[0].fingerprint != run(tmp_path / "bare", method).fingerprint
+    plan = Plan(rounds=2, privacy=Privacy(cut=defence))
+    assert outlook(plan, method, SMALL, PEOPLE).releases == 1
+    for client, book in books(tmp_path / "one", defence).items():
+        assert set(book.sent) == set(list(book.sent)[:1]), client  # one state of the layers
+        assert book.most == pytest.approx(defence.cost(outlook(plan, method, SMALL, PEOPLE)
+                                                       .veiling.multiple))  # fmt: skip
+
+
 def checked(method, plan):
     composition.check(plan, method)
     check_privacy(method, SMALL, PEOPLE, plan)
@@ -334,7 +352,7 @@ def checked(method, plan):
     ("method", "table", "said"),
     [
         (FedAvg(), {"cut": {"name": "nopeek", "weight": 1}}, "stands where a network is cut, and"),
-        (SmashedAverage(), {"cut": {"name": "bottleneck", "noise": 1}}, "gradient that comes back"),
+        (SmashedAverage(), {"cut": {"name": "nopeek", "weight": 1}}, "stay as they were drawn"),
         (LocalLossSplit(), {"cut": {"name": "bottleneck", "noise": 1}}, "gradient that comes back"),
         (SplitFed(cut="conv2"), {"cut": {"name": "pixel_dp", "level": 1}},
          "norm of one convolution, and here clients have conv1, conv2"),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.oracles.test_fedcpf import FIRST, SECOND, chosen
-from tests.scripts import Numbers, params, turn, values
+from tests.scripts import Numbers, params, site, turn, values
 from vergence.core.mask import Mask
 from vergence.methods.fedselect import FedSelect
 
@@ -23,10 +23,10 @@ def test_o3_code_rule_overshoots_the_limit():
 def test_paper_rule_is_exact():
     """The same vectors with p = 0.3 and limit 0.5 under the paper rule: {1,4,6}, then {0,3}."""
     method = FedSelect(rule="paper", rate=0.3, limit=0.5)
-    one = method.largest(FIRST, Mask.none(FIRST.layout))
-    two = one | method.largest(SECOND, one)
+    one = method.largest(FIRST, Mask.none(FIRST.layout), site(0))
+    two = one | method.largest(SECOND, one, site(0))
     assert (chosen(one), chosen(two)) == ({1, 4, 6}, {0, 1, 3, 4, 6})
-    assert not method.largest(SECOND, two).count
+    assert not method.largest(SECOND, two, site(0)).count
 
 
 def test_code_rule_steps_every_third_round_from_the_last_step():

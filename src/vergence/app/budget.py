@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from vergence.app import budget_cut
+from vergence.app import accusing, budget_cut, budget_mask
 from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.task import Task
@@ -71,7 +71,9 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
                 f"{whole.rate:.3g}, gradients cut to {solver.clip:g}, noise {noise:.4g}: epsilon "
                 f"{spent:.3g} at delta {solver.delta:g} for one sample, not for the person"
             )
+    told += budget_mask.foretold(plan, method, task, federation)
     told += budget_cut.foretold(plan, method, task, federation)
+    told += accusing.foretold(plan)
     return [*told, BESIDE] if told else []
 
 
@@ -113,16 +115,21 @@ def spent(plan: Plan, state: Path) -> dict[str, Any] | None:
             "allowed": solver.epsilon,
             **_said(list(ledgers.values()), solver.delta),
         }
-    found |= budget_cut.spent(plan, state)
+    found |= {**budget_mask.spent(plan, state), **budget_cut.spent(plan, state)}
+    if {"sample", "mask"} <= found.keys():  # a sample is part of a person's data: both add up
+        found["sample"]["with_masks"] = {
+            key: found["sample"][key] + found["mask"][key] for key in ("epsilon", "delta")
+        }
+    found |= accusing.found(plan, state)
     return {**found, "beside": BESIDE, "accountant": _accountant()} if found else None
 
 
 def lines(label: str, block: Mapping[str, Any]) -> list[str]:
     """Return what the screen says of a run's privacy."""
-    told = []
-    for unit in ("person", "sample", "picture", "pixel"):
-        if unit in block:
-            part = block[unit]
+    told = accusing.lines(label, block)
+    for kind in ("person", "sample", "mask", "picture", "pixel"):
+        if kind in block:
+            part, unit = block[kind], "person" if kind == "mask" else kind
             check = f", {part['check']:.3g} by PLD" if part["check"] is not None else ""
             told.append(
                 f"privacy of {label}: epsilon {part['epsilon']:.3g} at delta {part['delta']:g} per "

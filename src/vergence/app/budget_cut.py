@@ -42,7 +42,7 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
             "data is part of the clients' loss; this promises nothing: see `vergence audit`"
         ]
     often = f"a picture is sent {seen.releases} times, through other layers each time"
-    if defence.still:
+    if seen.still:
         often = "clients do not train their layers, so that a picture is released once"
     if isinstance(defence, PixelCut):
         height, width = samples.columns[IMAGE].shape[-2:]
@@ -59,13 +59,8 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
         f"noise of {seen.veiling.scale:.4g} on every feature, drawn once per picture and state of "
         f"the layers; {often}: epsilon {spent:.3g} at delta {defence.delta:g} per picture, seed "
         f"and method, against any other in its place, in smashed data alone, not in "
-        f"{uncovered(defence)}"
+        f"{SENT if seen.still else LEARNT + SENT}"
     ]
-
-
-def uncovered(defence: BottleneckCut) -> str:
-    """Return what else tells of a picture."""
-    return SENT if defence.still else LEARNT + SENT
 
 
 def spent(plan: Plan, state: Path) -> Mapping[str, Any]:
@@ -84,6 +79,6 @@ def spent(plan: Plan, state: Path) -> Mapping[str, Any]:
     told = {"neighbours": PICTURE, "clip": defence.clip, "delta": defence.delta}
     told |= {
         "allowed": defence.epsilon,
-        "only": f" in smashed data alone, not in {uncovered(defence)}",
+        "only": f" in smashed data alone, not in {SENT if defence.still else LEARNT + SENT}",
     }
     return {"picture": {**told, "against": AGAINST, "epsilon": found, "check": None}}

@@ -17,12 +17,13 @@ from vergence.app.deploy_keys import signer
 from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.stream import Stream
+from vergence.engines.choosing import chooser_for
 from vergence.engines.conduct import device_for
 from vergence.engines.cut import guard_for
 from vergence.engines.desk import Desk
 from vergence.engines.errand import unframed
 from vergence.engines.lobby import reply
-from vergence.engines.protection import private_solver
+from vergence.engines.protection import private_solver, watch_for
 from vergence.engines.shelf import Shelf
 from vergence.engines.sums import Sums
 from vergence.engines.turn import Worker
@@ -133,6 +134,8 @@ class End:
             wire=plan.wire, pruning=plan.pruning, privacy=plan.privacy,
             private=private_solver(method, task, federation, plan, state),
             guard=guard_for(plan, method, task, federation, state),
+            chooser=chooser_for(plan, method, task, federation, state),
+            watch=watch_for(plan, method, task, federation, state),
         )  # fmt: skip
         return Desk(worker, Shelf(state, seed, worker.records, lasting=True), self.sums(method))
 

@@ -84,7 +84,7 @@ def sources(source: Path) -> Iterator[Source]:
     """
     if source.is_file():
         experiment = load(source)
-        people = here(experiment, needed=experiment.plan.privacy.differential)
+        people = here(experiment, needed=experiment.plan.privacy.spends)
         for label in experiment.methods:
             yield Source(experiment, label, people, None)
         return

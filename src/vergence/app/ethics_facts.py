@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vergence.app import budget_cut
+from vergence.app import budget_cut, budget_mask
 from vergence.app import ethics_words as words
 from vergence.app.budget import BESIDE, FRAME, PERSON, against
 from vergence.app.carried import carried, totals
@@ -69,6 +69,7 @@ def facts(
         "sees": [list(row) for row in words.sees(means)],
         "assumed": words.assumed(means),
         "budget": spent,
+        "masks": [] if people is None else budget_mask.foretold(plan, method, task, people),
         "cut": [] if people is None else budget_cut.foretold(plan, method, task, people),
         "attacks": tried,
         "residual": words.residual(means, spent),

@@ -242,7 +242,13 @@ def _trusted(means: Means) -> list[str]:
     """Return what the server and the helpers are trusted with."""
     secrecy, user = means.plan.privacy.aggregation, means.plan.privacy.user
     if means.smashed:
-        return ["The server is trusted not to rebuild pictures. Nothing stops it from trying."]
+        told = ["The server is trusted not to rebuild pictures. Nothing stops it from trying."]
+        if means.plan.privacy.split_guard is not None:
+            told.append(
+                "Devices send false labels now and then, and notice a server that does "
+                "not learn from labels at all; one that pretends to goes unnoticed."
+            )
+        return told
     if not means.sends:
         return []
     if secrecy is None:

@@ -40,7 +40,7 @@ def explain(experiment: Experiment, console: Console) -> None:
     """Print, for every method of an experiment, the flow of data and who learns what."""
     task = experiment.task(experiment.plan.seeds[0])
     privacy = experiment.plan.privacy
-    people = experiment.federation() if privacy.differential or privacy.cut else None
+    people = experiment.federation() if _foretold(privacy) else None
     data = people or samples(experiment)
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")
@@ -73,6 +73,11 @@ def explain(experiment: Experiment, console: Console) -> None:
             console.print(text, highlight=False, markup=False)
         console.print(table)
         console.print(crossing(carried(experiment.plan, method, task, data)))
+
+
+def _foretold(privacy: Privacy) -> bool:
+    """Tell whether data say what a run does for privacy."""
+    return privacy.spends or privacy.cut is not None or privacy.split_guard is not None
 
 
 def samples(experiment: Experiment) -> Federation | None:

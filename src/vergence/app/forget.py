@@ -199,7 +199,7 @@ def without(case: Case, patch: int) -> Experiment:
     origin = Origin(told)
     if patch:
         for what, there in {"pruning": plan.pruning.amount,
-                            "privacy": plan.privacy.differential}.items():  # fmt: skip
+                            "privacy": plan.privacy.spends}.items():  # fmt: skip
             if there:
                 raise ConfigError(
                     f"{case.folder}: rounds after the end are not in the plan of {what}; retrain: "

@@ -16,7 +16,8 @@ from vergence.app.binding import names
 from vergence.app.blocks import Block
 from vergence.app.config import Experiment, check, merge
 from vergence.core.method import Method
-from vergence.engines.composition import AMONG_SETTINGS, WITH_METHODS, Clash, Unsound
+from vergence.engines.clashes import AMONG_SETTINGS, WITH_METHODS, Clash
+from vergence.engines.composition import Unsound
 from vergence.errors import ConfigError
 
 Table = dict[str, Any]
@@ -26,10 +27,12 @@ SETTINGS: Mapping[str, Table] = {
     "DP people": {"privacy": {"user": {"noise": 1.0}}},
     "tree": {"privacy": {"user": {"noise": 1.0, "turns": 2}}},
     "DP-SGD": {"privacy": {"solver": {"noise": 1.0}}},
+    "mask": {"privacy": {"mask": {"epsilon": 8.0, "of": "entry"}}},
     "median": {"privacy": {"robust": "median"}},
     "Krum": {"privacy": {"robust": {"name": "krum", "attackers": 0.1}}},
     "groups": {"privacy": {"robust": "median", "aggregation": {"groups": 4}}},
     "cut": {"privacy": {"cut": {"name": "bottleneck", "noise": 1.0}}},
+    "guard": {"privacy": {"split_guard": {"every": 3}}},
     "poison": {"poison": {"attack": "sign_flip", "share": 0.2}},
     "quorum": {"delivery": {"name": "quorum", "replies": 5}},
     "deadline": {"delivery": {"name": "deadline"}},

@@ -10,16 +10,21 @@ from vergence.core.site import Federation
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError, nearest
 from vergence.privacy.cut import BottleneckCut, Defence, NoPeekCut, PixelCut
+from vergence.privacy.mask_budget import MaskBudget
 from vergence.privacy.output_range import Range
 from vergence.privacy.poison import Poison
 from vergence.privacy.poison_data import DataPoison, GazeOffset
 from vergence.privacy.policy import DpSgd, Privacy, Secrecy, User
 from vergence.privacy.rule import Rule
+from vergence.privacy.watching import Watching
 
 POISONED = "POISONED"
 """Under this, data and provenance say who lied in a run on purpose."""
 ON_DATA = {"gaze_offset": GazeOffset, "noisy_data": Noise}
-RECORDS: dict[str, type] = {"user": User, "solver": DpSgd, "output_range": Range}
+RECORDS: dict[str, type] = {
+    "user": User, "solver": DpSgd, "mask": MaskBudget, "output_range": Range,
+    "split_guard": Watching,
+}  # fmt: skip
 CUTS: dict[str, type[Defence]] = {
     "bottleneck": BottleneckCut, "nopeek": NoPeekCut, "pixel_dp": PixelCut,
 }  # fmt: skip

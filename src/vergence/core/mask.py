@@ -91,6 +91,13 @@ class Mask:
                 chosen[part] = highest(values[part], most, inside[part])
         return cls(torch.from_numpy(chosen), score.layout)
 
+    @classmethod
+    def best(cls, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
+        """The k highest scores of all, or the `k[name]` of each named tensor."""
+        if isinstance(k, int):
+            return cls.top(score, k, among)
+        return cls.top_each(score, k, among)
+
     def __invert__(self) -> Mask:
         flipped = Mask(~self.bits, self.layout)
         flipped._count = None if self._count is None else self.layout.n - self._count

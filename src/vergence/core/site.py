@@ -5,14 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Protocol, overload
 
 import torch
 from torch import Tensor
 
+from vergence.core.mask import Mask
 from vergence.errors import ConfigError
 
 if TYPE_CHECKING:
+    from vergence.core.params import Params
     from vergence.core.stream import Stream
     from vergence.core.task import Task
 
@@ -292,6 +294,17 @@ class Dataset(ABC):
         """
 
 
+class Choose(Protocol):
+    """Chooses which entries become personal."""
+
+    def __call__(self, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
+        """Return at most k entries, or `k[name]` of each tensor, where `among` is true.
+
+        Those whose score is highest, or likelier those: a score is made from a person's data.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Site:
     """A client's place during one turn: its training and validation data, task and randomness."""
@@ -304,3 +317,5 @@ class Site:
     rng: Stream
     progress: float = 0.0
     """Share of the rounds done, which schedules follow."""
+    choose: Choose = Mask.best
+    """How entries are chosen by what data say: by a run's privacy, not by chance of its seed."""

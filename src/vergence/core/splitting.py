@@ -96,6 +96,8 @@ class Cutting(Method[P, H]):
     cut: str = ""
 
     served: ClassVar[bool] = True
+    fixed: ClassVar[bool] = False
+    """Whether the clients' layers stay as they were drawn."""
 
     def check(self, task: Task) -> None:
         """Refuse tasks without stages, and to send a server what must stay with its owner."""

@@ -21,13 +21,14 @@ from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message
 from vergence.engines import composition, jury
+from vergence.engines.choosing import chooser_for
 from vergence.engines.courier import Agenda, Courier, read_log
 from vergence.engines.cut import guard_for
 from vergence.engines.desk import Desk
 from vergence.engines.device import resident
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
-from vergence.engines.protection import private_solver, veil_for
+from vergence.engines.protection import private_solver, veil_for, watch_for
 from vergence.engines.shelf import Registry, Shelf
 from vergence.engines.simulator import Simulator, Tally
 from vergence.engines.store import Folder, Progress, Solving
@@ -93,8 +94,10 @@ def conduct(
     wire = Compression() if method.pooled else plan.wire  # nothing travels in a data centre
     private = None if hire else private_solver(method, task, trained_on, plan, folder.state)
     guard = None if hire else guard_for(plan, method, task, trained_on, folder.state)
+    chooser = None if hire else chooser_for(plan, method, task, trained_on, folder.state)
+    watch = None if hire else watch_for(plan, method, task, trained_on, folder.state)
     worker = Worker(method, task, trained_on, federation, stream, plan.precision, stacks, device,
-                    wire, plan.pruning, plan.privacy, private, guard)  # fmt: skip
+                    wire, plan.pruning, plan.privacy, private, guard, chooser, watch)  # fmt: skip
     shelf = Shelf(folder.state, task.seed, worker.records)
     desk, most = Desk(worker, shelf, sums), 1 if on_gpu else len(federation.clients)
     if hire is None:

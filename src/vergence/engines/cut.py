@@ -37,6 +37,8 @@ class Outlook:
 
     releases: int
     veiling: Veiling | None
+    still: bool = False
+    """Whether the clients' layers are never trained: the same picture is the same release."""
 
 
 def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> Outlook:
@@ -50,12 +52,13 @@ def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> O
     assert isinstance(method, Cutting)
     defence.check(method.front(task))
     few, local = federation.clients[:1], method.local
-    if local.steps is not None and not defence.still:
+    still = defence.still or method.fixed
+    if local.steps is not None and not still:
         federation.refuse_many("counting how often a picture is sent")
         few = federation.clients
     trained = [federation.people[client].train for client in few]
     passes = max(sweeps(local, len(samples)) for samples in trained)
-    releases = 1 if defence.still else plan.rounds * passes
+    releases = 1 if still else plan.rounds * passes
     moves = gain(task, trained[0]) if isinstance(defence, PixelCut) else 1.0
     veiling = defence.veiling(releases, moves)
     if veiling is not None:
@@ -66,7 +69,7 @@ def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> O
                 f"epsilon {spent:.3g}, and {defence.allowed:g} is allowed; take fewer rounds or "
                 "epochs, or leave out noise"
             )
-    return Outlook(releases, veiling)
+    return Outlook(releases, veiling, still)
 
 
 def sweeps(local: Local, samples: int) -> int:

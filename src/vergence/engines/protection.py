@@ -8,13 +8,16 @@ from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.task import Task
 from vergence.engines import cut
+from vergence.engines.choosing import foreseen
 from vergence.engines.plan import Plan
 from vergence.engines.presence import suggest
 from vergence.engines.rehearsal import rehearsed
 from vergence.engines.sums import sums_for
 from vergence.engines.veil import Veil, forecast
 from vergence.errors import ConfigError
-from vergence.privacy.dp_solver import DpSolver
+from vergence.privacy.dp_solver import DpSolver, taken
+from vergence.privacy.watch import Watch
+from vergence.privacy.watching import Watching
 
 ONE_BY_ONE = "DP-SGD clips the gradient of every sample, which neither stacks nor graphs do"
 """Why clients with private solvers are trained one after the other."""
@@ -44,6 +47,38 @@ def private_solver(
     return solver
 
 
+def watch_for(
+    plan: Plan, method: Method, task: Task, federation: Federation, state: Path
+) -> Watch | None:
+    """Return what clients make of their server, None where they trust it or nobody is here."""
+    policy = plan.privacy.split_guard
+    if policy is None or not federation.clients:
+        return None
+    _check_watch(policy, method, task, federation)
+    return Watch(policy, task.labels, state, task.seed)
+
+
+def _check_watch(policy: Watching, method: Method, task: Task, federation: Federation) -> None:
+    """Refuse labels that cannot be moved, and rounds without a whole block.
+
+    Raises:
+        ConfigError: says which.
+    """
+    federation.refuse_many("counting batches")
+    shortest = min((s.train for s in federation.people.values()), key=len)
+    if not all(shortest.columns[name].is_floating_point() for name in task.labels):
+        raise ConfigError(
+            "privacy.split_guard moves labels that are numbers, and here they are classes; leave "
+            "it out"
+        )
+    batches = taken(method.local, len(shortest))
+    if batches < policy.every:
+        raise ConfigError(
+            f"privacy.split_guard: a block is of {policy.every} batches of one round, and somebody "
+            f"has {batches}; take smaller batches, more local epochs, or a smaller every"
+        )
+
+
 def check_privacy(method: Method, task: Task, federation: Federation, plan: Plan) -> None:
     """Refuse what these people's data or their number does not allow, before anything is trained.
 
@@ -55,6 +90,10 @@ def check_privacy(method: Method, task: Task, federation: Federation, plan: Plan
         forecast(plan.privacy.user, plan, method, len(federation.clients))
     if plan.privacy.cut is not None:
         cut.outlook(plan, method, task, federation)
+    if plan.privacy.mask is not None:
+        foreseen(plan, method, task, federation)
+    if plan.privacy.split_guard is not None:
+        _check_watch(plan.privacy.split_guard, method, task, federation)
     policy = plan.privacy.output_range
     if policy is not None and policy.root not in federation.people:
         raise ConfigError(

@@ -17,6 +17,8 @@ from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.pruning import Gradual, within
 from vergence.core.site import Federation, Site
+from vergence.core.splitting import Half
+from vergence.core.stages import PULL
 from vergence.core.stepping import Forward, Step, Stepped, Trainers
 from vergence.core.stream import Stream
 from vergence.core.task import Task
@@ -27,8 +29,10 @@ from vergence.engines.graphed import Graphed
 from vergence.engines.ranges import Ranges
 from vergence.engines.stacked import Stacked, groups_of
 from vergence.errors import ConfigError
+from vergence.privacy.chooser import Chooser
 from vergence.privacy.dp_solver import DpSolver, Spent, uncovered
 from vergence.privacy.policy import Privacy
+from vergence.privacy.watch import Watch
 
 Ask = Fit | Compute | Step | Forward
 CPU = torch.device("cpu")
@@ -83,7 +87,8 @@ class Worker:
     sees. With `stacks`, turns taken together are trained as one; on a GPU they are in any case
     taken together, side by side in `STREAMS` streams where they do not stack. `pruning` keeps what
     is trained, and what is predicted with, pruned. `privacy` says what may leave a client; a
-    `private` solver trains in place of all others. A `guard` stands at the cut of a network.
+    `private` solver trains in place of all others. A `guard` stands at the cut of a network. A
+    `chooser` chooses masks. A `watch` lets clients of split learning lie to their server.
     """
 
     def __init__(
@@ -101,9 +106,12 @@ class Worker:
         privacy: Privacy = Privacy(),  # noqa: B008
         private: DpSolver | None = None,
         guard: Guard | None = None,
+        chooser: Chooser | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.method, self.task, self.pruning = method, task, pruning
-        self.privacy, self.private, self.guard = privacy, private, guard
+        self.privacy, self.private = privacy, private
+        self.guard, self.chooser, self.watch = guard, chooser, watch
         self.trained_on, self.people, self.stream = trained_on, people, stream
         self.solver = private or Solver(task, precision)
         self.wire = wire
@@ -159,7 +167,8 @@ class Worker:
         """Return a client's place, with the part of the data that a turn may see."""
         data, at = federation.people[order.client], order.message.round
         rng = self.stream.child(order.client, at, order.message.verb)
-        return Site(order.client, data.train, data.val, self.task, at, rng, order.progress)
+        place = Site(order.client, data.train, data.val, self.task, at, rng, order.progress)
+        return place if self.chooser is None else self.chooser.at(place)
 
     def state(self, order: Order) -> Any:
         """Return the state a client goes on from."""
@@ -205,6 +214,9 @@ class Worker:
 
     def _done(self, turn: Turn) -> Done:
         order, (state, reply) = turn.order, turn.end
+        if self.watch is not None and isinstance(state, Half):
+            at = order.client, order.message.round, state.drawn - 1
+            reply = self.watch.leaving(*at, reply)
         leaving = self.privacy.leaving(reply)
         sealed, owed = seal_coded(leaving, order.message.round, self.wire, order.owed)
         metrics = {}
@@ -220,6 +232,19 @@ class Worker:
             metrics=metrics,
         )
 
+    def _lied(self, pull: Tensor, turn: Turn) -> bool:
+        """Let a client hear the answer to the batch that waited longest; tell whether it lied.
+
+        Raises:
+            Spent: it accuses its server, and stops.
+        """
+        state = turn.order.state
+        if self.watch is None or not isinstance(state, Half):
+            return False
+        at = turn.order.client, turn.order.message.round, state.drawn - len(state.waiting)
+        self.watch.hear(*at, pull)
+        return self.watch.lies(*at)
+
     def answer(self, ask: Any, progress: float) -> Any:
         """Answer what a server's own half asks for."""
         if isinstance(ask, Step | Forward):
@@ -233,6 +258,8 @@ class Worker:
 
     def _answer(self, ask: Ask | None, turn: Turn) -> Any:
         if isinstance(ask, Step | Forward):
+            if isinstance(ask, Step) and PULL in ask.batch and self._lied(ask.batch[PULL], turn):
+                return Stepped(ask.params, ask.optimiser, 0.0)
             if self.guard is not None:
                 return self.guard.answer(ask, turn.site)
             return self.trainers.answer(ask, turn.order.progress)

@@ -181,17 +181,17 @@ class FedCPF(Method[Global, Personal]):
 
     def chosen(self, mean: Params, mask: Mask, site: Site) -> Mask:
         """Return the entries that become personal (Alg. 2 line 14)."""
+        rooms = self.room(mask) if self.scope == "global" else self.rooms(mask)
         if self.select == "random":
-            score = mean.like(
-                torch.rand(len(mean.flat), generator=site.rng.child("select").torch())
-            )
-        else:
-            score = -mean if self.select == "inverted" else mean
-        if self.scope == "global":
-            return Mask.top(score, self.room(mask), among=~mask)
+            chance = torch.rand(len(mean.flat), generator=site.rng.child("select").torch())
+            return Mask.best(mean.like(chance), rooms, among=~mask)
+        score = -mean if self.select == "inverted" else mean
+        return site.choose(score, rooms, among=~mask)
+
+    def rooms(self, mask: Mask) -> dict[str, int]:
+        """Return how many entries of each tensor may become personal now."""
         parts, taken = mask.layout.slices, mask.counts()
-        rooms = {n: self.room(mask, p.stop - p.start, taken[n]) for n, p in parts.items()}
-        return Mask.top_each(score, rooms, among=~mask)
+        return {n: self.room(mask, p.stop - p.start, taken[n]) for n, p in parts.items()}
 
     def model_on(self, c: Personal, msg: Message, site: Site) -> Params:
         """Predict with one's own entries where they stayed home, the server's elsewhere."""

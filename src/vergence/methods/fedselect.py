@@ -98,7 +98,7 @@ class FedSelect(Method[Global, Selected]):
         if self.rule == "paper":
             fitted = yield from fit(start, site.train, self.local)
             end, metrics = fitted.params, fitted.metrics
-            mask, reference = c.mask | self.largest(abs(end - start), c.mask), None
+            mask, reference = c.mask | self.largest(abs(end - start), c.mask, site), None
         else:
             end, metrics = yield from self.alternate(start, c.mask, site)
             mask, reference = c.mask, c.reference
@@ -120,11 +120,11 @@ class FedSelect(Method[Global, Selected]):
                     params, metrics = fitted.params, fitted.metrics
         return params, metrics
 
-    def largest(self, change: Params, mask: Mask) -> Mask:
+    def largest(self, change: Params, mask: Mask, site: Site) -> Mask:
         """Rule `paper`: the largest changes among shared entries, never above the limit."""
         n = mask.layout.n
         room = math.floor(self.cap * n + 1e-9) - mask.count
-        return Mask.top(change, min(math.floor(self.share * n + 1e-9), room), among=~mask)
+        return site.choose(change, min(math.floor(self.share * n + 1e-9), room), among=~mask)
 
     def above(self, change: Params, mask: Mask) -> Mask:
         """Rule `code`: per weight tensor, every entry at or above the quantile of the shared."""

@@ -39,7 +39,7 @@ class SmashedAverage(Cutting[Blended, Half]):
     The first layers are random, the same for everybody, and stay so. For every batch number q the
     aggregator returns (1/K) sum_k front(x_kq) and (1/K) sum_k y_kq, and the server steps on them.
     A pass is as long as the shortest client's, in full batches. Predictions use smashed data as
-    they are.
+    they are, less what stands at the cut.
 
     Args:
         cut: the stage after which the network is cut; default: the network's own choice.
@@ -51,6 +51,7 @@ class SmashedAverage(Cutting[Blended, Half]):
 
     alike: bool = False
 
+    fixed: ClassVar[bool] = True
     exposure: ClassVar[Mapping[str, Exposed]] = {
         "count": Exposed("each", trees=("count",), metrics=(), raw=True, down=()),
         "smash": Exposed(
@@ -110,8 +111,9 @@ class SmashedAverage(Cutting[Blended, Half]):
                 f"smashed_average needs full batches, and {site.id} has {len(site.train)} training "
                 f"samples; set local.batch to at most that, got {self.local.batch}"
             )
-        front, batch = self.front(site.task), site.train.take(torch.arange(self.local.batch))
-        smashed = yield from forward(front.init(), batch, self.front)
+        front, rows = self.front(site.task), torch.arange(self.local.batch)
+        batch = site.train.take(rows)
+        smashed = yield from forward(front.init(), batch, self.front, rows)
         sent = {SMASHED: smashed, **labels(batch, self.back(site.task))}
         shapes = {name: torch.tensor(value.shape).float() for name, value in sent.items()}
         return c, reply(count=Params.named(**{BATCHES: torch.tensor([float(full)])}, **shapes))
@@ -120,8 +122,8 @@ class SmashedAverage(Cutting[Blended, Half]):
         """Send what the frozen layers make of a batch, for the average."""
         turn, q, full = (int(msg.facts[name] or 0) for name in ("pass", "batch", "of"))
         rows = self.rows(site, turn, q, full)
-        batch = site.train.take(rows)
-        smashed = yield from forward(msg["front"], batch, self.front)
+        front, batch = msg["front"].copy(), site.train.take(rows)  # a defence may keep it in shape
+        smashed = yield from forward(front, batch, self.front, rows)
         told = labels(batch, self.back(site.task))
         if not told.flat.is_floating_point():
             raise ConfigError("smashed_average averages labels, and classes have no average")

@@ -12,11 +12,13 @@ from vergence.core.wire import Reply, Sealed
 from vergence.errors import ConfigError
 from vergence.privacy.budget import Budget
 from vergence.privacy.cut import Defence
+from vergence.privacy.mask_budget import MaskBudget
 from vergence.privacy.output_range import Range
 from vergence.privacy.rule import Rule
 from vergence.privacy.terms import FEWEST
 from vergence.privacy.tree import squared
 from vergence.privacy.user_level import UserLevel
+from vergence.privacy.watching import Watching
 
 
 @dataclass(frozen=True)
@@ -123,20 +125,29 @@ class Privacy:
         aggregation: how replies are added up; None: whoever runs the server sees each of them.
         user: hides people in sums.
         solver: hides samples in a client's training.
+        mask: hides a person in the choice of a mask.
         cut: what stands at the cut of split learning.
         output_range: in which the server of split learning expects smashed data.
+        split_guard: how its clients find out whether the server listens to labels.
     """
 
     robust: Rule | None = None
     aggregation: Secrecy | None = None
     user: User | None = None
     solver: DpSgd | None = None
+    mask: MaskBudget | None = None
     cut: Defence | None = None
     output_range: Range | None = None
+    split_guard: Watching | None = None
+
+    @property
+    def spends(self) -> bool:
+        """Whether a budget is spread over a run's rounds."""
+        return self.differential or self.mask is not None
 
     @property
     def differential(self) -> bool:
-        """Whether anything is promised in epsilons."""
+        """Whether what is sent is promised in epsilons, so that metrics stay at home."""
         return self.user is not None or self.solver is not None
 
     def leaving(self, answer: Reply) -> Reply:

@@ -120,7 +120,8 @@ class PaperTable:
         unit: the task whose scores may stand beside the printed ones.
         parts: the experiments behind it.
         claims: what the paper says about it.
-        figure: the picture to draw: `strip`, `matrix`, `convergence`, `noise`, `bars`, `epochs`.
+        figure: the picture to draw: `strip`, `matrix`, `convergence`, `noise`, `bars`, `epochs`,
+            `rates`.
         rows: row label -> printed name, where a label alone says too little.
         note: what a reader must know about the comparison.
         apart: fields of `vergence.app.agreement` in which its parts differ by design.

@@ -17,7 +17,7 @@ from vergence.metrics.intervals import interval
 def draw(outcome: Outcome) -> Figure | None:
     """Return the figure of a table; None where the paper has none or the runs lack its data."""
     kinds = {"strip": strip, "matrix": matrix, "convergence": convergence, "noise": noise,
-             "bars": bars, "epochs": epochs}  # fmt: skip
+             "bars": bars, "epochs": epochs, "rates": rates}  # fmt: skip
     return kinds[outcome.table.figure](outcome) if outcome.table.figure else None
 
 
@@ -104,6 +104,23 @@ def bars(outcome: Outcome) -> Figure:
     column_names(axes, people)
     axes.set_xlabel("person left out; lines: mean over people")
     axes.set_ylabel(metric_name(metric))
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+@styled
+def rates(outcome: Outcome) -> Figure:
+    """Draw the training loss over rounds, a line per row (SplitFed Fig. 4.4)."""
+    figure = canvas(6.4, 3.4)
+    axes = figure.add_subplot()
+    runs = {label: result.study.runs[0] for (_, result), label in
+            zip(outcome.results.items(), outcome.table.rows, strict=True)}  # fmt: skip
+    for (label, run), colour in zip(runs.items(), SPARE, strict=False):
+        rounds, values = run.curve("loss", "train")
+        axes.plot(rounds, np.mean(values, axis=0), "o-", color=colour, label=outcome.name(label))
+    axes.set_yscale("log")
+    axes.set_xlabel("round")
+    axes.set_ylabel("training loss")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 

@@ -18,7 +18,6 @@ from vergence.app.papers.splitfed import (
     EPOCHS,
     FL_2,
     MEAN,
-    NO_POSE,
     PRUNED,
     RANDOM,
     RIVALS,
@@ -26,7 +25,6 @@ from vergence.app.papers.splitfed import (
     SFL_2,
     SFL_3,
     SHOTS,
-    SMASHED,
     SUPERVISED,
     TEST_ROWS,
     TRAIN_ROWS,
@@ -65,8 +63,6 @@ NO_EXTREME = (
     "a range is that of single people: there is no interval over people; the person-by-person bars "
     "are drawn"
 )
-NOISE = "noise on smashed data is compared with the head pose alone (Figure 4.5)"
-NO_NOISE = "averages of smashed data have no noise here: `privacy.cut` needs layers that learn"
 EVERYBODY = (
     "everybody trains in every round; SplitFed counts people equally; individual learning is the "
     "next person's own model, tested on a person; L1 loss and Adam's rate, 1e-3, are ours, as the "
@@ -142,18 +138,6 @@ FIGURES = (
         apart=("split", "model", "local"),
     ),
     PaperTable(
-        "splitfed/fig4.6", "Model 2 with and without the head pose", ("main", "best", "worst"), {},
-        "gaze_angle", (SFL_2, NO_POSE),
-        (
-            alike("without the head pose errors are as with it (within 0.1 degrees)", "4.6.1",
-                  WITHIN, f"splitfed{NO_POSE.suffix}", row("splitfed", "2")),
-            Claim("so they are with noise on smashed data", "4.6.1", untestable=NOISE),
-        ),
-        figure="bars",
-        rows=_own("2") | {f"splitfed{NO_POSE.suffix}": "SplitFed, Model 2 without head pose"},
-        note=EVERYBODY + ".", apart=("model",),
-    ),
-    PaperTable(
         "splitfed/fig4.7", "training and test error by local epochs, Model 2", ("main",), {},
         "gaze_angle", (*TRAINED, *map(known, TRAINED)),
         (
@@ -200,24 +184,6 @@ ABLATION = (
         ),
         rows={row("splitfed", "2"): "SFL (SplitFed)", row("fedavg", "2"): "FL (FedAvg)"},
         note=EVERYBODY + ".",
-    ),
-    PaperTable(
-        "splitfed/table4.8", "averaging smashed data, Model 2", ("main", "best", "worst"),
-        {FIVE: {row("splitfed", "2"): (TABLE48_SFL, NAN, NAN),
-                row("smashed_average", "2"): (TABLE48[0.0], NAN, NAN)}},
-        "gaze_angle", (SFL_2, SMASHED),
-        (
-            better("averaging smashed data gives larger errors than SplitFed", "4.6.4",
-                   row("splitfed", "2"), row("smashed_average", "2")),
-            better("sorting by label before averaging lowers them (suggested)", "4.6.4",
-                   row("smashed_alike", "2"), row("smashed_average", "2")),
-            *(Claim(f"noise l = {level:g} raises the error further (to {TABLE48[level]} degrees)",
-                    "Table 4.8", untestable=NO_NOISE) for level in (0.2, 0.5)),
-        ),
-        rows={row("splitfed", "2"): "SplitFed", row("smashed_average", "2"): "averaged",
-              row("smashed_alike", "2"): "averaged, sorted by label"},
-        note=f"{EVERYBODY}; the first layers stay as they were drawn, predictions use smashed data "
-        "as they are.",
     ),
 )  # fmt: skip
 

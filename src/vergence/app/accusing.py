@@ -1,0 +1,56 @@
+"""What clients found out about the server of split learning: told before a run and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vergence.engines.plan import Plan
+from vergence.privacy.book import FOLDER, Book
+
+KEY = "split_guard"
+"""The table of `privacy`, and the block of results.json."""
+
+
+def foretold(plan: Plan) -> list[str]:
+    """Say in words what clients do; see `explain`."""
+    policy = plan.privacy.split_guard
+    if policy is None:
+        return []
+    then = {"stop": "takes no further turn", "report": "goes on, and results.json says so"}
+    return [
+        f"labels: one batch in {policy.every} of every client has false ones, at a secret place, "
+        "and no step is taken with the answer; who finds that answers do not depend on labels "
+        f"{then[policy.act]}; a server that learns is accused with chance {policy.accused:g} at "
+        "most"
+    ]
+
+
+def found(plan: Plan, state: Path) -> Mapping[str, Any]:
+    """Return what the books of a run say of its server, for the block `privacy`."""
+    policy = plan.privacy.split_guard
+    paths = sorted((state / FOLDER).glob("seed*.guard.*.csv"))
+    if policy is None or not paths:  # they lie with the clients of a deployment
+        return {}
+    told: dict[str, Any] = {"accused": {}, "trusted": 0, "open": 0, "act": policy.act}
+    for path in paths:
+        verdict, blocks, _ = policy.read(entry.steps for entry in Book(path).entries)
+        if verdict == "accused":
+            seed, _, client = path.name.removesuffix(".csv").split(".", 2)
+            told["accused"][f"{client}, {seed}"] = blocks * policy.every
+        else:
+            told[verdict] += 1
+    return {KEY: told}
+
+
+def lines(label: str, block: Mapping[str, Any]) -> list[str]:
+    """Return what the screen says of a run's server."""
+    if KEY not in block:
+        return []
+    told = block[KEY]
+    who = ", ".join(f"{name} (after {n} batches)" for name, n in told["accused"].items())
+    return [
+        f"server of {label}: accused by {who or 'nobody'}; trusted by {told['trusted']}; "
+        f"{told['open']} cannot tell yet"
+    ]

@@ -1,0 +1,162 @@
+"""Clients that lie about labels now and then, in a run: whom they accuse, what they leave out."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.engines.test_split import PEOPLE, SMALL, run
+from tests.engines.toys import table
+from vergence.app.accusing import found, lines
+from vergence.app.privacy_tables import build_privacy
+from vergence.attacks.tap import watched
+from vergence.core.fitting import Local
+from vergence.core.params import Params
+from vergence.core.stepping import Step
+from vergence.core.wire import reply
+from vergence.engines import composition
+from vergence.engines.plan import Plan
+from vergence.engines.protection import check_privacy
+from vergence.engines.session import Session
+from vergence.errors import ConfigError
+from vergence.methods.local_loss_split import LocalLossSplit
+from vergence.methods.split import Split
+from vergence.methods.splitfed import SplitFed
+from vergence.methods.splitfed_u import SplitFedU
+from vergence.methods.splitfed_v2 import SplitFedV2
+from vergence.privacy.book import FOLDER, Book
+from vergence.privacy.policy import Privacy
+from vergence.privacy.split_guard import Guard
+from vergence.privacy.watch import Watch
+from vergence.privacy.watching import Watching
+
+QUICK = Watching(every=3, expected=0.9, missed=0.2, accused=0.2, act="stop")
+"""Accuses or trusts after two blocks or so, of three batches each."""
+LOCAL = Local(epochs=2, batch=4, optimiser="adamw", lr=1e-3, clip=0.0)
+
+
+@pytest.fixture
+def same_secret(monkeypatch):
+    """Secrets from the system would make two runs differ, as they should."""
+    monkeypatch.setattr("vergence.privacy.book.new_seed", lambda: bytes(range(32)))
+
+
+def deaf(*_):
+    """A server whose gradients have nothing to do with labels."""
+    rng = torch.Generator().manual_seed(0)
+
+    def change(asked, answer):
+        if not isinstance(asked, Step) or answer.gradient is None:
+            return answer
+        return replace(answer, gradient=torch.randn(answer.gradient.shape, generator=rng))
+
+    return change
+
+
+def verdicts(path, plan=QUICK):
+    return found(Plan(privacy=Privacy(split_guard=plan)), path / "state")["split_guard"]
+
+
+def test_a_server_that_ignores_labels_loses_its_clients(tmp_path):
+    method = watched(SplitFed(local=LOCAL), deaf)
+    run(tmp_path / "stop", method, privacy=Privacy(split_guard=QUICK), rounds=4)
+    told = verdicts(tmp_path / "stop")
+    assert len(told["accused"]) >= 2
+    assert not told["trusted"]
+    said = [row["status"] for row in table(tmp_path / "stop", "turns.csv")]
+    assert any(line.startswith("quarantined: accused: after") for line in said)
+    assert "likelihood ratio" in " ".join(said)
+    (line,) = lines("splitfed", {"split_guard": told})
+    assert line.startswith("server of splitfed: accused by p0")
+    going = Privacy(split_guard=replace(QUICK, act="report"))
+    run(tmp_path / "report", method, privacy=going, rounds=3)
+    assert {row["status"] for row in table(tmp_path / "report", "turns.csv")} == {"ok"}
+    assert len(verdicts(tmp_path / "report")["accused"]) >= 2
+
+
+@pytest.mark.parametrize("method", [SplitFed, SplitFedV2, Split])
+def test_one_batch_of_a_block_has_moved_labels(method, tmp_path, monkeypatch):
+    """What the server is told of a client in a round, against its pictures' own labels."""
+    plain, heard = Session._heard, []
+
+    def hears(self, seat, message, done, like):
+        sealed = plain(self, seat, message, done, like)
+        if "labels" in sealed.trees and "gaze" in sealed.trees["labels"].total:
+            heard.append((seat.call.client, sealed.trees["labels"].total["gaze"]))
+        return sealed
+
+    monkeypatch.setattr(Session, "_heard", hears)
+    run(tmp_path, method(local=LOCAL, ahead=1), privacy=Privacy(split_guard=QUICK), rounds=1)
+    for client in PEOPLE.clients:
+        own = PEOPLE.people[client].train.columns["gaze"]
+        told = [gaze for who, gaze in heard if who == client]
+        false = [not (gaze[:, None] == own).all(2).any(1).all() for gaze in told]
+        whole = len(false) // 3 * 3
+        assert [sum(false[at : at + 3]) for at in range(0, whole, 3)] == [1] * (whole // 3)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("same_secret")
+def test_workers_and_bytes_give_the_same_bits(tmp_path):
+    ways = {"one": {}, "two": {"workers": 2}, "bytes": {"engine": "bytes"}}
+    privacy = Privacy(split_guard=replace(QUICK, act="report"))
+    runs = [run(tmp_path / name, SplitFed(local=LOCAL), privacy=privacy, **how)
+            for name, how in ways.items()]  # fmt: skip
+    assert len({r.fingerprint for r in runs}) == 1
+    books = [Book(tmp_path / name / "state" / FOLDER / "seed0.guard.p00.csv").entries
+             for name in ways]  # fmt: skip
+    assert books[0] == books[1] == books[2]
+    assert runs[0].fingerprint != run(tmp_path / "bare", SplitFed(local=LOCAL)).fingerprint
+
+
+def test_verdicts_are_those_of_the_guard_in_memory(tmp_path):
+    """The same answers, by the same places, to the class that the benchmark has."""
+    plan = Watching(every=4, expected=0.7)
+    watch = Watch(plan, ("gaze",), tmp_path, 0)
+    guard = Guard(plan, watch.secret.draws())
+    rng = torch.Generator().manual_seed(1)
+    for number in range(80):
+        if number % 4 == 0:
+            guard.place = next(n for n in range(4) if watch.lies("p00", 0, number + n))
+        answer = torch.randn(2, 3, generator=rng).float()
+        watch.hear("p00", 0, number, answer)
+        guard.heard(answer)
+    book = Book(tmp_path / FOLDER / "seed0.guard.p00.csv")
+    verdict, blocks, _ = plan.read(entry.steps for entry in book.entries)
+    assert verdict == guard.verdict == "accused"
+    assert blocks <= 20
+    again = Watch(plan, ("gaze",), tmp_path, 0)
+    again.hear("p00", 0, 79, answer)  # a turn taken again adds nothing
+    assert Book(book.path).entries == book.entries
+
+
+def test_a_lie_moves_labels_alone(tmp_path):
+    watch = Watch(QUICK, ("gaze",), tmp_path, 0)
+    lie = next(n for n in range(3) if watch.lies("p00", 0, n))
+    columns = {"gaze": torch.rand(5, 2), "pose": torch.rand(5, 2)}
+    told = reply(labels=Params.named(**columns))
+    sent = watch.leaving("p00", 0, lie, told).trees["labels"]
+    assert torch.equal(sent["pose"], columns["pose"])
+    moved = sent["gaze"] - columns["gaze"]
+    torch.testing.assert_close(moved.abs(), columns["gaze"].std(0).expand(5, 2))
+    assert watch.leaving("p00", 0, (lie + 1) % 3, told) is told
+
+
+@pytest.mark.parametrize(
+    ("method", "table", "said"),
+    [
+        (SplitFedU(), {}, "'splitfed_u' is sent no labels, or answers none"),
+        (LocalLossSplit(), {}, "'local_loss_split' is sent no labels, or answers none"),
+        (SplitFed(local=replace(LOCAL, batch=64)), {}, "a block is of 10 batches of one round"),
+        (SplitFed(), {"act": "shout"}, "act"),
+        (SplitFed(), {"every": 2}, "every"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(method, table, said):
+    def checked():
+        plan = Plan(privacy=build_privacy({"split_guard": table}))
+        composition.check(plan, method)
+        check_privacy(method, SMALL, PEOPLE, plan)
+
+    with pytest.raises(ConfigError, match=said):
+        checked()
