@@ -85,8 +85,8 @@ def members(saved: Saved, data: Federation, quick: bool, tick: Tick) -> Lines:
     # Sums that are secure give the same model, and half of the people may be too few for them.
     opened = replace(plan.privacy, aggregation=None)
     plans = [(AS_IT_RAN.removeprefix(", "), replace(plan, privacy=opened))]
-    if plan.privacy.differential:
-        bare = replace(opened, user=None, solver=None)
+    if plan.privacy.spends:
+        bare = replace(opened, user=None, solver=None, mask=None)
         plans = [("no defence", replace(plan, privacy=bare)), *plans]
     found: list[Record] = []
     failed: list[tuple[str, str]] = []

@@ -68,10 +68,10 @@ def views(saved: Saved) -> tuple[list[tuple[str, Plan]], str]:
     With the run's own, or, where it has none, with secure sums, and why those could not be.
     """
     plan, privacy = saved.experiment.plan, saved.experiment.plan.privacy
-    bare = replace(privacy, aggregation=None, user=None, solver=None)
+    bare = replace(privacy, aggregation=None, user=None, solver=None, mask=None)
     if privacy != bare:
         own = {"secure sums": privacy.aggregation, "DP for people": privacy.user,
-               "DP-SGD": privacy.solver}  # fmt: skip
+               "DP-SGD": privacy.solver, "DP for masks": privacy.mask}  # fmt: skip
         name = " and ".join(name for name, there in own.items() if there) + AS_IT_RAN
         return [("no defence", replace(plan, privacy=bare)), (name, plan)], ""
     found, why = [(f"no defence{AS_IT_RAN}", plan)], ""
