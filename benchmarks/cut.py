@@ -48,7 +48,9 @@ def measure(name: str) -> str:
         start(load(EXPERIMENT, [*ROWS[name], "run.workers=1"]), Path(folder) / "run")
         run = read(Path(folder) / "run").runs[0]
         spent, error = run.results.get("privacy", {}), run.estimates["angle_error_deg"].mean
-        lines = audit(Path(folder) / "run", Console(file=io.StringIO()), quick=True)
+        found = audit(Path(folder) / "run", Console(file=io.StringIO()), quick=True)
+    assert found.pictures is not None
+    lines = found.pictures.records
     told = ((kind, spent[kind]["epsilon"]) for kind in ("picture", "pixel") if kind in spent)
     epsilon = next((f"{value:.3g} per {kind}" for kind, value in told), "")
     seen = [line for line in lines if "in the run" in str(line["what the server has"])][-1]

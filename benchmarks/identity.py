@@ -23,7 +23,7 @@ from vergence.app.results import write_json
 from vergence.app.run import progress_bar
 from vergence.attacks.identity import Glances, in_place, nearest, votes
 from vergence.attacks.score import Rate, Recogniser
-from vergence.core.conversation import Conversation
+from vergence.attacks.tap import overheard
 from vergence.core.fitting import Local
 from vergence.core.mask import Mask
 from vergence.core.method import Method
@@ -31,7 +31,7 @@ from vergence.core.site import Federation, Samples, Site, Splits
 from vergence.core.stages import pieces
 from vergence.core.stepping import Forward, Trainer
 from vergence.core.stream import Stream
-from vergence.core.wire import Message, Reply
+from vergence.core.wire import Reply
 from vergence.data.eye_synthetic import EyeSynthetic
 from vergence.data.mpiigaze_crops import MpiigazeCrops
 from vergence.engines.conduct import Plan, conduct
@@ -53,20 +53,13 @@ Seen = dict[int, dict[str, tuple[Tensor, Tensor | None]]]
 
 def noted(method: Any, seen: Seen) -> Any:
     """Return a method whose replies are written down, as a server without sums has them."""
-    kind = type(method)
 
-    class Noted(kind):
-        def on_train(self, c: Any, msg: Message, site: Site) -> Conversation[tuple[Any, Reply]]:
-            c, told = yield from super().on_train(c, msg, site)
-            bits = told.weight.bits.float() if isinstance(told.weight, Mask) else None
-            update = told.trees["model"].flat.clone()
-            seen.setdefault(site.round, {})[site.id] = (
-                update if bits is None else update * bits, bits,
-            )  # fmt: skip
-            return c, told
+    def told(site: Site, _: str, said: Reply) -> None:
+        bits = said.weight.bits.float() if isinstance(said.weight, Mask) else None
+        update = said.trees["model"].flat.clone()
+        seen.setdefault(site.round, {})[site.id] = (update if bits is None else update * bits, bits)
 
-    Noted.__module__ = kind.__module__
-    return Noted(local=LOCAL)
+    return overheard(replace(method, local=LOCAL), told, lambda _, answer: answer)
 
 
 def run(method: Method[Any, Any], federation: Federation, rounds: int) -> Any:

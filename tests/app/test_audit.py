@@ -10,7 +10,7 @@ EYES = """
 task       = { name = "gaze_angle" }
 model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
 federation = { name = "eye_synthetic", people = 4, samples = 60, days = [3, 3], size = "9x15" }
-methods    = ["splitfed", "splitfed_u", "fedavg"]
+methods    = ["splitfed", "splitfed_u"]
 local      = { epochs = 1, batch = 16, lr = 0.02 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
 """
@@ -55,6 +55,5 @@ def test_people_are_named_and_gaze_is_read_where_it_is_not_sent(folder):
     assert found["splitfed_u"]["where: gaze, which is not sent"] < 15
 
 
-def test_runs_without_smashed_data_are_refused(folder):
-    vergence("audit", folder / "fedavg").complains(2, "no server sees a client's", "splitfed")
+def test_somebody_unknown_is_refused(folder):
     vergence("audit", folder / "splitfed", "--person", "p9").complains(2, "no person 'p9'")

@@ -221,3 +221,33 @@ def test_the_audit_finds_who_was_learned_by_heart(tmp_path):
     again = vergence("forget", folder, "p03", "--out", tmp_path / "new", "--shadows", 4)
     assert again.code == 0
     assert "chance" not in again.out
+
+
+@pytest.mark.slow
+def test_leave_one_out_is_made_again_of_the_others(tmp_path):
+    """The new folds are those of data that never had the person, and name them nowhere."""
+    text = SEVERAL.replace("people = 3", "people = 4")
+    plan, never = tmp_path / "plan.toml", tmp_path / "never.toml"
+    plan.write_text(text)
+    never.write_text(SEVERAL)
+    for file, place in ((plan, "old"), (never, "never")):
+        said = vergence("evaluate", "leave-one-out", file, "--out", tmp_path / place)
+        assert said.code == 0, said.err
+    old = next((tmp_path / "old").glob("*/index.json")).parent
+    said = vergence("forget", old, "p03", "--out", tmp_path / "new")
+    assert said.code == 0, said.err
+    assert "3 other folds" in said.out
+    prints = [fingerprints(next((tmp_path / place).glob("*/index.json")).parent)
+              for place in ("new", "never")]  # fmt: skip
+    assert prints[0] == prints[1]
+    assert not naming(tmp_path / "new", "p03")
+    vergence("forget", old, "p07", "--out", tmp_path / "x").complains(2, "nobody called 'p07'")
+    vergence("forget", old, "p03", "--out", old / "x").complains(2, "choose another place")
+    vergence("forget", old, "p03", "--out", tmp_path / "x", "--erase").complains(2, "--erase")
+
+
+def test_a_deployments_folder_is_refused_with_what_to_do(tmp_path):
+    (tmp_path / "deploy.toml").write_text("")
+    vergence("forget", tmp_path, "anna", "--out", tmp_path / "x").complains(
+        2, "their machine", "deploy revoke", "delete this folder"
+    )

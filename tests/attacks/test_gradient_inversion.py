@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from vergence.attacks.gradient_inversion import Inversion, apart, of_update, total_variation
+from vergence.attacks.gradient_inversion import (
+    Inversion,
+    apart,
+    of_update,
+    softened,
+    total_variation,
+)
 from vergence.attacks.score import mean_image, mse
 from vergence.core.params import Params
 from vergence.data.eye_synthetic import EyeSynthetic
@@ -48,6 +54,28 @@ def test_an_alien_gradient_gives_no_eye():
     alien = [torch.randn(g.shape, generator=rng) for g in gradient]
     found = Inversion(steps=60).found(loss, parameters, alien, mean)
     assert float(mse(image, found)) > 0.7 * float(mse(image, mean))
+
+
+def test_signs_are_enough():
+    """A first step of Adam keeps nothing else of a gradient; compared as sizes they give less."""
+    images = eyes()
+    image, mean = images[:1], mean_image(images[len(images) // 2 :], 1)
+    loss, _, parameters, gradient = seen(image, torch.tensor([[0.5, -0.5]]))
+    signs = [g.sign() for g in gradient]
+    error = {
+        read: float(mse(image, Inversion(100, signs=read).found(loss, parameters, signs, mean)))
+        for read in (True, False)
+    }
+    assert error[True] < 0.3 * float(mse(image, mean))
+    assert error[True] < error[False]
+
+
+def test_soft_signs_by_hand():
+    """Sizes 3, 1 and 4 have a median of 3; unsure below 1.5."""
+    (found,) = softened([torch.tensor([3.0, -1.0, 0.0, 4.0])])
+    want = [3 / 11.25**0.5, -1 / 3.25**0.5, 0.0, 4 / 18.25**0.5]
+    assert found.tolist() == pytest.approx(want)
+    assert not softened([torch.zeros(2)])[0].any()
 
 
 def test_cosines_by_hand():

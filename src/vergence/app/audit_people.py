@@ -7,11 +7,12 @@ method sends them; where it does not, gaze is read from smashed data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from vergence.app.audit_pictures import few
 from vergence.app.blocks import Block, Record
 from vergence.attacks.identity import Glances, in_place, votes
 from vergence.attacks.label_inference import Reader
@@ -45,7 +46,7 @@ def people_block(
     )
     network = Recogniser(torch.cat(maps[0]), owners)
     named = [network.named(part) for part in maps[1]]
-    chance = f"{1 / len(known):.0%}"
+    chance = 1 / len(known)
     lines = [
         told("who: from a frame", frames(named, 1), chance),
         told(f"who: from {BATCH} frames", frames(named, BATCH), chance),
@@ -56,20 +57,18 @@ def people_block(
         if sent:
             glances = Glances.of(labels[0])
             guesses = torch.tensor([glances.named(part) for part in labels[1]])
-            lines.append(told("who: from gaze labels alone, which are sent", in_place(guesses),
-                              chance))  # fmt: skip
+            rate = in_place(guesses)
+            lines.append(told("who: from gaze labels alone, which are sent", rate, chance))
         else:
             lines.append(read(maps, labels))
-    return Block(
+    return table(
+        lines,
         "audit: who it was, and where they looked",
-        ["what the server finds", "right", "chance"],
-        [[str(line["finds"]), str(line["right"]), str(line["chance"])] for line in lines],
-        notes=[
+        [
             f"{len(known)} people, known by up to {KNOWN} of their training pictures and asked by "
             f"up to {ASKED} of other days. Chance is one in the people; for gaze, the mean of "
-            "the others'.",
+            "the others'."
         ],
-        records=lines,
     )
 
 
@@ -86,13 +85,27 @@ def read(maps: list[list[Tensor]], gaze: list[list[Tensor]]) -> Record:
         means.append(angular_error_deg(mean, gaze[1][who]))
     found, mean = (float(torch.cat(parts).mean()) for parts in (errors, means))
     return {"finds": "where: gaze, which is not sent", "right": f"{found:.1f} deg off",
-            "chance": f"{mean:.1f} deg off", "value": found}  # fmt: skip
+            "chance": f"{mean:.1f} deg off", "value": found, "better": found < mean,
+            "as_it_ran": True}  # fmt: skip
 
 
-def told(finds: str, rate: Rate, chance: str) -> Record:
-    """Return the line of a rate with its bounds."""
+def told(finds: str, rate: Rate, chance: float, as_it_ran: bool = True) -> Record:
+    """Return the line of a rate with its bounds; it is better than chance if all of them are."""
     right = f"{rate.value:.0%} ({rate.low:.0%} to {rate.high:.0%})"
-    return {"finds": finds, "right": right, "chance": chance, "value": rate.value}
+    return {"finds": finds, "right": right, "chance": f"{chance:.0%}", "value": rate.value,
+            "low": rate.low, "high": rate.high, "better": rate.low > chance,
+            "as_it_ran": as_it_ran}  # fmt: skip
+
+
+def table(lines: Sequence[Record], heading: str, notes: Sequence[str]) -> Block:
+    """Return lines of what was found beside chance as a table."""
+    return Block(
+        heading,
+        ["what the server finds", "right", "chance"],
+        [[str(line["finds"]), str(line["right"]), str(line["chance"])] for line in lines],
+        notes=notes,
+        records=lines,
+    )
 
 
 def frames(named: list[Tensor], size: int) -> Rate:
@@ -107,8 +120,3 @@ def frames(named: list[Tensor], size: int) -> Rate:
 def as_maps(smashed: Tensor) -> Tensor:
     """Return smashed data as `[samples, channels, height, width]`."""
     return smashed if smashed.ndim == 4 else smashed.flatten(1)[..., None, None]
-
-
-def few(samples: Samples, most: int) -> Samples:
-    """Return at most so many samples, evenly over all."""
-    return samples.subset(torch.linspace(0, len(samples) - 1, min(most, len(samples))).long())

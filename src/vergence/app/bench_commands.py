@@ -1,4 +1,4 @@
-"""The commands that measure: the engine, and private inference."""
+"""The commands that measure: the engine, private inference, and what DP-SGD spends."""
 
 from __future__ import annotations
 
@@ -61,3 +61,15 @@ def mpc(
 
     installed = Installed(python, mp_spdz)
     measure(cases, out, installed, out_, batches, None if run is None else finished(run))
+
+
+@bench.command
+def canary(*, runs: int = 1000) -> None:
+    """Train with and without one sample, by DP-SGD: the epsilon that proves beside that claimed.
+
+    Args:
+        runs: trainings of either kind; n of them prove log(n / 8) or so at most.
+    """
+    from vergence.bench.canary import run as measure
+
+    measure(out, runs)

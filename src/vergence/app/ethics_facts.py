@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from vergence.app import ethics_words as words
 from vergence.app.budget import BESIDE, FRAME, PERSON, against
 from vergence.app.carried import carried, totals
 from vergence.app.config import Experiment
+from vergence.app.ethics_attacks import attacks, not_tried, rates, rebuilt, told_of_people
 from vergence.app.ethics_words import Means
 from vergence.app.explain import kept, poisoned
 from vergence.app.runs import Run, Study
@@ -29,11 +29,6 @@ from vergence.privacy.dp_solver import course
 
 LOOKED_AT = 100
 """Of people made on demand, so many are counted."""
-AS_IT_RAN, GUESS, ANOTHER = (
-    ", as in the run", "nothing: the mean of the others",
-    "nothing: another picture of theirs",
-)  # fmt: skip
-"""Rows of audit.csv: the attack on what was sent, and what needs no attack."""
 
 
 def facts(
@@ -54,13 +49,13 @@ def facts(
     rows = carried(plan, method, task, people)
     up, down = totals(rows)
     spent = budget(experiment, method, task, people, run)
-    tried = attacks(run)
+    tried, found = attacks(run), rates(run)
     return {
         "label": label,
         "title": METHOD_NAMES.get(label, label.replace("_", " ")),
         "finished": run is not None,
         "poisoned": poisoned(experiment) if experiment.poison and experiment.poison.share else "",
-        "verdict": words.verdict(means, spent, rebuilt(tried)),
+        "verdict": words.verdict(means, spent, rebuilt(tried), told_of_people(found)),
         "backed": spent.get("person", {}).get("epsilon", math.inf) <= words.SOME,
         "leaves": [asdict(row) for row in rows],
         "bytes": {"up": up, "down": down, "known": all(r.bytes is not None for r in rows)},
@@ -72,6 +67,8 @@ def facts(
         "masks": [] if people is None else budget_mask.foretold(plan, method, task, people),
         "cut": [] if people is None else budget_cut.foretold(plan, method, task, people),
         "attacks": tried,
+        "rates": found,
+        "not_tried": not_tried(run),
         "residual": words.residual(means, spent),
         "unprotected": words.unprotected(means),
         "model": model(experiment, method, task, study, run),
@@ -86,12 +83,6 @@ def stays(means: Means) -> list[str]:
     own = kept(means.method.client(means.task))
     data = "pictures" if means.labels else "pictures, and where the person looked"
     return [f"recordings: {data}", *([f"kept by the method: {', '.join(own)}"] if own else [])]
-
-
-def rebuilt(tried: list[dict[str, Any]]) -> float | None:
-    """Return how many times nearer than chance the attack on what was sent came, None untried."""
-    plain = [a["chance"] / a["success"] for a in tried if a["as_it_ran"]]
-    return max(plain, default=None)
 
 
 def budget(
@@ -143,31 +134,6 @@ def budget(
             "check": said.get("check"),
         }  # fmt: skip
     return {**found, "beside": BESIDE} if found else {}
-
-
-def attacks(run: Run | None) -> list[dict[str, Any]]:
-    """Return what `vergence audit` found in a run's folder; nothing where there was none."""
-    if run is None or not (path := run.folder / "audit" / "audit.csv").exists():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = {(row["what the server has"], row["seen"]): row for row in csv.DictReader(file)}
-    chance = min(float(row["mse"]) for (name, _), row in rows.items() if name in (GUESS, ANOTHER))
-    return [
-        {
-            "what": "rebuilding pictures"
-            if name.endswith(AS_IT_RAN)
-            else f"the same, had there been {name}",
-            "as_it_ran": name.endswith(AS_IT_RAN),
-            "seen": seen,
-            "success": float(row["mse"]),
-            "similarity": float(row["ssim"]),
-            "chance": chance,
-            "better": float(row["mse"]) < chance,
-            "error_then": float(row[run.headline]) if row.get(run.headline) else None,
-        }
-        for (name, seen), row in rows.items()
-        if name not in (GUESS, ANOTHER)
-    ]
 
 
 def model(

@@ -138,10 +138,13 @@ def in_words(unit: str, epsilon: float, delta: float, of: str) -> str:
     )
 
 
-def verdict(means: Means, budget: Mapping[str, Any], rebuilt: float | None) -> list[str]:
+def verdict(
+    means: Means, budget: Mapping[str, Any], rebuilt: float | None, people: bool = False
+) -> list[str]:
     """Return the few sentences that a reader must know.
 
     `rebuilt`: how many times nearer than chance an attack on pictures came; None: none was tried.
+    `people`: whether an attack found out something about people that chance does not tell.
     """
     if means.method.pooled:
         return [
@@ -154,12 +157,6 @@ def verdict(means: Means, budget: Mapping[str, Any], rebuilt: float | None) -> l
     if means.smashed:
         gaze = ", and with it where the person looked" if means.labels else ""
         told.append(f"Something made from every single picture goes to the server{gaze}.")
-        told.append(
-            "Whether pictures can be rebuilt from it was not tried here." if rebuilt is None else
-            f"Pictures were rebuilt from it, {rebuilt:.3g} times nearer to the originals than by "
-            "chance." if rebuilt > 1 else
-            "The attack that was tried rebuilt pictures no better than by chance."
-        )  # fmt: skip
     elif means.least:
         told.append(
             f"The server sees only sums over {means.least} people or more, as long as not too "
@@ -167,6 +164,16 @@ def verdict(means: Means, budget: Mapping[str, Any], rebuilt: float | None) -> l
         )
     else:
         told.append("What was learned from one person is seen, person by person, by the server.")
+    if rebuilt is not None or means.smashed:
+        told.append(
+            "Whether pictures can be rebuilt from it was not tried here." if rebuilt is None else
+            f"Pictures were rebuilt from it, {rebuilt:.3g} times nearer to the originals than by "
+            "chance." if rebuilt > 1 else
+            "The attack that was tried rebuilt pictures no better than by chance."
+        )  # fmt: skip
+    if people:
+        told.append("Attacks found out more about people than chance does: who it was, or who "
+                    "was in.")  # fmt: skip
     return [*told, *_promise(budget)]
 
 

@@ -20,6 +20,7 @@ from rich.console import Console
 from vergence.app import remains, remembered
 from vergence.app.blocks import Block, csv_text
 from vergence.app.config import Experiment, Origin, check, data_root, load
+from vergence.app.forget_folds import folds, forget_folds, refuse_deployment
 from vergence.app.newcomers import Judge, Part
 from vergence.app.run import Loaded, load_data, progress_bar, resume, start
 from vergence.app.runs import Run, Study, read
@@ -77,9 +78,19 @@ def forget(folder: Path, person: str, out: Path, console: Console, options: Opti
     Given again it goes on where it was interrupted.
 
     Raises:
-        ConfigError: nobody of this name took part, or a run that cannot do without somebody so.
+        ConfigError: nobody of this name took part, a run that cannot do without somebody so, or a
+            deployment's folder.
         StateError: the run is unfinished, the data is another, or `out` holds something else.
     """
+    refuse_deployment(folder)
+    if folds(study := read(folder)):
+        if options.patch or options.erase:
+            raise ConfigError(
+                f"{folder} is of leave-one-out: every fold is trained again, and the old ones are "
+                "deleted as a whole; leave out --patch and --erase"
+            )
+        forget_folds(study, person, out, console)
+        return
     case = opened(folder, person)
     tell(case, console, options)
     _make(case, out, options.patch)
@@ -102,8 +113,6 @@ def opened(folder: Path, person: str) -> Case:
         ConfigError, StateError: see `forget`.
     """
     study, experiment = read(folder), load(folder / "config.toml")
-    if "folds" in study.runs[0].results:
-        raise ConfigError(f"{folder} is of leave-one-out: forget a person in a run of its folds")
     erased = ["erased" in run.results for run in study.runs]
     if all(erased) or (any(erased) and all(person in run.people for run in study.runs)):
         raise ConfigError(

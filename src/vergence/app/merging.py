@@ -62,7 +62,10 @@ def merge(
             write_csv(folder / name, columns, tables[name])
         results.write_toml(folder / "config.toml", experiment.one(label))
         parts = {person: read(fold / label).runs[0] for person, fold in folds.items()}
-        about = results.provenance(loaded.raw, loaded.sha, code_of(parts))
+        about = {
+            **results.provenance(loaded.raw, loaded.sha, code_of(parts)),
+            **experiment.origin.told,
+        }
         about["data"]["split"] = f"{split} this split: {about['data'].get('split', 'unknown')}"
         results.write_json(folder / "provenance.json", about)
         results.write_json(folder / "results.json", whole(folder, parts, loaded))

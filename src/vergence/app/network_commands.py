@@ -98,11 +98,11 @@ def audit(
     quick: Annotated[bool, Parameter(negative="")] = False,
     person: str | None = None,
 ) -> None:
-    """Attack a split-learning run as its server could: a table with pictures in FOLDER/audit.
+    """Attack a run as its server, and whoever gets its model, could: tables in FOLDER/audit.
 
     Args:
-        folder: a run directory of one method of split learning.
-        quick: fewer images, epochs and defences.
+        folder: a run directory of one method.
+        quick: less of everything: two minutes of processor time for small runs.
         person: whose pictures are looked for; default the first.
     """
     from vergence.app.audit import audit as attack

@@ -8,18 +8,19 @@ models that never saw them do, it remembers them.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from vergence.app.audit_pictures import few
 from vergence.app.config import Experiment
 from vergence.app.newcomers import Judge
 from vergence.app.saved import Saved
 from vergence.attacks.membership import statistic
-from vergence.core.site import Federation
+from vergence.core.site import Federation, Samples
 from vergence.engines.conduct import conduct
 from vergence.engines.shelf import Registry
 from vergence.engines.store import Folder
@@ -57,7 +58,7 @@ def outsiders(
     first, found = max(experiment.plan.seeds) + 1, []
     for seed in range(first, first + count):
         with tempfile.TemporaryDirectory(prefix="vergence-shadow-") as scratch:
-            judge = shadow(experiment, label, seed, ready, rest, Path(scratch))
+            judge = shadow(experiment, label, seed, ready, ready.only(rest), Path(scratch))
             found.append(torch.stack([fit(judge, who) for who in ready.clients]))
         tick()
     return torch.stack(found)
@@ -68,14 +69,14 @@ def shadow(
     label: str,
     seed: int,
     ready: Federation,
-    some: Sequence[str],
+    some: Federation,
     scratch: Path,
 ) -> Judge:
-    """Run one method and seed with some of the people."""
+    """Run one method and seed on some of the data, to be judged on all of it."""
     plan = replace(experiment.plan, seeds=(seed,), evaluate_every=0, checkpoint_every=0)
     folder, method, task = Folder(scratch, {}), experiment.methods[label], experiment.task(seed)
     folder.open()
-    made = conduct(method, task, ready.only(some), plan, folder)
+    made = conduct(method, task, some, plan, folder)
     assert isinstance(made.clients, Registry)
     assert folder.solving is not None
     saved = Saved(
@@ -85,7 +86,12 @@ def shadow(
     return Judge(saved, ready)
 
 
-@torch.no_grad()
+def refused(judge: Judge) -> str:
+    """Return why the shared model cannot be attacked, "" if it can."""
+    whole = judge.shares(whole=True)
+    return "" if whole else "its server offers strangers no whole model, which could be attacked"
+
+
 def fit(judge: Judge, person: str) -> Tensor:
     """Return the mean logarithm of the loss of up to 100 of a person's training samples.
 
@@ -94,18 +100,28 @@ def fit(judge: Judge, person: str) -> Tensor:
     Raises:
         ConfigError: there is no such model, or the task has no loss of single samples.
     """
-    if not judge.shares(whole=True):
-        raise ConfigError("its server offers strangers no whole model, which could be attacked")
-    task, train = judge.saved.task, judge.ready.people[person].train
-    train = train.subset(torch.linspace(0, len(train) - 1, min(FRAMES, len(train))).long())
-    outputs = judge.worker.solver.outputs(judge.model(person, known=False), train)
+    if why := refused(judge):
+        raise ConfigError(why)
+    return statistic(losses(judge, few(judge.ready.people[person].train, FRAMES))).mean()
+
+
+@torch.no_grad()
+def losses(judge: Judge, samples: Samples) -> Tensor:
+    """Return the loss of every sample, `[samples]`, under the model that a stranger gets.
+
+    Raises:
+        ConfigError: the task has no loss of single samples.
+    """
+    task = judge.saved.task
+    params = judge.model(judge.ready.clients[0], known=False)
+    outputs = judge.worker.solver.outputs(params, samples)
     try:
-        losses = torch.stack([
-            task.loss(outputs[at : at + 1], train.take(torch.tensor([at])))
-            for at in range(len(train))
+        found = torch.stack([
+            task.loss(outputs[at : at + 1], samples.take(torch.tensor([at])))
+            for at in range(len(samples))
         ])  # fmt: skip
     except (RuntimeError, IndexError, ValueError) as error:
         raise ConfigError(f"its task has no loss of single samples ({error})") from error
-    if not losses.isfinite().all():
+    if not found.isfinite().all():
         raise ConfigError("its task has no finite loss of single samples")
-    return statistic(losses).mean()
+    return found

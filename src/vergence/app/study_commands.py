@@ -176,7 +176,7 @@ def forget(
     """Make a run's model without one person; say how far the old and the new remember them.
 
     Args:
-        folder: what `vergence run --out` wrote, or a run directory below.
+        folder: what `vergence run --out` wrote, a run directory below, or folds of leave-one-out.
         person: who is to be forgotten.
         out_: a new directory, or one in which the same command was interrupted.
         patch: so many rounds of the others from where the run ended, which is approximate; default

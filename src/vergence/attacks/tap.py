@@ -6,7 +6,7 @@ holds it. So attacks meet the methods as they are, and see what the method's ser
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -24,6 +24,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Method)
 Change = Callable[[Any, Any], Any]
 """From what a conversation asked and was answered to the answer it gets in its place."""
+Told = Callable[[Site, str, Reply], None]
+"""What is done with a client's place, the verb it was asked with, and its reply."""
 Lie = Callable[[Tensor, torch.Generator], Tensor]
 """From honest smashed data `[samples, ...]` to what a liar sends."""
 
@@ -60,6 +62,35 @@ def watched(method: M, follow: Callable[[Sequence[ClientId], Mapping[str, Params
             return tapped(super().serve(clients, held), follow(clients, held))
 
     return _as(Watched, method)
+
+
+def overheard(method: M, told: Told, answered: Change) -> M:
+    """Return the method with clients and a server whose words are noted, and not changed.
+
+    Args:
+        method: any; what is said is as without.
+        told: called with every reply of a turn, before anything hides it.
+        answered: called with what a round asked and was answered, which is what its server learned;
+            what it returns takes the answer's place.
+    """
+    kind = type(method)
+
+    def hearing(verb: str) -> Callable[..., Conversation[tuple[Any, Reply]]]:
+        honest = getattr(kind, f"on_{verb}")
+
+        def on(self: Any, c: Any, msg: Message, site: Site) -> Conversation[tuple[Any, Reply]]:
+            end = honest(self, c, msg, site)
+            c, said = (yield from end) if isinstance(end, Generator) else end
+            told(site, verb, said)
+            return c, said
+
+        return on
+
+    def round(self: Any, s: Any, cohort: Sequence[ClientId]) -> Conversation[Any]:
+        return tapped(kind.round(self, s, cohort), answered)
+
+    own = {f"on_{verb}": hearing(verb) for verb in method.exposure}
+    return _as(type(kind.__name__, (kind,), {**own, "round": round}), method)
 
 
 def lying(method: Splitting[Any, Any], liars: Collection[str], lie: Lie) -> Splitting[Any, Any]:

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor, nn
 
+from vergence.core.mask import Mask
 from vergence.core.params import Params
 from vergence.errors import ConfigError
 
@@ -44,11 +45,19 @@ class Sent:
 
 @dataclass(frozen=True)
 class Update:
-    """What a client's training added to the model it was given, as it was sent."""
+    """What a client's training added to the model it was given, as it was sent.
+
+    Attributes:
+        sender: of the update.
+        round: in which it was sent.
+        change: zero where `mask` is false.
+        mask: which entries were sent, where clients share different ones.
+    """
 
     sender: str
     round: int
     change: Params
+    mask: Mask | None = None
 
 
 @dataclass(frozen=True)
@@ -59,12 +68,14 @@ class View:
         party: who looks. A network sees ciphertext where TLS is on: then nothing here but sizes.
         sent: smashed data, in order.
         updates: single clients' updates; none under secure aggregation.
+        sums: what was opened of everybody's updates in a round, where that is all there is.
         models: the shared model after each round.
     """
 
     party: Party
     sent: tuple[Sent, ...] = ()
     updates: tuple[Update, ...] = ()
+    sums: Mapping[int, Params] = field(default_factory=dict)
     models: Mapping[int, Params] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,8 +89,8 @@ class View:
     @property
     def rounds(self) -> tuple[int, ...]:
         """The rounds in which anything was seen."""
-        seen = {b.round for b in self.sent} | {u.round for u in self.updates} | set(self.models)
-        return tuple(sorted(seen))
+        seen = {b.round for b in self.sent} | {u.round for u in self.updates}
+        return tuple(sorted(seen | set(self.sums) | set(self.models)))
 
     def of(self, *senders: str) -> View:
         """Return what these clients gave away."""
@@ -87,8 +98,14 @@ class View:
             self.party,
             tuple(batch for batch in self.sent if batch.sender in senders),
             tuple(update for update in self.updates if update.sender in senders),
+            self.sums,
             self.models,
         )
+
+    def together(self, round: int) -> dict[str, Update]:
+        """Return the updates of a round by sender, in the order of their names."""
+        found = {update.sender: update for update in self.updates if update.round == round}
+        return dict(sorted(found.items()))
 
     def averaged(self, sender: str) -> tuple[Tensor, Tensor]:
         """Return a sender's images by number, and the mean of all that was sent of each.
