@@ -29,6 +29,7 @@ from vergence.attacks import score
 from vergence.attacks.defended import Bare, Clipped, PixelNoise, sends, standing
 from vergence.attacks.inverse_network import Inverse
 from vergence.attacks.view import View
+from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.pruning import built
 from vergence.core.site import Federation, Samples, Splits
@@ -134,16 +135,13 @@ def audit(
     lines.append(_line("nothing: another picture of theirs", "", eyes, score.another(eyes)))
     clean, known = halves.smashed(victim), halves.smashed(shadow)
     plan = list(defences(halves, shadow, known, quick))
-    epochs = -(-(4_000 if quick else 24_000) // len(others))
+    epochs = passes(len(others), quick)
     with progress_bar() as bar:
         line = bar.add_task("audit", total=len(plan) + 1, score="")
         for name, defence, times in plan:
             bar.update(line, score=name)
-            batches = sends(who, clean, defence, times, halves.layers, REHEARSED)
-            _, seen = View("server", batches).averaged(who)
-            network = Inverse(epochs).learned(known, others, defence.imitation(times))
-            found = network.found(seen)
-            error = halves.error(batches[0].smashed, victim)
+            sent, found = rebuilt(halves, who, clean, known, others, (defence, times), epochs)
+            error = halves.error(sent, victim)
             lines.append({**_line(name, _sent(times), eyes, found), halves.task.headline: error})
             shown[f"{name}\n{_sent(times)}"] = found
             bar.update(line, advance=1)
@@ -180,9 +178,7 @@ def opened(
         ConfigError: see `audit`.
     """
     saved = read_saved(folder)
-    method, task = saved.method, saved.task
-    seen = [e for e in method.exposure.values() if e.reveal == "each" and SMASHED in e.trees]
-    if not isinstance(method, Cutting) or not seen:
+    if not sees_smashed(saved.method):
         raise ConfigError(
             f"{folder}: audit attacks smashed data, and no server sees a client's in this method; "
             "give a run of split, splitfed, splitfed_v2 or splitfed_u"
@@ -191,9 +187,28 @@ def opened(
     who = ready.clients[0] if person is None else person
     if who not in ready.people:
         raise ConfigError(f"{folder}: no person '{who}'{nearest(who, ready.clients)}")
+    return *faced(saved, ready, who, quick), who, ready.people
+
+
+def sees_smashed(method: Method) -> bool:
+    """Tell whether a server sees what single clients' layers make of samples."""
+    seen = (SMASHED in e.trees for e in method.exposure.values() if e.reveal == "each")
+    return isinstance(method, Cutting) and any(seen)
+
+
+def faced(
+    saved: Saved, ready: Federation, who: str, quick: bool
+) -> tuple[Halves, Samples, Samples]:
+    """Return a run's network, the victim's test samples, and the others' training samples.
+
+    Raises:
+        ConfigError: other images than gray ones, or nobody else to learn from.
+    """
+    method, task = saved.method, saved.task
+    assert isinstance(method, Cutting)
     image = ready.people[who].test.columns.get(IMAGE)
     if len(ready.people) < 2 or image is None or image.ndim != GRAY or image.shape[1] != 1:
-        raise ConfigError(f"{folder}: audit needs gray images and at least two people")
+        raise ConfigError(f"{saved.folder}: audit needs gray images and at least two people")
     params = Judge(saved, ready).model(who, known=False)
     network = built(task.module(), params)
     piece = method.front(task)
@@ -203,12 +218,61 @@ def opened(
     if run is not None:
         run.defence.keep(held(network, piece.network.of), *image.shape[2:])
     layers = Params.of(network).only(piece.init().layout.names)
-    labels = any("labels" in exposed.trees for exposed in seen)
+    labels = any("labels" in e.trees for e in method.exposure.values()
+                 if e.reveal == "each" and SMASHED in e.trees)  # fmt: skip
     halves = Halves(task, network, piece.network.of, layers, labels, run)
     others = [splits.train for name, splits in ready.people.items() if name != who]
     most = (100, 500) if quick else (300, 2000)
-    victim, shadow = few(ready.people[who].test, most[0]), few(joined(others), most[1])
-    return halves, victim, shadow, who, ready.people
+    return halves, few(ready.people[who].test, most[0]), few(joined(others), most[1])
+
+
+def passes(images: int, quick: bool) -> int:
+    """Return how often an attacker goes through so many images of shadow people."""
+    return -(-(4_000 if quick else 24_000) // images)
+
+
+def rebuilt(
+    halves: Halves,
+    who: str,
+    clean: Tensor,
+    known: Tensor,
+    others: Tensor,
+    behind: tuple[Bare, int],
+    epochs: int,
+) -> tuple[Tensor, Tensor]:
+    """Return what the server is sent, once, of a victim's smashed data, and what it makes of it.
+
+    Args:
+        halves: the network.
+        who: the victim.
+        clean: the victim's smashed data `[images, ...]`, before a defence.
+        known: the shadow people's.
+        others: their pictures `[images, 1, height, width]`.
+        behind: the defence, through which the attacker trains, and how often a picture is sent.
+        epochs: of that training.
+    """
+    defence, times = behind
+    batches = sends(who, clean, defence, times, halves.layers, REHEARSED)
+    _, seen = View("server", batches).averaged(who)
+    network = Inverse(epochs).learned(known, others, defence.imitation(times))
+    return torch.cat([batch.smashed for batch in batches if not batch.round]), network.found(seen)
+
+
+def left_over(saved: Saved, ready: Federation, who: str) -> tuple[float, float]:
+    """Return the MSE of the best-informed quick attack on a run, and that of the others' mean.
+
+    It knows the run's layers and what stood at their cut, and has seen every picture as often as
+    `audit` grants.
+    """
+    halves, victim, shadow = faced(saved, ready, who, quick=True)
+    clean, known = halves.smashed(victim), halves.smashed(shadow)
+    eyes, others = pixels(victim), pixels(shadow)
+    tried = defences(halves, shadow, known, quick=True)
+    _, defence, times = next(tried) if halves.run is None else [*tried][-1]
+    epochs = passes(len(others), quick=True)
+    _, found = rebuilt(halves, who, clean, known, others, (defence, times), epochs)
+    mean = score.mean_image(others, len(eyes))
+    return float(score.mse(eyes, found).mean()), float(score.mse(eyes, mean).mean())
 
 
 def stood(saved: Saved, ready: Federation) -> Standing | None:
