@@ -26,7 +26,7 @@ from vergence.engines.store import Folder
 
 SECONDS, SENT, FOUND, EPSILON, LIED = (names[0] for names in DEFENDED.values())
 LOWER = frozenset({SECONDS, SENT, EPSILON, LIED})
-MEAN_PICTURE = "mean picture of the others"
+MEAN_PICTURE = "mean picture of the others (prior)"
 """The row of an attacker who looks at nothing that was sent."""
 PACED = 4
 """Rounds that are timed; the first warms up, and the last also measures everybody."""

@@ -33,6 +33,7 @@ COLOUR = {
     "not shown": "yellow",
     "not testable here": "yellow",
 }
+PRIOR = " (prior)"
 EXTREMES = {"best": min, "worst": max}
 NAMES = METHOD_NAMES | {
     "fedpac": "FedPAC",
@@ -131,7 +132,8 @@ def unit(metric: str) -> str:
 def labels(outcome: Outcome) -> list[str]:
     """Return the rows: the paper's first, then what it lacks, then the priors."""
     printed = [label for rows in outcome.table.printed.values() for label in rows]
-    return list(dict.fromkeys([*printed, *outcome.evidence.scores, *outcome.evidence.missing]))
+    found = dict.fromkeys([*printed, *outcome.evidence.scores, *outcome.evidence.missing])
+    return sorted(found, key=lambda label: label.endswith(PRIOR))
 
 
 def rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
