@@ -128,15 +128,12 @@ def attacked(
     lines += without_attack(eyes, mean)
     clean, known = halves.smashed(victim), halves.smashed(shadow)
     plan = list(defences(halves, shadow, known, quick))
-    epochs = -(-(4_000 if quick else 24_000) // len(others))
+    epochs = passes(len(others), quick)
     task = bar.add_task("audit", total=len(plan) + 1, score="")
     for name, defence, times in plan:
         bar.update(task, score=name)
-        batches = sends(who, clean, defence, times, halves.layers, REHEARSED)
-        _, seen = View("server", batches).averaged(who)
-        network = Inverse(epochs).learned(known, others, defence.imitation(times))
-        found = network.found(seen)
-        error = halves.error(batches[0].smashed, victim)
+        sent, found = rebuilt(halves, who, clean, known, others, (defence, times), epochs)
+        error = halves.error(sent, victim)
         lines.append({**line(name, _sent(times), eyes, found), halves.task.headline: error})
         shown[f"{name}\n{_sent(times)}"] = found
         bar.update(task, advance=1)
@@ -190,6 +187,55 @@ def opened(
     most = (100, 500) if quick else (300, 2000)
     victim, shadow = few(ready.people[who].test, most[0]), few(joined(others), most[1])
     return halves, victim, shadow, who
+
+
+def passes(images: int, quick: bool) -> int:
+    """Return how often an attacker goes through so many images of shadow people."""
+    return -(-(4_000 if quick else 24_000) // images)
+
+
+def rebuilt(
+    halves: Halves,
+    who: str,
+    clean: Tensor,
+    known: Tensor,
+    others: Tensor,
+    behind: tuple[Bare, int],
+    epochs: int,
+) -> tuple[Tensor, Tensor]:
+    """Return what the server is sent, once, of a victim's smashed data, and what it makes of it.
+
+    Args:
+        halves: the network.
+        who: the victim.
+        clean: the victim's smashed data `[images, ...]`, before a defence.
+        known: the shadow people's.
+        others: their pictures `[images, 1, height, width]`.
+        behind: the defence, through which the attacker trains, and how often a picture is sent.
+        epochs: of that training.
+    """
+    defence, times = behind
+    batches = sends(who, clean, defence, times, halves.layers, REHEARSED)
+    _, seen = View("server", batches).averaged(who)
+    network = Inverse(epochs).learned(known, others, defence.imitation(times))
+    return torch.cat([batch.smashed for batch in batches if not batch.round]), network.found(seen)
+
+
+def left_over(saved: Saved, ready: Federation, who: str) -> tuple[float, float]:
+    """Return the MSE of the best-informed quick attack on a run, and that of the others' mean.
+
+    It knows the run's layers and what stood at their cut, and has seen every picture as often as
+    `attacked` grants.
+    """
+    halves, victim, shadow, _ = opened(saved, ready, who, quick=True)
+    clean, known = halves.smashed(victim), halves.smashed(shadow)
+    eyes, others = pixels(victim), pixels(shadow)
+    tried = defences(halves, shadow, known, quick=True)
+    _, defence, times = next(tried) if halves.run is None else [*tried][-1]
+    epochs = passes(len(others), quick=True)
+    _, found = rebuilt(halves, who, clean, known, others, (defence, times), epochs)
+    mean = score.mean_image(others, len(eyes))
+    return float(score.mse(eyes, found).mean()), float(score.mse(eyes, mean).mean())
 
 
 def stood(saved: Saved, ready: Federation) -> Standing | None:

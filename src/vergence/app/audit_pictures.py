@@ -77,7 +77,7 @@ def grid(shown: Mapping[str, Tensor]) -> Figure:
     cells = drawing.subplots(len(shown), len(columns), squeeze=False)
     for row, (name, images) in zip(cells, shown.items(), strict=True):
         for axes, column in zip(row, columns, strict=True):
-            axes.imshow(images[column, 0], cmap="gray", vmin=0, vmax=1)
+            axes.imshow(images[column, 0].numpy(), cmap="gray", vmin=0, vmax=1)
             axes.set_xticks([])
             axes.set_yticks([])
         row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=7)

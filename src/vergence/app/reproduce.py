@@ -24,17 +24,19 @@ from vergence.app.papers import (
     fedcpf,
     figures,
     outcome,
+    splitfed_costs,
+    splitfed_front,
     splitfed_private,
     splitfed_tables,
 )
 from vergence.app.papers.base import PaperTable
 from vergence.app.papers.catalog import ELSEWHERE, MEASURED, NOT_YET
 from vergence.app.papers.checks import Finding, check_adaptive, check_fedcpf
+from vergence.app.papers.defended import PROTOCOLS
 from vergence.app.papers.grounds import DEFAULT, GROUNDS, Ground, ground
 from vergence.app.papers.outcome import Outcome
-from vergence.app.papers.running import SEEDS, Planned, Result, Wish, plan
+from vergence.app.papers.running import SEEDS, Planned, Result, Wish, plan, priors_of
 from vergence.app.papers.splitfed_checks import check_splitfed
-from vergence.app.papers.unseen import PROTOCOLS
 from vergence.app.papers.verdicts import Evidence, judge, tally
 from vergence.app.runs import Run
 from vergence.app.style import save
@@ -44,7 +46,14 @@ from vergence.metrics.angles import angular_error_deg, mean_direction
 
 TABLES: dict[str, PaperTable] = {
     t.id: t
-    for t in (*fedcpf.TABLES, *adaptive.TABLES, *splitfed_tables.TABLES, *splitfed_private.TABLES)
+    for t in (
+        *fedcpf.TABLES,
+        *adaptive.TABLES,
+        *splitfed_tables.TABLES,
+        *splitfed_private.TABLES,
+        *splitfed_costs.TABLES,
+        *splitfed_front.TABLES,
+    )
 }
 HOME = Path("runs/reproduce")
 DECLARED = "methods"
@@ -168,10 +177,8 @@ def gather(
     for result in results.values():
         if result.lower:  # scores of other people, or of another metric, than the priors are
             continue
-        for prior, people in result.study.priors.items():
-            by_metric = {metric: {p: told[metric] for p, told in people.items()}
-                         for metric in next(iter(people.values()))}  # fmt: skip
-            scores.setdefault(f"{prior} (prior)", by_metric)
+        for prior, people in priors_of(result.study).items():
+            scores.setdefault(prior, people)
     evidence = Evidence(
         scores, lower, {k: v for p in parts for k, v in p.missing.items()},
         {k: v for p in parts for k, v in p.barred.items()},

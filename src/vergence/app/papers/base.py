@@ -14,12 +14,14 @@ Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Label -> metric -> person -> value, seeds averaged within a person."""
 
 Protocol = Literal[
-    "within", "matrix", "leave_one_out", "next", "training", "pruned", "strangers", "few_shot"
-]
+    "within", "matrix", "leave_one_out", "next", "training", "pruned", "strangers", "few_shot",
+    "attacked", "lied_to",
+]  # fmt: skip
 """Own later data; everybody's model on everybody's data; trained without the person; the model of
 the person before; what a model trained without the person makes of its training data; pruned, and
 trained without the person; trained without a few people; gaze codes read with a few labels by
-people nobody trained on."""
+people nobody trained on; own later data, with what the run cost and an attacker's success; the
+same, run once more with people who lie."""
 
 LEFT_OUT = " left out"
 """Ends the label of a row whose people took no part in training."""
@@ -121,10 +123,12 @@ class PaperTable:
         parts: the experiments behind it.
         claims: what the paper says about it.
         figure: the picture to draw: `strip`, `matrix`, `convergence`, `noise`, `bars`, `epochs`,
-            `rates`.
+            `rates`, `front`.
         rows: row label -> printed name, where a label alone says too little.
         note: what a reader must know about the comparison.
         apart: fields of `vergence.app.agreement` in which its parts differ by design.
+        front: columns by which rows are weighed at once: those that no other row matches or beats
+            in all of them, and beats in one, are marked.
     """
 
     id: str
@@ -138,6 +142,7 @@ class PaperTable:
     rows: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
     apart: tuple[str, ...] = ()
+    front: tuple[str, ...] = ()
 
     @property
     def paper(self) -> str:

@@ -12,7 +12,8 @@ ELSEWHERE = {
     "fedcpf/fig2": "vergence report FOLDER --figure overview",
     "adaptive/fig1": "vergence explain EXPERIMENT",
     "splitfed/fig2.2": "vergence explain experiments/unlabelled_cross.toml",
-    "splitfed/fig3.2": "vergence explain experiments/split_u_bottleneck.toml",
+    "splitfed/fig3.2": "vergence explain experiments/splitfed_model_2.toml --set "
+    "'privacy.cut={name=\"pixel_dp\",level=2.0}'",
 }
 """Pictures of a method rather than of results, and the command that draws them."""
 

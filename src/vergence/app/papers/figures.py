@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -9,15 +11,30 @@ from vergence.app import plot_gaze, plots
 from vergence.app.papers.adaptive import SHARES, noisy
 from vergence.app.papers.outcome import Outcome
 from vergence.app.papers.splitfed import EPOCHS, TEST_ROWS, TRAIN_ROWS
+from vergence.app.papers.splitfed_front import BUDGETS, METHODS, RULES, setting
+from vergence.app.papers.splitfed_front import label as placed
 from vergence.app.runs import Run, Study
-from vergence.app.style import COLOURS, MUTED, SPARE, canvas, column_names, metric_name, styled
+from vergence.app.style import (
+    COLOURS,
+    MARKERS,
+    MUTED,
+    PERSONAL,
+    SPARE,
+    canvas,
+    column_names,
+    metric_name,
+    styled,
+)
 from vergence.metrics.intervals import interval
+
+BUDGET_COLOURS = ("#3f3f46", "#0072b2", "#1b9e9e")
+"""Of no noise, little and much."""
 
 
 def draw(outcome: Outcome) -> Figure | None:
     """Return the figure of a table; None where the paper has none or the runs lack its data."""
     kinds = {"strip": strip, "matrix": matrix, "convergence": convergence, "noise": noise,
-             "bars": bars, "epochs": epochs, "rates": rates}  # fmt: skip
+             "bars": bars, "epochs": epochs, "rates": rates, "front": front}  # fmt: skip
     return kinds[outcome.table.figure](outcome) if outcome.table.figure else None
 
 
@@ -144,3 +161,31 @@ def epochs(outcome: Outcome) -> Figure:
         axes.set_ylabel(metric_name(metric))
         axes.set_title(what)
     return figure
+
+
+@styled
+def front(outcome: Outcome) -> Figure:
+    """Draw fairness over robustness, a panel per method; colours are budgets, rings the front."""
+    best, metric = outcome.front(), outcome.metric("main")
+    page = canvas(8.4, 3.7)
+    panels = page.subplots(1, len(METHODS), sharex=True, sharey=True)
+    for axes, method in zip(panels, METHODS, strict=True):
+        for (rule, marker), (budget, colour) in product(
+            zip(RULES, MARKERS, strict=False), zip(BUDGETS, BUDGET_COLOURS, strict=True)
+        ):
+            label = placed(method, rule, budget)
+            at = (outcome.value(label, "lied to"), outcome.value(label, "worst"))
+            axes.plot(*at, marker, color=colour, markersize=6, alpha=0.9,
+                      label=setting(rule, budget))  # fmt: skip
+            if label in best:
+                axes.plot(*at, "o", markersize=13, mfc="none", mec=PERSONAL, mew=1.4)
+        axes.set_title(outcome.name(method), fontweight="bold")
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("{x:g}")
+        axes.set_xlabel(f"{metric_name(metric)} where a fifth lies")
+    panels[0].set_ylabel(f"{metric_name(metric)} of the worst person,\nnobody lies")
+    panels[-1].plot([], [], "o", markersize=13, mfc="none", mec=PERSONAL, mew=1.4,
+                    label="on the front")  # fmt: skip
+    panels[-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return page

@@ -28,7 +28,13 @@ PRUNED: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Of a pruned model's halves, beside its error."""
 
-ANGLE: Mapping[str, tuple[str, ...]] = {"main": ("angle_error_deg",), **PRUNED}
+DEFENDED: Mapping[str, tuple[str, ...]] = {
+    "seconds": ("CPU s per round",), "sent": ("KiB per client and round",),
+    "found": ("attacker's MSE x 1000",), "epsilon": ("epsilon",), "lied to": ("error under liars",),
+}  # fmt: skip
+"""Of a run with a defence, beside its error; of an attacker's pictures more is better."""
+
+ANGLE: Mapping[str, tuple[str, ...]] = {"main": ("angle_error_deg",), **PRUNED, **DEFENDED}
 
 COMPARED = (
     "FedAdam's server_lr, at 1, 3 and 10 times tau, on training data of eye_synthetic and "
@@ -65,9 +71,9 @@ class Ground:
         server_printed: the same for clients that train at the adaptive-FL paper's rate.
         tuned: what was chosen by looking at scores, and on which data.
         networks: the SplitFed thesis's Models 1 to 3, or what stands in their place, with their
-            local training.
+            local training; `narrow` is Model 2 with few features at a deep cut.
         size: of eye images, in pixels.
-        cuts: of its Models 3, 3a and 3b: the clients' last stage.
+        cuts: of its Models 3, 3a and 3b, and of `narrow`: the clients' last stage.
         labelled: what differs for its supervised tables: everybody has equally much data.
         glances: what differs where gaze is learned without labels, `eyes` where it is with them.
         same_as: the paper's data set that this is.
@@ -136,22 +142,22 @@ def _eye(model: str, name: str, local: Mapping[str, Any], **options: Any) -> _Ta
 
 
 def _networks(*models: _Table) -> dict[str, _Table]:
-    trained = ({"clip": 0.0}, ADAM, ADAM)
-    both = zip("123", models, trained, strict=True)
+    trained = ({"clip": 0.0}, ADAM, ADAM, ADAM)
+    both = zip(("1", "2", "3", "narrow"), models, trained, strict=True)
     return {number: {"model": model, "local": dict(local)} for number, model, local in both}
 
 
 SMALL = {
     "networks": _networks({"name": "small_eye"}, {"name": "small_eye", "channels": [16, 40]},
-                          {"name": "resnet_preact"}),
-    "cuts": {"3a": "conv", "3": "stage1", "3b": "stage2"},
+                          {"name": "resnet_preact"}, {"name": "small_eye", "channels": [16, 3]}),
+    "cuts": {"3a": "conv", "3": "stage1", "3b": "stage2", "narrow": "conv3"},
     "size": "9x15",
 }  # fmt: skip
 """For 9x15 crops, which LeNet and the usual ResNet-18 do not take."""
 THESIS = {
     "networks": _networks({"name": "lenet"}, {"name": "lenet", "channels": [20, 80]},
-                          {"name": "resnet18"}),
-    "cuts": {"3a": "conv", "3": "block0", "3b": "block1"},
+                          {"name": "resnet18"}, {"name": "lenet", "channels": [20, 1]}),
+    "cuts": {"3a": "conv", "3": "block0", "3b": "block1", "narrow": "pool2"},
 }  # fmt: skip
 IN_PLACE = (
     "in the place of the SplitFed thesis's Models 1, 2 and 3: small_eye, small_eye with channels "

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from operator import le
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ COLOUR = {
     "not shown": "yellow",
     "not testable here": "yellow",
 }
+PRIOR = " (prior)"
 EXTREMES = {"best": min, "worst": max}
 NAMES = METHOD_NAMES | {
     "fedpac": "FedPAC",
@@ -91,6 +95,25 @@ class Outcome:
         lower = self.metric(column) in self.evidence.lower
         return float(EXTREMES[column](values) if lower else EXTREMES[_flip(column)](values))
 
+    def front(self) -> frozenset[str]:
+        """Return the rows that no other beats: as good in all columns of the front, better in one.
+
+        A number that is missing is worse than any other.
+        """
+        worth = {
+            label: [self._loss(label, column) for column in self.table.front]
+            for label in self.evidence.scores
+        }
+        return frozenset(
+            label for label, mine in worth.items()
+            if not any(other != mine and all(map(le, other, mine)) for other in worth.values())
+        )  # fmt: skip
+
+    def _loss(self, label: str, column: str) -> float:
+        value = self.value(label, column)
+        sign = 1.0 if self.metric(column) in self.evidence.lower else -1.0
+        return math.inf if math.isnan(value) else sign * value
+
 
 def _flip(column: str) -> str:
     return "worst" if column == "best" else "best"
@@ -109,7 +132,8 @@ def unit(metric: str) -> str:
 def labels(outcome: Outcome) -> list[str]:
     """Return the rows: the paper's first, then what it lacks, then the priors."""
     printed = [label for rows in outcome.table.printed.values() for label in rows]
-    return list(dict.fromkeys([*printed, *outcome.evidence.scores, *outcome.evidence.missing]))
+    found = dict.fromkeys([*printed, *outcome.evidence.scores, *outcome.evidence.missing])
+    return sorted(found, key=lambda label: label.endswith(PRIOR))
 
 
 def rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
@@ -122,7 +146,13 @@ def rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
         heads += ["95 % interval"] if column == lead else []
     for data in outcome.table.printed:
         heads += [f"{data}, printed", "ours - printed"]
-    return heads, [_row(outcome, label, columns, lead) for label in labels(outcome)]
+    lines = [_row(outcome, label, columns, lead) for label in labels(outcome)]
+    if outcome.table.front:
+        best = outcome.front()
+        heads.append("on the front")
+        for label, line in zip(labels(outcome), lines, strict=True):
+            line.append("yes" if label in best else "")
+    return heads, lines
 
 
 def _row(outcome: Outcome, label: str, columns: Sequence[str], lead: str) -> list[str]:
@@ -137,7 +167,8 @@ def _row(outcome: Outcome, label: str, columns: Sequence[str], lead: str) -> lis
             people = outcome.evidence.scores.get(label, {}).get(metric, {})
             ends = interval(people.values()) if people else (math.nan, math.nan)
             told = ", ".join(number(factor * end, 2) for end in ends)
-            cells.append(f"[{told}]" if people else "not run")
+            none = "" if label in outcome.evidence.scores else "not run"
+            cells.append(f"[{told}]" if people else none)
     at = outcome.table.columns.index(lead) if lead in outcome.table.columns else None
     for printed in outcome.table.printed.values():
         theirs = printed.get(label)
@@ -294,9 +325,25 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def spreadsheet(outcome: Outcome) -> str:
+    """Return the rows as CSV: label, printed name, a number per column, whether on the front."""
+    text, best = io.StringIO(), outcome.front() if outcome.table.front else frozenset()
+    writer = csv.writer(text, lineterminator="\n")
+    heads = [c if c in EXTREMES else outcome.metric(c) for c in outcome.columns]
+    writer.writerow(["label", "row", *heads, *(["front"] if outcome.table.front else [])])
+    for label in labels(outcome):
+        values = [outcome.value(label, c) for c in outcome.columns]
+        told = [f"{v:.6g}" if math.isfinite(v) else "" for v in values]
+        mark = ["yes" if label in best else "no"] if outcome.table.front else []
+        writer.writerow([label, outcome.name(label), *told, *mark])
+    return text.getvalue()
+
+
 def write(outcome: Outcome, folder: Path, figure: str | None) -> None:
-    """Write verdicts.json and report.md."""
+    """Write verdicts.json, report.md and rows.csv."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "verdicts.json", record(outcome))
-    with replacing(folder / "report.md") as scratch:
-        scratch.write_text(markdown(outcome, figure), encoding="utf-8")
+    texts = {"report.md": markdown(outcome, figure), "rows.csv": spreadsheet(outcome)}
+    for name, text in texts.items():
+        with replacing(folder / name) as scratch:
+            scratch.write_text(text, encoding="utf-8")

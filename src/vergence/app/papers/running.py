@@ -221,6 +221,15 @@ def scores_of(study: Study, suffix: str = "") -> dict[str, dict[str, dict[str, f
             for run in study.runs}  # fmt: skip
 
 
+def priors_of(study: Study) -> dict[str, dict[str, dict[str, float]]]:
+    """Return label -> metric -> person -> value of the predictors that need no learning."""
+    return {
+        f"{prior} (prior)": {metric: {p: told[metric] for p, told in people.items()}
+                             for metric in next(iter(people.values()))}
+        for prior, people in study.priors.items()
+    }  # fmt: skip
+
+
 def matrix(_: Part, experiment: Experiment, out: Path) -> Result:
     """Score every person's local-only model on every person.
 
