@@ -1,10 +1,13 @@
 """What an exchange over Flower costs: a server and clients as processes of this machine, with TLS.
 
 python benchmarks/deploy.py [--clients 15] [--methods fedavg,splitfed] [--rounds 4] [--main-server]
+python benchmarks/deploy.py --methods fedavg --sums pads
+python benchmarks/deploy.py --methods fedavg,fedcpf --sums shares
 
 Every method runs in the simulator, too: fingerprints must be equal. Seconds per round are the
 median over rounds but the first. `clients` is the time of the slowest client's own work in a round,
-by its own clock; what is left is transport: Flower, its polls, forks, TLS, and the server's work.
+by its own clock; what is left is transport: Flower, its polls, forks, TLS, and the work of server
+and aggregators. Exchanges are those that follow each other; with aggregators, theirs too.
 """
 
 import argparse
@@ -29,7 +32,11 @@ from vergence.app.run import start
 COMMAND = [sys.executable, "-c", "from vergence.app.cli import main; main()"]
 
 
-def table(clients, methods, rounds, people):
+SUMS = {"plain": {}, "pads": {"privacy": {"aggregation": "secure"}},
+        "shares": {"privacy": {"aggregation": {"name": "additive"}}}}  # fmt: skip
+
+
+def table(clients, methods, rounds, people, sums):
     """Return the experiment: small eye patches, three or four batches a round."""
     return {
         "task": {"name": "gaze_angle"}, "model": {"name": people["model"]},
@@ -38,6 +45,7 @@ def table(clients, methods, rounds, people):
         "methods": [{"name": name} for name in methods],
         "local": {"epochs": 1, "batch": 16, "lr": 0.01},
         "run": {"rounds": rounds, "evaluate_every": 0, "solver": "sequential"},
+        **SUMS[sums],
     }  # fmt: skip
 
 
@@ -59,6 +67,7 @@ def deployed(made, folder, clients, main):
     run("init", "exp.toml", "--clients", ",".join(names), "--address", f"127.0.0.1:{port}",
         "--out", "d", *roles, **quiet).wait()  # fmt: skip
     homes = [Path("d/clients") / name for name in names] + ([Path("d/main")] if main else [])
+    homes += [path.relative_to(folder) for path in (folder / "d" / "aggregators").glob("*")]
     started = [run("join", home, **quiet) for home in homes]
     try:
         if run("serve", "d/server").wait():
@@ -73,25 +82,30 @@ def deployed(made, folder, clients, main):
 
 
 def costs(server, label):
-    """Return seconds per round, of these the slowest client's, exchanges, and bytes per client."""
+    """Return seconds per round, of these the slowest client's, exchanges, and bytes per client.
+
+    Last, bytes of the aggregator that has most.
+    """
     events = [json.loads(line) for line in (server / "events.jsonl").read_text().splitlines()]
     ends = [datetime.fromisoformat(e["time"]).timestamp() for e in events
             if e["event"] == "round" and e.get("label") == label]  # fmt: skip
     with (server / "exchanges.csv").open() as file:
         rows = list(csv.DictReader(file))
-    whole, own, count, size = [], [], [], []
+    found = []
     for begin, end in pairwise(ends):
-        inside = [row for row in rows if begin < float(row["time"]) <= end]
-        worked, asked = defaultdict(float), defaultdict(int)
-        for row in inside:
-            worked[row["client"]] += float(row["own"])
-            asked[row["client"]] += 1
-        whole.append(end - begin)
-        own.append(max(worked.values()))
-        count.append(max(asked.values()))
-        size.append(sum(int(row["bytes_down"]) + int(row["bytes_up"]) for row in inside)
-                    / len(asked))  # fmt: skip
-    return [statistics.median(values) for values in (whole, own, count, size)]
+        worked, asked, size = (defaultdict(float) for _ in range(3))
+        for row in rows:
+            if begin < float(row["time"]) <= end:
+                worked[row["client"]] += float(row["own"])
+                asked[row["client"]] += 1
+                size[row["client"]] += int(row["bytes_down"]) + int(row["bytes_up"])
+        people = [name for name in asked if name.startswith("p")]
+        others = [name for name in asked if name not in people]
+        count = max(map(asked.get, people)) + max(map(asked.get, others), default=0)
+        found.append((end - begin, max(map(worked.get, people)), count,
+                      statistics.mean(map(size.get, people)),
+                      max(map(size.get, others), default=0)))  # fmt: skip
+    return [statistics.median(values) for values in zip(*found, strict=True)]
 
 
 def main():
@@ -103,24 +117,26 @@ def main():
     parser.add_argument("--model", default="small_eye")
     parser.add_argument("--size", default="9x15")
     parser.add_argument("--main-server", action="store_true")
+    parser.add_argument("--sums", choices=SUMS, default="plain")
     asked = parser.parse_args()
     methods = asked.methods.split(",")
     people = {"model": asked.model, "size": asked.size}
-    made = table(asked.clients, methods, asked.rounds, people)
+    made = table(asked.clients, methods, asked.rounds, people, asked.sums)
     with tempfile.TemporaryDirectory() as at:
         folder = Path(at)
         start(check(made), folder / "here")
         server = deployed(made, folder, asked.clients, asked.main_server)
-        print(f"\n{asked.clients} clients, {asked.rounds} rounds, load {os.getloadavg()[0]:.1f}\n")
-        print("| method | same bits | s per round | clients | transport | exchanges | MB |")
-        print("|---|---|---:|---:|---:|---:|---:|")
+        print(f"\n{asked.clients} clients, {asked.rounds} rounds, sums: {asked.sums}, "
+              f"load {os.getloadavg()[0]:.1f}\n")  # fmt: skip
+        print("| method | same bits | s per round | clients | transport | exchanges | MB | other |")
+        print("|---|---|---:|---:|---:|---:|---:|---:|")
         for label in methods:
             here, there = (json.loads((root / label / "results.json").read_text())["fingerprint"]
                            for root in (folder / "here", server / "run"))  # fmt: skip
-            whole, own, count, size = costs(server, label)
+            whole, own, count, size, other = costs(server, label)
             same = "yes" if here == there else "NO"
             print(f"| {label} | {same} | {whole:.2f} | {own:.2f} | {whole - own:.2f} | "
-                  f"{count:g} | {size / 1e6:.3f} |", flush=True)  # fmt: skip
+                  f"{count:g} | {size / 1e6:.3f} | {other / 1e6:.3f} |", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

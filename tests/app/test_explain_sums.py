@@ -35,12 +35,11 @@ def test_pads_say_who_must_collude_and_what_a_dropout_costs():
     assert "how many samples" not in said
 
 
-def test_shares_say_that_few_contributors_stay_hidden_and_that_nobody_deploys_them():
+def test_shares_say_that_few_contributors_stay_hidden_and_who_must_collude():
     said = told("fedcpf", {"name": "additive", "aggregators": ["north", "south", "west"]})
     for words in (
         "fewer than 3 share, only that it is so", "all of north, south, west",
-        "west with one of the others", "deployments have no aggregators yet",
-        "each person's test metrics",
+        "west with one of the others", "each person's test metrics",
     ):  # fmt: skip
         assert words in said
     assert "which entries each person shares" not in said

@@ -180,13 +180,17 @@ def test_the_coordinator_cannot_read_what_parties_show_each_other():
 
 
 def test_an_aggregator_opens_one_sum_of_a_contribution():
+    """The very same one again, for a server that lost it; none over others, or of other words."""
     for more in ({}, {"gated": 2, "least": 2, "count_bits": 3}):
         given = {name: random_words(3) for name in people(4)}
         spent = {"agg0": Spent(), "agg1": Spent()}
-        on_shares(shared(3, **more), given, spent).rest()
-        again = on_shares(shared(3, attempt=1, **more), given, spent)
-        with pytest.raises(Refused, match="spent: "):
-            again.rest()
+        first = on_shares(shared(3, **more), given, spent).rest()
+        again = on_shares(shared(3, attempt=1, **more), given, spent).rest()
+        assert again.words.tobytes() == first.words.tobytes()
+        fewer = {name: given[name] for name in people(3)}
+        for other, who in (({}, fewer), ({"form": b"asked otherwise"}, given)):
+            with pytest.raises(Refused, match="spent: "):
+                on_shares(shared(3, attempt=2, **other, **more), who, spent).rest()
         on_shares(shared(3, request="1.1", **more), given, spent).rest()
 
 

@@ -217,8 +217,8 @@ def join(
             "--max-retries", "3", "--superexec-auth-secret-file"]  # fmt: skip
     with household(folder, insecure) as home:
         home.start("turns", "vergence.app.ends", "client", f"127.0.0.1:{port}", home.secret, "")
-        if side.serves:
-            home.start("main", "vergence.app.ends", "main", "", home.secret, "")
+        if side.stays:
+            home.start("resident", "vergence.app.ends", "resident", "", home.secret, "")
         said = ""
         while True:
             said = reachable(side.address, None if insecure else folder / "ca.crt", said, folder,
@@ -228,7 +228,7 @@ def join(
                 if "finished" in show(tail, out):
                     time.sleep(AGAIN)  # the server hears that this was heard
                     return
-                for name in [n for n in ("turns", "main") if n in home.children]:
+                for name in [n for n in ("turns", "resident") if n in home.children]:
                     if home.ended(name):
                         raise StateError(line_of(home.last(name)).removeprefix("vergence: "))
                 time.sleep(0.5)
@@ -259,7 +259,7 @@ def revoke(folder: Path, client: str) -> None:
 
 def status(folder: Path, out: Console, lines: int = 10) -> None:
     """Say whether a folder is running, and what happened last."""
-    kind = ServerSide if (folder / "keys").is_dir() else ClientSide
+    kind = ServerSide if (folder / "server.pem").is_file() else ClientSide
     folders.settings(folder, kind)
     number = folders.runner(folder)
     out.print(f"{folder}: " + (f"running (process {number})" if number else "not running"),

@@ -54,7 +54,7 @@ class Answering(End):
         """Return the place of one run's states and turns, for one of those who may ask."""
         desk = self.desk(note, self.federation, self.folder / "state")
         worker, every = desk.worker, self.experiment.plan.checkpoint_every
-        voice = voice_of(self.folder, note, lambda data: self.sign(data).encode())
+        voice = voice_of(self.folder, note, self.sign)
         if not closed:
             barred = self.not_for_the_server(worker.method)
             return Home(desk, self.side.client, desk.shelf.folder, every=every, barred=barred,
@@ -68,10 +68,7 @@ class Answering(End):
 
     def sums(self, method: Method) -> Sums | None:
         """Return how this client's replies are summed, among those whose keys it has."""
-        plan = self.experiment.plan
-        if plan.privacy.aggregation is None:
-            return None
-        return sums_for(plan, method, len(known_keys(self.folder)))
+        return sums_for(self.experiment.plan, method, len(known_keys(self.folder)))
 
     def not_for_the_server(self, method: Method) -> Sequence[str]:
         """Return the verbs that show data, where there is a main server for them."""

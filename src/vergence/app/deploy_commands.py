@@ -24,7 +24,7 @@ def init(
     keys: Path | None = None,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
 ) -> None:
-    """Write a folder for the server and one for each client: experiment, certificates, keys.
+    """Write a folder for the server and each client and aggregator: experiment, certificates, keys.
 
     Args:
         config: the experiment (TOML).
@@ -33,7 +33,7 @@ def init(
         out_: a new directory.
         main_server: one more folder, for split learning in three roles: a main server that alone
             sees smashed data, while the server averages the clients' layers.
-        keys: a folder of public keys, NAME.pub for each client, that they made themselves
+        keys: a folder of public keys, NAME.pub for each client and aggregator, made by themselves
             (`vergence deploy key`); with a main server also NAME.box, and main.pub, main.box.
         set_: `a.b=c` overrides a value of the file; may be given several times.
     """
@@ -81,10 +81,10 @@ def join(
     person: str | None = None,
     insecure: Insecure = False,
 ) -> None:
-    """Run a client until the server says that all is done.
+    """Run a client, an aggregator or a main server until the server says that all is done.
 
     Args:
-        folder: DIR/clients/NAME, or a copy of it.
+        folder: DIR/clients/NAME, DIR/aggregators/NAME, DIR/main, or a copy of it.
         data: this client's data, laid out as the experiment's data set; kept in the folder.
         person: whose data there is this client's; default its name. Kept in the folder.
         insecure: no TLS and no node authentication; the server must be insecure, too.

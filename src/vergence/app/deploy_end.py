@@ -1,4 +1,4 @@
-"""What clients and the main server have in common: an experiment, a key, and signed answers."""
+"""What all ends that join have in common: an experiment, a key, and signed answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vergence.app.config import Experiment, load
-from vergence.app.deploy_folder import EXPERIMENT, ClientSide, facts, tell
+from vergence.app.deploy_folder import EXPERIMENT, NODE, ClientSide, facts, tell
 from vergence.app.deploy_keys import signer
 from vergence.core.method import Method
 from vergence.core.site import Federation
@@ -51,11 +51,6 @@ def deployable(experiment: Experiment) -> Experiment:
             raise ConfigError(f"method '{label}' collects everybody's data: leave it out")
         device_for(method, plan)
     policy = plan.privacy.aggregation
-    if policy is not None and policy.name != "pairwise":
-        raise ConfigError(
-            "privacy.aggregation: a deployment has no aggregators that replies could be shared "
-            'among; use "secure", or simulate'
-        )
     if policy is not None:
         task = experiment.task(plan.seeds[0])
         for method in experiment.methods.values():
@@ -75,7 +70,7 @@ class End:
         self.folder, self.side = folder, side
         sets = [] if side.data is None else [f"federation.root={json.dumps(side.data)}"]
         self.experiment = deployable(load(folder / EXPERIMENT, sets))
-        self.sign = signer(folder / "node")
+        self.sign = signer(folder / NODE)
         self.facts = facts(self.experiment.table)
 
     def answer(self, asked: bytes) -> bytes:
@@ -122,12 +117,8 @@ class End:
         Raises:
             StateError: the request names no run of this experiment.
         """
-        run, label, seed, plan = note["run"], note["label"], note["seed"], self.experiment.plan
-        known = label in self.experiment.methods and seed in plan.seeds
-        if not (known and isinstance(run, str) and run.isalnum()):
-            raise StateError(f"no run '{run}' of method '{label}' with seed {seed} here")
-        state = folder / run / label
-        state.mkdir(parents=True, exist_ok=True)
+        state, plan = self.state(note, folder), self.experiment.plan
+        label, seed = note["label"], note["seed"]
         method, task = self.experiment.methods[label], self.experiment.task(seed)
         worker = Worker(
             method, task, federation, federation, Stream("run", seed), plan.precision,
@@ -138,6 +129,20 @@ class End:
             watch=watch_for(plan, method, task, federation, state),
         )  # fmt: skip
         return Desk(worker, Shelf(state, seed, worker.records, lasting=True), self.sums(method))
+
+    def state(self, note: Mapping[str, Any], folder: Path) -> Path:
+        """Return where what one run leaves behind lies, below a folder.
+
+        Raises:
+            StateError: the request names no run of this experiment.
+        """
+        run, label, seed = note["run"], note["label"], note["seed"]
+        known = label in self.experiment.methods and seed in self.experiment.plan.seeds
+        if not (known and isinstance(run, str) and run.isalnum()):
+            raise StateError(f"no run '{run}' of method '{label}' with seed {seed} here")
+        state = folder / run / label
+        state.mkdir(parents=True, exist_ok=True)
+        return state
 
     def sums(self, method: Method) -> Sums | None:
         """Return how this end's replies are summed; None where it gives none, or as they are."""

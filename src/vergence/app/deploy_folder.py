@@ -37,6 +37,8 @@ LEVELS = {
     ),
 }  # fmt: skip
 """How grave an event is; what is not here is information."""
+NODE = "node"
+"""The file of an end's private node key."""
 MAIN = "main"
 """The main server's name among clients, and its folder's."""
 SECRET = "log/secret"
@@ -71,8 +73,8 @@ class ServerSide:
 class ClientSide:
     """What a client's folder says: whose data it has (`person`), and where (`data`).
 
-    A main server's folder is as a client's without data; it `serves`. A client with `main` beside
-    its server shows data to the main server alone.
+    A main server's folder is as a client's without data; it `serves`. So is an aggregator's, which
+    `adds`. A client with `main` beside its server shows data to the main server alone.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -81,7 +83,13 @@ class ClientSide:
     person: str = ""
     data: str | None = None
     serves: bool = False
+    adds: bool = False
     main: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether this end's work lies in memory, in a process that stays."""
+        return self.serves or self.adds
 
 
 def settings(folder: Path, kind: type[T]) -> T:

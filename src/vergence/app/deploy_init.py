@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vergence.app import deploy_folder as folders
-from vergence.app.deploy_folder import EXPERIMENT, MAIN, ClientSide, ServerSide
+from vergence.app.deploy_folder import EXPERIMENT, MAIN, NODE, ClientSide, ServerSide
 from vergence.app.deploy_reach import parted
 from vergence.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
     from vergence.app.config import Experiment
 
-NODE, PUBLIC = "node", "public"
-"""The file of an end's private node key, and the folder of what others may know of its keys."""
+PUBLIC, AGGREGATORS = "public", "aggregators"
+"""The folders of what others may know of an end's keys, and of the aggregators' folders."""
 README = """\
 server/          stays here, or goes to {host}: vergence deploy serve server
 clients/NAME/    goes to NAME's machine, and nowhere else (it holds a private key):
@@ -37,6 +37,14 @@ machine of its own, and delete both there.
 """
 README_OWN_MAIN = """\
 main/            its files go beside the main server's own key: vergence deploy join main
+"""
+README_ADDS = """\
+aggregators/NAME/  goes to NAME's machine, of another owner than server/ and the other
+                 aggregators: vergence deploy join NAME
+Whoever has all of aggregators/ can take their place and read every reply: delete it here.
+"""
+README_OWN_ADDS = """\
+aggregators/NAME/  its files go beside NAME's own key: vergence deploy join NAME
 """
 
 
@@ -64,7 +72,7 @@ def init(
     experiment: Experiment, clients: Sequence[str], address: str, out: Path, main: bool = False,
     keys: Path | None = None,
 ) -> None:  # fmt: skip
-    """Write the folders of a server, its clients and, if asked for, a main server.
+    """Write the folders of a server, its clients, aggregators and, if asked for, a main server.
 
     With `keys`, a folder of public keys, everybody has made their own; else all are made here.
 
@@ -82,6 +90,7 @@ def init(
     fit_to_deploy(experiment, clients, main)
     if keys is not None:
         usable(keys, [*clients, *([MAIN] if main else [])], main)
+        usable(keys, experiment.plan.privacy.aggregators, False)
     if out.exists() and any(out.iterdir()):
         raise StateError(f"{out} is not empty; choose another --out")
     server, run = out / "server", secrets.token_hex(8)
@@ -90,17 +99,23 @@ def init(
         (server / "keys").mkdir(mode=0o700)
         make_certificates(server, host)
         ends = [End(out / "clients" / c, ClientSide(c, address, c, main=main)) for c in clients]
+        adders = [End(out / AGGREGATORS / name, ClientSide(name, address, adds=True))
+                  for name in experiment.plan.privacy.aggregators]  # fmt: skip
         served = End(out / MAIN, ClientSide(MAIN, address, serves=True))
-        for end in [*ends, served] if main else ends:
+        for end in [*ends, *adders, *([served] if main else [])]:
             end.make(server, keys)
             write_toml(end.folder / EXPERIMENT, experiment.table)
         if experiment.plan.privacy.aggregation is not None:
-            acquainted(ends, server / "keys")
+            acquainted([*ends, *adders], clients, server / "keys")
+        if adders:
+            introduced(server, [*ends, *adders], experiment.plan.privacy.aggregators)
         if main:
             boxes(served, ends, keys)
         folders.write_settings(server, ServerSide(tuple(clients), address, run, main=main))
         write_toml(server / EXPERIMENT, experiment.table)
-        said = README + README_MAIN * main if keys is None else README_OWN + README_OWN_MAIN * main
+        parts = [(README, README_OWN, True), (README_MAIN, README_OWN_MAIN, main),
+                 (README_ADDS, README_OWN_ADDS, bool(adders))]  # fmt: skip
+        said = "".join(made if keys is None else own for made, own, there in parts if there)
         (out / "README.txt").write_text(said.format(host=host))
 
 
@@ -134,13 +149,27 @@ class End:
             shutil.copyfile(keys / f"{self.side.client}.box", public)
 
 
-def acquainted(clients: Sequence[End], keys: Path) -> None:
-    """Give every client the others' public keys: a server could name people of its own."""
-    for client in clients:
-        known = client.folder / "keys"
+def acquainted(ends: Sequence[End], clients: Sequence[str], keys: Path) -> None:
+    """Give every end the clients' public keys: a server could name people of its own."""
+    for end in ends:
+        known = end.folder / "keys"
         known.mkdir()
-        for other in clients:
-            shutil.copyfile(keys / f"{other.side.client}.pub", known / f"{other.side.client}.pub")
+        for client in clients:
+            shutil.copyfile(keys / f"{client}.pub", known / f"{client}.pub")
+
+
+def introduced(server: Path, ends: Sequence[End], aggregators: Sequence[str]) -> None:
+    """Give every end the keys of those who add up shares, and the server one to deal with."""
+    from vergence.app.deploy_keys import PARTIES, make_node_key
+    from vergence.engines.sums import SERVER
+
+    parties = server / PARTIES
+    parties.mkdir(mode=0o700)
+    make_node_key(server / NODE, parties / f"{SERVER}.pub")
+    for name in aggregators:
+        shutil.copyfile(server / "keys" / f"{name}.pub", parties / f"{name}.pub")
+    for end in ends:
+        shutil.copytree(parties, end.folder / PARTIES)
 
 
 def boxes(main: End, clients: Sequence[End], keys: Path | None) -> None:
@@ -182,13 +211,17 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
     """
     from vergence.app.config import method_tables
     from vergence.app.deploy_end import deployable
-    from vergence.engines.sums import sums_for
+    from vergence.engines.sums import SERVER, sums_for
 
-    for client in clients:
+    aggregators = experiment.plan.privacy.aggregators
+    for client in (*clients, *aggregators):
         if not client.replace("_", "").replace("-", "").isalnum():
-            raise ConfigError(f"a client's name must be letters, digits, _ and -; got '{client}'")
+            raise ConfigError(f"a name must be letters, digits, _ and -; got '{client}'")
     if len(set(clients)) != len(clients) or not clients:
         raise ConfigError(f"--clients must be different names, at least one; got {list(clients)}")
+    if aggregators and (same := {*clients, SERVER, MAIN} & {*aggregators} or {SERVER} & {*clients}):
+        raise ConfigError(f"privacy.aggregation: '{min(same)}' would stand for two ends of this "
+                          "deployment; call a client or an aggregator otherwise")  # fmt: skip
     for table in method_tables(experiment.table):
         if table["name"].endswith(".py"):
             raise ConfigError(f"method '{table['name']}' is a file on this machine; put it into "

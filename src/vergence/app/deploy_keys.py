@@ -27,6 +27,8 @@ DAYS = 825
 SIGNED = ec.ECDSA(hashes.SHA384())
 BOX = "box"
 """The file of an end's private box key."""
+PARTIES = "parties"
+"""The folder of the public keys of who adds up shares: aggregators, and the server that deals."""
 NONCE = 12
 """Bytes of a box that are new for each."""
 
@@ -166,13 +168,13 @@ def is_box_key(public: Path) -> bool:
     return True
 
 
-def known_keys(folder: Path) -> dict[str, Path]:
-    """Return the public keys of clients that a folder holds, by name."""
-    return {path.stem: path for path in sorted((folder / "keys").glob("*.pub"))}
+def known_keys(folder: Path, whose: str = "keys") -> dict[str, Path]:
+    """Return the public keys that a folder holds, by name: those of clients, or others."""
+    return {path.stem: path for path in sorted((folder / whose).glob("*.pub"))}
 
 
 def voice_of(
-    folder: Path, note: Mapping[str, Any], sign: Callable[[bytes], bytes] | None = None
+    folder: Path, note: Mapping[str, Any], sign: Callable[[bytes], str] | None = None
 ) -> Voice:
     """Return who speaks in the secure sums of one run, by the keys in a folder.
 
@@ -182,8 +184,10 @@ def voice_of(
     def believed(path: Path) -> Callable[[bytes, bytes], bool]:
         return lambda data, signature: genuine(path, data, signature.decode())
 
-    register = {name: believed(path) for name, path in known_keys(folder).items()}
-    return Voice(f"{note['run']} {note['label']} {note['seed']}", register, sign)
+    known = {**known_keys(folder), **known_keys(folder, PARTIES)}
+    register = {name: believed(path) for name, path in known.items()}
+    own = None if sign is None else lambda data: sign(data).encode()
+    return Voice(f"{note['run']} {note['label']} {note['seed']}", register, own)
 
 
 def make_box_key(private: Path, public: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from vergence.app import budget, results, seals, stamp
 from vergence.app.config import load
+from vergence.app.deploy_aggregator import Aggregating
 from vergence.app.deploy_client import Answering
 from vergence.app.deploy_end import deployable
 from vergence.app.deploy_folder import (
@@ -24,6 +25,7 @@ from vergence.app.deploy_folder import (
     FOLDER,
     INSECURE,
     MAIN,
+    NODE,
     SECRET,
     ClientSide,
     ServerSide,
@@ -32,8 +34,9 @@ from vergence.app.deploy_folder import (
     settings,
     tell,
 )
-from vergence.app.deploy_keys import genuine, voice_of
-from vergence.app.deploy_main import Reached, Serving
+from vergence.app.deploy_keys import genuine, signer, voice_of
+from vergence.app.deploy_main import Serving
+from vergence.app.deploy_resident import Reached
 from vergence.app.tensorboard import Board
 from vergence.core.site import Federation
 from vergence.engines import flower, flower_processes
@@ -78,11 +81,14 @@ class Leading:
         self.folder, self.line = folder, line
         self.side = settings(folder, ServerSide)
         self.experiment = deployable(load(folder / EXPERIMENT))
+        self.aggregators = self.experiment.plan.privacy.aggregators
+        self.sign = signer(folder / NODE) if self.aggregators else None
         self.lobby = Lobby(
             line, self.side.clients, facts(self.experiment.table),
             lambda client, data, sign: genuine(folder / "keys" / f"{client}.pub", data, sign),
             partial(tell, folder), Patience(self.side.answer_s, self.side.absent_s),
-            (MAIN,) if self.side.main else (), partial(write_exchange, folder),
+            (*([MAIN] if self.side.main else []), *self.aggregators),
+            partial(write_exchange, folder),
             lambda client: not (folder / "keys" / f"{client}.pub").is_file(),
         )  # fmt: skip
 
@@ -152,7 +158,7 @@ class Leading:
                     line = Errands(self.lobby, note)
                     relay = Relay(line) if self.side.main else None
                     hire = hired(line, relay=relay, talk=self.side.talk_s,
-                                 voice=voice_of(self.folder, note))  # fmt: skip
+                                 voice=voice_of(self.folder, note, self.sign))  # fmt: skip
                     found = conduct(method, experiment.task(seed), federation, plan, folder, tick,
                                     hire)  # fmt: skip
                     done = {"fingerprint": found.fingerprint}
@@ -181,7 +187,7 @@ class Leading:
         return {"engine": f"flower {stamp.version('flwr')}", "run": self.side.run,
                 "address": self.side.address,
                 "tls": not insecure, "node keys": not insecure, "signed answers": True,
-                "main server": self.side.main,
+                "main server": self.side.main, "aggregators": list(self.aggregators),
                 **({"INSECURE": "nothing was encrypted"} if insecure else {})}  # fmt: skip
 
 
@@ -198,16 +204,17 @@ def write_exchange(folder: Path, exchange: Exchange) -> None:
 def end() -> Any:
     """Return this process's end; a client's reads its data once."""
     side = settings(here(), ClientSide)
-    return Reached((here() / SECRET).read_bytes()) if side.serves else Answering(here(), side)
+    return Reached((here() / SECRET).read_bytes()) if side.stays else Answering(here(), side)
 
 
 def main(
-    role: Literal["server", "client", "main"], parent: str, address: str, secret: str, root: str
+    role: Literal["server", "client", "resident"], parent: str, address: str, secret: str, root: str
 ) -> None:
     """Be the labour of one end, until its parent ends."""
     flower_processes.begin(int(parent))
-    if role == "main":
-        Serving(here(), settings(here(), ClientSide)).listen(Path(secret))
+    if role == "resident":
+        side = settings(here(), ClientSide)
+        (Aggregating if side.adds else Serving)(here(), side).listen(Path(secret))
     if role == "client":
         end()
         tell(here(), "data read", "ready")

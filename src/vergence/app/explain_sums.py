@@ -74,6 +74,5 @@ def rows(method: Method, privacy: Privacy) -> list[tuple[str, str]]:
         ("if somebody vanishes", gone),
         ("out of range", f"updates above range = {policy.range:g} and weights above weight = "
          f"{policy.weight:g} are refused, with the largest number told; nothing is clipped"),
-        ("beware", "a sum is still a model: it tells about people what models tell"
-         + ("" if pads else "; only simulated: deployments have no aggregators yet")),
+        ("beware", "a sum is still a model: it tells about people what models tell"),
     ]  # fmt: skip

@@ -236,8 +236,6 @@ class Home:
 
     def _say(self, errand: Errand) -> bytes:
         """Answer a message of a secure sum."""
-        attempt, threshold = (errand.message.facts.get(n) for n in ("attempt", "threshold"))
-        if self.giving is None or type(attempt) is not int or type(threshold) is not int:
-            raise StateError(f"'{self.client}' takes no part in such a sum")
-        assert errand.said is not None
-        return self.giving.answer(errand.stamp, attempt, threshold, errand.said)
+        if self.giving is None or errand.said is None:
+            raise StateError(f"'{self.client}' takes no part in sums")
+        return self.giving.answer(errand.stamp, errand.message.facts, errand.said)

@@ -11,31 +11,35 @@ from vergence.core.wire import Message
 from vergence.engines.errand import Errand, file_of, unframed
 from vergence.engines.job import Job, Receipt, Result
 from vergence.engines.manifest import fits
-from vergence.engines.sum_talks import Answered, Asked, Opened, Voice, told, under_pads
+from vergence.engines.sum_talks import (
+    Answered,
+    Asked,
+    Opened,
+    Voice,
+    on_shares,
+    told,
+    under_pads,
+)
 from vergence.engines.sums import Sums
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.pairwise_messages import Pairwise
+from vergence.privacy.shared_messages import Shared
 
 if TYPE_CHECKING:
     from vergence.engines.remote import Remote
 
 
 class Speaking:
-    """Asks the clients of a line for a sum under pads.
+    """Asks the clients of a line for a sum, and aggregators, where there are any.
 
     Raises:
-        ConfigError: nobody's keys are known, or sums are to be made on shares.
+        ConfigError: nobody's keys are known.
     """
 
     def __init__(self, remote: Remote, sums: Sums, voice: Voice | None) -> None:
         if voice is None:
             raise ConfigError(
                 "privacy.aggregation: clients elsewhere need keys that all of them know"
-            )
-        if sums.policy.name != "pairwise":
-            raise ConfigError(
-                "privacy.aggregation: a deployment has no aggregators to share replies among; "
-                'use "secure", or run.engine = "bytes" on one machine'
             )
         self.remote, self.sums, self.voice = remote, sums, voice
 
@@ -49,10 +53,11 @@ class Speaking:
         assert form is not None  # a method that shows replies is refused before
         names = [receipt.client for receipt in receipts if receipt.status == "ok"]
 
-        def ask(terms: Pairwise, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        def ask(terms: Pairwise | Shared, asked: Mapping[str, Any]) -> Mapping[str, Any]:
             return self._ask(job, terms, asked)
 
-        opened = under_pads(self.sums, form, first, names, self.voice, ask)
+        total = under_pads if self.sums.policy.name == "pairwise" else on_shares
+        opened = total(self.sums, form, first, names, self.voice, ask)
         self._leave(job, opened)
         rest, done = iter(receipts), []
         for number, length in enumerate(job.groups):
@@ -64,17 +69,21 @@ class Speaking:
         for client in opened.out:
             self.remote.leave(file_of(self.remote.desk.shelf.seed, client, job.stamp))
 
-    def _ask(self, job: Job, terms: Pairwise, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Tell clients something each; return what those said who answered."""
-        with ThreadPoolExecutor(len(asked)) as pool:
-            said = pool.map(lambda client: self._say(job, terms, client, asked[client]), asked)
-            found = dict(zip(asked, said, strict=True))
-        return {client: answer for client, answer in found.items() if answer is not None}
-
-    def _say(self, job: Job, terms: Pairwise, client: str, message: Asked) -> Answered | None:
-        """Return what one client answers; None if that is nothing that can be."""
-        facts = {"attempt": terms.attempt, "threshold": terms.threshold}
+    def _ask(self, job: Job, terms: Pairwise | Shared, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Tell some ends something each; return what those said who answered."""
+        facts: dict[str, Any] = {"attempt": terms.attempt}
+        if isinstance(terms, Pairwise):
+            facts["threshold"] = terms.threshold
+        else:  # an aggregator was not asked the question itself
+            facts |= {"request": terms.request, "about": terms.form.hex()}
         sent = Message("say", {}, facts, job.calls[0].message.round)
+        with ThreadPoolExecutor(len(asked)) as pool:
+            said = pool.map(lambda name: self._say(job, sent, name, asked[name]), asked)
+            found = dict(zip(asked, said, strict=True))
+        return {name: answer for name, answer in found.items() if answer is not None}
+
+    def _say(self, job: Job, sent: Message, client: str, message: Asked) -> Answered | None:
+        """Return what one end answers; None if that is nothing that can be."""
         errand = pack(Errand("say", client, sent, job.stamp, said=message))
         data = self.remote.carried(client, errand)
         try:

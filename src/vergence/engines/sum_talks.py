@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from vergence.core.state import pack, unpack
 from vergence.core.wire import Message, Sum
 from vergence.engines.job import Result
 from vergence.engines.sums import SERVER, Sums, carrying, left_out
+from vergence.privacy import shared_messages as shares
 from vergence.privacy.additive_sharing import Aggregator, Contributor
 from vergence.privacy.coordinator import Coordinator
 from vergence.privacy.form import Form
@@ -37,6 +38,7 @@ from vergence.privacy.terms import (
     Aborted,
     Genuine,
     Invitation,
+    Refused,
     Register,
     Sign,
     Spent,
@@ -45,11 +47,19 @@ from vergence.privacy.terms import (
 
 ATTEMPTS = 3
 """How often a sum is begun anew, with fresh keys, with those who were left."""
-Asked = Invitation | Roster | Delivery | Survivors | Agreements
-"""What a client is told in a sum under pads."""
-Answered = Advert | Shares | Masked | Agreed | Unmask
+Asked = (
+    Invitation | Roster | Delivery | Survivors | Agreements
+    | shares.Openings | shares.Parts | shares.Helds | shares.Relayed | shares.Lookups
+)  # fmt: skip
+"""What a client or an aggregator is told in a sum."""
+Answered = (
+    Advert | Shares | Masked | Agreed | Unmask
+    | shares.Opening | shares.Contribution | shares.Held | shares.Boxes | shares.Ready
+    | shares.Looked | shares.Opened
+)  # fmt: skip
 """What it says."""
-Ask = Callable[[Pairwise, Mapping[str, Any]], Mapping[str, Any]]
+T = TypeVar("T", Pairwise, Shared)
+Ask = Callable[[T, Mapping[str, Any]], Mapping[str, Any]]
 """Tells some ends something each, and returns what those said who answered."""
 
 
@@ -107,7 +117,12 @@ def nothing_to_hide(form: Form, names: Collection[str]) -> Opened:
 
 
 def under_pads(
-    sums: Sums, form: Form, message: Message, names: Collection[str], voice: Voice, ask: Ask
+    sums: Sums,
+    form: Form,
+    message: Message,
+    names: Collection[str],
+    voice: Voice,
+    ask: Ask[Pairwise],
 ) -> Opened:
     """Hold attempts at a sum of the replies to a message; none after something was unmasked."""
     left, out = sorted(names), {}
@@ -133,6 +148,36 @@ def under_pads(
         left = still
     few = f"lost: {len(left)} of {len(names)} are left in the sum, which is not opened"
     return Opened(Sum(), {**dict.fromkeys(left, few), **out})
+
+
+def on_shares(
+    sums: Sums, form: Form, message: Message, names: Collection[str], voice: Voice, ask: Ask[Shared]
+) -> Opened:
+    """Hold attempts at a sum that aggregators open; none where one is missing from the beginning.
+
+    One that lost an attempt, as it was started anew, may have another: it opens one sum of a
+    contribution, whatever the attempt.
+    """
+    left, out = sorted(names), {}
+    if len(left) < sums.policy.min_contributors or not form.words:
+        return nothing_to_hide(form, names)
+    said = ""
+    for _ in range(ATTEMPTS):
+        terms = sums.terms(form, message, voice.run, secrets.randbits(62), len(left))
+        assert isinstance(terms, Shared)
+        coordinator = Coordinator(terms, tuple(left), voice.register, voice.sign, SERVER)
+        try:
+            total = hold(coordinator.converse(), partial(ask, terms))
+        except (Aborted, Refused) as why:
+            said = f"lost: no sum: {why}"
+            out |= _missing(left, coordinator.clients, coordinator.refused)
+            left = sorted(coordinator.clients)
+            if not coordinator.openings or len(left) < sums.policy.min_contributors:
+                break
+        else:
+            out |= _missing(left, total.names, coordinator.refused)
+            return Opened(of_rows(total.words, len(total.names)), out)
+    return Opened(Sum(), {**dict.fromkeys(left, said), **out})
 
 
 def _missing(

@@ -157,14 +157,16 @@ class Sums:
         if self.policy.name == "pairwise":
             threshold = max(2 * asked // 3 + 1, self.policy.min_contributors)
             return self.under_pads(run, request, attempt, threshold, form.words, about)
-        policy, names = self.policy, self.policy.aggregators
-        common = (run, request, attempt, form.words, policy.min_contributors, about)
-        if not (form.counted and form.entries):
-            return Shared(*common, aggregators=names)
-        packing = next(iter(form.trees.values()))
-        dealer = SERVER if len(names) == 2 else names[-1]
-        return Shared(*common, names, form.entries, policy.min_contributors, packing.count_bits,
-                      dealer)  # fmt: skip
+        return self.on_shares(run, request, attempt, form.words, about, gate_of(form))
+
+    def on_shares(
+        self, run: str, request: str, attempt: int, words: int, about: bytes, gate: tuple[int, int]
+    ) -> Shared:
+        """Return what all ends of an attempt on shares agree on; `gate` as of `gate_of`."""
+        least, names = self.policy.min_contributors, self.policy.aggregators
+        (gated, bits), dealer = gate, SERVER if len(names) == 2 else names[-1]
+        return Shared(run, request, attempt, words, least, about, names, gated,
+                      least if gated else 0, bits, dealer)  # fmt: skip
 
     def under_pads(
         self, run: str, request: str, attempt: int, threshold: int, words: int, about: bytes
@@ -220,6 +222,13 @@ def about_of(form: Form, message: Message) -> bytes:
     inconsistency", CCS 2022.
     """
     return hashlib.sha256(form.digest + pack(message)).digest()
+
+
+def gate_of(form: Form) -> tuple[int, int]:
+    """Return how many words hold numbers of contributors that may be too few, in how many bits."""
+    if not (form.counted and form.entries):
+        return 0, 0
+    return form.entries, next(iter(form.trees.values())).count_bits
 
 
 def left_out(receipt: Receipt, why: str) -> Receipt:

@@ -66,6 +66,7 @@ from vergence.privacy.terms import (
     Sign,
     Spent,
     check,
+    given,
     statement,
 )
 from vergence.privacy.threshold_gate import (
@@ -208,7 +209,7 @@ class Aggregator(End[Shared]):
     def _take(self, part: Part) -> None:
         if part.terms != self.terms.digest or part.to != self.name:
             raise Refused("round: this is of another attempt, or for somebody else")
-        if part.sender in self.parts or part.sender in self.terms.aggregators:
+        if part.sender in {*self.parts, *self.terms.aggregators, self.terms.dealer}:
             raise Refused(f"order: '{part.sender}' sent a part before, or must not")
         check(part.signed, part.signature, part.sender, self.register)
         data = self._unsealed("part", part.sender, part.box)
@@ -292,22 +293,26 @@ class Aggregator(End[Shared]):
         shown = [np.frombuffer(data, np.uint8) for data in found.values()]
         shown.append(shown_counts(self._counts(), self.seed, terms.count_bits, terms.digest))
         assert table is not None
-        self.spent.spend(terms.contribution)
+        self._spend()
         bits = looked_up(table, shown, terms.count_bits)
         self.seed, self.table = b"", None
         return self._signed(Looked(terms.digest, self.name, bits.tobytes()))
 
     def _reveal(self, message: Helds) -> Opened:
         self._agree(message)
-        self.spent.spend(self.terms.contribution)
+        self._spend()
         return self._opened(self.total)
 
     def _reveal_passing(self, message: Lookups) -> Opened:
         opened = which(message.looked, self.terms, self.register)
         if self.name == self.terms.dealer:
-            self.spent.spend(self.terms.contribution)
+            self._spend()
         gated = self.terms.gated
         return self._opened(np.concatenate([self.total[:gated][opened], self.total[gated:]]))
+
+    def _spend(self) -> None:
+        """Note which sum of these contributions is opened: the very same one may be again."""
+        self.spent.spend(self.terms.contribution, given(self.names, self.terms.form))
 
     def _opened(self, words: Words) -> Opened:
         self.total = np.zeros(0, np.uint64)

@@ -34,6 +34,9 @@ Talk = Generator[dict[str, Any], Mapping[str, Any], SharedTotal]
 class Coordinator:
     """The server's part of one attempt. `refused` says who was left out, and why.
 
+    `clients` are those who gave their parts as soon as that is known, and `openings` the
+    aggregators' keys: where there are none, an aggregator was missing from the beginning.
+
     Args:
         terms: made from its own plan.
         clients: whom it asks.
@@ -53,6 +56,7 @@ class Coordinator:
         self.terms, self.clients, self.register = terms, clients, register
         self.sign, self.name = sign, name
         self.refused: dict[str, str] = {}
+        self.openings: tuple[Opening, ...] = ()
 
     def converse(self) -> Talk:
         """Yield who is asked what, take who answered what, return the sum.
@@ -64,8 +68,10 @@ class Coordinator:
         invited = dict.fromkeys(terms.aggregators, Invitation(digest))
         openings = tuple(self._all((yield invited), Opening).values())
         checked_openings(openings, terms, self.register)
+        self.openings = openings
         answers = yield dict.fromkeys(self.clients, Openings(digest, openings))
         parts = self._parts(answers)
+        self.clients = tuple(parts)
         asked = {a: Parts(digest, tuple(p[a] for p in parts.values())) for a in terms.aggregators}
         helds = self._all((yield asked), Held)
         names = sorted(set.intersection(*(set(held.names) for held in helds.values())))

@@ -150,6 +150,12 @@ class Privacy:
         """Whether what is sent is promised in epsilons, so that metrics stay at home."""
         return self.user is not None or self.solver is not None
 
+    @property
+    def aggregators(self) -> tuple[str, ...]:
+        """Who holds shares of replies; nobody where they are not shared."""
+        policy = self.aggregation
+        return () if policy is None or policy.name != "additive" else policy.aggregators
+
     def leaving(self, answer: Reply) -> Reply:
         """Return what of a reply leaves a client: bounded, without metrics that nothing hides."""
         if self.user is not None:

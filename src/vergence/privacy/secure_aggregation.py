@@ -24,7 +24,6 @@ the attempt instead of spoiling the sum; a client helps to open one sum of its c
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Generator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -70,6 +69,7 @@ from vergence.privacy.terms import (
     Sign,
     Spent,
     check,
+    given,
     joined,
     statement,
 )
@@ -368,11 +368,6 @@ def converse(server: Server) -> Generator[dict[str, Any], Mapping[str, Any], Tot
         if isinstance(found, Total):
             return found
         asked = found
-
-
-def given(names: Collection[str], form: bytes) -> str:
-    """Return what tells a sum over these people, of this form, from others."""
-    return hashlib.sha256(joined([form, *(name.encode() for name in sorted(names))])).hexdigest()
 
 
 def commitment(seed: bytes, terms: bytes) -> bytes:

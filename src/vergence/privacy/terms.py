@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -138,6 +138,11 @@ class End(Generic[T]):
 def joined(parts: Iterable[bytes]) -> bytes:
     """Return parts as bytes that no other parts give."""
     return b"".join(len(part).to_bytes(8) + part for part in parts)
+
+
+def given(names: Collection[str], form: bytes) -> str:
+    """Return what tells a sum over these people, of this form, from others."""
+    return hashlib.sha256(joined([form, *(name.encode() for name in sorted(names))])).hexdigest()
 
 
 def statement(stage: str, terms: bytes, sender: str, *parts: bytes) -> bytes:

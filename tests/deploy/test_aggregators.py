@@ -1,0 +1,212 @@
+"""Sums on shares from folders: aggregators as ends of their own, in a process and over Flower."""
+
+import json
+import shutil
+import stat
+from importlib.util import find_spec
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from tests.deploy.deployment import CLIENTS, TABLE, deployed, simulated
+from vergence.app import deploy, deploy_init
+from vergence.app.config import check
+from vergence.app.deploy_aggregator import Aggregating
+from vergence.app.deploy_client import Answering
+from vergence.app.deploy_folder import NODE, ClientSide, ServerSide, settings
+from vergence.app.deploy_keys import PARTIES, is_node_key, make_node_key, signer, voice_of
+from vergence.engines.conduct import conduct
+from vergence.engines.remote import Lost, absent, hired
+from vergence.engines.store import Folder
+from vergence.errors import ConfigError, StateError
+
+NAMES = ("north", "south")
+PRIVACY = {"aggregation": {"name": "additive", "aggregators": list(NAMES)}}
+SHARES = {**TABLE, "privacy": PRIVACY}
+FEDCPF = {**SHARES, "methods": TABLE["methods"][1:],
+          "federation": {**TABLE["federation"], "samples": 40}}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def without_flower(request, monkeypatch):
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(deploy, "needed", lambda: None)
+
+
+def made(tmp_path, table=SHARES, **more):
+    deploy_init.init(check(table), CLIENTS, "127.0.0.1:8000", tmp_path / "out", **more)
+    return tmp_path / "out"
+
+
+def files(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_init_makes_a_folder_and_a_key_for_each_aggregator(tmp_path):
+    out = made(tmp_path)
+    theirs = {f"keys/{name}.pub" for name in CLIENTS}
+    theirs |= {f"parties/{name}.pub" for name in (*NAMES, "server")}
+    common = {"ca.crt", "deploy.toml", "experiment.toml", "node"}
+    for folder in (out / "clients" / "p00", *(out / "aggregators" / name for name in NAMES)):
+        assert files(folder) == theirs | common
+        assert stat.S_IMODE((folder / "node").stat().st_mode) == 0o600
+    assert {f"keys/{name}.pub" for name in (*CLIENTS, *NAMES)} < files(out / "server")
+    side = settings(out / "aggregators" / "north", ClientSide)
+    assert (side.client, side.adds, side.data) == ("north", True, None)
+    assert "vergence deploy join NAME" in (out / "README.txt").read_text()
+    assert "can take their place" in (out / "README.txt").read_text()
+    for folder in (out / "server", out / "clients" / "p00", out / "aggregators" / "north"):
+        deploy.status(folder, said := Console(file=StringIO()))
+        assert "not running" in said.file.getvalue()
+
+
+def test_aggregators_may_make_their_own_keys(tmp_path):
+    keys = tmp_path / "keys"
+    for name in (*CLIENTS, *NAMES):
+        deploy_init.make_key(tmp_path / name)
+        shutil.copytree(tmp_path / name / "public", keys, dirs_exist_ok=True)
+    out = made(tmp_path, keys=keys)
+    for folder in (out / "clients", out / "aggregators"):
+        assert not [file for file in files(folder) if file.endswith("node")]
+    assert is_node_key(out / "clients" / "p00" / PARTIES / "north.pub")
+    (keys / "south.pub").unlink()
+    with pytest.raises(ConfigError, match="no usable key of 'south'"):
+        deploy_init.init(check(SHARES), CLIENTS, "h:1", tmp_path / "no", keys=keys)
+
+
+@pytest.mark.parametrize(("clients", "names", "why"), [
+    (("a", "b", "north"), NAMES, "'north' would stand for two ends"),
+    (("a", "b", "server"), NAMES, "'server' would stand for two ends"),
+    (CLIENTS, ("north", "main"), "'main' would stand for two ends"),
+    (CLIENTS, ("north", "so uth"), "must be letters, digits"),
+    (CLIENTS[:2], NAMES, "a sum is of at least 3"),
+])  # fmt: skip
+def test_names_that_stand_for_two_ends_are_refused(clients, names, why, tmp_path):
+    privacy = {"aggregation": {"name": "additive", "aggregators": list(names)}}
+    with pytest.raises(ConfigError, match=why):
+        deploy_init.init(check({**SHARES, "privacy": privacy}), clients, "h:1", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+class Line:
+    """Carries errands between ends of this process; `asked` tells who was asked what."""
+
+    def __init__(self, out, label):
+        folders = {name: out / "clients" / name for name in CLIENTS}
+        self.ends = {n: Answering(f, settings(f, ClientSide)) for n, f in folders.items()}
+        for name in NAMES:
+            folder = out / "aggregators" / name
+            self.ends[name] = Aggregating(folder, settings(folder, ClientSide))
+        run = settings(out / "server", ServerSide).run
+        self.note = {"run": run, "label": label, "seed": 0}
+        self.server = out / "server"
+        self.why = {}
+
+    def ask(self, name, errand):
+        try:
+            return self.ends[name].work({**self.note, "kind": "errand"}, errand)
+        except StateError as error:
+            self.why[name] = str(error)
+            raise Lost(str(error)) from None
+
+    def conduct(self, path):
+        end = self.ends[CLIENTS[0]]
+        counts = {name: self.ends[name].samples for name in CLIENTS}
+        folder = Folder(path, {}, elsewhere=True)
+        folder.open()
+        voice = voice_of(self.server, self.note, signer(self.server / NODE))
+        experiment = end.experiment
+        return conduct(experiment.methods[self.note["label"]], experiment.task(0),
+                       absent("eye_synthetic", counts), experiment.plan, folder,
+                       hire=hired(self, voice=voice)).fingerprint  # fmt: skip
+
+
+def test_folders_give_the_simulators_bits(tmp_path):
+    here = simulated(FEDCPF, tmp_path / "here")["fedcpf"]["0"]
+    out = made(tmp_path, FEDCPF)
+    assert Line(out, "fedcpf").conduct(tmp_path / "run") == here
+
+
+def test_a_client_refuses_an_aggregator_whose_key_is_not_in_its_folder(tmp_path):
+    """The server's own key pair in the place of one aggregator's, everywhere but at the clients."""
+    out = made(tmp_path, FEDCPF)
+    south, public = out / "aggregators" / "south", tmp_path / "other.pub"
+    make_node_key(south / NODE, public)
+    for folder in (out / "server", *(out / "aggregators" / name for name in NAMES)):
+        shutil.copyfile(public, folder / PARTIES / "south.pub")
+    line = Line(out, "fedcpf")
+    line.conduct(tmp_path / "run")
+    assert set(line.why) == set(CLIENTS)
+    assert all("signature: this is not from 'south'" in why for why in line.why.values())
+
+
+def test_an_aggregator_takes_part_in_runs_of_its_experiment_alone(tmp_path):
+    out = made(tmp_path, FEDCPF)
+    folder = out / "aggregators" / "north"
+    end = Aggregating(folder, settings(folder, ClientSide))
+    note = {"run": "r", "label": "fedcpf", "seed": 0, "kind": "errand"}
+    with pytest.raises(StateError, match="no run 'r' of method 'fedavg'"):
+        end.work({**note, "label": "fedavg"}, b"")
+    with pytest.raises(StateError, match="unknown kind 'closed'"):
+        end.work({**note, "kind": "closed"}, b"")
+    with pytest.raises(StateError, match="not a readable"):
+        end.work(note, b"nothing")
+    (folder / "deploy.toml").write_text('client = "west"\naddress = "h:1"\nadds = true\n')
+    west = Aggregating(folder, settings(folder, ClientSide))
+    with pytest.raises(StateError, match="'west' is no aggregator of this experiment"):
+        west.work(note, b"")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'")
+def test_a_deployment_gives_the_simulators_bits(tmp_path):
+    """An aggregator is killed in a round and comes back; so are the server, and a client."""
+    table = {**SHARES, "run": {**TABLE["run"], "rounds": 4}}
+    with deployed(tmp_path, table) as made:
+        folders = [*map(made.client, CLIENTS), *(made.folder / "out" / "aggregators" / name
+                                                 for name in NAMES)]  # fmt: skip
+        served = made.serve()
+        joined = [made.run("join", folder) for folder in folders]
+        made.until("round 1 of 4", 300)
+        made.kill(folders[-1])
+        joined[-1] = made.run("join", folders[-1])
+        made.until("round 2 of 4", 300)
+        made.kill(made.server)
+        served.wait()
+        made.kill(folders[1])
+        joined[1] = made.run("join", folders[1])
+        served = made.serve()
+        assert served.wait(500) == 0, made.events()
+        assert [process.wait(30) for process in joined] == [0] * 5
+        assert made.fingerprints() == simulated(table, tmp_path / "here")
+        assert not made.leftovers()
+        spent = next((folders[-1] / "state").glob("*/fedcpf/sum.spent"))
+        assert len(spent.read_text().splitlines()) == 4
+        told = json.loads((made.server / "run" / "fedavg" / "provenance.json").read_text())
+        assert told["deployment"]["aggregators"] == list(NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'")
+def test_without_an_aggregator_the_server_stops_and_goes_on_when_it_is_back(tmp_path):
+    table = {**FEDCPF, "run": {**TABLE["run"], "rounds": 3}}
+    with deployed(tmp_path, table, absent_s=5.0) as made:
+        south = made.folder / "out" / "aggregators" / "south"
+        folders = [*map(made.client, CLIENTS), south.with_name("north")]
+        joined = [made.run("join", folder) for folder in folders]
+        made.run("join", south)
+        served = made.serve()
+        made.until("round 1 of 3", 300)
+        made.kill(south)
+        assert served.wait(300) != 0
+        assert "nobody's reply counted in round " in made.events()
+        assert "south: " in made.events()
+        joined.append(made.run("join", south))
+        assert made.serve().wait(500) == 0, made.events()
+        assert [process.wait(30) for process in joined] == [0] * 5
+        assert made.fingerprints() == simulated(table, tmp_path / "here")
+        rows = {row["status"] for row in made.table("turns.csv")}
+        assert rows == {"ok"}
