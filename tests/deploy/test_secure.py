@@ -24,9 +24,17 @@ def test_every_client_gets_everybodys_keys_from_who_makes_the_folders(tmp_path):
     assert not (tmp_path / "plain" / "clients" / "p00" / "keys").exists()
 
 
-def test_too_few_people_for_a_sum_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="2 people are asked at once, and a sum is of at least 3"):
-        init(check(SECURE), CLIENTS[:2], "127.0.0.1:9", tmp_path / "out")
+GROUPS = {"robust": "median", "aggregation": {"groups": 3}}
+
+
+@pytest.mark.parametrize(("privacy", "clients", "why"), [
+    (SECURE["privacy"], CLIENTS[:2], "2 people are asked at once, and a sum is of at least 3"),
+    (GROUPS, CLIENTS, "sums of groups are simulated only"),
+])  # fmt: skip
+def test_what_cannot_be_deployed_is_refused(privacy, clients, why, tmp_path):
+    table = {**SECURE, "methods": ["fedavg"], "privacy": privacy}
+    with pytest.raises(ConfigError, match=why):
+        init(check(table), clients, "127.0.0.1:9", tmp_path / "out")
 
 
 @pytest.mark.slow

@@ -51,6 +51,11 @@ def deployable(experiment: Experiment) -> Experiment:
             raise ConfigError(f"method '{label}' collects everybody's data: leave it out")
         device_for(method, plan)
     policy = plan.privacy.aggregation
+    if policy is not None and policy.groups:
+        raise ConfigError(
+            "privacy.aggregation: sums of groups are simulated only; leave out groups and "
+            "privacy.robust, or simulate"
+        )
     if policy is not None:
         task = experiment.task(plan.seeds[0])
         for method in experiment.methods.values():
