@@ -87,8 +87,7 @@ def conduct(
         cohort = presence.ask(trained_on.clients, 0, stream) or trained_on.clients
         solving = folder.solving = solver_for(method, task, trained_on, cohort, plan, device)
     refuse_another(device, solving, folder)
-    on_gpu = device.type != "cpu"
-    if on_gpu:
+    if on_gpu := device.type != "cpu":
         trained_on = resident(trained_on, device)
     stacks = solving.solver == "stacked"
     wire = Compression() if method.pooled else plan.wire  # nothing travels in a data centre

@@ -28,8 +28,8 @@ SECONDS, SENT, FOUND, EPSILON, LIED = (names[0] for names in DEFENDED.values())
 LOWER = frozenset({SECONDS, SENT, EPSILON, LIED})
 MEAN_PICTURE = "mean picture of the others (prior)"
 """The row of an attacker who looks at nothing that was sent."""
-PACED = 4
-"""Rounds that are timed; the first warms up, and the last also measures everybody."""
+PACED = 6
+"""Rounds that are timed, and a first that warms up; verdicts on time are over these, not people."""
 VICTIMS = 5
 UNITS = ("person", "sample", "picture", "pixel")
 LIARS: Mapping[str, Any] = {"attack": "sign_flip", "factor": 4.0, "share": 0.2}
@@ -43,9 +43,10 @@ def attacked(part: Part, experiment: Experiment, out: Path) -> Result:
     study = settle(experiment, out)
     (run,) = study.runs
     costs = kept(out / "costs.json", lambda: measured(experiment, run))
+    rounds = kept(out / "seconds.json", lambda: seconds(experiment))
     sent = sum(run.results["bytes"].values()) / 1024
     by_metric = beside(run) | {
-        SECONDS: dict.fromkeys(run.people, costs["seconds"]),
+        SECONDS: {f"round {number}": took for number, took in enumerate(rounds, 2)},
         SENT: dict.fromkeys(run.people, sent),
     }
     scores = {run.label + part.suffix: by_metric, **priors_of(study)}
@@ -77,28 +78,27 @@ def beside(run: Run) -> dict[str, dict[str, float]]:
 
 
 def measured(experiment: Experiment, run: Run) -> dict[str, Any]:
-    """Return CPU seconds of a round, and each victim's MSE (x 1000): found, and by the mean."""
+    """Return each victim's MSE (x 1000): found, and by the mean."""
     ready = load_data(experiment).ready
     (method,) = experiment.methods.values()
     saved = read_saved(run.folder)
     victims = run.people[:VICTIMS] if sends_smashed(method) else []
     found = {person: left_over(saved, ready, person) for person in victims}
     return {
-        "seconds": seconds(experiment),
         "found": {person: 1000 * mine for person, (mine, _) in found.items()},
         "mean": {person: 1000 * mean for person, (_, mean) in found.items()},
     }
 
 
-def seconds(experiment: Experiment) -> float:
-    """Return the CPU seconds of a round, all ends in this process: the least of a few.
+def seconds(experiment: Experiment) -> list[float]:
+    """Return the CPU seconds of some rounds, all ends in this process.
 
     Messages travel as bytes, so that sums are held by their protocols; sums of groups, which have
     none in one process, are simulated.
     """
     secure = experiment.plan.privacy.aggregation
     engine = "simulator" if secure is not None and secure.groups else "bytes"
-    plan = replace(experiment.plan, rounds=PACED, engine=engine, workers=1, evaluate_every=0,
+    plan = replace(experiment.plan, rounds=PACED + 1, engine=engine, workers=1, evaluate_every=0,
                    points=("P0",))  # fmt: skip
     (method,) = experiment.methods.values()
     ticks: list[float] = []
@@ -107,10 +107,10 @@ def seconds(experiment: Experiment) -> float:
         folder.open()
         conduct(method, experiment.task(plan.seeds[0]), load_data(experiment).ready, plan, folder,
                 lambda *_: ticks.append(time.process_time()))  # fmt: skip
-    return min(b - a for a, b in pairwise(ticks))
+    return [b - a for a, b in pairwise(ticks)]
 
 
-def kept(path: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def kept(path: Path, measure: Callable[[], Any]) -> Any:
     """Return what was measured before, or measure it and write it down."""
     if not path.is_file():
         write_json(path, measure())

@@ -127,11 +127,11 @@ MEDIAN = (
 )  # fmt: skip
 NOTE = (
     "errors on everybody's own later data; CPU seconds of all ends in one process and thread, the "
-    "least of three rounds, one measurement without an interval; KiB up and down, keys and boxes "
-    "of pads left out; the attacker is the inverse network, trained on all others' pictures "
-    "through the layers and the defence of the first seed's run, the first five people in turn "
-    "its victims; a higher MSE is a worse picture; where no smashed data are sent it has nothing "
-    "to look at; epsilon is per person, sample, picture or pixel, as the row says"
+    "mean of six rounds, and intervals of verdicts on time are over these rounds; KiB up and "
+    "down, keys and boxes of pads left out; the attacker is the inverse network, trained on all "
+    "others' pictures through the layers and the defence of the first seed's run, the first five "
+    "people in turn its victims; a higher MSE is a worse picture; where no smashed data are sent "
+    "it has nothing to look at; epsilon is per person, sample, picture or pixel, as the row says"
 )
 
 
