@@ -234,7 +234,7 @@ def corrected(name, local, extra="none"):
     task, make = TASKS[name]
     asks = asks_of(task, make, LOCALS[local], extra)
     return task, [
-        replace(ask, correction=ask.params.like(0.3 * torch.randn(
+        replace(ask, correction=ask.params.like(0.1 * torch.randn(
             ask.params.flat.shape, generator=torch.Generator().manual_seed(number),
             dtype=ask.params.flat.dtype,
         )))

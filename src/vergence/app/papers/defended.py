@@ -29,7 +29,10 @@ LOWER = frozenset({SECONDS, SENT, EPSILON, LIED})
 MEAN_PICTURE = "mean picture of the others (prior)"
 """The row of an attacker who looks at nothing that was sent."""
 PACED = 6
-"""Rounds that are timed, and a first that warms up; verdicts on time are over these, not people."""
+"""Rounds that are timed, between one that warms up and one that also measures everybody.
+
+Verdicts on time are over these, not over people.
+"""
 VICTIMS = 5
 UNITS = ("person", "sample", "picture", "pixel")
 LIARS: Mapping[str, Any] = {"attack": "sign_flip", "factor": 4.0, "share": 0.2}
@@ -98,7 +101,7 @@ def seconds(experiment: Experiment) -> list[float]:
     """
     secure = experiment.plan.privacy.aggregation
     engine = "simulator" if secure is not None and secure.groups else "bytes"
-    plan = replace(experiment.plan, rounds=PACED + 1, engine=engine, workers=1, evaluate_every=0,
+    plan = replace(experiment.plan, rounds=PACED + 2, engine=engine, workers=1, evaluate_every=0,
                    points=("P0",))  # fmt: skip
     (method,) = experiment.methods.values()
     ticks: list[float] = []
@@ -107,7 +110,7 @@ def seconds(experiment: Experiment) -> list[float]:
         folder.open()
         conduct(method, experiment.task(plan.seeds[0]), load_data(experiment).ready, plan, folder,
                 lambda *_: ticks.append(time.process_time()))  # fmt: skip
-    return [b - a for a, b in pairwise(ticks)]
+    return [b - a for a, b in pairwise(ticks)][1:-1]
 
 
 def kept(path: Path, measure: Callable[[], Any]) -> Any:
