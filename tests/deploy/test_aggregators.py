@@ -3,6 +3,7 @@
 import json
 import shutil
 import stat
+from dataclasses import replace
 from importlib.util import find_spec
 from io import StringIO
 
@@ -145,17 +146,34 @@ def test_an_aggregator_takes_part_in_runs_of_its_experiment_alone(tmp_path):
     out = made(tmp_path, FEDCPF)
     folder = out / "aggregators" / "north"
     end = Aggregating(folder, settings(folder, ClientSide))
-    note = {"run": "r", "label": "fedcpf", "seed": 0, "kind": "errand"}
-    with pytest.raises(StateError, match="no run 'r' of method 'fedavg'"):
+    note = {"run": end.side.run, "label": "fedcpf", "seed": 0, "kind": "errand"}
+    with pytest.raises(StateError, match="no method 'fedavg' with seed 0"):
         end.work({**note, "label": "fedavg"}, b"")
     with pytest.raises(StateError, match="unknown kind 'closed'"):
         end.work({**note, "kind": "closed"}, b"")
     with pytest.raises(StateError, match="not a readable"):
         end.work(note, b"nothing")
-    (folder / "deploy.toml").write_text('client = "west"\naddress = "h:1"\nadds = true\n')
-    west = Aggregating(folder, settings(folder, ClientSide))
+    west = Aggregating(folder, replace(end.side, client="west"))
     with pytest.raises(StateError, match="'west' is no aggregator of this experiment"):
         west.work(note, b"")
+
+
+@pytest.mark.parametrize(("changed", "why"), [
+    ({"run": "anothername"}, "alone, not in 'anothername': a new run wants new folders"),
+    ({"seed": 0.0}, "no method 'fedavg' with seed 0.0"),
+    ({"seed": False}, "no method 'fedavg' with seed False"),
+])  # fmt: skip
+def test_no_end_takes_part_in_a_run_that_the_server_made_up(changed, why, tmp_path):
+    """Else there are new books, and two sums of the same replies over different people."""
+    line = Line(made(tmp_path), "fedavg")
+    line.note |= changed
+    line.conduct(tmp_path / "run")
+    assert set(line.why) == set(CLIENTS)
+    for name in NAMES:
+        with pytest.raises(Lost):
+            line.ask(name, b"")
+    assert all(why in said for said in line.why.values())
+    assert not [*(tmp_path / "out").rglob("state/*/*")]
 
 
 @pytest.mark.slow

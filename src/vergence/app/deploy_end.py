@@ -139,12 +139,17 @@ class End:
         """Return where what one run leaves behind lies, below a folder.
 
         Raises:
-            StateError: the request names no run of this experiment.
+            StateError: the request is of another run, or of none of this experiment.
         """
         run, label, seed = note["run"], note["label"], note["seed"]
+        if run != self.side.run:
+            raise StateError(
+                f"this {self.what} takes part in run '{self.side.run}' alone, not in "
+                f"'{run}': a new run wants new folders (`vergence deploy init`)"
+            )
         known = label in self.experiment.methods and seed in self.experiment.plan.seeds
-        if not (known and isinstance(run, str) and run.isalnum()):
-            raise StateError(f"no run '{run}' of method '{label}' with seed {seed} here")
+        if not known or type(seed) is not int:  # 0.0 is 0, and would have books of its own
+            raise StateError(f"no method '{label}' with seed {seed} in this experiment")
         state = folder / run / label
         state.mkdir(parents=True, exist_ok=True)
         return state

@@ -98,10 +98,11 @@ def init(
         server.mkdir(parents=True, mode=0o700)
         (server / "keys").mkdir(mode=0o700)
         make_certificates(server, host)
-        ends = [End(out / "clients" / c, ClientSide(c, address, c, main=main)) for c in clients]
-        adders = [End(out / AGGREGATORS / name, ClientSide(name, address, adds=True))
+        ends = [End(out / "clients" / c, ClientSide(c, address, run, c, main=main))
+                for c in clients]  # fmt: skip
+        adders = [End(out / AGGREGATORS / name, ClientSide(name, address, run, adds=True))
                   for name in experiment.plan.privacy.aggregators]  # fmt: skip
-        served = End(out / MAIN, ClientSide(MAIN, address, serves=True))
+        served = End(out / MAIN, ClientSide(MAIN, address, run, serves=True))
         for end in [*ends, *adders, *([served] if main else [])]:
             end.make(server, keys)
             write_toml(end.folder / EXPERIMENT, experiment.table)
