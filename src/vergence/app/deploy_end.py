@@ -25,7 +25,7 @@ from vergence.engines.errand import unframed
 from vergence.engines.lobby import reply
 from vergence.engines.protection import private_solver, watch_for
 from vergence.engines.shelf import Shelf
-from vergence.engines.sums import Sums
+from vergence.engines.sums import Sums, server_deals
 from vergence.engines.turn import Worker
 from vergence.errors import ConfigError, StateError, VergenceError
 
@@ -58,7 +58,14 @@ def deployable(experiment: Experiment) -> Experiment:
         )
     if policy is not None:
         task = experiment.task(plan.seeds[0])
-        for method in experiment.methods.values():
+        for label, method in experiment.methods.items():
+            if server_deals(method, plan.privacy):
+                raise ConfigError(
+                    f"privacy.aggregation: people share different entries by '{label}'; with 2 "
+                    f"aggregators ({', '.join(plan.privacy.aggregators)}) the server of a "
+                    "deployment would make the tables that close what few share, and could have "
+                    "it opened; name a third aggregator"
+                )
             offered = method.offer(method.server(task), "")
             for verb in method.exposure:  # a client must know how long a row is
                 Sums(policy, policy.min_contributors).form(method, verb, offered)
