@@ -32,8 +32,9 @@ from vergence.app.run import start
 COMMAND = [sys.executable, "-c", "from vergence.app.cli import main; main()"]
 
 
+SHARES = {"name": "additive", "aggregators": ["north", "south", "west"]}
 SUMS = {"plain": {}, "pads": {"privacy": {"aggregation": "secure"}},
-        "shares": {"privacy": {"aggregation": {"name": "additive"}}}}  # fmt: skip
+        "shares": {"privacy": {"aggregation": SHARES}}}  # fmt: skip
 
 
 def table(clients, methods, rounds, people, sums):

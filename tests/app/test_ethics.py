@@ -238,7 +238,9 @@ def test_shares_name_their_helpers_and_what_these_could_find_out(tmp_path):
     _, seen, (plan,) = page_of(tmp_path)
     assert "split among the helpers" in seen
     assert "the helpers (one, two) who took part" in seen
-    assert "no deployment has them" in seen
+    assert "Each helper is run by somebody else, and none by who runs the server" in seen
+    assert any("a server that breaks the rules can see them" in line for line in plan["residual"])
+    assert any("The server follows the rules as well" in line for line in plan["assumed"])
     assert any("How many people share each number" in line for line in plan["residual"])
 
 

@@ -43,6 +43,21 @@ def test_shares_say_that_few_contributors_stay_hidden_and_who_must_collude():
     ):  # fmt: skip
         assert words in said
     assert "which entries each person shares" not in said
+    assert "a server that lies" not in said
+
+
+def test_with_two_aggregators_a_lying_server_opens_what_one_person_shares():
+    two = {"name": "additive"}
+    assert "a server that lies can have them opened, as it deals" in told("fedcpf", two)
+    assert "a server that lies" not in told("fedavg", two)
+
+
+def test_half_words_hold_two_entries():
+    """1000 entries in 500 words, a weight and a loss."""
+    half = {"entry_bits": 32, "range": 1.0, "weight": 1000.0}
+    said = told("fedavg", half)
+    assert "whole numbers of 64 bits, two entries in each, that tell nothing alone: 0.00 MB" in said
+    assert "two entries" not in told("fedavg", "secure")
 
 
 def test_split_learning_says_what_no_sum_hides():

@@ -261,7 +261,7 @@ def deployed(finished, tmp_path) -> Path:
     write_settings(home, ServerSide(("anna", "ben", "carl"), "127.0.0.1:8000", "a1"))
     mine = home.parent / "clients" / "anna"
     mine.mkdir(parents=True)
-    write_settings(mine, ClientSide("anna", "127.0.0.1:8000", "p00"))
+    write_settings(mine, ClientSide("anna", "127.0.0.1:8000", "r", "p00"))
     return home
 
 

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -226,14 +226,14 @@ def elsewhere(at: Field, root: Path, port: int | None = None) -> Path:
     shutil.copy(root, folder / "ca.crt")
     if port is not None:
         side = settings(folder, ClientSide)
-        write_settings(folder, ClientSide(side.client, f"127.0.0.1:{port}", side.person))
+        write_settings(folder, replace(side, address=f"127.0.0.1:{port}"))
     return folder
 
 
 def impostor(at: Field) -> Iterator[Row]:
     """Let a node that the server knows answer as p00; then take its key away while it runs."""
     side, said = settings(at.mallory, ClientSide), at.mallory / "said"
-    write_settings(at.mallory, ClientSide("p00", side.address, "p02"))
+    write_settings(at.mallory, replace(side, client="p00", person="p02"))
     process = at.deployment.run("join", at.mallory, said=said)
     want = "the signature is not that of 'p00'"
     at.deployment.until(want, PATIENCE)

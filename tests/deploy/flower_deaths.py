@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from subprocess import Popen
 
@@ -51,7 +51,8 @@ class Silent:
 def with_silence(deployment: Deployment, rounds: int, silent: set[tuple[str, int]]) -> str:
     """Return the fingerprint of the run without processes in which clients are silent like this."""
     folders = {client: deployment.client(client) for client in CLIENTS}
-    ends = {c: Answering(folder, settings(folder, ClientSide)) for c, folder in folders.items()}
+    sides = {c: replace(settings(f, ClientSide), run="silence") for c, f in folders.items()}
+    ends = {c: Answering(folder, sides[c]) for c, folder in folders.items()}
     experiment = deployable(check(fedcpf(rounds)))
     federation = absent("eye_synthetic", {c: end.samples for c, end in ends.items()})
     folder = Folder(deployment.folder / "silence", STAMP, elsewhere=True)

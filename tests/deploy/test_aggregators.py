@@ -3,6 +3,7 @@
 import json
 import shutil
 import stat
+from dataclasses import replace
 from importlib.util import find_spec
 from io import StringIO
 
@@ -14,14 +15,17 @@ from vergence.app import deploy, deploy_init
 from vergence.app.config import check
 from vergence.app.deploy_aggregator import Aggregating
 from vergence.app.deploy_client import Answering
-from vergence.app.deploy_folder import NODE, ClientSide, ServerSide, settings
-from vergence.app.deploy_keys import PARTIES, is_node_key, make_node_key, signer, voice_of
+from vergence.app.deploy_folder import EXPERIMENT, NODE, ClientSide, ServerSide, settings
+from vergence.app.deploy_keys import PARTIES, is_node_key, make_node_key, voice_of
+from vergence.app.results import write_toml
 from vergence.engines.conduct import conduct
 from vergence.engines.remote import Lost, absent, hired
 from vergence.engines.store import Folder
 from vergence.errors import ConfigError, StateError
+from vergence.privacy.additive_sharing import Aggregator
+from vergence.privacy.shared_messages import Part, Parts
 
-NAMES = ("north", "south")
+NAMES = ("north", "south", "west")
 PRIVACY = {"aggregation": {"name": "additive", "aggregators": list(NAMES)}}
 SHARES = {**TABLE, "privacy": PRIVACY}
 FEDCPF = {**SHARES, "methods": TABLE["methods"][1:],
@@ -46,12 +50,13 @@ def files(folder):
 def test_init_makes_a_folder_and_a_key_for_each_aggregator(tmp_path):
     out = made(tmp_path)
     theirs = {f"keys/{name}.pub" for name in CLIENTS}
-    theirs |= {f"parties/{name}.pub" for name in (*NAMES, "server")}
+    theirs |= {f"parties/{name}.pub" for name in NAMES}
     common = {"ca.crt", "deploy.toml", "experiment.toml", "node"}
     for folder in (out / "clients" / "p00", *(out / "aggregators" / name for name in NAMES)):
         assert files(folder) == theirs | common
         assert stat.S_IMODE((folder / "node").stat().st_mode) == 0o600
     assert {f"keys/{name}.pub" for name in (*CLIENTS, *NAMES)} < files(out / "server")
+    assert "node" not in files(out / "server")  # it could stand for a contributor, or deal tables
     side = settings(out / "aggregators" / "north", ClientSide)
     assert (side.client, side.adds, side.data) == ("north", True, None)
     assert "vergence deploy join NAME" in (out / "README.txt").read_text()
@@ -115,7 +120,7 @@ class Line:
         counts = {name: self.ends[name].samples for name in CLIENTS}
         folder = Folder(path, {}, elsewhere=True)
         folder.open()
-        voice = voice_of(self.server, self.note, signer(self.server / NODE))
+        voice = voice_of(self.server, self.note)
         experiment = end.experiment
         return conduct(experiment.methods[self.note["label"]], experiment.task(0),
                        absent("eye_synthetic", counts), experiment.plan, folder,
@@ -133,8 +138,9 @@ def test_a_client_refuses_an_aggregator_whose_key_is_not_in_its_folder(tmp_path)
     out = made(tmp_path, FEDCPF)
     south, public = out / "aggregators" / "south", tmp_path / "other.pub"
     make_node_key(south / NODE, public)
-    for folder in (out / "server", *(out / "aggregators" / name for name in NAMES)):
-        shutil.copyfile(public, folder / PARTIES / "south.pub")
+    shutil.copyfile(public, out / "server" / "keys" / "south.pub")
+    for name in NAMES:
+        shutil.copyfile(public, out / "aggregators" / name / PARTIES / "south.pub")
     line = Line(out, "fedcpf")
     line.conduct(tmp_path / "run")
     assert set(line.why) == set(CLIENTS)
@@ -145,17 +151,62 @@ def test_an_aggregator_takes_part_in_runs_of_its_experiment_alone(tmp_path):
     out = made(tmp_path, FEDCPF)
     folder = out / "aggregators" / "north"
     end = Aggregating(folder, settings(folder, ClientSide))
-    note = {"run": "r", "label": "fedcpf", "seed": 0, "kind": "errand"}
-    with pytest.raises(StateError, match="no run 'r' of method 'fedavg'"):
+    note = {"run": end.side.run, "label": "fedcpf", "seed": 0, "kind": "errand"}
+    with pytest.raises(StateError, match="no method 'fedavg' with seed 0"):
         end.work({**note, "label": "fedavg"}, b"")
     with pytest.raises(StateError, match="unknown kind 'closed'"):
         end.work({**note, "kind": "closed"}, b"")
     with pytest.raises(StateError, match="not a readable"):
         end.work(note, b"nothing")
-    (folder / "deploy.toml").write_text('client = "west"\naddress = "h:1"\nadds = true\n')
-    west = Aggregating(folder, settings(folder, ClientSide))
-    with pytest.raises(StateError, match="'west' is no aggregator of this experiment"):
-        west.work(note, b"")
+    east = Aggregating(folder, replace(end.side, client="east"))
+    with pytest.raises(StateError, match="'east' is no aggregator of this experiment"):
+        east.work(note, b"")
+
+
+def test_nobody_but_a_client_may_contribute(tmp_path):
+    """A server that filled a sum up to `min_contributors` would see the replies of too few."""
+    out = made(tmp_path)
+    for folder in (out / "aggregators" / "north", out / "clients" / "p00"):
+        register = voice_of(folder, {"run": "r", "label": "fedavg", "seed": 0}).register
+        assert set(register) == {*CLIENTS, *NAMES}
+    line = Line(out, "fedavg")
+    adding = line.ends["north"].adding(line.note)
+    terms = adding.sums.on_shares("r", "1.train", 1, 4, b"", (0, 0))
+    end = Aggregator("north", terms, adding.voice.sign, adding.voice.register, adding.spent)
+    parts = tuple(Part(terms.digest, name, "north", b"") for name in ("server", *NAMES))
+    assert not end._hold(Parts(terms.digest, parts)).names
+    assert end.refused["server"] == "signature: nobody knows 'server'"
+    assert all("must not" in end.refused[name] for name in NAMES)
+
+
+def test_masks_that_differ_need_an_aggregator_to_deal(tmp_path):
+    """With two the server would: one that lies opens entries that one person alone shares."""
+    privacy = {"aggregation": {"name": "additive", "aggregators": list(NAMES[:2])}}
+    with pytest.raises(ConfigError, match=r"'fedcpf'; with 2 aggregators .*name a third"):
+        made(tmp_path, {**FEDCPF, "privacy": privacy})
+    out = made(tmp_path, {**SHARES, "methods": ["fedavg"], "privacy": privacy})
+    for folder in (out / "aggregators" / "north", out / "clients" / "p00"):
+        write_toml(folder / EXPERIMENT, check({**FEDCPF, "privacy": privacy}).table)
+        with pytest.raises(ConfigError, match="name a third aggregator"):
+            Aggregating(folder, settings(folder, ClientSide))
+
+
+@pytest.mark.parametrize(("changed", "why"), [
+    ({"run": "anothername"}, "alone, not in 'anothername': a new run wants new folders"),
+    ({"seed": 0.0}, "no method 'fedavg' with seed 0.0"),
+    ({"seed": False}, "no method 'fedavg' with seed False"),
+])  # fmt: skip
+def test_no_end_takes_part_in_a_run_that_the_server_made_up(changed, why, tmp_path):
+    """Else there are new books, and two sums of the same replies over different people."""
+    line = Line(made(tmp_path), "fedavg")
+    line.note |= changed
+    line.conduct(tmp_path / "run")
+    assert set(line.why) == set(CLIENTS)
+    for name in NAMES:
+        with pytest.raises(Lost):
+            line.ask(name, b"")
+    assert all(why in said for said in line.why.values())
+    assert not [*(tmp_path / "out").rglob("state/*/*")]
 
 
 @pytest.mark.slow
@@ -179,7 +230,7 @@ def test_a_deployment_gives_the_simulators_bits(tmp_path):
         joined[1] = made.run("join", folders[1])
         served = made.serve()
         assert served.wait(500) == 0, made.events()
-        assert [process.wait(30) for process in joined] == [0] * 5
+        assert [process.wait(30) for process in joined] == [0] * 6
         assert made.fingerprints() == simulated(table, tmp_path / "here")
         assert not made.leftovers()
         spent = next((folders[-1] / "state").glob("*/fedcpf/sum.spent"))
@@ -195,7 +246,8 @@ def test_without_an_aggregator_the_server_stops_and_goes_on_when_it_is_back(tmp_
     table = {**FEDCPF, "run": {**TABLE["run"], "rounds": 3}}
     with deployed(tmp_path, table, absent_s=5.0) as made:
         south = made.folder / "out" / "aggregators" / "south"
-        folders = [*map(made.client, CLIENTS), south.with_name("north")]
+        folders = [*map(made.client, CLIENTS),
+                   *(south.with_name(name) for name in NAMES if name != "south")]  # fmt: skip
         joined = [made.run("join", folder) for folder in folders]
         made.run("join", south)
         served = made.serve()
@@ -206,7 +258,7 @@ def test_without_an_aggregator_the_server_stops_and_goes_on_when_it_is_back(tmp_
         assert "south: " in made.events()
         joined.append(made.run("join", south))
         assert made.serve().wait(500) == 0, made.events()
-        assert [process.wait(30) for process in joined] == [0] * 5
+        assert [process.wait(30) for process in joined] == [0] * 6
         assert made.fingerprints() == simulated(table, tmp_path / "here")
         rows = {row["status"] for row in made.table("turns.csv")}
         assert rows == {"ok"}

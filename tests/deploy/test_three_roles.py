@@ -155,6 +155,10 @@ def test_nobody_may_ask_a_client_for_what_the_other_server_alone_may_see(tmp_pat
     run = settings(out / "server", ServerSide).run
     note = {"run": run, "label": "splitfed", "seed": 0, "kind": "errand", "beside": 0}
     train = Errand("turn", "p00", Message("train", {}), "0.1.1")
+    served = Serving(out / MAIN, settings(out / MAIN, ClientSide))
+    for one, kind in ((end, "errand"), (served, "main")):
+        with pytest.raises(StateError, match=f"takes part in run '{run}' alone, not in 'r'"):
+            one.work({**note, "run": "r", "kind": kind}, pack(train))
     with pytest.raises(StateError, match="'train' is not for who asks"):
         end.work(note, pack(train))
     with pytest.raises(StateError, match="'train' is not for who asks"):

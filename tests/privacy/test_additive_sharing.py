@@ -1,6 +1,7 @@
 """Sums on shares: exact, with a threshold on counts; what aggregators see; what is refused."""
 
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from vergence.errors import ConfigError
 from vergence.privacy import pads
 from vergence.privacy.ring import Packing, received, withheld
 from vergence.privacy.shared_messages import Boxes, Helds, Looked, Opened, Parts
-from vergence.privacy.terms import Aborted, Invitation, Refused, Spent
+from vergence.privacy.terms import Aborted, Invitation, Refused, Spent, statement, summary
 from vergence.privacy.threshold_gate import (
     deal,
     hidden_table,
@@ -377,3 +378,12 @@ def test_invitations_are_answered_with_a_new_key_each_time():
         keys |= {talk.ends[a].answer(Invitation(m.terms)).key for a, m in talk.asked.items()}
     assert len(keys) == 4
     assert received(b"").size == 0
+
+
+def test_what_is_signed_is_pinned():
+    """Who changes it, or how a summary in it is made, changes the number that it begins with."""
+    said = statement("part", b"terms", "anna", summary(b"words"))
+    assert said[8:29] == b"vergence secure sum 2"
+    assert sha256(said).hexdigest() == (
+        "c5a9ddfb268d7c6c57f5d8201c4b3c45d8cb5f91cd07ac4d4e5991191c4cb853"
+    )

@@ -25,7 +25,7 @@ from vergence.engines.errand import unframed
 from vergence.engines.lobby import reply
 from vergence.engines.protection import private_solver, watch_for
 from vergence.engines.shelf import Shelf
-from vergence.engines.sums import Sums
+from vergence.engines.sums import Sums, server_deals
 from vergence.engines.turn import Worker
 from vergence.errors import ConfigError, StateError, VergenceError
 
@@ -58,7 +58,14 @@ def deployable(experiment: Experiment) -> Experiment:
         )
     if policy is not None:
         task = experiment.task(plan.seeds[0])
-        for method in experiment.methods.values():
+        for label, method in experiment.methods.items():
+            if server_deals(method, plan.privacy):
+                raise ConfigError(
+                    f"privacy.aggregation: people share different entries by '{label}'; with 2 "
+                    f"aggregators ({', '.join(plan.privacy.aggregators)}) the server of a "
+                    "deployment would make the tables that close what few share, and could have "
+                    "it opened; name a third aggregator"
+                )
             offered = method.offer(method.server(task), "")
             for verb in method.exposure:  # a client must know how long a row is
                 Sums(policy, policy.min_contributors).form(method, verb, offered)
@@ -139,12 +146,17 @@ class End:
         """Return where what one run leaves behind lies, below a folder.
 
         Raises:
-            StateError: the request names no run of this experiment.
+            StateError: the request is of another run, or of none of this experiment.
         """
         run, label, seed = note["run"], note["label"], note["seed"]
+        if run != self.side.run:
+            raise StateError(
+                f"this {self.what} takes part in run '{self.side.run}' alone, not in "
+                f"'{run}': a new run wants new folders (`vergence deploy init`)"
+            )
         known = label in self.experiment.methods and seed in self.experiment.plan.seeds
-        if not (known and isinstance(run, str) and run.isalnum()):
-            raise StateError(f"no run '{run}' of method '{label}' with seed {seed} here")
+        if not known or type(seed) is not int:  # 0.0 is 0, and would have books of its own
+            raise StateError(f"no method '{label}' with seed {seed} in this experiment")
         state = folder / run / label
         state.mkdir(parents=True, exist_ok=True)
         return state

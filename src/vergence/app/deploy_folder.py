@@ -53,8 +53,7 @@ class ServerSide:
 
     `quorum` 0 means all clients. `answer_s` is how long an answer is waited for, `absent_s` a
     client that is not connected, `talk_s` the end of a client's part of a round of split learning.
-    `run` names this deployment in the clients' folders. With `main`
-    there is a main server beside this one.
+    `run` names this deployment in all folders. With `main` there is a main server beside this one.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -73,13 +72,16 @@ class ServerSide:
 class ClientSide:
     """What a client's folder says: whose data it has (`person`), and where (`data`).
 
-    A main server's folder is as a client's without data; it `serves`. So is an aggregator's, which
-    `adds`. A client with `main` beside its server shows data to the main server alone.
+    It takes part in one `run` alone: books of what was given away and spent are a run's, and a
+    server that named another would have every budget, and every sum, afresh. A main server's
+    folder is as a client's without data; it `serves`. So is an aggregator's, which `adds`. A
+    client with `main` beside its server shows data to the main server alone.
     """
 
     __pydantic_config__: ClassVar = STRICT
     client: str
     address: str
+    run: str
     person: str = ""
     data: str | None = None
     serves: bool = False

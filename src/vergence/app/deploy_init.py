@@ -81,7 +81,7 @@ def init(
         StateError: the directory holds something.
     """
     from vergence.app.deploy import needed
-    from vergence.app.deploy_keys import make_certificates
+    from vergence.app.deploy_keys import PARTIES, make_certificates
     from vergence.app.results import write_toml
     from vergence.engines.store import saving
 
@@ -98,17 +98,18 @@ def init(
         server.mkdir(parents=True, mode=0o700)
         (server / "keys").mkdir(mode=0o700)
         make_certificates(server, host)
-        ends = [End(out / "clients" / c, ClientSide(c, address, c, main=main)) for c in clients]
-        adders = [End(out / AGGREGATORS / name, ClientSide(name, address, adds=True))
+        ends = [End(out / "clients" / c, ClientSide(c, address, run, c, main=main))
+                for c in clients]  # fmt: skip
+        adders = [End(out / AGGREGATORS / name, ClientSide(name, address, run, adds=True))
                   for name in experiment.plan.privacy.aggregators]  # fmt: skip
-        served = End(out / MAIN, ClientSide(MAIN, address, serves=True))
+        served = End(out / MAIN, ClientSide(MAIN, address, run, serves=True))
         for end in [*ends, *adders, *([served] if main else [])]:
             end.make(server, keys)
             write_toml(end.folder / EXPERIMENT, experiment.table)
         if experiment.plan.privacy.aggregation is not None:
-            acquainted([*ends, *adders], clients, server / "keys")
+            acquainted([*ends, *adders], "keys", clients, server)
         if adders:
-            introduced(server, [*ends, *adders], experiment.plan.privacy.aggregators)
+            acquainted([*ends, *adders], PARTIES, experiment.plan.privacy.aggregators, server)
         if main:
             boxes(served, ends, keys)
         folders.write_settings(server, ServerSide(tuple(clients), address, run, main=main))
@@ -149,27 +150,16 @@ class End:
             shutil.copyfile(keys / f"{self.side.client}.box", public)
 
 
-def acquainted(ends: Sequence[End], clients: Sequence[str], keys: Path) -> None:
-    """Give every end the clients' public keys: a server could name people of its own."""
+def acquainted(ends: Sequence[End], whose: str, names: Sequence[str], server: Path) -> None:
+    """Give every end some public keys: a server could name people of its own.
+
+    It has no key itself that any end would believe in a sum.
+    """
     for end in ends:
-        known = end.folder / "keys"
+        known = end.folder / whose
         known.mkdir()
-        for client in clients:
-            shutil.copyfile(keys / f"{client}.pub", known / f"{client}.pub")
-
-
-def introduced(server: Path, ends: Sequence[End], aggregators: Sequence[str]) -> None:
-    """Give every end the keys of those who add up shares, and the server one to deal with."""
-    from vergence.app.deploy_keys import PARTIES, make_node_key
-    from vergence.engines.sums import SERVER
-
-    parties = server / PARTIES
-    parties.mkdir(mode=0o700)
-    make_node_key(server / NODE, parties / f"{SERVER}.pub")
-    for name in aggregators:
-        shutil.copyfile(server / "keys" / f"{name}.pub", parties / f"{name}.pub")
-    for end in ends:
-        shutil.copytree(parties, end.folder / PARTIES)
+        for name in names:
+            shutil.copyfile(server / "keys" / f"{name}.pub", known / f"{name}.pub")
 
 
 def boxes(main: End, clients: Sequence[End], keys: Path | None) -> None:

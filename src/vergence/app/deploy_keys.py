@@ -28,7 +28,7 @@ SIGNED = ec.ECDSA(hashes.SHA384())
 BOX = "box"
 """The file of an end's private box key."""
 PARTIES = "parties"
-"""The folder of the public keys of who adds up shares: aggregators, and the server that deals."""
+"""The folder of the public keys of aggregators, who give nothing to a sum themselves."""
 NONCE = 12
 """Bytes of a box that are new for each."""
 

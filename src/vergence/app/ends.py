@@ -25,7 +25,6 @@ from vergence.app.deploy_folder import (
     FOLDER,
     INSECURE,
     MAIN,
-    NODE,
     SECRET,
     ClientSide,
     ServerSide,
@@ -34,7 +33,7 @@ from vergence.app.deploy_folder import (
     settings,
     tell,
 )
-from vergence.app.deploy_keys import genuine, signer, voice_of
+from vergence.app.deploy_keys import genuine, voice_of
 from vergence.app.deploy_main import Serving
 from vergence.app.deploy_resident import Reached
 from vergence.app.tensorboard import Board
@@ -82,7 +81,6 @@ class Leading:
         self.side = settings(folder, ServerSide)
         self.experiment = deployable(load(folder / EXPERIMENT))
         self.aggregators = self.experiment.plan.privacy.aggregators
-        self.sign = signer(folder / NODE) if self.aggregators else None
         self.lobby = Lobby(
             line, self.side.clients, facts(self.experiment.table),
             lambda client, data, sign: genuine(folder / "keys" / f"{client}.pub", data, sign),
@@ -158,7 +156,7 @@ class Leading:
                     line = Errands(self.lobby, note)
                     relay = Relay(line) if self.side.main else None
                     hire = hired(line, relay=relay, talk=self.side.talk_s,
-                                 voice=voice_of(self.folder, note, self.sign))  # fmt: skip
+                                 voice=voice_of(self.folder, note))  # fmt: skip
                     found = conduct(method, experiment.task(seed), federation, plan, folder, tick,
                                     hire)  # fmt: skip
                     done = {"fingerprint": found.fingerprint}

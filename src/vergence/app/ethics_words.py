@@ -15,6 +15,7 @@ from vergence.core.method import Exposed, Method
 from vergence.core.stages import SMASHED
 from vergence.core.task import Task
 from vergence.engines.plan import Plan
+from vergence.engines.sums import masked, server_deals
 
 STRONG, SOME = 1.0, 10.0
 """Epsilons up to which a promise about people is strong, and is worth the name.
@@ -67,8 +68,7 @@ class Means:
     @property
     def masks(self) -> bool:
         """Whether people share different entries, and that shows."""
-        shared = (e for e in self.method.exposure.values() if e.trees)
-        return self.plan.privacy.user is None and any(e.weight != "number" for e in shared)
+        return masked(self.method, self.plan.privacy)
 
     @property
     def sends(self) -> bool:
@@ -269,7 +269,10 @@ def _trusted(means: Means) -> list[str]:
         "of them keeps what it has to itself."
     ]  # fmt: skip
     if means.parties:
-        told.append("The helpers exist. So far they are only simulated: no deployment has them.")
+        told.append("Each helper is run by somebody else, and none by who runs the server.")
+    if server_deals(means.method, means.plan.privacy):
+        told.append("The server follows the rules as well: with two helpers alone it prepares how "
+                    "they find out which numbers of the model too few people share.")  # fmt: skip
     if user is not None:
         told.append(f"At least {means.least} people in every sum keep their part of the noise to "
                     "themselves.")  # fmt: skip
@@ -293,6 +296,10 @@ def residual(means: Means, budget: Mapping[str, Any]) -> list[str]:
         two = "the server and a helper" if means.parties.count(",") == 1 else "two of the helpers"
         told.append(f"How many people share each number of the model: {two} can find it out "
                     "together.")  # fmt: skip
+    if server_deals(means.method, means.plan.privacy):
+        told.append("Numbers of the model that one person alone shares: a server that breaks the "
+                    "rules can see them, unless there are three helpers. Deployments want three; "
+                    "with two this is for simulations.")  # fmt: skip
     if means.least:
         told.append("Two sums over nearly the same people differ by one person's part.")
     if "person" not in budget and means.sends:

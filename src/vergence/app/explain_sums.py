@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from vergence.core.method import Method
 from vergence.core.task import Task
-from vergence.engines.sums import Sums
+from vergence.engines.sums import Sums, masked, server_deals
 from vergence.errors import ConfigError
 from vergence.privacy.policy import Privacy
+from vergence.privacy.ring import BITS
 from vergence.privacy.secure_aggregation import STEPS
 
 
@@ -25,8 +26,9 @@ def sizes(method: Method, task: Task, privacy: Privacy) -> str:
         if form is not None and form.words:
             told.append(f"{8 * form.words / 1e6:.2f} MB [{verb}]")
     how = f"{len(STEPS)} messages" if policy.name == "pairwise" else "one message"
+    held = "" if policy.entry_bits == BITS else ", two entries in each,"
     return (
-        "  up goes as whole numbers of 64 bits that tell nothing alone: "
+        f"  up goes as whole numbers of {BITS} bits{held} that tell nothing alone: "
         f"{', '.join(told)}, in {how} with some kB of keys"
     )
 
@@ -37,14 +39,11 @@ def rows(method: Method, privacy: Privacy) -> list[tuple[str, str]]:
     assert policy is not None
     least = policy.min_contributors
     pads = policy.name == "pairwise"
-    masked = privacy.user is None and any(
-        e.trees and e.weight != "number" for e in method.exposure.values()
-    )
     shown = [tree for e in method.exposure.values() if e.reveal == "each" for tree in e.trees]
     hidden = f"nothing of fewer than {least} people: weights and metrics are in the sum"
     if shown:
         hidden += f"; but every single person's {', '.join(shown)}, which no sum hides"
-    if masked:
+    if masked(method, privacy):
         hidden += f"; of an entry that fewer than {least} share, only that it is so"
     if pads:
         others = "another client"
@@ -61,8 +60,14 @@ def rows(method: Method, privacy: Privacy) -> list[tuple[str, str]]:
         names = ", ".join(policy.aggregators)
         others = f"an aggregator ({names})"
         more = f"all of {names}; or all others in a sum, who subtract themselves"
-        if masked:
-            dealer = "the server" if len(policy.aggregators) == 2 else policy.aggregators[-1]
+        if server_deals(method, privacy):
+            more += (
+                "; for how many share an entry, the server with one of them; for entries that one "
+                "person alone shares, nobody: a server that lies can have them opened, as it deals "
+                "the tables (deployments want 3 aggregators, of whom one deals)"
+            )
+        elif masked(method, privacy):
+            dealer = policy.aggregators[-1]
             more += f"; for how many share an entry, {dealer} with one of the others"
         gone = "who vanishes is left out; without one of the aggregators there is no sum"
     return [

@@ -27,7 +27,7 @@ from vergence.errors import ConfigError
 from vergence.privacy.form import Form, Ranges
 from vergence.privacy.keyed import Secret
 from vergence.privacy.pairwise_messages import Pairwise
-from vergence.privacy.policy import Secrecy
+from vergence.privacy.policy import Privacy, Secrecy
 from vergence.privacy.ring import BITS, Packing, Words, withheld
 from vergence.privacy.shared_messages import Shared
 from vergence.privacy.threshold_gate import MOST_BITS
@@ -38,7 +38,7 @@ WORDS = "words"
 FINE = 16
 """Bits after the point that entries of 32 bits keep at least."""
 SERVER = "server"
-"""Who deals the tables of a threshold where there are only two aggregators."""
+"""Who deals the tables of a threshold where there are only two aggregators: in simulations."""
 
 
 @dataclass(frozen=True)
@@ -254,6 +254,21 @@ def hushed(receipt: Receipt, form: Form) -> Receipt:
     return replace(receipt, up=up, weight={}, examples=0.0, steps=0, told={}, share=None)
 
 
+def masked(method: Method, privacy: Privacy) -> bool:
+    """Tell whether people share different entries, and how many share one is added up, too."""
+    return privacy.user is None and any(
+        e.trees and e.weight != "number" for e in method.exposure.values()
+    )
+
+
+def server_deals(method: Method, privacy: Privacy) -> bool:
+    """Tell whether the server makes the tables that close entries which few people share.
+
+    One that lies could then have them opened.
+    """
+    return masked(method, privacy) and len(privacy.aggregators) == 2
+
+
 def sums_for(plan: Plan, method: Method, people: int) -> Sums | None:
     """Return how the replies of so many people are summed; None: as they are.
 
@@ -272,8 +287,7 @@ def sums_for(plan: Plan, method: Method, people: int) -> Sums | None:
         )
     if (user := plan.privacy.user) is not None:
         return Sums(policy, people, forecast(user, plan, method, people).level)
-    masked = any(e.trees and e.weight != "number" for e in method.exposure.values())
-    if masked and people >= 1 << MOST_BITS:
+    if masked(method, plan.privacy) and people >= 1 << MOST_BITS:
         raise ConfigError(
             f"privacy.aggregation: {type(method).__name__} shares entries that differ, whose "
             f"counts stay hidden for up to {(1 << MOST_BITS) - 1} people; the federation has "

@@ -16,8 +16,9 @@ steps more (`threshold_gate.py`): after Helds the dealer makes tables, the parti
 counts to each other and look up, and all open what may be opened. The coordinator carries boxes
 that it cannot open.
 
-Aggregators follow the protocol. The terms stay hidden as long as one of them tells the others
-nothing; counts below the threshold as long as no party and the dealer tell each other.
+Aggregators follow the protocol, and so does the dealer: one that lies has entries opened that one
+person alone shares. The terms stay hidden as long as one of them tells the others nothing; counts
+below the threshold as long as no party and the dealer tell each other.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def given(names: Collection[str], form: bytes) -> str:
 
 def statement(stage: str, terms: bytes, sender: str, *parts: bytes) -> bytes:
     """Return what is signed: the step, the attempt, who says it, and what."""
-    return joined([b"vergence secure sum 1", stage.encode(), terms, sender.encode(), *parts])
+    return joined([b"vergence secure sum 2", stage.encode(), terms, sender.encode(), *parts])
 
 
 def summary(data: bytes | memoryview) -> bytes:
