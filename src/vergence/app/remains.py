@@ -120,7 +120,10 @@ def _states(folder: Path, person: str) -> list[Path]:
 
 
 def _books(folder: Path, person: str) -> list[Path]:
-    return sorted((folder / "state" / FOLDER).glob(f"seed*.client.{person}.csv"))
+    """Return the accounts of what is known of a person, and the masks that were paid for."""
+    kept, mark = folder / "state" / FOLDER, "?" * 64
+    ends = (f"client.{person}.csv", f"mask.{person}.csv", f"mask.{person}.{mark}")
+    return sorted(path for end in ends for path in kept.glob(f"seed*.{end}"))
 
 
 def _reported(folder: Path) -> bool:
