@@ -22,7 +22,7 @@ class Watching(SplitGuard):
         by: standard deviations by which labels are moved.
         expected: how often an honest server's answer to a lie is the odd one out.
         missed: probability of trusting a server that ignores labels.
-        accused: probability of accusing an honest one.
+        accused: probability of accusing an honest one, over a whole run.
         act: a client that accuses goes on, and the results say so (`report`), or takes no further
             turn (`stop`).
     """
@@ -36,12 +36,12 @@ class Watching(SplitGuard):
         """
         found, not_found = self.evidence
         verdict: Verdict = "open"
-        ratio, heard = 0.0, 0
+        ratio, heard, trusted = 0.0, 0, 0
         for block in blocks:
             heard += 1
             ratio += found if block == FOUND else not_found
-            if ratio <= math.log(self.accused):
+            if self.accuses(ratio, trusted):
                 return "accused", heard, math.exp(ratio)
             if ratio >= -math.log(self.missed):
-                verdict, ratio = "trusted", 0.0
+                verdict, ratio, trusted = "trusted", 0.0, trusted + 1
         return verdict, heard, math.exp(ratio)
