@@ -86,6 +86,8 @@ def test_erasing_takes_out_this_person_and_nothing_else(tmp_path):
     ends = (".csv", f".{'0' * 64}")
     for name in (f"seed0.mask.{who}{end}" for who in ("p05", "p05.1") for end in ends):
         (kept / name).touch()
+    (kept / "seed0.guard.p05.csv").touch()
+    (kept / "seed0.guard.p05.3-10.block").touch()
     were = contents(folder)
     forget(folder, "p05", tmp_path / "new", console, Options(shadows=0, erase=True))
     assert {path.name for path in kept.iterdir()} == {f"seed0.mask.p05.1{end}" for end in ends}

@@ -12,8 +12,11 @@ sign of the residual, and over a batch as many flip one way as the other. A comm
 them all.
 
 **What it promises.** Where answers do not depend on labels, the odd one out is the false one once
-in `every` blocks, whatever the server does, up to the step that the client leaves out: a server
-that never listens is trusted at most with probability `missed`. A server that is honest, and whose
+in `every` blocks, up to the step that the client leaves out: a server that never listens is trusted
+at most with probability `missed`, also if it ends rounds early or serves them twice (`watch.py`
+says how that is counted). What is not judged is the block under way when a run ends, or begun and
+never gone on with: fewer than 2 * `every` batches. Who listened until it was nearly trusted, and
+then ignores labels, may still be trusted that once. A server that is honest, and whose
 answer to a lie is the odd one out with probability `expected` or more, is accused at most with
 probability `accused`, however long it is watched: after `trusted` a new test begins, and the k-th
 has the share 6 / (pi k)^2 of `accused`; over all k the shares add up to 1.
@@ -73,6 +76,16 @@ class SplitGuard:
         ways = torch.from_numpy(draws.uniform(labels.shape[1])) < 0.5
         moves = self.by * labels.std(0) * torch.where(ways, -1.0, 1.0).to(labels.dtype)
         return labels + moves
+
+    def block(self, number: int, of: int) -> tuple[int, int]:
+        """Return where the block of a batch begins, of so many in a round, and its size.
+
+        The last block has what is left over, too. Where it is longer, chance finds lies less often
+        than the evidence says, and both bounds hold.
+        """
+        start = min(number // self.every, max(of // self.every, 1) - 1) * self.every
+        last = start + 2 * self.every > of
+        return start, of - start if last else self.every
 
     @property
     def evidence(self) -> tuple[float, float]:

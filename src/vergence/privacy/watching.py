@@ -9,8 +9,9 @@ from typing import Literal
 
 from vergence.privacy.split_guard import SplitGuard, Verdict
 
-FOUND, NOT_FOUND = 1, 0
-"""Of a block: whether the answer to the lie was the odd one out."""
+FOUND, NOT_FOUND, AGAIN = 1, 0, 2
+"""Of a block: whether the answer to the lie was the odd one out; found, but not at first hearing.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Watching(SplitGuard):
     act: Literal["report", "stop"] = "report"
 
     def read(self, blocks: Iterable[int]) -> tuple[Verdict, int, float]:
-        """Return the verdict on finished blocks, how many were heard, and the likelihood ratio.
+        """Return the verdict on blocks, how many were heard, and the likelihood ratio.
 
         After `trusted` a new test begins; `accused` stays.
         """
@@ -38,6 +39,8 @@ class Watching(SplitGuard):
         verdict: Verdict = "open"
         ratio, heard, trusted = 0.0, 0, 0
         for block in blocks:
+            if block == AGAIN:
+                continue
             heard += 1
             ratio += found if block == FOUND else not_found
             if self.accuses(ratio, trusted):
