@@ -8,7 +8,8 @@ import torch
 
 from tests.engines.test_split import PEOPLE, SMALL, run
 from tests.engines.toys import table
-from vergence.app.accusing import found, lines
+from vergence.app.accusing import foretold, found, lines
+from vergence.app.deploy_end import End
 from vergence.app.privacy_tables import build_privacy
 from vergence.attacks.tap import watched
 from vergence.core.fitting import Local
@@ -138,7 +139,8 @@ class Hearing:
     """A client, served by somebody who listens or not; answers differ from hearing to hearing."""
 
     def __init__(self, tmp_path, batches):
-        self.watch = Watch(Watching(act="report"), ("gaze",), tmp_path, 0)
+        self.told = []
+        self.watch = Watch(Watching(act="report"), ("gaze",), tmp_path, 0, self.told.append)
         self.rng = torch.Generator().manual_seed(2)
         self.batches = batches
 
@@ -166,16 +168,17 @@ def ignores(_):
     return False
 
 
+@pytest.mark.usefixtures("same_secret")
 def test_a_round_served_again_counts_again_and_never_in_the_servers_favour(tmp_path):
     served = Hearing(tmp_path, 10)
-    for round in range(12):
+    for round in range(8):
         served.round(round, heeds)
         served.round(round, ignores)
         served.round(round, heeds)
     steps = [entry.steps for entry in served.book]
-    assert steps.count(1) == 12
-    assert steps.count(0) + steps.count(2) == 24
-    assert steps.count(0) >= 6
+    assert steps.count(1) == 8
+    assert steps.count(0) + steps.count(2) == 16
+    assert steps.count(0) >= 4
     again = Hearing(tmp_path / "same", 10)
     for _ in range(2):  # the same bits, as after a resume
         again.rng.manual_seed(3)
@@ -183,14 +186,34 @@ def test_a_round_served_again_counts_again_and_never_in_the_servers_favour(tmp_p
     assert [entry.steps for entry in again.book] == [1]
 
 
+@pytest.mark.usefixtures("same_secret")
 def test_the_batches_behind_the_last_block_are_part_of_it(tmp_path):
     assert [Watching().block(n, 19) for n in (0, 9, 10, 18)] == [(0, 19)] * 4
     assert [Watching().block(n, 25) for n in (9, 10, 24)] == [(0, 10), (10, 15), (10, 15)]
     served = Hearing(tmp_path, 19)
-    for round in range(20):
+    for round in range(9):
         served.round(round, lambda number: number < 10)
-    assert len(served.book) == 20
-    assert 0 < sum(entry.steps for entry in served.book) < 20  # lies beyond were not found
+    assert len(served.book) == 9
+    assert 0 < sum(entry.steps for entry in served.book) < 9  # lies beyond were not found
+
+
+@pytest.mark.usefixtures("same_secret")
+def test_a_client_is_told_when_its_verdict_turns(tmp_path):
+    served = Hearing(tmp_path, 10)
+    for round in range(40):
+        served.round(round, heeds if round < 3 else ignores)
+    trusted, accused = served.told
+    assert trusted == "trusted: after 30 batches, the server's answers depend on labels"
+    assert accused.startswith("accused: after ")
+
+
+def test_the_line_of_a_deployments_client_lies_in_its_folder(tmp_path):
+    end = object.__new__(End)
+    end.folder = tmp_path
+    end.tell_verdict("accused: after 70 batches")
+    assert (tmp_path / "events.log").read_text().endswith("accused: after 70 batches\n")
+    plan = Plan(privacy=Privacy(split_guard=Watching()))
+    assert "in a deployment, the client's own events.log" in foretold(plan)[0]
 
 
 def test_rounds_cut_short_accuse(tmp_path):

@@ -10,6 +10,7 @@ favour: the step left out in the first hearing may have told it where the lie is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,10 +42,18 @@ class Watch:
         labels: the columns that are moved.
         state: the folder of states, where secret and books lie.
         seed: of the run.
+        tell: is given a line where a verdict turns.
     """
 
-    def __init__(self, plan: Watching, labels: tuple[str, ...], state: Path, seed: int) -> None:
-        self.plan, self.labels, self.seed = plan, labels, seed
+    def __init__(
+        self,
+        plan: Watching,
+        labels: tuple[str, ...],
+        state: Path,
+        seed: int,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.plan, self.labels, self.seed, self.tell = plan, labels, seed, tell
         self.folder = state / FOLDER
         self.secret = secret_in(self.folder).child("split_guard", seed)
 
@@ -76,6 +85,7 @@ class Watch:
             Accused: the client stops.
         """
         book = Book(self.folder / book_of(self.seed, client))
+        before = self.plan.read(entry.steps for entry in book.entries)[0]
         if not number:
             self._leave_behind(book, client, round)
         start, size = self.plan.block(number, of)
@@ -95,12 +105,17 @@ class Watch:
             odd = self.lies(client, round, start + odd_one_out(block.double()), of)
             _enter(book, path, known, FOUND if odd else NOT_FOUND)
         verdict, heard, ratio = self.plan.read(entry.steps for entry in book.entries)
+        batches = heard * self.plan.every
+        accused = (
+            f"accused: after {batches} batches the server's answers to false labels are like those "
+            f"to true ones (likelihood ratio {ratio:.2g}, at most {self.plan.accused:g}): it may "
+            "be rebuilding pictures instead of learning gaze"
+        )
+        if verdict != before:
+            trusted = f"trusted: after {batches} batches, the server's answers depend on labels"
+            self.tell(accused if verdict == "accused" else trusted)
         if verdict == "accused" and self.plan.act == "stop":
-            raise Accused(
-                f"accused: after {heard * self.plan.every} batches the server's answers to false "
-                f"labels are like those to true ones (likelihood ratio {ratio:.2g}, at most "
-                f"{self.plan.accused:g}): it may be rebuilding pictures instead of learning gaze"
-            )
+            raise Accused(accused)
 
     def _leave_behind(self, book: Book, client: str, round: int) -> None:
         """Judge what other rounds left unfinished."""
