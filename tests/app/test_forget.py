@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 import torch
@@ -80,8 +81,17 @@ def test_the_old_folder_is_left_alone_unless_erasing_is_asked_for(before, tmp_pa
 
 def test_erasing_takes_out_this_person_and_nothing_else(tmp_path):
     folder = run(tmp_path, SIX)
+    kept = folder / "fedcpf" / "state" / "privacy"
+    kept.mkdir(parents=True)
+    ends = (".csv", f".{'0' * 64}")
+    for name in (f"seed0.mask.{who}{end}" for who in ("p05", "p05.1") for end in ends):
+        (kept / name).touch()
+    (kept / "seed0.guard.p05.csv").touch()
+    (kept / "seed0.guard.p05.3-10.block").touch()
     were = contents(folder)
     forget(folder, "p05", tmp_path / "new", console, Options(shadows=0, erase=True))
+    assert {path.name for path in kept.iterdir()} == {f"seed0.mask.p05.1{end}" for end in ends}
+    shutil.rmtree(kept)
     assert naming(folder, "p05") == []
     now = contents(folder)
     kept = {path: data for path, data in were.items() if ".client." in path.name}

@@ -1,13 +1,15 @@
 """Clients that lie about labels now and then, in a run: whom they accuse, what they leave out."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
 
 from tests.engines.test_split import PEOPLE, SMALL, run
 from tests.engines.toys import table
-from vergence.app.accusing import found, lines
+from vergence.app.accusing import foretold, found, lines
+from vergence.app.deploy_end import End
 from vergence.app.privacy_tables import build_privacy
 from vergence.attacks.tap import watched
 from vergence.core.fitting import Local
@@ -86,13 +88,15 @@ def test_one_batch_of_a_block_has_moved_labels(method, tmp_path, monkeypatch):
         return sealed
 
     monkeypatch.setattr(Session, "_heard", hears)
-    run(tmp_path, method(local=LOCAL, ahead=1), privacy=Privacy(split_guard=QUICK), rounds=1)
+    going = Privacy(split_guard=replace(QUICK, act="report"))
+    run(tmp_path, method(local=LOCAL, ahead=1), privacy=going, rounds=1)
     for client in PEOPLE.clients:
         own = PEOPLE.people[client].train.columns["gaze"]
         told = [gaze for who, gaze in heard if who == client]
         false = [not (gaze[:, None] == own).all(2).any(1).all() for gaze in told]
-        whole = len(false) // 3 * 3
-        assert [sum(false[at : at + 3]) for at in range(0, whole, 3)] == [1] * (whole // 3)
+        starts = [*range(0, len(false) - 5, 3), 3 * (len(false) // 3 - 1), len(false)]
+        blocks = [sum(false[a:b]) for a, b in pairwise(dict.fromkeys(starts))]
+        assert blocks == [1] * (len(false) // 3)
 
 
 @pytest.mark.slow
@@ -109,6 +113,7 @@ def test_workers_and_bytes_give_the_same_bits(tmp_path):
     assert runs[0].fingerprint != run(tmp_path / "bare", SplitFed(local=LOCAL)).fingerprint
 
 
+@pytest.mark.usefixtures("same_secret")
 def test_verdicts_are_those_of_the_guard_in_memory(tmp_path):
     """The same answers, by the same places, to the class that the benchmark has."""
     plan = Watching(every=4, expected=0.7)
@@ -117,29 +122,137 @@ def test_verdicts_are_those_of_the_guard_in_memory(tmp_path):
     rng = torch.Generator().manual_seed(1)
     for number in range(80):
         if number % 4 == 0:
-            guard.place = next(n for n in range(4) if watch.lies("p00", 0, number + n))
+            guard.place = next(n for n in range(4) if watch.lies("p00", 0, number + n, 80))
         answer = torch.randn(2, 3, generator=rng).float()
-        watch.hear("p00", 0, number, answer)
+        watch.hear("p00", 0, number, 80, answer)
         guard.heard(answer)
     book = Book(tmp_path / FOLDER / "seed0.guard.p00.csv")
     verdict, blocks, _ = plan.read(entry.steps for entry in book.entries)
     assert verdict == guard.verdict == "accused"
     assert blocks <= 20
     again = Watch(plan, ("gaze",), tmp_path, 0)
-    again.hear("p00", 0, 79, answer)  # a turn taken again adds nothing
+    again.hear("p00", 0, 79, 80, answer)  # a turn taken again adds nothing
     assert Book(book.path).entries == book.entries
+
+
+class Hearing:
+    """A client, served by somebody who listens or not; answers differ from hearing to hearing."""
+
+    def __init__(self, tmp_path, batches):
+        self.told = []
+        self.watch = Watch(Watching(act="report"), ("gaze",), tmp_path, 0, self.told.append)
+        self.rng = torch.Generator().manual_seed(2)
+        self.batches = batches
+
+    def round(self, round, heed, upto=None):
+        """Serve a round, or its first batches; `heed` says of which batches labels are heeded."""
+        for number in range(self.batches if upto is None else upto):
+            lie = self.watch.lies("p00", round, number, self.batches) and heed(number)
+            answer = torch.randn(4, 3, generator=self.rng)
+            self.watch.hear("p00", round, number, self.batches, answer + 99.0 * lie)
+
+    @property
+    def book(self):
+        return Book(self.watch.folder / "seed0.guard.p00.csv").entries
+
+    @property
+    def verdict(self):
+        return self.watch.plan.read(entry.steps for entry in self.book)[0]
+
+
+def heeds(_):
+    return True
+
+
+def ignores(_):
+    return False
+
+
+@pytest.mark.usefixtures("same_secret")
+def test_a_round_served_again_counts_again_and_never_in_the_servers_favour(tmp_path):
+    served = Hearing(tmp_path, 10)
+    for round in range(8):
+        served.round(round, heeds)
+        served.round(round, ignores)
+        served.round(round, heeds)
+    steps = [entry.steps for entry in served.book]
+    assert steps.count(1) == 8
+    assert steps.count(0) + steps.count(2) == 16
+    assert steps.count(0) >= 4
+    again = Hearing(tmp_path / "same", 10)
+    for _ in range(2):  # the same bits, as after a resume
+        again.rng.manual_seed(3)
+        again.round(0, heeds)
+    assert [entry.steps for entry in again.book] == [1]
+
+
+@pytest.mark.usefixtures("same_secret")
+def test_the_batches_behind_the_last_block_are_part_of_it(tmp_path):
+    assert [Watching().block(n, 19) for n in (0, 9, 10, 18)] == [(0, 19)] * 4
+    assert [Watching().block(n, 25) for n in (9, 10, 24)] == [(0, 10), (10, 15), (10, 15)]
+    served = Hearing(tmp_path, 19)
+    for round in range(9):
+        served.round(round, lambda number: number < 10)
+    assert len(served.book) == 9
+    assert 0 < sum(entry.steps for entry in served.book) < 9  # lies beyond were not found
+
+
+@pytest.mark.usefixtures("same_secret")
+def test_a_client_is_told_when_its_verdict_turns(tmp_path):
+    served = Hearing(tmp_path, 10)
+    for round in range(40):
+        served.round(round, heeds if round < 3 else ignores)
+    trusted, accused = served.told
+    assert trusted == "trusted: after 30 batches, the server's answers depend on labels"
+    assert accused.startswith("accused: after ")
+
+
+def test_the_line_of_a_deployments_client_lies_in_its_folder(tmp_path):
+    end = object.__new__(End)
+    end.folder = tmp_path
+    end.tell_verdict("accused: after 70 batches")
+    assert (tmp_path / "events.log").read_text().endswith("accused: after 70 batches\n")
+    plan = Plan(privacy=Privacy(split_guard=Watching()))
+    assert "in a deployment, the client's own events.log" in foretold(plan)[0]
+
+
+def test_rounds_cut_short_accuse(tmp_path):
+    served = Hearing(tmp_path, 10)
+    for round in range(9):
+        served.round(round, heeds, upto=9)
+    assert [entry.steps for entry in served.book] == [0] * 8
+    assert served.verdict == "accused"
+    assert len([*served.watch.folder.glob("*.block")]) == 1
+
+
+def test_who_begins_again_knowing_the_place_gains_nothing(tmp_path):
+    served = Hearing(tmp_path, 10)
+    for round in range(9):
+        served.round(round, ignores, upto=9)
+        served.round(round, heeds)
+    assert [entry.steps for entry in served.book] == [0, 2] * 9
+    assert served.verdict == "accused"
+
+
+def test_answers_of_another_shape_are_no_answers(tmp_path):
+    watch = Watch(Watching(), ("gaze",), tmp_path, 0)
+    for number in range(10):
+        watch.hear("p00", 0, number, 10, torch.ones(4, 3 if number < 9 else 2))
+    watch.hear("p00", 1, 0, 10, torch.ones(4, 0))
+    steps = [entry.steps for entry in Book(watch.folder / "seed0.guard.p00.csv").entries]
+    assert set(steps) == {0}
 
 
 def test_a_lie_moves_labels_alone(tmp_path):
     watch = Watch(QUICK, ("gaze",), tmp_path, 0)
-    lie = next(n for n in range(3) if watch.lies("p00", 0, n))
+    lie = next(n for n in range(3) if watch.lies("p00", 0, n, 3))
     columns = {"gaze": torch.rand(5, 2), "pose": torch.rand(5, 2)}
     told = reply(labels=Params.named(**columns))
-    sent = watch.leaving("p00", 0, lie, told).trees["labels"]
+    sent = watch.leaving("p00", 0, lie, 3, told).trees["labels"]
     assert torch.equal(sent["pose"], columns["pose"])
     moved = sent["gaze"] - columns["gaze"]
     torch.testing.assert_close(moved.abs(), columns["gaze"].std(0).expand(5, 2))
-    assert watch.leaving("p00", 0, (lie + 1) % 3, told) is told
+    assert watch.leaving("p00", 0, (lie + 1) % 3, 3, told) is told
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from tests.scripts import mask, params
 from vergence.core.mask import Mask
 from vergence.core.params import Layout, Params
 from vergence.core.site import Site
+from vergence.core.state import unpack_file
 from vergence.core.stream import Stream
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, StateError
 from vergence.privacy.book import Book
 from vergence.privacy.chooser import Chooser, spent
 from vergence.privacy.keyed import Secret
@@ -93,7 +94,7 @@ def choice(chooser, score, round=0, client="p00", k=2):
     return chooser.at(site).choose(score, k, Mask.full(score.layout)).bits.tolist()
 
 
-def test_a_choice_made_again_is_the_same_and_another_spends_again(tmp_path):
+def test_a_turn_chooses_once_and_another_spends_again(tmp_path):
     """Two choices of 2 draws were foreseen: a third one would spend too much, and is not made."""
     high = [0.0, 1, 2, 3, 4, 5, 6, 7]
     first = choice(chooser(tmp_path), high)
@@ -104,13 +105,47 @@ def test_a_choice_made_again_is_the_same_and_another_spends_again(tmp_path):
     assert sum(choice(chooser(tmp_path), high, round=1)) == 2
     assert spent(Book(book).entries, MaskBudget(8.0)) == pytest.approx(8.0)
     before = book.read_text()
-    assert sum(choice(chooser(tmp_path), high[::-1])) == 0
+    assert sum(choice(chooser(tmp_path), high, round=2)) == 0
+    assert choice(chooser(tmp_path), high[::-1]) == first  # released already
     assert book.read_text() == before
-    assert choice(chooser(tmp_path), high) == first  # released already
     assert sum(choice(chooser(tmp_path), high, client="p01")) == 2
 
 
-def test_noise_is_bound_to_the_secret_the_turn_and_the_scores(tmp_path):
+def test_who_asks_twice_is_told_the_same_whatever_the_data(tmp_path):
+    """Neighbours: the scores of one agree in both goes at a turn, those of the other do not."""
+    rising = [float(i) for i in range(64)]
+    marks = []
+    for person, again in (("one", rising), ("other", rising[::-1])):
+        budget = chooser(tmp_path / person, 8.0, 20)
+        assert choice(budget, rising, k=20) == choice(budget, again, k=20)
+        book = Book(tmp_path / person / "privacy" / "seed0.mask.p00.csv")
+        marks.append([entry.mark for entry in book.entries])
+    assert marks[0] == marks[1]
+    assert len(marks[0]) == 1
+
+
+def test_whoever_dies_before_paying_has_shown_nothing_and_chooses_no_second_time(
+    tmp_path, monkeypatch
+):
+    def dies(*_):
+        raise KeyboardInterrupt
+
+    rising = [float(i) for i in range(64)]
+    with monkeypatch.context() as killed:
+        killed.setattr(Book, "enter", dies)
+        with pytest.raises(KeyboardInterrupt):
+            choice(chooser(tmp_path, 8.0, 20), rising, k=20)
+    (kept,) = (tmp_path / "privacy").glob("seed0.mask.p00.*")
+    drawn = unpack_file(kept).bits.tolist()
+    assert choice(chooser(tmp_path, 8.0, 20), rising[::-1], k=20) == drawn
+    (entry,) = Book(tmp_path / "privacy" / "seed0.mask.p00.csv").entries
+    assert entry.steps == 20
+    kept.unlink()
+    with pytest.raises(StateError, match="is not a readable"):
+        choice(chooser(tmp_path, 8.0, 20), rising, k=20)
+
+
+def test_noise_is_bound_to_the_secret_the_client_and_the_turn(tmp_path):
     """With nearly no budget what is drawn is noise: alike only where all of it is the same."""
     rising = [float(i) for i in range(64)]
     base = choice(chooser(tmp_path / "a", 0.1, 1000), rising, k=20)
@@ -118,7 +153,6 @@ def test_noise_is_bound_to_the_secret_the_turn_and_the_scores(tmp_path):
         choice(chooser(tmp_path / "a", 0.1, 1000), rising, k=20, **more)
         for more in ({"round": 1}, {"client": "p01"})
     ]
-    others.append(choice(chooser(tmp_path / "a", 0.1, 1000), rising[::-1], k=20))
     others.append(choice(chooser(tmp_path / "b", 0.1, 1000), rising, k=20))
     assert all(other != base for other in others)
 

@@ -9,6 +9,7 @@ import torch
 from vergence.errors import ConfigError
 from vergence.privacy.keyed import Secret
 from vergence.privacy.split_guard import Guard, SplitGuard, odd_one_out
+from vergence.privacy.watching import Watching
 
 SECRET = Secret(bytes(32))
 
@@ -51,22 +52,25 @@ def test_the_odd_one_out_by_hand():
 
 
 def test_verdicts_come_after_as_many_blocks_as_wald_says():
-    """A block found weighs log 6, one not found log(0.4 / 0.9); the bounds are +-log 100.
+    """A block found weighs log 6, one not found log(0.4 / 0.9).
 
-    log 100 / log 6 = 2.6: trusted after 3 blocks. log 100 / log(0.9 / 0.4) = 5.7: accused after 6.
+    log 100 / log 6 = 2.6: trusted after 3 blocks. The first test has 0.61 of 0.01:
+    log 164 / log(0.9 / 0.4) = 6.3: accused after 7. The second has 0.15: log 658, 8.0, after 9.
     """
     assert SplitGuard().evidence == pytest.approx((math.log(6), math.log(4 / 9)))
     honest = Guard(SplitGuard(), SECRET.draws())
     assert led(honest, plain, 3) == ["open", "open", "trusted"]
     other = Guard(SplitGuard(), SECRET.draws())
-    assert led(other, deaf(other), 6) == ["open"] * 5 + ["accused"]
-    assert other.batches == 60
+    assert led(other, deaf(other), 7) == ["open"] * 6 + ["accused"]
+    assert other.batches == 70
+    later = led(honest, deaf(honest), 9)
+    assert later.index("accused") == 8
 
 
 def test_a_server_that_turns_is_accused_and_stays_so():
     guard = Guard(SplitGuard(), SECRET.draws())
     assert led(guard, plain, 3)[-1] == "trusted"
-    assert led(guard, deaf(guard), 6)[-1] == "accused"
+    assert led(guard, deaf(guard), 9)[-1] == "accused"
     assert set(led(guard, plain, 4)) == {"accused"}
 
 
@@ -83,6 +87,16 @@ def test_a_deaf_server_is_trusted_no_more_often_than_promised():
     assert ends.count("trusted") <= 12
     assert ends.count("accused") >= 380
     assert np.median(batches) <= 100
+
+
+def test_an_honest_server_is_accused_no_more_often_in_a_long_run():
+    """400 clients, 500 blocks each, found as often as expected: 4 accuse at most in the mean, more
+    than 13 with probability below 0.001. With 0.01 for every test it was every third one."""
+    plan, rng = Watching(), np.random.default_rng(0)
+    found = rng.random((400, 500)) < plan.expected
+    verdicts = [plan.read(blocks.tolist())[0] for blocks in found]
+    assert verdicts.count("accused") <= 13
+    assert verdicts.count("trusted") > 360
 
 
 def odd_ones(falsified, blocks=60):

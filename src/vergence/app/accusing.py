@@ -18,12 +18,16 @@ def foretold(plan: Plan) -> list[str]:
     policy = plan.privacy.split_guard
     if policy is None:
         return []
-    then = {"stop": "takes no further turn", "report": "goes on, and results.json says so"}
+    then = {
+        "stop": "takes no further turn",
+        "report": "goes on, and results.json says so (in a deployment, the client's own events.log "
+        "and nothing else)",
+    }
     return [
         f"labels: one batch in {policy.every} of every client has false ones, at a secret place, "
         "and no step is taken with the answer; who finds that answers do not depend on labels "
         f"{then[policy.act]}; a server that learns is accused with chance {policy.accused:g} at "
-        "most"
+        "most in a run"
     ]
 
 

@@ -138,9 +138,13 @@ class End:
             private=private_solver(method, task, federation, plan, state),
             guard=guard_for(plan, method, task, federation, state),
             chooser=chooser_for(plan, method, task, federation, state),
-            watch=watch_for(plan, method, task, federation, state),
+            watch=watch_for(plan, method, task, federation, state, self.tell_verdict),
         )  # fmt: skip
         return Desk(worker, Shelf(state, seed, worker.records, lasting=True), self.sums(method))
+
+    def tell_verdict(self, line: str) -> None:
+        """Tell the operator what SplitGuard makes of the server; nobody else is told."""
+        tell(self.folder, line, "verdict")
 
     def state(self, note: Mapping[str, Any], folder: Path) -> Path:
         """Return where what one run leaves behind lies, below a folder.

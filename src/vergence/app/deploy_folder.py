@@ -33,7 +33,7 @@ LEVELS = {
     **dict.fromkeys(("error", "stopped"), "error"),
     **dict.fromkeys(
         ("warning", "insecure", "link", "greeting", "refused", "lost", "revoked", "unreachable",
-         "retry"), "warning",
+         "retry", "verdict"), "warning",
     ),
 }  # fmt: skip
 """How grave an event is; what is not here is information."""

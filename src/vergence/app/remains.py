@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -23,6 +24,7 @@ from vergence.engines.conduct import fingerprint
 from vergence.engines.journal import Filed, Journal
 from vergence.engines.store import EVENTS, TABLES, filed_in, read_manifest, saving, sealed_manifest
 from vergence.privacy.book import FOLDER
+from vergence.privacy.watch import BLOCK
 
 ROWS = {"people.csv": "person", "turns.csv": "client", "events.csv": "client",
         "priors.csv": "person"}  # fmt: skip
@@ -120,7 +122,10 @@ def _states(folder: Path, person: str) -> list[Path]:
 
 
 def _books(folder: Path, person: str) -> list[Path]:
-    return sorted((folder / "state" / FOLDER).glob(f"seed*.client.{person}.csv"))
+    """Return the accounts of what is known of a person, and what was paid for or heard."""
+    about = rf"seed\d+\.(client|mask|guard)\.{re.escape(person)}\."
+    kept = re.compile(rf"{about}(csv|[0-9a-f]{{64}}|\d+-\d+{BLOCK})")
+    return sorted(p for p in (folder / "state" / FOLDER).glob("seed*") if kept.fullmatch(p.name))
 
 
 def _reported(folder: Path) -> bool:

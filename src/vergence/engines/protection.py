@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from vergence.core.method import Method
@@ -48,14 +49,22 @@ def private_solver(
 
 
 def watch_for(
-    plan: Plan, method: Method, task: Task, federation: Federation, state: Path
+    plan: Plan,
+    method: Method,
+    task: Task,
+    federation: Federation,
+    state: Path,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Watch | None:
-    """Return what clients make of their server, None where they trust it or nobody is here."""
+    """Return what clients make of their server, None where they trust it or nobody is here.
+
+    A line is told where a verdict turns.
+    """
     policy = plan.privacy.split_guard
     if policy is None or not federation.clients:
         return None
     _check_watch(policy, method, task, federation)
-    return Watch(policy, task.labels, state, task.seed)
+    return Watch(policy, task.labels, state, task.seed, tell)
 
 
 def _check_watch(policy: Watching, method: Method, task: Task, federation: Federation) -> None:

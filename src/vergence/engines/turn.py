@@ -30,7 +30,7 @@ from vergence.engines.ranges import Ranges
 from vergence.engines.stacked import Stacked, groups_of
 from vergence.errors import ConfigError
 from vergence.privacy.chooser import Chooser
-from vergence.privacy.dp_solver import DpSolver, Spent, uncovered
+from vergence.privacy.dp_solver import DpSolver, Spent, taken, uncovered
 from vergence.privacy.policy import Privacy
 from vergence.privacy.watch import Watch
 
@@ -215,7 +215,7 @@ class Worker:
     def _done(self, turn: Turn) -> Done:
         order, (state, reply) = turn.order, turn.end
         if self.watch is not None and isinstance(state, Half):
-            at = order.client, order.message.round, state.drawn - 1
+            at = turn.batch(state.drawn - 1)
             reply = self.watch.leaving(*at, reply)
         leaving = self.privacy.leaving(reply)
         sealed, owed = seal_coded(leaving, order.message.round, self.wire, order.owed)
@@ -241,7 +241,7 @@ class Worker:
         state = turn.order.state
         if self.watch is None or not isinstance(state, Half):
             return False
-        at = turn.order.client, turn.order.message.round, state.drawn - len(state.waiting)
+        at = turn.batch(state.drawn - len(state.waiting))
         self.watch.hear(*at, pull)
         return self.watch.lies(*at)
 
@@ -325,6 +325,11 @@ class Turn:
         self.end = self.conversation = handler(worker.state(order), order.message, self.site)
         if isinstance(self.conversation, Generator):
             self._send(None)
+
+    def batch(self, number: int) -> tuple[str, int, int, int]:
+        """Return whose batch this is, of which round, its number, and how many the round has."""
+        of = taken(self.worker.method.local, len(self.site.train))
+        return self.order.client, self.order.message.round, number, of
 
     def batches(self) -> Stream:
         """Return the randomness of the fit that is asked for."""

@@ -1,4 +1,9 @@
-"""Chooses clients' masks in a run: whose noise it is, and what was spent."""
+"""Chooses clients' masks in a run: whose noise it is, what was chosen, and what was spent.
+
+What is asked is known by what the server knows: the turn, how many entries, and which are open. Not
+by scores: were noise or charge bound to them, who asks twice could tell whether they are the same.
+So a turn chooses once. Whoever takes it again, with whatever model, is given what was chosen.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from vergence.core.disk import write_whole
 from vergence.core.mask import Mask
 from vergence.core.params import Params
 from vergence.core.site import Site
-from vergence.core.state import digest
+from vergence.core.state import digest, pack, unpack_file
 from vergence.core.stream import Stream
 from vergence.privacy.book import FOLDER, Book, Entry, secret_in
 from vergence.privacy.mask_budget import MaskBudget, groups, whole
@@ -19,9 +25,7 @@ from vergence.privacy.mask_budget import MaskBudget, groups, whole
 class Chooser:
     """Chooses the masks of a run's clients.
 
-    Secret and books lie in the folder of states; neither goes with a checkpoint. A choice that is
-    made again, with the same scores, is the same; one between other scores has other noise, and
-    spends again.
+    Secret, books and what was chosen lie in the folder of states; none goes with a checkpoint.
     """
 
     def __init__(self, policy: MaskBudget, each: float, state: Path, seed: int) -> None:
@@ -38,24 +42,26 @@ class Chooser:
     ) -> Mask:
         room, by = whole(k), groups(score.layout, self.policy.of)
         open = by.open(room, among)
-        best = by.best(score, by.share(room, open), open)
-        words = repr((turn.key, room, self.policy.of, self.each)).encode()
-        mark = digest(words, *(part.packed().numpy().tobytes() for part in (best, open)))
-        entry = Entry(mark, mark, self.each, 1.0, best.count)
-        if not best.count or not self._affords(client, entry):
-            return Mask.none(score.layout)
-        bits = by.drawn(best, room, open, self.each, self.secret.child(client, mark).draws())
-        return Mask(bits, score.layout)
-
-    def _affords(self, client: str, entry: Entry) -> bool:
-        """Write a choice into the client's book; tell whether its budget allows it."""
+        count = by.share(room, open)
+        words = repr((client, turn.key, room, self.policy, self.each, score.layout)).encode()
+        mark = digest(words, open.packed().numpy().tobytes())
+        kept = self.folder / f"seed{self.seed}.mask.{client}.{mark}"
+        entry = Entry(mark, mark, self.each, 1.0, count)
         book = Book(self.folder / book_of(self.seed, client))
-        if entry.mark in book:
-            return True
-        if spent([*book.entries, entry], self.policy) > self.policy.epsilon * (1 + 1e-9):
-            return False
-        book.enter(entry)
-        return True
+        if entry.mark not in book:
+            if not count or not self._affords(book, entry):
+                return Mask.none(score.layout)
+            if not kept.exists():  # else its process died before it paid, and nobody saw it
+                draws = self.secret.child(client, mark).draws()
+                bits = by.drawn(by.best(score, count, open), room, open, self.each, draws)
+                write_whole(kept, pack(Mask(bits, score.layout)), lasting=True, secret=True)
+            book.enter(entry)
+        mask: Mask = unpack_file(kept)
+        return mask
+
+    def _affords(self, book: Book, entry: Entry) -> bool:
+        """Tell whether a client's budget allows another choice."""
+        return spent([*book.entries, entry], self.policy) <= self.policy.epsilon * (1 + 1e-9)
 
 
 def spent(entries: Sequence[Entry], policy: MaskBudget) -> float:

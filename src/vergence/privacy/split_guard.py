@@ -12,10 +12,14 @@ sign of the residual, and over a batch as many flip one way as the other. A comm
 them all.
 
 **What it promises.** Where answers do not depend on labels, the odd one out is the false one once
-in `every` blocks, whatever the server does, up to the step that the client leaves out: being
-trusted without reason happens at most with probability `missed`. A server that is honest, and whose
+in `every` blocks, up to the step that the client leaves out: a server that never listens is trusted
+at most with probability `missed`, also if it ends rounds early or serves them twice (`watch.py`
+says how that is counted). What is not judged is the block under way when a run ends, or begun and
+never gone on with: fewer than 2 * `every` batches. Who listened until it was nearly trusted, and
+then ignores labels, may still be trusted that once. A server that is honest, and whose
 answer to a lie is the odd one out with probability `expected` or more, is accused at most with
-probability `accused`.
+probability `accused`, however long it is watched: after `trusted` a new test begins, and the k-th
+has the share 6 / (pi k)^2 of `accused`; over all k the shares add up to 1.
 
 Source: Erdogan, Küpçü and Cicek, "SplitGuard: detecting and mitigating training-hijacking attacks
 in split learning", WPES 2022, Sections 3 and 4: the falsified batches and what they show. Bounds:
@@ -50,7 +54,7 @@ class SplitGuard:
         by: standard deviations by which labels are moved.
         expected: how often an honest server's answer to a lie is the odd one out.
         missed: probability of trusting a server that ignores labels.
-        accused: probability of accusing an honest one.
+        accused: probability of accusing an honest one, over all tests.
     """
 
     every: Annotated[int, Ge(3)] = 10
@@ -73,11 +77,25 @@ class SplitGuard:
         moves = self.by * labels.std(0) * torch.where(ways, -1.0, 1.0).to(labels.dtype)
         return labels + moves
 
+    def block(self, number: int, of: int) -> tuple[int, int]:
+        """Return where the block of a batch begins, of so many in a round, and its size.
+
+        The last block has what is left over, too. Where it is longer, chance finds lies less often
+        than the evidence says, and both bounds hold.
+        """
+        start = min(number // self.every, max(of // self.every, 1) - 1) * self.every
+        last = start + 2 * self.every > of
+        return start, of - start if last else self.every
+
     @property
     def evidence(self) -> tuple[float, float]:
         """Logarithms of the likelihood ratio, honest to deaf, of a block found and not found."""
         found = math.log(self.expected * self.every)
         return found, math.log((1 - self.expected) / (1 - 1 / self.every))
+
+    def accuses(self, ratio: float, trusted: int) -> bool:
+        """Tell whether a logarithm of the ratio is enough in the test after so many `trusted`."""
+        return ratio <= math.log(self.accused * 6 / (math.pi * (trusted + 1)) ** 2)
 
 
 @dataclass
@@ -90,6 +108,7 @@ class Guard:
         verdict: `open` until there is evidence; after `trusted` a new test begins, as a server may
             turn later; `accused` stays.
         batches: how many answers were heard.
+        trusted: how many tests ended so.
     """
 
     plan: SplitGuard
@@ -97,6 +116,7 @@ class Guard:
     verdict: Verdict = "open"
     batches: int = 0
     ratio: float = 0.0
+    trusted: int = 0
     place: int = field(init=False)
     block: list[Tensor] = field(default_factory=list)
 
@@ -117,10 +137,10 @@ class Guard:
         found, not_found = self.plan.evidence
         self.ratio += found if odd_one_out(torch.stack(self.block)) == self.place else not_found
         self.block, self.place = [], self._drawn()
-        if self.verdict == "accused" or self.ratio <= math.log(self.plan.accused):
+        if self.verdict == "accused" or self.plan.accuses(self.ratio, self.trusted):
             self.verdict = "accused"
         elif self.ratio >= -math.log(self.plan.missed):
-            self.verdict, self.ratio = "trusted", 0.0
+            self.verdict, self.ratio, self.trusted = "trusted", 0.0, self.trusted + 1
         return self.verdict
 
     def _drawn(self) -> int:
