@@ -1,0 +1,123 @@
+"""Judge summaries of SumMe and TVSum: random, human, best possible, and published outputs.
+
+Run `python benchmarks/summaries.py --root DIR` with the folder that holds summe_annotations.h5,
+tvsum_annotations.h5 and reference_runs.h5 (docs/summaries.md); seconds. Every published summary is
+made again from its scores and compared frame for frame.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from vergence.data.summarised import Summarised, read_videos
+from vergence.metrics.summaries import (
+    Agreement,
+    agreement,
+    f_score,
+    human_agreement,
+    human_f,
+    random_f,
+    spread,
+    summary,
+)
+
+DRAWS = 20
+SHOT_S = 2.0
+"""Raters of TVSum saw shots of two seconds."""
+Videos = dict[str, Summarised]
+
+
+def ranked(video: Summarised, scores: Any) -> Agreement:
+    """Per rater of TVSum; SumMe's binary summaries as their mean."""
+    people = video.users[:, video.picks] if video.rated else video.mean_score[None]
+    return agreement(scores, people)
+
+
+def shots_of(video: Summarised) -> Any:
+    assert video.shots is not None, f"{video.name} has no shots"
+    return video.shots
+
+
+def made(video: Summarised, scores: Any) -> Any:
+    return summary(spread(scores, video.picks, video.frames), shots_of(video))
+
+
+def summe(videos: Videos) -> None:
+    rng = np.random.default_rng(0)
+    whole = [(v, shots_of(v), v.users > 0) for v in videos.values()]
+    draws = [np.mean([random_f(s, u, "max", rng) for _, s, u in whole]) for _ in range(DRAWS)]
+    most, mean = (np.mean([human_f(u, over) for _, _, u in whole]) for over in ("max", "mean"))
+    best = [f_score(made(v, v.mean_score), u, "max") for v, _, u in whole]
+    print(f"SumMe, {len(videos)} videos, F in %, largest over people")
+    mean_f, spread_f = 100 * np.mean(draws), 100 * np.std(draws)
+    print(f"  random, KTS shots          {mean_f:.1f} ({DRAWS} draws, SD {spread_f:.1f})")
+    print(f"  people, leave one out      {100 * most:.1f} (mean over people {100 * mean:.1f})")
+    print(f"  best possible from gtscore {100 * np.mean(best):.1f}")
+
+
+def tvsum(videos: Videos, lengths_s: dict[str, float]) -> None:
+    people = [human_agreement(v.users[:, v.picks]) for v in videos.values()]
+    best = [ranked(v, v.mean_score) for v in videos.values()]
+    print(f"TVSum, {len(videos)} videos, tau / rho against each rater")
+    print("  people, leave one out      {:.3f} / {:.3f}".format(*np.mean(people, 0)))
+    print("  best possible from gtscore {:.3f} / {:.3f}".format(*np.mean(best, 0)))
+    rng, rows = np.random.default_rng(0), []
+    for key, v in videos.items():
+        starts = np.arange(0, lengths_s[key], SHOT_S) * v.frames / lengths_s[key]
+        starts = starts.round().astype(int)
+        starts = starts[starts < v.frames]
+        shots = np.stack([starts, np.append(starts[1:], v.frames) - 1], 1)
+        users = np.stack([summary(row.astype(float), shots) for row in v.users])
+        draws = [random_f(shots, users, "mean", rng) for _ in range(5)]
+        oracle = f_score(summary(v.users.mean(0), shots), users, "mean")
+        rows.append((np.mean(draws), human_f(users, "mean"), oracle))
+    told = "  random {:.1f}, people {:.1f}, best possible {:.1f}"
+    print(f"TVSum, shots of {SHOT_S:.0f} s, F in %, mean over raters")
+    print(told.format(*(100 * np.mean(rows, 0))))
+
+
+def published(path: Path, name: str, videos: Videos) -> None:
+    """Rank the scores of published runs; where there are shots, make their summaries again."""
+    with h5py.File(path, "r") as file:
+        for kind, splits in file[name].items():
+            runs = [(videos[key], run) for split in splits.values() for key, run in split.items()]
+            stored = [float(run.attrs["f_measure"]) for _, run in runs]
+            ranks = np.mean([ranked(v, run["score"][()]) for v, run in runs], 0)
+            told = "F {:.1f}, tau {:.3f}, rho {:.3f}".format(100 * np.mean(stored), *ranks)
+            print(f"{name}, published outputs, {kind}: {told}")
+            if name == "SumMe":
+                ours = [made(v, run["score"][()]) for v, run in runs]
+                pairs = list(zip(ours, runs, strict=True))
+                same = sum(
+                    np.array_equal(m, run["machine_summary"][()] > 0) for m, (_, run) in pairs
+                )
+                f = [f_score(m, v.users > 0, "max") for m, (v, _) in pairs]
+                off = np.abs(np.subtract(f, stored)).max()
+                print(f"  made again: {same} of {len(runs)} frame for frame, F within {off:.0e}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    default = Path(os.environ.get("VERGENCE_DATA", ".")) / "video_summarisation"
+    parser.add_argument("--root", type=Path, default=default)
+    root = parser.parse_args().root
+    sets = {
+        name: read_videos(root / f"{name.lower()}_annotations.h5") for name in ("SumMe", "TVSum")
+    }
+    with h5py.File(root / "tvsum_annotations.h5", "r") as file:
+        lengths = {key: float(file[key].attrs["length_s"]) for key in sets["TVSum"]}
+    summe(sets["SumMe"])
+    tvsum(sets["TVSum"], lengths)
+    if (root / "reference_runs.h5").is_file():
+        for name, videos in sets.items():
+            published(root / "reference_runs.h5", name, videos)
+
+
+if __name__ == "__main__":
+    main()
