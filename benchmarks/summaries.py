@@ -15,6 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from vergence.data.shots import coverage
 from vergence.data.summarised import Summarised, read_videos
 from vergence.metrics.summaries import (
     Agreement,
@@ -102,6 +103,24 @@ def published(path: Path, name: str, videos: Videos) -> None:
                 print(f"  made again: {same} of {len(runs)} frame for frame, F within {off:.0e}")
 
 
+def keyframes(path: Path) -> None:
+    """Rank TVSum's published key frames by features alone, each a shot of its own."""
+    with np.load(path) as kept:
+        features, names, people = kept["features"].astype(float), kept["video"], kept["user_anno"]
+    found: dict[str, list[Agreement]] = {"coverage": [], "likeness": [], "mean rating": []}
+    for name in np.unique(names):
+        x, users = features[names == name], people[names == name].T
+        unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+        found["coverage"].append(agreement(coverage(x, np.arange(len(x))), users))
+        found["likeness"].append(agreement((unit @ unit.T).mean(1), users))
+        found["mean rating"].append(agreement(users.mean(0), users))
+    print(f"TVSum, {len(names)} key frames of {len(found['likeness'])} videos, against each rater")
+    for what, rows in found.items():
+        error = np.std([row.tau for row in rows], ddof=1) / len(rows) ** 0.5
+        tau, rho = np.mean(rows, 0)
+        print(f"  {what:12} tau {tau:.3f} (standard error {error:.3f}), rho {rho:.3f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     default = Path(os.environ.get("VERGENCE_DATA", ".")) / "video_summarisation"
@@ -117,6 +136,8 @@ def main() -> None:
     if (root / "reference_runs.h5").is_file():
         for name, videos in sets.items():
             published(root / "reference_runs.h5", name, videos)
+    if (root / "tvsum_keyframes_effnetlite0.npz").is_file():
+        keyframes(root / "tvsum_keyframes_effnetlite0.npz")
 
 
 if __name__ == "__main__":

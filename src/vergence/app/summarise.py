@@ -18,6 +18,7 @@ from vergence.app.results import write_json
 from vergence.app.saving import replacing
 from vergence.data.checks import watched
 from vergence.data.shots import coverage, segments
+from vergence.data.sound import heard
 from vergence.data.video import Video
 from vergence.errors import ConfigError, DataError
 from vergence.metrics.summaries import capacity, knapsack
@@ -73,7 +74,7 @@ def summarise(source: Path, out: Path, budget: str = "15%") -> Summary:
     found = chosen(video, share_of(budget, video))
     step = interval_s(video)
     with replacing(out) as scratch:
-        encode(scratch, _shown(found, step), step)
+        encode(scratch, _shown(found, step), step, heard(source, spans(found, step)))
     write_json(out.with_suffix(".json"), told(found, budget))
     contact_sheet(found, out.with_suffix(".png"))
     return found
@@ -177,6 +178,14 @@ def told(found: Summary, budget: str) -> dict[str, object]:
             )
         ],
     }
+
+
+def spans(found: Summary, step: float) -> list[tuple[float, float]]:
+    """Return start and length in seconds of every kept shot."""
+    times = found.video.times_s
+    return [
+        (float(times[a]), float(times[b] - times[a]) + step) for a, b in found.shots[found.kept]
+    ]
 
 
 def contact_sheet(found: Summary, path: Path) -> None:

@@ -14,7 +14,7 @@ def summarise(video: Path, summary: Path, *, budget: str = "15%") -> None:
 
     Args:
         video: any video.
-        summary: where it goes (.mp4), without sound.
+        summary: where it goes (.mp4).
         budget: a share of the frames such as 15%, or a length such as 20s.
     """
     from vergence.app.summarise import interval_s
