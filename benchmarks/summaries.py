@@ -1,8 +1,8 @@
 """Judge summaries of SumMe and TVSum: random, human, best possible, and published outputs.
 
-Run `python benchmarks/summaries.py --root DIR` with the folder that holds summe_annotations.h5,
-tvsum_annotations.h5 and reference_runs.h5 (docs/summaries.md); seconds. Every published summary is
-made again from its scores and compared frame for frame.
+Run `python benchmarks/summaries.py --root DIR` with the folder that holds the h5 files of both sets
+(docs/summaries.md); seconds. With published outputs (reference_runs.h5) every summary is made again
+from its scores and compared frame for frame; with key frames, features alone are judged.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import numpy as np
 
 from vergence.data.shots import coverage
-from vergence.data.summarised import Summarised, read_videos
+from vergence.data.summarised import Summarised, file_of, read_videos
 from vergence.metrics.summaries import (
     Agreement,
     agreement,
@@ -49,20 +49,21 @@ def made(video: Summarised, scores: Any) -> Any:
     return summary(spread(scores, video.picks, video.frames), shots_of(video))
 
 
-def summe(videos: Videos) -> None:
+def on_shots(name: str, videos: Videos, over: Literal["max", "mean"]) -> None:
+    """F of random scores, people and gtscore on the data set's own shots."""
     rng = np.random.default_rng(0)
     whole = [(v, shots_of(v), v.users > 0) for v in videos.values()]
-    draws = [np.mean([random_f(s, u, "max", rng) for _, s, u in whole]) for _ in range(DRAWS)]
-    most, mean = (np.mean([human_f(u, over) for _, _, u in whole]) for over in ("max", "mean"))
-    best = [f_score(made(v, v.mean_score), u, "max") for v, _, u in whole]
-    print(f"SumMe, {len(videos)} videos, F in %, largest over people")
+    draws = [np.mean([random_f(s, u, over, rng) for _, s, u in whole]) for _ in range(DRAWS)]
+    most, mean = (np.mean([human_f(u, o) for _, _, u in whole]) for o in ("max", "mean"))
+    best = [f_score(made(v, v.mean_score), u, over) for v, _, u in whole]
+    print(f"{name}, {len(videos)} videos, their own shots, F in %, {over} over people")
     mean_f, spread_f = 100 * np.mean(draws), 100 * np.std(draws)
-    print(f"  random, KTS shots          {mean_f:.1f} ({DRAWS} draws, SD {spread_f:.1f})")
-    print(f"  people, leave one out      {100 * most:.1f} (mean over people {100 * mean:.1f})")
+    print(f"  random                     {mean_f:.1f} ({DRAWS} draws, SD {spread_f:.1f})")
+    print(f"  people, leave one out      {100 * most:.1f} by max, {100 * mean:.1f} by mean")
     print(f"  best possible from gtscore {100 * np.mean(best):.1f}")
 
 
-def tvsum(videos: Videos, lengths_s: dict[str, float]) -> None:
+def on_ratings(videos: Videos, lengths_s: dict[str, float]) -> None:
     people = [human_agreement(v.users[:, v.picks]) for v in videos.values()]
     best = [ranked(v, v.mean_score) for v in videos.values()]
     print(f"TVSum, {len(videos)} videos, tau / rho against each rater")
@@ -126,13 +127,14 @@ def main() -> None:
     default = Path(os.environ.get("VERGENCE_DATA", ".")) / "video_summarisation"
     parser.add_argument("--root", type=Path, default=default)
     root = parser.parse_args().root
-    sets = {
-        name: read_videos(root / f"{name.lower()}_annotations.h5") for name in ("SumMe", "TVSum")
-    }
-    with h5py.File(root / "tvsum_annotations.h5", "r") as file:
-        lengths = {key: float(file[key].attrs["length_s"]) for key in sets["TVSum"]}
-    summe(sets["SumMe"])
-    tvsum(sets["TVSum"], lengths)
+    files = {name: file_of(root, name.lower()) for name in ("SumMe", "TVSum")}
+    sets = {name: read_videos(path) for name, path in files.items()}
+    on_shots("SumMe", sets["SumMe"], "max")
+    if all(video.rated for video in sets["TVSum"].values()):
+        with h5py.File(files["TVSum"], "r") as file:
+            on_ratings(sets["TVSum"], {k: float(file[k].attrs["length_s"]) for k in sets["TVSum"]})
+    else:
+        on_shots("TVSum", sets["TVSum"], "mean")
     if (root / "reference_runs.h5").is_file():
         for name, videos in sets.items():
             published(root / "reference_runs.h5", name, videos)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import research_data
-from vergence.data.summarised import read_splits, read_videos
+from vergence.data.summarised import file_of, read_splits, read_videos
 from vergence.errors import DataError
 
 h5py = pytest.importorskip("h5py")
@@ -90,6 +90,14 @@ def test_other_files_are_refused(path):
         read_videos(path)
     with pytest.raises(DataError, match="holds no videos"):
         read_videos(write(path, {}))
+
+
+def test_the_usual_names_are_found(tmp_path):
+    with pytest.raises(DataError, match=r"neither tvsum_annotations\.h5 nor eccv16_dataset_tvsum"):
+        file_of(tmp_path, "tvsum")
+    path = tmp_path / "eccv16_dataset_tvsum_google_pool5.h5"
+    path.touch()
+    assert file_of(tmp_path, "tvsum") == path
 
 
 def test_splits(tmp_path):

@@ -100,6 +100,19 @@ def read_videos(path: Path) -> dict[str, Summarised]:
     return videos
 
 
+def file_of(root: Path, name: str) -> Path:
+    """Return the h5 file of `summe` or `tvsum` in a folder, under its usual names.
+
+    Raises:
+        DataError: there is none.
+    """
+    names = [f"{name}_annotations.h5", f"eccv16_dataset_{name}_google_pool5.h5"]
+    for path in (root / each for each in names):
+        if path.is_file():
+            return path
+    raise DataError(f"{root} has neither {names[0]} nor {names[1]}: {WHERE}")
+
+
 def read_splits(path: Path, known: Collection[str]) -> list[Split]:
     """Return the splits of a JSON file.
 
