@@ -46,7 +46,7 @@ def segments(
     # best[j] is the least scatter of the first j samples; chosen[m][j] the last segment's length.
     best = np.full(n + 1, math.inf)
     best[0] = 0.0
-    chosen: list[NDArray[np.int32]] = []
+    chosen: list[NDArray[np.integer]] = []
     least, changes = math.inf, 0
     while len(chosen) < n and _penalty(len(chosen), n) < least:
         before = np.lib.stride_tricks.sliding_window_view(
@@ -54,7 +54,7 @@ def segments(
         )[1:, ::-1]
         totals = before + scatter
         lengths = totals.argmin(1)
-        chosen.append((lengths + 1).astype(np.int32))
+        chosen.append((lengths + 1).astype(np.min_scalar_type(longest)))
         best = np.concatenate([[math.inf], totals[np.arange(n), lengths]])
         value = best[n] / n + _penalty(len(chosen) - 1, n)
         if value < least:
