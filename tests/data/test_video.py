@@ -1,9 +1,12 @@
 """Video by timestamps; and recordings cut into windows, split and decoded."""
 
+import struct
+
 import numpy as np
 import pytest
 
 from tests.data.footage import number, write_csv, write_video
+from vergence.app.film import encode
 from vergence.data.aria import Aria
 from vergence.data.gaze import Gaze
 from vergence.data.recording import Recording, WindowOptions, windows
@@ -38,6 +41,31 @@ def test_frames_are_resized(tmp_path):
     frames = video.read([0, 2], width=32, height=16)
     assert frames.shape == (2, 16, 32, 3)
     assert frames.dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("across", "down", "corner"), [(0, 1, (0, 1)), (0, -1, (1, 0)), (-1, 0, (1, 1))]
+)
+def test_a_phone_video_is_turned_upright(tmp_path, across, down, corner):
+    """The display matrix of an mp4 (a, b; c, d) = (across, down; -down, across): a quarter turn
+    clockwise, one anticlockwise, a half. The bright top left goes top right, bottom left, over."""
+    picture = np.zeros((48, 96, 3), np.uint8)
+    picture[:24, :48] = 255
+    path = tmp_path / "phone.mp4"
+    encode(path, [(0.0, picture), (0.1, picture)], 0.1)
+    data = bytearray(path.read_bytes())
+    at = data.find(b"tkhd") + 44
+    assert struct.unpack_from(">9i", data, at) == (1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
+    turn = np.array([across, down, 0, -down, across]) << 16
+    struct.pack_into(">5i", data, at, *turn.tolist())
+    path.write_bytes(data)
+    video = Video.open(path)
+    assert (video.width, video.height) == ((48, 96) if down else (96, 48))
+    for frame in video.read(), video.read(width=32, height=32):
+        halves = [np.array_split(half[0], 2, axis=1) for half in np.array_split(frame, 2, axis=1)]
+        bright = np.array([[quarter.mean() for quarter in half] for half in halves])
+        assert np.unravel_index(bright.argmax(), (2, 2)) == corner
+        assert bright.max() > 200
 
 
 def test_a_time_outside_the_video_is_refused(tmp_path):

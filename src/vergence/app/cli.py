@@ -24,6 +24,7 @@ from vergence.app.study_commands import (
     reproduce,
     sweep,
 )
+from vergence.app.video_commands import summarise
 from vergence.app.watch_commands import mlflow, status
 from vergence.errors import ConfigError, PartialRun, VergenceError
 
@@ -39,7 +40,7 @@ for command in (sweep, evaluate, calibrate, cross, reproduce, masks, forget):
     app.command(command)
 for command in (unlabelled, swaps, prune, export, audit):
     app.command(command)
-for command in (status, mlflow):
+for command in (status, mlflow, summarise):
     app.command(command)
 app.command(split_plan, name="split-plan")
 app.command(deploy)

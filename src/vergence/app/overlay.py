@@ -6,20 +6,18 @@ import csv
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
-from itertools import chain, islice, repeat, zip_longest
+from itertools import islice, repeat, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-import av
 import matplotlib as mpl
 import numpy as np
-from av.error import FFmpegError
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from vergence.app.film import encode
 from vergence.app.saving import replacing
 from vergence.errors import ConfigError
 
@@ -28,7 +26,6 @@ Point = Sequence[float]
 
 COLUMNS = ("frame", "t_s", "x", "y", "confidence", "true_x", "true_y", "error_share")
 TRUE_RGB, PREDICTED_RGB, EDGE_RGB = (70, 225, 255), (255, 255, 255), (15, 17, 20)
-CLOCK = Fraction(1, 90_000)
 WATCHABLE_S = 3.0
 NEAR = 0.1
 CLEAR, STRIP = 0.12, 32
@@ -99,10 +96,7 @@ def write_overlay(
         replacing(path) as video,
         table.open("w", newline="", encoding="utf-8") as file,
     ):
-        try:
-            count = _encode(video, file, scenes, step, factor)
-        except FFmpegError as error:
-            raise OSError(error.errno, error.strerror or str(error)) from error
+        count = encode(video, _drawn(file, scenes, factor), step * factor)
     return Written(path, path.with_suffix(".csv"), count, span * factor, factor)
 
 
@@ -234,34 +228,18 @@ def _known(point: Point | None) -> bool:
     return point is not None and math.isfinite(point[0]) and math.isfinite(point[1])
 
 
-def _encode(video: Path, file: TextIO, scenes: Iterator[Scene], step: float, factor: float) -> int:
-    """Write the frames and their table rows; return how many."""
+def _drawn(
+    file: TextIO, scenes: Iterator[Scene], factor: float
+) -> Iterator[tuple[float, NDArray[np.uint8]]]:
+    """Write each scene's row of the table; yield its time in the overlay and its picture."""
     table = csv.writer(file)
     table.writerow(COLUMNS)
-    first = next(scenes)
-    height, width = first.frame.shape[:2]
-    rate = Fraction(1 / (step * factor)).limit_denominator(1001)
-    count = 0
-    with av.open(str(video), "w", format="mp4", options={"movflags": "+faststart"}) as container:
-        stream = container.add_stream("libx264", rate=rate, options={"crf": "18"})
-        stream.pix_fmt = "yuv420p"
-        stream.height, stream.width = height + height % 2, width + width % 2
-        stream.time_base = stream.codec_context.time_base = CLOCK
-        for count, scene in enumerate(chain([first], scenes), start=1):
-            if scene.frame.shape != first.frame.shape:
-                raise ConfigError(
-                    f"frame {count - 1} is {scene.frame.shape}, the first is {first.frame.shape}"
-                )
-            drawn = draw(scene.frame, scene.heat, scene.point, scene.true)
-            even = np.pad(drawn, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-            picture = av.VideoFrame.from_ndarray(even, format="rgb24")
-            picture.time_base = CLOCK
-            picture.pts = round((scene.time_s - first.time_s) * factor / CLOCK)
-            picture.duration = round(step * factor / CLOCK)
-            container.mux(stream.encode(picture))
-            table.writerow(_row(count - 1, scene))
-        container.mux(stream.encode(None))
-    return count
+    start = None
+    for index, scene in enumerate(scenes):
+        start = scene.time_s if start is None else start
+        picture = draw(scene.frame, scene.heat, scene.point, scene.true)
+        table.writerow(_row(index, scene))
+        yield (scene.time_s - start) * factor, picture
 
 
 def _row(index: int, scene: Scene) -> list[str]:

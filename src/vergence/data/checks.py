@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from vergence.errors import ConfigError, DataError
 
+T = TypeVar("T")
 PATIENCE_S = 2.0
 """Work longer than this shows its progress when a person is watching."""
 
@@ -174,19 +176,19 @@ def refuse_nan(values: np.ndarray, what: str, path: Path) -> None:
         )
 
 
-def watched(paths: Sequence[Path], what: str) -> Iterator[Path]:
-    """Yield the paths, with a progress bar once two seconds have passed on a terminal."""
+def watched(items: Sequence[T], what: str) -> Iterator[T]:
+    """Yield the items, with a progress bar once two seconds have passed on a terminal."""
     started = time.monotonic()
     with ExitStack() as stack:
         bar = None
-        for done, path in enumerate(paths):
+        for done, item in enumerate(items):
             late = time.monotonic() - started > PATIENCE_S
             if bar is None and late and sys.stderr.isatty():
                 bar = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
-                bar.add_task(f"reading {what}", total=len(paths))
+                bar.add_task(f"reading {what}", total=len(items))
             if bar is not None:
                 bar.update(bar.task_ids[0], completed=done)
-            yield path
+            yield item
 
 
 def _first_line(fault: BaseException) -> str:

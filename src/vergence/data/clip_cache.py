@@ -36,7 +36,7 @@ from vergence.data.clip_store import NoRoom, Store
 from vergence.data.video import Footage, Video
 from vergence.errors import ConfigError, DataError
 
-VERSION = 1
+VERSION = 2
 """Part of every key: raise it when the same video should give other pixels."""
 LIMIT_GB = 20.0
 SLICES, SLICE_BYTES = 4, 1 << 16

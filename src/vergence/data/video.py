@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -84,6 +85,8 @@ class Video:
                 "copy or download it again"
             )
         shown = [p.pts for p in packets if p.pts is not None and not p.is_discard]
+        if _quarter_turns(path) % 2:
+            width, height = height, width
         pts = np.unique(np.array(shown, np.int64))
         if not len(pts) or base is None:
             raise DataError(f"video {path} has no frames; give a video with at least one frame")
@@ -160,7 +163,20 @@ class Video:
 
 
 def _rgb(frame: VideoFrame, width: int, height: int) -> NDArray[np.uint8]:
-    return np.asarray(frame.to_ndarray(format="rgb24", width=width, height=height), np.uint8)
+    """Return the upright picture: phones store it as the sensor lies, and how to turn it."""
+    turns = frame.rotation // 90
+    if turns % 2:
+        width, height = height, width
+    stored = frame.to_ndarray(format="rgb24", width=width, height=height)
+    return np.ascontiguousarray(np.rot90(stored, turns), np.uint8)
+
+
+def _quarter_turns(path: Path) -> int:
+    """Return the anticlockwise quarter turns that make a video's first frame upright."""
+    with suppress(FFmpegError), av.open(str(path)) as container:  # reading will say what is wrong
+        for frame in container.decode(video=0):
+            return frame.rotation // 90
+    return 0
 
 
 def rows_at(

@@ -31,6 +31,8 @@ MIDDLE_BLOCK = 10
 STRIDE = 16
 SMALLEST = 32
 """The last block has stride 32: a side below that would vanish."""
+VECTOR, CROP = "efficientnet-lite0 head, 128 px", 128
+"""What `vectors` gives, by name: a scorer trained on other features must refuse these."""
 BATCH = 20
 QUIET_SECONDS = 2.0
 STATISTICS = Path(__file__).with_name("efficientnet_lite0_channels.safetensors")
@@ -146,6 +148,17 @@ def extract(network: Any, frames: Tensor) -> Tensor:
             middle = x
     last = functional.interpolate(x, size=middle.shape[-2:], mode="bilinear")
     return torch.cat([middle, last], 1)
+
+
+@torch.no_grad()
+def vectors(network: Any, frames: UInt8[Tensor, "frames side side 3"]) -> Tensor:
+    """Return one float vector per frame, `[n, 1280]`: the last feature map, averaged.
+
+    Frames are square crops of `CROP` pixels, from the middle of a frame whose short side is 9/8 of
+    that, scaled by (x - 127) / 128.
+    """
+    x = (frames.permute(0, 3, 1, 2).float() - 127) / 128
+    return network.extract_features(x).mean((2, 3))
 
 
 def _cache_file(frames: Tensor) -> Path:

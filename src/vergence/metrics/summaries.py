@@ -1,0 +1,198 @@
+"""Video summaries judged: the exact knapsack over shots, F against people, rank agreement.
+
+The protocol of SumMe and TVSum. Scores are given at sampled frames (picks) and spread to all
+frames; a shot is worth the mean score of its frames; the most valuable shots that fit into 15 % of
+the frames are the summary. F depends mostly on how long the shots are: print a random row on the
+same shots beside it, and rank agreement before it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+
+from vergence.errors import ConfigError, DataError
+
+SHARE = 0.15
+"""Of a video's frames, in every published number."""
+BLOCK = 64
+"""Rows of comparisons at a time: bounds Kendall's memory for long videos."""
+Floats = NDArray[np.float64]
+
+
+class Overlap(NamedTuple):
+    """How two summaries overlap, all in [0, 1]."""
+
+    f: float
+    precision: float
+    recall: float
+
+
+class Agreement(NamedTuple):
+    """Kendall's tau-b and Spearman's rho, each a mean over people."""
+
+    tau: float
+    rho: float
+
+
+def capacity(frames: int, share: float = SHARE) -> int:
+    """Return how many frames a summary may have: `int(share * frames)`, as in the protocol.
+
+    Raises:
+        ConfigError: the share is not in (0, 1].
+    """
+    if not 0 < share <= 1:
+        raise ConfigError(f"a summary's share of the frames must lie in (0, 1], got {share}")
+    return int(share * frames)
+
+
+def spread(
+    scores: Float[np.ndarray, " picks"], picks: Int[np.ndarray, " picks"], frames: int
+) -> Float[np.ndarray, " frames"]:
+    """Return a score for every frame: that of the last pick at or before it, 0 before the first."""
+    last = np.searchsorted(picks, np.arange(frames), side="right")
+    return np.concatenate([[0.0], np.asarray(scores, np.float64)])[last]
+
+
+def shot_values(
+    per_frame: Float[np.ndarray, " frames"], shots: Int[np.ndarray, "shots 2"]
+) -> Float[np.ndarray, " shots"]:
+    """Return the mean score of each shot; `shots` are first and last frame, both included."""
+    return np.array([per_frame[first : last + 1].mean() for first, last in shots], np.float64)
+
+
+def knapsack(
+    values: Float[np.ndarray, " items"], weights: Int[np.ndarray, " items"], room: int
+) -> Bool[np.ndarray, " items"]:
+    """Return the items of greatest total value whose weights sum to at most `room`: exact.
+
+    Of equal totals the one without the later item wins, as in the published programs. Takes items x
+    room steps and bits.
+
+    Raises:
+        DataError: a weight is not positive.
+
+    Source: Bellman 1957, the 0/1 table.
+    """
+    if (weights < 1).any():
+        raise DataError(f"every shot needs at least one frame, got a weight of {weights.min()}")
+    best = np.zeros(room + 1)
+    taken: list[NDArray[np.uint8]] = []
+    for value, weight in zip(values, weights, strict=True):
+        with_it = np.full(room + 1, -np.inf)
+        with_it[weight:] = best[: max(0, room + 1 - weight)] + value
+        taken.append(np.packbits(with_it > best))
+        best = np.maximum(best, with_it)
+    chosen = np.zeros(len(weights), bool)
+    for item in range(len(weights) - 1, -1, -1):
+        if taken[item][room >> 3] >> (7 - (room & 7)) & 1:
+            chosen[item] = True
+            room -= int(weights[item])
+    return chosen
+
+
+def summary(
+    per_frame: Float[np.ndarray, " frames"],
+    shots: Int[np.ndarray, "shots 2"],
+    share: float = SHARE,
+) -> Bool[np.ndarray, " frames"]:
+    """Return which frames are in the summary: the best shots that fit into the share."""
+    lengths = shots[:, 1] - shots[:, 0] + 1
+    chosen = knapsack(shot_values(per_frame, shots), lengths, capacity(len(per_frame), share))
+    kept = np.zeros(len(per_frame), bool)
+    for first, last in shots[chosen]:
+        kept[first : last + 1] = True
+    return kept
+
+
+def overlap(machine: Bool[np.ndarray, " frames"], user: Bool[np.ndarray, " frames"]) -> Overlap:
+    """Return F, precision and recall of a summary against one person's; 0 where nothing meets."""
+    both = float(np.count_nonzero(machine & user))
+    if not both:
+        return Overlap(0.0, 0.0, 0.0)
+    precision, recall = both / np.count_nonzero(machine), both / np.count_nonzero(user)
+    return Overlap(2 * precision * recall / (precision + recall), precision, recall)
+
+
+def f_score(
+    machine: Bool[np.ndarray, " frames"],
+    users: Bool[np.ndarray, "users frames"],
+    over: Literal["max", "mean"],
+) -> float:
+    """Return F against several people: the `max` over them for SumMe, the `mean` for TVSum."""
+    each = [overlap(machine, user).f for user in users]
+    return float(np.max(each) if over == "max" else np.mean(each))
+
+
+def random_f(
+    shots: Int[np.ndarray, "shots 2"],
+    users: Bool[np.ndarray, "users frames"],
+    over: Literal["max", "mean"],
+    rng: np.random.Generator,
+    share: float = SHARE,
+) -> float:
+    """Return F of one summary chosen by random scores, one per frame pick of 15, on these shots."""
+    frames = users.shape[1]
+    picks = np.arange(0, frames, 15)
+    return f_score(
+        summary(spread(rng.random(len(picks)), picks, frames), shots, share), users, over
+    )
+
+
+def human_f(users: Bool[np.ndarray, "users frames"], over: Literal["max", "mean"]) -> float:
+    """Return F of each person's summary against the others', averaged over people."""
+    each = [f_score(users[i], np.delete(users, i, axis=0), over) for i in range(len(users))]
+    return float(np.mean(each))
+
+
+def agreement(scores: ArrayLike, people: Float[np.ndarray, "people steps"]) -> Agreement:
+    """Return how scores rank the steps as people do: against each person, then averaged.
+
+    Averaging people first inflates both numbers three- to four-fold on TVSum. For SumMe give the
+    mean of the user summaries as the only row.
+
+    Source: Otani et al., "Rethinking the evaluation of video summaries", CVPR 2019.
+    """
+    rows = np.vstack([np.asarray(scores, np.float64), np.asarray(people, np.float64)])
+    return Agreement(float(kendall(rows)[0, 1:].mean()), float(spearman(rows)[0, 1:].mean()))
+
+
+def human_agreement(people: Float[np.ndarray, "people steps"]) -> Agreement:
+    """Return how people rank the steps as the others do: the mean over all pairs of people."""
+    pairs = np.triu_indices(len(people), 1)
+    return Agreement(float(kendall(people)[pairs].mean()), float(spearman(people)[pairs].mean()))
+
+
+def kendall(rows: Float[np.ndarray, "rows steps"]) -> Float[np.ndarray, "rows rows"]:
+    """Return Kendall's tau-b between all rows; 0 where a row is constant.
+
+    tau-b is the cosine of two rows' signs of all pairwise differences, so that all pairs of rows
+    are one matrix product.
+
+    Source: Kendall 1945.
+    """
+    values = np.ascontiguousarray(rankdata(rows, axis=1), np.float32)
+    met = np.zeros((len(values), len(values)))
+    for start in range(0, values.shape[1], BLOCK):
+        signs = np.sign(values[:, start : start + BLOCK, None] - values[:, None])
+        flat = signs.reshape(len(values), -1)
+        met += flat @ flat.T
+    return _cosines(met)
+
+
+def spearman(rows: Float[np.ndarray, "rows steps"]) -> Float[np.ndarray, "rows rows"]:
+    """Return Spearman's rho between all rows; 0 where a row is constant."""
+    ranks = rankdata(rows, axis=1)
+    centred = ranks - ranks.mean(1, keepdims=True)
+    return _cosines(centred @ centred.T)
+
+
+def _cosines(products: Floats) -> Floats:
+    """Return a Gram matrix scaled to a diagonal of 1; rows of length 0 meet nobody."""
+    length = np.sqrt(np.diag(products))
+    scale = np.outer(length, length)
+    return np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)

@@ -1,0 +1,167 @@
+"""Summaries judged: knapsack against every subset, F and ranks by hand, published outputs."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from tests.conftest import research_data
+from vergence.errors import ConfigError, DataError
+from vergence.metrics import summaries
+from vergence.metrics.summaries import (
+    agreement,
+    capacity,
+    f_score,
+    human_agreement,
+    human_f,
+    kendall,
+    knapsack,
+    overlap,
+    random_f,
+    shot_values,
+    spearman,
+    spread,
+    summary,
+)
+
+ITEMS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), max_size=7)
+
+
+def mask(*rows):
+    return np.array([[c == "x" for c in row] for row in rows])
+
+
+@settings(max_examples=40)
+@given(ITEMS, st.integers(0, 30))
+def test_no_subset_that_fits_is_worth_more(items, room):
+    values = np.array([v for v, _ in items], float)
+    weights = np.array([w for _, w in items], int)
+    chosen = knapsack(values, weights, room)
+    every = [list(c) for n in range(len(items) + 1) for c in combinations(range(len(items)), n)]
+    best = max(values[c].sum() for c in every if weights[c].sum() <= room)
+    assert weights[chosen].sum() <= room
+    assert values[chosen].sum() == best
+
+
+def test_of_equal_values_the_earlier_is_taken():
+    np.testing.assert_array_equal(knapsack(np.ones(3), np.full(3, 2), 4), [True, True, False])
+
+
+def test_what_cannot_be_weighed_or_shared_is_refused():
+    with pytest.raises(DataError, match="at least one frame, got a weight of 0"):
+        knapsack(np.ones(2), np.array([1, 0]), 3)
+    for share in (0, 1.01, float("nan")):
+        with pytest.raises(ConfigError, match=r"must lie in \(0, 1\]"):
+            capacity(100, share)
+
+
+def test_capacity_is_cut_to_whole_frames():
+    assert [capacity(n) for n in (4494, 100, 6)] == [674, 15, 0]
+
+
+def test_a_frame_has_the_score_of_the_last_pick():
+    """Picks 1 and 3 of 6 frames: none before the first, the tail has the last."""
+    found = spread(np.array([0.5, 0.25]), np.array([1, 3]), 6)
+    np.testing.assert_array_equal(found, [0, 0.5, 0.5, 0.25, 0.25, 0.25])
+    np.testing.assert_array_equal(shot_values(found, np.array([[0, 1], [2, 5]])), [0.25, 0.3125])
+
+
+def test_the_best_shots_that_fit_are_the_summary():
+    """Room for 5 of 10: shots of 4, 3, 2, 1 worth 5, 4, 3, 0; 3 + 2 frames are worth 7, 4 + 1 5."""
+    per_frame = np.repeat([5.0, 4, 3, 0], [4, 3, 2, 1])
+    shots = np.array([[0, 3], [4, 6], [7, 8], [9, 9]])
+    np.testing.assert_array_equal(summary(per_frame, shots, 0.5), mask("----xxxxx-")[0])
+
+
+def test_f_by_hand():
+    """Two of four chosen frames in a user's three: P 1/2, R 2/3, F 4/7; another meets none."""
+    machine, users = mask("xxxx----")[0], mask("--xxx---", "-----xxx")
+    assert overlap(machine, users[0]) == pytest.approx((4 / 7, 1 / 2, 2 / 3))
+    assert f_score(machine, users, "max") == pytest.approx(4 / 7)
+    assert f_score(machine, users, "mean") == pytest.approx(2 / 7)
+    assert overlap(mask("----")[0], mask("xx--")[0]) == (0, 0, 0)
+
+
+def test_people_are_compared_with_the_others_only():
+    """xx-- and x--- share F 2/3; the third meets nobody: max (2/3, 2/3, 0), mean half of that."""
+    users = mask("xx--", "x---", "---x")
+    assert human_f(users, "max") == pytest.approx(4 / 9)
+    assert human_f(users, "mean") == pytest.approx(2 / 9)
+
+
+def test_a_random_row_is_drawn_on_the_same_shots():
+    """One shot fits, whatever its score: the row says so. Of two that fit one each, some do."""
+    rng = np.random.default_rng(0)
+    users = np.zeros((1, 300), bool)
+    users[0, :40] = True
+    one, two = np.array([[0, 39], [40, 299]]), np.array([[0, 39], [40, 79], [80, 299]])
+    assert random_f(one, users, "max", rng) == 1
+    assert {random_f(two, users, "max", rng) for _ in range(20)} == {0, 1}
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(*[st.integers(0, 4)] * 3), min_size=2, max_size=90))
+def test_rank_correlations_are_those_of_scipy(steps):
+    """With ties; where a row is constant SciPy says NaN, here it agrees with nobody: 0."""
+    rows = np.array(steps, float).T
+    tau, rho = kendall(rows), spearman(rows)
+    for i, j in combinations(range(3), 2):
+        if np.ptp(rows[i]) and np.ptp(rows[j]):
+            assert tau[i, j] == pytest.approx(stats.kendalltau(rows[i], rows[j]).statistic)
+            assert rho[i, j] == pytest.approx(stats.spearmanr(rows[i], rows[j]).statistic)
+        else:
+            assert tau[i, j] == rho[i, j] == 0
+
+
+def test_blocks_do_not_change_kendall(monkeypatch):
+    rows = np.random.default_rng(1).integers(0, 9, (4, 150)).astype(float)
+    whole = kendall(rows)
+    monkeypatch.setattr(summaries, "BLOCK", 7)
+    np.testing.assert_allclose(kendall(rows), whole, atol=1e-12)
+
+
+def test_agreement_is_with_each_person_not_with_their_mean():
+    """Each has one pair of six reversed: 4/6. Their mean ties those two pairs: 4 / sqrt(6 4)."""
+    people = np.array([[1.0, 2, 4, 3], [2, 1, 3, 4]])
+    found = agreement([1, 2, 3, 4], people)
+    assert found == pytest.approx((4 / 6, 0.8))
+    assert agreement([1, 2, 3, 4], people.mean(0)[None]).tau == pytest.approx(4 / np.sqrt(24))
+    assert human_agreement(people) == pytest.approx((2 / 6, 0.6))
+
+
+@pytest.mark.data
+def test_published_summaries_come_out_frame_for_frame():
+    """SUM-Ind's 50 of SumMe, from its scores and the shots; F to 5e-9."""
+    import h5py
+
+    from vergence.data.summarised import read_videos
+
+    root = research_data("video_summarisation")
+    videos = read_videos(root / "summe_annotations.h5")
+    seen = 0
+    with h5py.File(root / "reference_runs.h5") as file:
+        for splits in file["SumMe"].values():
+            for split in splits.values():
+                for key, run in split.items():
+                    video = videos[key]
+                    ours = summary(spread(run["score"][()], video.picks, video.frames), video.shots)
+                    np.testing.assert_array_equal(ours, run["machine_summary"][()] > 0)
+                    f = f_score(ours, video.users > 0, "max")
+                    assert f == pytest.approx(run.attrs["f_measure"], abs=5e-9)
+                    seen += 1
+    assert seen == 50
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_raters_of_tvsum_agree_as_published():
+    from vergence.data.summarised import read_videos
+
+    videos = read_videos(research_data("video_summarisation") / "tvsum_annotations.h5").values()
+    people = np.mean([human_agreement(v.users[:, v.picks]) for v in videos], 0)
+    assert people == pytest.approx((0.177, 0.204), abs=5e-4)
+    best = np.mean([agreement(v.mean_score, v.users[:, v.picks]) for v in videos], 0)
+    assert best == pytest.approx((0.378, 0.473), abs=5e-4)
