@@ -33,7 +33,7 @@ REFUSED = {
     "split": "every single reply to 'train'",
 }
 HALF = Privacy(aggregation=Secrecy(range=8.0, weight=1000.0, entry_bits=32))
-MASKED = ("fedcpf", "fedselect")
+MASKED = ("fedcpf", "fedselect", "ifca")
 
 
 @KINDS

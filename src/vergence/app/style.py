@@ -71,6 +71,7 @@ METHOD_NAMES = {
     "fedadagrad": "FedAdagrad",
     "fedavgm": "FedAvgM",
     "qfedavg": "q-FedAvg",
+    "ifca": "IFCA",
     "earned_mix": "earned, not fine-tuned",
     "local_only_long": "local-only, more steps",
     "fedavg_ft_long": "FedAvg + longer fine-tuning",
