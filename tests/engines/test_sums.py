@@ -30,6 +30,7 @@ KINDS = pytest.mark.parametrize("privacy", [PADS, SHARES], ids=["pads", "shares"
 REFUSED = {
     "centralised": "collects everybody's data",
     "fedpac": "every single reply to 'share'",
+    "cfedvs": "every single reply to 'measure'",
     "split": "every single reply to 'train'",
 }
 HALF = Privacy(aggregation=Secrecy(range=8.0, weight=1000.0, entry_bits=32))

@@ -9,6 +9,7 @@ from vergence.data.toy import Toy as People
 from vergence.engines.conduct import Plan, conduct
 from vergence.engines.presence import Presence
 from vergence.engines.store import Folder
+from vergence.methods.cfedvs import CFedVS
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.ifca import IFCA
 from vergence.models.linear import Linear
@@ -27,7 +28,8 @@ def server(method, place):
 
 @pytest.mark.parametrize("weights", ["samples", "equal"])
 @pytest.mark.parametrize("method", [
-    IFCA(local=LOCAL, clusters=1), IFCA(local=LOCAL, clusters=1, share_body=True),
+    *(kind(local=LOCAL, clusters=1, share_body=shared)
+      for kind in (IFCA, CFedVS) for shared in (False, True)),
 ], ids=lambda m: f"{type(m).__name__} {'shared' if m.share_body else 'own'}")  # fmt: skip
 def test_one_group_is_fedavg_bit_for_bit(method, weights, tmp_path):
     one = server(replace(method, weights=weights), tmp_path / "one").models

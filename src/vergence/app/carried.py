@@ -177,6 +177,9 @@ class _Turn:
             "t": "what the middle layers make of every picture",
             "pull": f"how each of those should change; it tells of {', '.join(self.task.labels)}",
             "count": "how many batches there are",
+            "models": "update of the group's model",
+            "proxies": "clips of nobody's",
+            "distances": "how far the person's clips are from those, on average",
         }
         return told.get(tree, tree)
 

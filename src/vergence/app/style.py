@@ -72,6 +72,7 @@ METHOD_NAMES = {
     "fedavgm": "FedAvgM",
     "qfedavg": "q-FedAvg",
     "ifca": "IFCA",
+    "cfedvs": "CFed-VS",
     "earned_mix": "earned, not fine-tuned",
     "local_only_long": "local-only, more steps",
     "fedavg_ft_long": "FedAvg + longer fine-tuning",

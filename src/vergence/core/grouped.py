@@ -5,7 +5,8 @@ A layer of a group is called `name@group`, a common one by its own name, in the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 from vergence.core.params import Layout, Params
 
@@ -47,6 +48,11 @@ def of_group(models: Params, group: int) -> Params:
     for name, at in names.items():
         model.flat[layout.slices[name]] = models.flat[at]
     return model
+
+
+def largest(groups: Mapping[str, int]) -> int:
+    """Return the group with most members, the first of equals; 0 where nobody is in one."""
+    return min(Counter(groups.values()).items(), key=lambda x: (-x[1], x[0]), default=(0, 0))[0]
 
 
 def _places(layout: Layout, group: int) -> list[tuple[str, slice]]:
