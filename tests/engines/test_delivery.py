@@ -281,6 +281,7 @@ REFUSED = {
     "scaffold": "'model and control'|belong together",
     "fedpac": "asks? clients more than once",
     "cfedvs": "looks at every single reply",
+    "fedgroup": "looks at every single reply",
     "centralised": "nothing arrives late",
 }
 SERVED = {name for name in NAMES if build(name).served}

@@ -1,7 +1,5 @@
 """With one group a clustered method is FedAvg, bit for bit (methods design note, invariant 7)."""
 
-from dataclasses import replace
-
 import pytest
 
 from vergence.core.fitting import Local
@@ -11,6 +9,7 @@ from vergence.engines.presence import Presence
 from vergence.engines.store import Folder
 from vergence.methods.cfedvs import CFedVS
 from vergence.methods.fedavg import FedAvg
+from vergence.methods.fedgroup import FedGroup
 from vergence.methods.ifca import IFCA
 from vergence.models.linear import Linear
 from vergence.tasks.toy import Toy
@@ -26,13 +25,22 @@ def server(method, place):
     return conduct(method, Toy(Linear(inputs=20)), people, PLAN, folder).server
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return {w: server(FedAvg(local=LOCAL, weights=w), tmp_path_factory.mktemp(w)).model.flat
+            for w in ("samples", "equal")}  # fmt: skip
+
+
 @pytest.mark.parametrize("weights", ["samples", "equal"])
-@pytest.mark.parametrize("method", [
-    *(kind(local=LOCAL, clusters=1, share_body=shared)
-      for kind in (IFCA, CFedVS) for shared in (False, True)),
-], ids=lambda m: f"{type(m).__name__} {'shared' if m.share_body else 'own'}")  # fmt: skip
-def test_one_group_is_fedavg_bit_for_bit(method, weights, tmp_path):
-    one = server(replace(method, weights=weights), tmp_path / "one").models
-    plain = server(FedAvg(local=LOCAL, weights=weights), tmp_path / "plain").model
-    assert plain.flat.abs().min() > 0
-    assert one.flat.equal(plain.flat)
+@pytest.mark.parametrize(("kind", "options"), [
+    (IFCA, {}), (IFCA, {"share_body": True}), (CFedVS, {}), (CFedVS, {"share_body": True}),
+    (FedGroup, {}),
+])  # fmt: skip
+def test_one_group_is_fedavg_bit_for_bit(kind, options, weights, plain, tmp_path):
+    method = kind(local=LOCAL, clusters=1, weights=weights, **options)
+    assert plain[weights].abs().min() > 0
+    assert server(method, tmp_path).models.flat.equal(plain[weights])
+
+
+def test_weights_matter_in_this_comparison(plain):
+    assert not plain["samples"].equal(plain["equal"])

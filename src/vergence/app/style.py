@@ -73,6 +73,7 @@ METHOD_NAMES = {
     "qfedavg": "q-FedAvg",
     "ifca": "IFCA",
     "cfedvs": "CFed-VS",
+    "fedgroup": "FedGroup",
     "earned_mix": "earned, not fine-tuned",
     "local_only_long": "local-only, more steps",
     "fedavg_ft_long": "FedAvg + longer fine-tuning",
