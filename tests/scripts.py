@@ -125,7 +125,7 @@ def pairs(*xy: tuple[float, float]) -> Samples:
     return Samples({"x": table[:, 0].contiguous(), "y": table[:, 1].contiguous()})
 
 
-def taught(method, task, state, trees, data, verb="train", round=0, asked=None):
+def taught(method, task, state, trees, data, verb="train", round=0, asked=None, facts=None):
     """Take one turn with a real solver; `asked` collects what the turn asks for."""
     solver, number = Solver(task), count()
     place = Site("a", data, data, task, round, Stream("test", round))
@@ -138,7 +138,7 @@ def taught(method, task, state, trees, data, verb="train", round=0, asked=None):
         return solver.compute(ask)
 
     handler = getattr(method, f"on_{verb}")
-    state, reply = drive(handler(state, Message(verb, trees, round=round), place), answer)
+    state, reply = drive(handler(state, Message(verb, trees, facts or {}, round), place), answer)
     return state, seal(reply, round)
 
 

@@ -25,7 +25,7 @@ from vergence.engines.desk import Desk
 from vergence.engines.shelf import Registry, Shelf
 from vergence.engines.simulator import Simulator
 from vergence.engines.store import TABLES, Folder
-from vergence.engines.turn import Worker, drive
+from vergence.engines.turn import Order, Worker, drive
 from vergence.engines.workers import InProcess
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.local_loss_split import LocalLossSplit
@@ -234,8 +234,6 @@ def transcript(method, place, rounds=3):
 
 
 def _order(client, message, state):
-    from vergence.engines.turn import Order
-
     return Order("turn", client, message, state)
 
 
@@ -287,7 +285,9 @@ def test_alike_people_agree_with_fedavg(method, tmp_path):
     worker = Worker(method, task, clones.pooled() if method.pooled else clones, clones, Stream())
     state = mine.clients.get("a", method.client(task))
     trees = {**method.offer(mine.server, "a"), **method.beside(mine.server)}
-    params = drive(method.model_on(state, Message("evaluate", trees), None), worker.solver.compute)
+    message = Message("evaluate", trees)
+    site = worker.site(clones, Order("evaluate", "a", message))
+    params = drive(method.model_on(state, message, site), worker.solver.compute)
     weights = [params[name] for name in reversed(params.layout.names) if name.endswith("weight")]
     line = torch.linalg.multi_dot(weights) if task is CHAIN else weights[0]
     frozen = isinstance(method, SmashedAverage | LocalLossSplit)  # or trained by another loss

@@ -280,6 +280,8 @@ def test_no_more_are_at_work_than_the_cohort_says(tmp_path):
 REFUSED = {
     "scaffold": "'model and control'|belong together",
     "fedpac": "asks? clients more than once",
+    "cfedvs": "looks at every single reply",
+    "fedgroup": "looks at every single reply",
     "centralised": "nothing arrives late",
 }
 SERVED = {name for name in NAMES if build(name).served}

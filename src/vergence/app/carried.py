@@ -140,10 +140,11 @@ class _Turn:
                 coded, *_ = self.plan.wire.compress(torch.zeros(whole // 4), None)
                 whole = size(coded)
             told = f"{seen}; {self.protected}" if plain and self.protected else seen
-            most = exposed.weight == "mask" and privacy.user is None
+            most = exposed.weight != "number" and privacy.user is None
             yield Carried(verb, self.named(name, True), True, whole, told, "nothing", "", most)
-        if exposed.weight == "mask" and exposed.trees and privacy.user is None:
-            n = sum(-(-self.offered[name].flat.numel() // 8) for name in exposed.trees)
+        if exposed.weight != "number" and exposed.trees and privacy.user is None:
+            sizes = [self.known.get(name) for name in exposed.trees]
+            n = None if None in sizes else sum(-(-(size or 0) // 32) for size in sizes)
             yield Carried(verb, "which entries the person shares, when that changed", True, n,
                           "every person's", "nothing", "", most=True)  # fmt: skip
         said = () if privacy.differential else exposed.metrics
@@ -176,6 +177,9 @@ class _Turn:
             "t": "what the middle layers make of every picture",
             "pull": f"how each of those should change; it tells of {', '.join(self.task.labels)}",
             "count": "how many batches there are",
+            "models": "update of the group's model",
+            "proxies": "clips of nobody's",
+            "distances": "how far the person's clips are from those, on average",
         }
         return told.get(tree, tree)
 

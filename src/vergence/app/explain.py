@@ -27,7 +27,7 @@ from vergence.privacy.policy import Privacy
 WEIGHTS = {
     "number": "one number per person (how many samples)",
     "mask": "which entries each person shares (with weights = samples, how many samples too)",
-    "per entry": "one number per entry and person",
+    "per entry": "which entries each person shares, and how much each of them counts",
 }
 
 
@@ -147,7 +147,7 @@ def upwards(exposed: Exposed, server: Any, method: Method, task: Task, privacy: 
     ]
     if privacy.user is not None:
         return ", ".join(sizes)
-    if exposed.weight == "mask":
+    if exposed.weight != "number":
         text = f"shared entries of {', '.join(sizes)} at most, mask when it changed"
         return ", ".join([text, *beside])
     return ", ".join([*sizes, "weight", *beside])

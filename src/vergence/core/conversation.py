@@ -91,10 +91,11 @@ def collect(
     verb: str,
     to: Sequence[ClientId] | Mapping[ClientId, Message],
     facts: Mapping[str, Fact] | None = None,
+    like: Mapping[str, Params] | None = None,
     **trees: Params,
 ) -> Conversation[dict[ClientId, Sealed]]:
-    """Ask a cohort for a turn and learn every single reply."""
-    return (yield _request(verb, to, "each", facts, trees))
+    """Ask a cohort for a turn and learn every single reply; `like` as in `Request`."""
+    return (yield _request(verb, to, "each", facts, trees, like))
 
 
 class Silent(Exception):
@@ -240,11 +241,11 @@ def fit(
 def compute(
     params: Params,
     data: Samples,
-    want: Literal["loss", "outputs", "score", "features", "gradient"],
+    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences"],
 ) -> Conversation[Any]:
     """Return something of parameters on data, in evaluation mode.
 
-    The mean loss or the score (a float), the outputs or what enters the head (`[samples, ...]`), or
-    the gradient of the mean loss (`Params`).
+    The mean loss or the score (a float), the outputs or what enters the head (`[samples, ...]`),
+    the gradient of the mean loss (`Params`), or the task's sequences, whatever the parameters.
     """
     return (yield Compute(params, data, want))

@@ -113,7 +113,7 @@ class Compute:
 
     params: Params
     data: Samples
-    want: Literal["loss", "outputs", "score", "features", "gradient"]
+    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences"]
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class Solver:
         slots = {name: ask.params.like(self.slots[name][0].clone()) for name in names}
         return OptimiserState(slots, ask.optimiser.steps + steps)
 
-    def compute(self, ask: Compute) -> float | Tensor | Params:
+    def compute(self, ask: Compute) -> float | Tensor | Params | list[Tensor]:
         """Answer a `Compute`."""
         return getattr(self, ask.want)(ask.params, ask.data)
 
@@ -262,6 +262,10 @@ class Solver:
             for at in range(0, len(data), batch)
         ]
         return torch.cat(parts)
+
+    def sequences(self, params: Params, data: Samples) -> list[Tensor]:
+        """Return the samples as sequences `[frames, d]`, whatever the parameters."""
+        return self.task.sequences(data)
 
     def gradient(self, params: Params, data: Samples, batch: int = 64) -> Params:
         """Return the gradient of the loss in evaluation mode, over all samples."""

@@ -142,6 +142,24 @@ class Task(ABC):
         name = type(self).__module__.rpartition(".")[2]
         raise ConfigError(f"task '{name}' has no classes, which this method needs")
 
+    def sequences(self, samples: Samples) -> list[Tensor]:
+        """Return every sample as frames in their order, `[frames, d]`, to compare people by.
+
+        Raises:
+            ConfigError: samples of this task are no sequences.
+        """
+        name = type(self).__module__.rpartition(".")[2]
+        raise ConfigError(f"task '{name}' has no sequences, which this method needs")
+
+    def proxies(self, count: int) -> list[Tensor]:
+        """Return sequences `[frames, d]` of nobody's that people may be compared with.
+
+        Raises:
+            ConfigError: this task has none.
+        """
+        name = type(self).__module__.rpartition(".")[2]
+        raise ConfigError(f"task '{name}' has no sequences of nobody's, which this method needs")
+
     @abstractmethod
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Return the mean loss over the batch (scalar)."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vergence.core.site import Batch, Federation, Samples
+from vergence.core.stream import Stream
 from vergence.core.task import Task
 
 
@@ -37,6 +38,14 @@ class Toy(Task):
     def class_of(self, batch: Batch) -> Tensor:
         """Return 1 where y is above zero, else 0."""
         return (batch["y"] > 0).long()
+
+    def sequences(self, samples: Samples) -> list[Tensor]:
+        """Return the inputs of every sample, one after the other, `[inputs, 1]`."""
+        return list(samples.columns["x"].unsqueeze(2))
+
+    def proxies(self, count: int) -> list[Tensor]:
+        """Draw inputs of nobody's."""
+        return [torch.randn(4, 1, generator=Stream("proxy", i).torch()) for i in range(count)]
 
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
         """Return the root mean squared error and, as score, 1 / (1 + error)."""

@@ -1,0 +1,69 @@
+"""Which groups one number per person makes of generated clips, beside what people were made from.
+
+python benchmarks/communities.py: ten people with three clips each, whose distance to a proxy is the
+sum of DTW, that sum over the frames of both clips, or DTW as a mean over frames. Agreement
+(adjusted Rand) with three communities that differ in speed, length and mean, and with the lengths
+of people who differ in nothing else: there 1 is a fault.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+from scipy.spatial.distance import cdist
+
+from vergence.metrics.clusters import adjusted_rand, kmeans
+from vergence.metrics.warping import dtw
+
+KINDS = {
+    "latent": ((0.1, 60, 0.0), (0.4, 120, 2.0), (1.0, 240, 5.0)),
+    "lengths": ((0.4, 60, 0.0), (0.4, 120, 0.0), (0.4, 240, 0.0)),
+}
+"""Per community: radians a frame, frames, mean of the first feature."""
+PROXY = (0.2, 90, -1.0)
+PEOPLE, CLIPS, FEATURES = 10, 3, 4
+DISTANCES: dict[str, Callable] = {
+    "sum": dtw,
+    "sum / (frames + frames')": lambda x, y: dtw(x, y) / (len(x) + len(y)),
+    "mean over frames": lambda x, y: dtw(x, y, per_frame=True),
+}
+
+
+def clip(rng: np.random.Generator, speed: float, frames: int, mean: float) -> np.ndarray:
+    """Return frames `[frames, 4]`: sines of random phase, and noise."""
+    t = np.arange(round(frames * rng.uniform(0.95, 1.05)))[:, None]
+    x = np.sin(rng.uniform(0, 2 * np.pi, FEATURES) + speed * t)
+    x = x + 0.3 * rng.normal(size=x.shape)
+    x[:, 0] += mean
+    return x
+
+
+def agreement(kind: str, seed: int) -> list[float]:
+    """Return the adjusted Rand of the groups by each distance."""
+    rng, made = np.random.default_rng(seed), [i % 3 for i in range(PEOPLE)]
+    proxy = clip(rng, *PROXY)
+    people = [[clip(rng, *KINDS[kind][group]) for _ in range(CLIPS)] for group in made]
+    found = []
+    for far in DISTANCES.values():
+        d = np.array([[np.mean([far(x, proxy) for x in clips])] for clips in people])
+        groups = kmeans(cdist(d, d), 3, np.random.default_rng(0))
+        found.append(adjusted_rand(made, groups.tolist()))
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=20)
+    seeds = parser.parse_args().seeds
+    for kind in KINDS:
+        for name, values in zip(
+            DISTANCES, np.array([agreement(kind, s) for s in range(seeds)]).T, strict=True
+        ):
+            print(
+                f"{kind:8} {name:26} {values.mean():.2f} ({values.min():.2f} to {values.max():.2f})"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""CFed-VS: people are grouped before training, by one number each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from scipy.spatial.distance import cdist
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, collect, compute, fit
+from vergence.core.grouped import joined, largest, of_group, placed
+from vergence.core.method import Exposed, Method, Nothing
+from vergence.core.params import Layout, Params
+from vergence.core.site import Site
+from vergence.core.stream import Stream
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, Sealed, reply
+from vergence.metrics.clusters import kmeans
+from vergence.metrics.warping import dtw
+
+Distances = tuple[float, ...]
+"""How far somebody's clips are from each proxy, on average."""
+NO_PARAMS = Params.zeros(Layout((), ()))
+
+
+@dataclass(frozen=True)
+class Communities:
+    """A model per group in one tree, the proxies, who is in which group, and groups' mean d."""
+
+    models: Params
+    proxies: Params
+    groups: Mapping[str, int] = field(default_factory=dict)
+    means: tuple[Distances, ...] = ()
+
+
+@dataclass(frozen=True)
+class CFedVS(Method[Communities, Nothing]):
+    """Group people by how far their clips are from a public one; then FedAvg within the groups.
+
+    d_i = mean over u of DTW(clip_iu, proxy), the one number a client tells before training;
+    M_ij = |d_i - d_j|, and K-means on the rows of M makes the groups, numbered by ascending mean d;
+    model_g <- model_g + sum_{i in g} v_i (local_i - model_g) / sum_{i in g} v_i, v as the task
+    weighs samples: by frames, where it knows them. A newcomer joins the group of nearest mean d.
+
+    Args:
+        clusters: how many groups; 1 is FedAvg, and nobody is asked for a number.
+        proxies: how many public clips, and so many numbers of each client: one cannot tell apart
+            people on opposite sides of it.
+        space: K-means on `rows` of M, or on the `scalars` d.
+        per_frame: DTW as a mean over frames; else long clips are far from everything.
+        share_body: layers other than the head are averaged over everybody.
+        weights: clients count by their samples, as the task weighs them, or equally.
+
+    Source: the Durham thesis, chapter 4, Algorithm 1 and section 4.4 (shared weights).
+    Differs: weights are divided by the sum over a group's participants, where Equation 4.2 takes
+    all clients.
+    """
+
+    clusters: Annotated[int, Ge(1)] = 3
+    proxies: Annotated[int, Ge(1)] = 1
+    space: Literal["rows", "scalars"] = "rows"
+    per_frame: bool = False
+    share_body: bool = False
+    weights: Literal["samples", "equal"] = "samples"
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {
+        "train": Exposed(trees=("models",), weight="per entry", down=("model",)),
+        "measure": Exposed("each", trees=("distances",), metrics=(), down=("proxies",)),
+    }
+
+    def common(self, task: Task) -> tuple[str, ...]:
+        """Return the names of the layers that all groups share."""
+        return task.parts()[0] if self.share_body else ()
+
+    def server(self, task: Task) -> Communities:
+        """Start every group from the task's initial model, and take the task's proxies."""
+        clips = task.proxies(self.proxies) if self.clusters > 1 else []
+        proxies = Params.named(**{f"proxy{i}": clip for i, clip in enumerate(clips)})
+        return Communities(joined([task.init()] * self.clusters, self.common(task)), proxies)
+
+    def client(self, task: Task) -> Nothing:
+        """Keep nothing: the server knows who is in which group."""
+        return Nothing()
+
+    def offer(self, s: Communities, client: ClientId) -> Mapping[str, Params]:
+        """Send the model of one's group; to those in none, that of the largest."""
+        return {"model": of_group(s.models, s.groups.get(client, largest(s.groups)))}
+
+    def setup(self, s: Communities, clients: Sequence[ClientId]) -> Conversation[Communities]:
+        """Ask everybody how far their clips are from the proxies, and group them."""
+        return (yield from self.seated(s, clients))
+
+    def round(self, s: Communities, cohort: Sequence[ClientId]) -> Conversation[Communities]:
+        """Give newcomers a group; let the cohort train, everybody their group's model."""
+        s = yield from self.seated(s, cohort)
+        models = [of_group(s.models, group) for group in range(self.clusters)]
+        to = {c: Message("train", {"model": models[s.groups[c]]}, {"group": s.groups[c]})
+              for c in cohort if c in s.groups}  # fmt: skip
+        got = yield from aggregate("train", to, like={"models": s.models})
+        return replace(s, models=s.models + got.mean("models")) if got.count else s
+
+    def seated(self, s: Communities, clients: Sequence[ClientId]) -> Conversation[Communities]:
+        """Give everybody a group who has none; those who do not answer stay without."""
+        strangers = [c for c in clients if c not in s.groups]
+        if self.clusters == 1:
+            return replace(s, groups={**s.groups, **dict.fromkeys(strangers, 0)})
+        if not strangers:
+            return s
+        to = {c: Message("measure", {"proxies": s.proxies}) for c in strangers}
+        like = {"distances": Params.named(d=torch.zeros(self.proxies))}
+        replies: dict[str, Sealed] = yield from collect("measure", to, like=like)
+        told = {c: replies[c].trees["distances"].total["d"].tolist()
+                for c in strangers if c in replies}  # fmt: skip
+        if not told:
+            return s
+        d = np.array(list(told.values()))
+        means = np.array(s.means)
+        found = cdist(d, means).argmin(1) if s.means else self.grouped(d)
+        if not s.means:
+            means = np.stack([d[found == group].mean(0) for group in np.unique(found)])
+        groups = dict(zip(told, found.tolist(), strict=True))
+        return replace(s, groups={**s.groups, **groups}, means=tuple(map(tuple, means.tolist())))
+
+    def grouped(self, d: np.ndarray) -> np.ndarray:
+        """Return the group of every client, int `[clients]`, by d `[clients, proxies]`."""
+        points = cdist(d, d) if self.space == "rows" else d
+        labels = kmeans(points, self.clusters, Stream("cfedvs").numpy())
+        means = [d[labels == label].mean() for label in np.unique(labels)]
+        return np.argsort(np.argsort(means))[labels]
+
+    def on_measure(
+        self, c: Nothing, msg: Message, site: Site
+    ) -> Conversation[tuple[Nothing, Reply]]:
+        """Tell how far one's clips are from each proxy, on average: a number each."""
+        clips = yield from compute(NO_PARAMS, site.train, "sequences")
+        far = [[dtw(clip.numpy(), proxy.numpy(), self.per_frame) for clip in clips]
+               for proxy in msg["proxies"].values()]  # fmt: skip
+        return c, reply(distances=Params.named(d=torch.tensor(far).mean(1)))
+
+    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+        """Train the model of one's group."""
+        start = msg["model"]
+        fitted = yield from fit(start, site.train, self.local)
+        place = int(msg.facts.get("group") or 0), self.clusters, self.common(site.task)
+        count = fitted.examples if self.weights == "samples" else 1.0
+        weight = placed(start.like(torch.full_like(start.flat, count)), *place)
+        update = placed(fitted.params - start, *place)
+        return c, reply(models=update, weight=weight, metrics=fitted.metrics)

@@ -1,0 +1,103 @@
+"""IFCA: several models; everybody trains the one that suits them best."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+
+from vergence.core.conversation import ClientId, Conversation, aggregate, compute, fit
+from vergence.core.grouped import joined, of_group, placed
+from vergence.core.method import Exposed, Method, Nothing
+from vergence.core.params import Params
+from vergence.core.site import Samples, Site
+from vergence.core.stream import Stream
+from vergence.core.task import Task
+from vergence.core.wire import Message, Reply, reply
+
+
+@dataclass(frozen=True)
+class Models:
+    """One model per cluster, in one tree."""
+
+    models: Params
+
+
+@dataclass(frozen=True)
+class IFCA(Method[Models, Nothing]):
+    """Send `clusters` models; a client trains the one with the lowest loss on its training data.
+
+    j_i = argmin_j F_i(model_j), of equals the first;
+    model_j <- model_j + sum_{i: j_i = j} n_i (local_i - model_j) / sum_{i: j_i = j} n_i.
+
+    Args:
+        clusters: how many models; 1 is FedAvg. All but the first start from another random
+            initialisation: where they started alike, everybody would choose the first.
+        share_body: layers other than the head are averaged over everybody.
+        weights: clients count by their samples, or equally.
+
+    Source: Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020,
+    Algorithm 1 (model averaging) and section 6 (weight sharing).
+    Differs: by samples, where the authors' programme counts clients equally.
+    """
+
+    clusters: Annotated[int, Ge(1)] = 3
+    share_body: bool = False
+    weights: Literal["samples", "equal"] = "samples"
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {
+        "train": Exposed(trees=("models",), weight="per entry")
+    }
+
+    def common(self, task: Task) -> tuple[str, ...]:
+        """Return the names of the layers that all clusters share."""
+        return task.parts()[0] if self.share_body else ()
+
+    def server(self, task: Task) -> Models:
+        """Start from the task's initial model, and others like it."""
+        others = [Stream("ifca", task.seed, j).number() for j in range(1, self.clusters)]
+        starts = [task.init(), *(replace(task, seed=seed).init() for seed in others)]
+        return Models(joined(starts, self.common(task)))
+
+    def client(self, task: Task) -> Nothing:
+        """Keep nothing between rounds."""
+        return Nothing()
+
+    def offer(self, s: Models, client: ClientId) -> Mapping[str, Params]:
+        """Send all models."""
+        return {"models": s.models}
+
+    def round(self, s: Models, cohort: Sequence[ClientId]) -> Conversation[Models]:
+        """Let the cohort train; add to every model the mean update of those who chose it."""
+        got = yield from aggregate("train", to=cohort)
+        return Models(s.models + got.mean("models"))
+
+    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+        """Choose a model and train it; the others have weight 0 and are not sent."""
+        chosen = yield from self.chosen(msg["models"], site.train)
+        start = of_group(msg["models"], chosen)
+        fitted = yield from fit(start, site.train, self.local)
+        place = chosen, self.clusters, self.common(site.task)
+        count = fitted.examples if self.weights == "samples" else 1.0
+        weight = placed(start.like(torch.full_like(start.flat, count)), *place)
+        update = placed(fitted.params - start, *place)
+        return c, reply(models=update, weight=weight, metrics=fitted.metrics)
+
+    def chosen(self, models: Params, data: Samples) -> Conversation[int]:
+        """Return the cluster of lowest loss on training data."""
+        losses = []
+        for j in range(self.clusters if self.clusters > 1 else 0):
+            loss = yield from compute(of_group(models, j), data, "loss")
+            losses.append(loss)
+        return lowest(losses)
+
+    def model_on(self, c: Nothing, msg: Message, site: Site) -> Conversation[Params]:
+        """Predict with the model of lowest loss on one's training data, never on test data."""
+        chosen = yield from self.chosen(msg["models"], site.train)
+        return of_group(msg["models"], chosen)
+
+
+def lowest(losses: Sequence[float]) -> int:
+    """Return the number of the lowest loss, the first of equals; 0 if there are none."""
+    return min(range(len(losses)), key=losses.__getitem__, default=0)

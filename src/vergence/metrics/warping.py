@@ -1,0 +1,52 @@
+"""Dynamic time warping: how far two sequences are apart, whatever their pace."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+
+
+def dtw(
+    x: NDArray,
+    y: NDArray,
+    per_frame: bool = False,
+    metric: Literal["euclidean", "sqeuclidean"] = "euclidean",
+) -> float:
+    """Return the least sum of distances between frames over all alignments of two sequences.
+
+    D[i, j] = min(D[i-1, j] + c, D[i, j-1] + c, D[i-1, j-1] + w c), c = |x_i - y_j|, w = 1, from
+    D[0, 0] = 0 and infinity along the borders; the last entry is returned. Entries of an
+    antidiagonal are found at once.
+
+    Args:
+        x: `[frames, d]`.
+        y: `[frames', d]`.
+        per_frame: w = 2, divided by frames + frames': a mean, as all alignments then have that
+            weight. Else longer sequences are farther from everything; with w = 1 so divided they
+            still are.
+        metric: distance between two frames.
+
+    Raises:
+        ValueError: a sequence is empty, or frames have different numbers of features.
+
+    Source: Sakoe and Chiba, "Dynamic programming algorithm optimization for spoken word
+    recognition", IEEE Transactions on Acoustics, Speech, and Signal Processing 26(1), 1978,
+    Equations 12 to 18 (symmetric form).
+    """
+    if not len(x) or not len(y):
+        raise ValueError(f"sequences of {len(x)} and {len(y)} frames; each needs one at least")
+    cost = cdist(x, y, metric)
+    n, m = cost.shape
+    twice = 2.0 if per_frame else 1.0
+    last = np.full(n + 1, np.inf)  # D[i, k - i] along the antidiagonal k, by i
+    before = last.copy()
+    before[0] = 0.0
+    for k in range(2, n + m + 1):
+        i = np.arange(max(1, k - m), min(n, k - 1) + 1)
+        c, now = cost[i - 1, k - i - 1], np.full(n + 1, np.inf)
+        now[i] = np.minimum(np.minimum(last[i], last[i - 1]) + c, before[i - 1] + twice * c)
+        before, last = last, now
+    return float(last[n]) / (n + m if per_frame else 1)

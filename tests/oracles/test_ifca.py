@@ -1,0 +1,105 @@
+"""IFCA: oracle O16, and a round by hand with models of their own and with a shared body.
+
+The round: two clusters, model = head * body * x, both start at body 2 and heads 1 and -1. One plain
+step of 0.1 on one sample, e = head body x - y, gradients e head x (body) and e body x (head):
+
+    a (1, 3): losses 0.5 and 12.5, chooses 0, e = -1: body 2 + 0.1 = 2.1, head 1 + 0.2 = 1.2
+    b (1, -3): losses 12.5 and 0.5, chooses 1, e = 1: body 2 + 0.1 = 2.1, head -1 - 0.2 = -1.2
+    c (1, 1) twice: losses 0.5 and 4.5, chooses 0, e = 1: body 2 - 0.1 = 1.9, head 1 - 0.2 = 0.8
+
+    own models   0: body 2 + (0.1 - 2 * 0.1) / 3 = 1.966667, head 1 + (0.2 - 2 * 0.2) / 3 = 0.933333
+                 1: body 2.1, head -1.2
+    shared body  2 + (0.1 + 0.1 - 2 * 0.1) / 4 = 2, heads as before
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.scripts import PLAIN, Product, Two, pairs, taught, values
+from vergence.core.fitting import Solver
+from vergence.core.grouped import joined, of_group
+from vergence.core.site import Site
+from vergence.core.stream import Stream
+from vergence.core.wire import Message, add_up
+from vergence.engines.turn import drive
+from vergence.methods.ifca import IFCA, Models, lowest
+from vergence.models.small_eye import SmallEye
+from vergence.tasks.gaze_angle import GazeAngle
+
+TASK = Product(Two())
+DATA = {"a": pairs((1, 3)), "b": pairs((1, -3)), "c": pairs((1, 1), (1, 1))}
+
+
+def test_o16_choices():
+    """Design note, O16: clusters 2, 1, 1, counted from 1; of equal losses the lowest number."""
+    losses = [[0.3, 0.2], [0.1, 0.4], [0.2, 0.2]]
+    assert [1 + lowest(row) for row in losses] == [2, 1, 1]
+
+
+def begun(method):
+    start = TASK.init()
+    other = start.put(-start.only(["head.weight"]))
+    return Models(joined([start, other], method.common(TASK)))
+
+
+@pytest.mark.parametrize(("share_body", "weights", "expected"), [
+    (False, "samples", [[1.966667, 0.933333], [2.1, -1.2]]),
+    (True, "samples", [[2.0, 0.933333], [2.0, -1.2]]),
+    (False, "equal", [[2.0, 1.0], [2.1, -1.2]]),
+    (True, "equal", [[2.033333, 1.0], [2.033333, -1.2]]),
+])  # fmt: skip
+def test_a_round_by_hand(share_body, weights, expected):
+    method = IFCA(local=PLAIN, clusters=2, share_body=share_body, weights=weights)
+    server = begun(method)
+    offered = method.offer(server, "")
+    sealed = [taught(method, TASK, method.client(TASK), offered, data)[1] for data in DATA.values()]
+    heard = add_up(sealed, offered)
+    after = drive(method.round(server, list(DATA)), lambda _: heard)
+    assert [values(of_group(after.models, j)) for j in range(2)] == expected
+
+
+def test_what_was_not_chosen_is_not_sent():
+    """Of two models of two numbers, or of a common body and two heads, one's own two."""
+    for share_body, places in ((False, [0, 2]), (True, [0, 1])):
+        method = IFCA(local=PLAIN, clusters=2, share_body=share_body)
+        offered = method.offer(begun(method), "")
+        (tree,) = taught(method, TASK, None, offered, DATA["a"])[1].trees.values()
+        assert tree.weight.flat.nonzero().flatten().tolist() == places
+        assert tree.total.flat.nonzero().flatten().tolist() == places
+
+
+def test_an_empty_cluster_keeps_its_model():
+    method = IFCA(local=PLAIN, clusters=2)
+    server = begun(method)
+    offered = method.offer(server, "")
+    heard = add_up([taught(method, TASK, None, offered, DATA["a"])[1]], offered)
+    after = drive(method.round(server, ["a"]), lambda _: heard)
+    assert of_group(after.models, 1).flat.equal(of_group(server.models, 1).flat)
+
+
+def test_everybody_predicts_with_the_model_of_lowest_training_loss():
+    method = IFCA(local=PLAIN, clusters=2)
+    server, solver, found = begun(method), Solver(TASK), {}
+    for client, data in DATA.items():
+        site = Site(client, data, pairs((1, -9)), TASK, 0, Stream())
+        message = Message("evaluate", method.offer(server, client))
+        model = drive(method.model_on(None, message, site), solver.compute)
+        found[client] = float(model["head.weight"])
+    assert found == {"a": 1, "b": -1, "c": 1}
+
+
+def test_clusters_start_differently_and_shared_bodies_alike():
+    """Where all started alike, ties would send everybody to the first."""
+    task = GazeAngle(SmallEye(), seed=3)
+    body, _ = task.parts()
+    for share_body in (False, True):
+        method = IFCA(clusters=3, share_body=share_body)
+        models = [of_group(method.server(task).models, j) for j in range(3)]
+        assert models[0].layout == task.init().layout
+        assert models[0].flat.equal(task.init().flat)
+        for one, other in ((0, 1), (0, 2), (1, 2)):
+            assert not models[one].flat.equal(models[other].flat)
+            assert models[one].only(body).flat.equal(models[other].only(body).flat) == share_body
+    again = replace(task, seed=4)
+    assert not method.server(again).models.flat.equal(method.server(task).models.flat)
