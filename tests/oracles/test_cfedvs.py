@@ -28,6 +28,7 @@ from vergence.engines.store import Folder
 from vergence.engines.turn import drive
 from vergence.errors import ConfigError
 from vergence.methods.cfedvs import NO_PARAMS, CFedVS, Communities
+from vergence.metrics.warping import dtw
 from vergence.models.linear import Linear
 from vergence.tasks.toy import Toy
 
@@ -101,7 +102,11 @@ def test_a_client_tells_one_number_per_proxy_and_nothing_else():
         method = CFedVS(proxies=proxies)
         sent = {"proxies": method.server(task).proxies}
         _, sealed = taught(method, task, None, sent, train, verb="measure")
-        assert sealed.trees["distances"].total.layout.n == proxies
+        clips = [clip.numpy() for clip in task.sequences(train)]
+        d = [np.mean([dtw(clip, proxy.numpy()) for clip in clips])
+             for proxy in sent["proxies"].values()]  # fmt: skip
+        assert sealed.trees["distances"].total.flat.tolist() == pytest.approx(d)
+        assert len(d) == proxies
         assert (set(sealed.trees), sealed.metrics) == ({"distances"}, {})
 
 

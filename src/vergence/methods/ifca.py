@@ -33,7 +33,7 @@ class IFCA(Method[Models, Nothing]):
 
     Args:
         clusters: how many models; 1 is FedAvg. All but the first start from another random
-            initialisation: where they started alike, everybody would choose the first.
+            initialisation: where they start alike, everybody at first chooses the first.
         share_body: layers other than the head are averaged over everybody.
         weights: clients count by their samples, or equally.
 

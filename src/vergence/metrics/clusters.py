@@ -7,7 +7,6 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.vq import ClusterError, kmeans2
-from scipy.special import comb
 
 RESTARTS, STEPS = 20, 30
 
@@ -56,8 +55,11 @@ def adjusted_rand(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
     rows, columns = (np.unique(list(map(str, x)), return_inverse=True)[1] for x in (one, other))
     table = np.zeros((rows.max() + 1, columns.max() + 1))
     np.add.at(table, (rows, columns), 1)
-    both = comb(table, 2).sum()
-    of_one, of_other = comb(table.sum(1), 2).sum(), comb(table.sum(0), 2).sum()
-    chance = of_one * of_other / max(comb(len(rows), 2), 1.0)
+    both, of_one, of_other = (_pairs(x) for x in (table, table.sum(1), table.sum(0)))
+    chance = of_one * of_other / max(_pairs(np.array([len(rows)])), 1.0)
     most = (of_one + of_other) / 2
     return 1.0 if most == chance else float((both - chance) / (most - chance))
+
+
+def _pairs(counts: NDArray) -> float:
+    return float((counts * (counts - 1) / 2).sum())
