@@ -25,12 +25,14 @@ def encode(
     pictures: Iterable[tuple[float, NDArray[np.uint8]]],
     step_s: float,
     sound: Iterator[NDArray[np.float32]] | None = None,
+    preset: str = "medium",
 ) -> int:
     """Write pictures, uint8 `[H, W, 3]` RGB, each with its time in seconds; return how many.
 
     An odd last row or column is repeated, H.264 needs even sizes. `step_s` is how long the last one
     lasts, and the nominal rate's inverse. `sound` is blocks `[2, samples]` that follow each other,
-    as `vergence.data.sound.heard` gives them.
+    as `vergence.data.sound.heard` gives them. `preset` is x264's: how long it
+    searches for a smaller file.
 
     Raises:
         ConfigError: there is no picture, or one changes its size.
@@ -45,7 +47,9 @@ def encode(
     try:
         with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
             rate = Fraction(1 / step_s).limit_denominator(1001)
-            stream = container.add_stream("libx264", rate=rate, options={"crf": "18"})
+            stream = container.add_stream(
+                "libx264", rate=rate, options={"crf": "18", "preset": preset}
+            )
             stream.pix_fmt = "yuv420p"
             stream.height, stream.width = height + height % 2, width + width % 2
             stream.time_base = stream.codec_context.time_base = CLOCK

@@ -74,7 +74,8 @@ def summarise(source: Path, out: Path, budget: str = "15%") -> Summary:
     found = chosen(video, share_of(budget, video))
     step = interval_s(video)
     with replacing(out) as scratch:
-        encode(scratch, _shown(found, step), step, heard(source, spans(found, step)))
+        sound = heard(source, spans(found, step))
+        encode(scratch, _shown(found, step), step, sound, preset="veryfast")
     write_json(out.with_suffix(".json"), told(found, budget))
     contact_sheet(found, out.with_suffix(".png"))
     return found
