@@ -79,6 +79,7 @@ def trained(task, scale=0.05):
     return start + start.like(noise * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "data"),
     [

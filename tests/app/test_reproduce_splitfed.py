@@ -87,6 +87,7 @@ def test_fl_and_splitfed_have_equal_bits(done):
     assert "| SFL (SplitFed) |" in page
 
 
+@pytest.mark.slow
 def test_averages_by_several_parties_are_those_by_one(tmp_path):
     """Four people: a sum needs three, and one is left out."""
     wish = replace(TINY, sets=(*TINY.sets, "federation.people=4"))

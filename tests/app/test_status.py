@@ -92,6 +92,7 @@ def test_a_run_cut_off_in_the_middle_of_a_line(finished, tmp_path):
     assert {t.round for t in one.traffic} <= {0, 1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_a_running_run_is_seen_and_left_alone(finished, tmp_path):
     out = cut(finished, tmp_path)
     code = ("import sys, pathlib\nfrom vergence.app.run import locked\n"

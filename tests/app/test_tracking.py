@@ -171,6 +171,7 @@ def test_mlflow_needs_its_extra(out, monkeypatch):
     said.complains(2, "mlflow is not installed", "vergence[mlflow]")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra 'mlflow'")
 def test_mlflow_gets_every_round_once(out, tmp_path, monkeypatch):
     """Sent in mid-run and again: two runs of one experiment, every value of rounds.csv once."""

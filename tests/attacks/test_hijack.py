@@ -52,6 +52,7 @@ def apart(server, client):
     return float((mine - theirs).square().mean().sqrt() / mine.std())
 
 
+@pytest.mark.slow
 def test_a_client_is_drawn_to_the_features_of_the_pilot():
     """One number per picture, of a distribution that leans: only the pilot's own map matches it.
 

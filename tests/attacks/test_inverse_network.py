@@ -65,6 +65,7 @@ def test_undefended_eyes_come_back_from_pairs_that_were_sent():
     assert error(view(1, shadow=True), Prior(SHADOWS)) < 0.15 * BASELINE
 
 
+@pytest.mark.slow
 def test_the_adaptive_attacker_beats_the_plain_one_and_averaging_beats_both():
     """The same noise; trained on clean data, through the noise, and through averages of 16."""
     seen = view(1, noised)

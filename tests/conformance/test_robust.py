@@ -23,6 +23,7 @@ def rule_of(name):
     return find("privacy.robust", name, Rule)(**({"root": "p03"} if name == "fltrust" else {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_or_is_refused_in_one_sentence(name, tmp_path):
     method = build(name)

@@ -78,6 +78,7 @@ def holds(method, settings, tmp_path):
     return True
 
 
+@pytest.mark.slow
 def test_each_setting_runs_or_is_refused_with_a_method_of_each_kind(tmp_path):
     ran = {
         (method, name): holds(method, (name,), tmp_path)

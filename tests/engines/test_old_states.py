@@ -84,6 +84,7 @@ def test_rounds_that_came_to_nothing_leave_nothing_behind(tmp_path):
     assert max(line.most.values()) <= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "every", "seed"), [
     ("fedcpf", 0, 1), ("fedcpf", 1, 2), ("fedcpf", 3, 3), ("fedpac", 1, 4), ("fedpac", 3, 5),
     ("splitfed", 1, 6), ("splitfed", 3, 7),

@@ -47,6 +47,7 @@ def test_fingerprints_are_equal_for_any_number_of_workers(tmp_path, method, solv
     assert rows[:3] == rows[3:6] == rows[6:]
 
 
+@pytest.mark.slow
 def test_many_groups_are_told_several_at_a_time_to_the_same_bits(tmp_path, monkeypatch):
     """70 clients in 35 groups: two are told of at once; in the fewest slots that there can be."""
     from vergence.engines import workers
@@ -233,6 +234,7 @@ conduct(FedAvg(local=Local(epochs=1000000)), Toy(Linear()), People(people=4).loa
 """
 
 
+@pytest.mark.slow
 def test_workers_in_the_middle_of_a_long_turn_die_with_a_killed_parent(tmp_path):
     """No `__main__` guard, no hook: kill -9 of a plain script leaves nobody behind for 2 s."""
     script = tmp_path / "script.py"

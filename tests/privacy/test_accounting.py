@@ -50,6 +50,7 @@ def test_noise_of_frames(target, prv, pld):
     assert noise_for(target, DELTA, RATE, STEPS, "pld") == pytest.approx(pld, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize(("clients", "asked", "rounds", "target", "z"), PEOPLE)
 def test_noise_of_people(clients, asked, rounds, target, z):

@@ -94,6 +94,7 @@ def test_a_product_is_exact_and_takes_a_triple_and_two_opens(parties):
     assert table.opens == {"product": 10, "reveal": 5}
 
 
+@pytest.mark.slow
 def test_100_000_random_products_are_within_their_bound():
     """Of |x|, |y| <= 30, each off by 2^-21, and a truncation off by less than a step:
     30 * 2^-21 * 2 + 2^-42 + 2^-20 = 2.96e-5, for every one of them."""
