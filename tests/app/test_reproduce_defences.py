@@ -146,7 +146,7 @@ def test_the_cost_table_runs(tmp_path, monkeypatch):
     saved = read_saved(tmp_path / "splitfed/runs/cost_plain/splitfed")
     with monkeypatch.context() as patch:
         patch.setattr(audit_cut, "passes", lambda *_, **__: 40)
-        lines = audit.audit(saved.folder, Console(file=io.StringIO()), quick=True).first.records
+        lines = audit.audit(saved.folder, Console(file=io.StringIO()), quick=True).pictures.records
         mine, mean = audit_cut.left_over(saved, load_data(saved.experiment).ready, "p00")
     told = {line["what the server has"]: line["mse"] for line in lines}
     assert told["no defence, as in the run"] == pytest.approx(mine)

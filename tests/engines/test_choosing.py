@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tests.docs.test_pages import defaults, written
-from tests.engines.toys import LOCAL, conducted
+from tests.engines.toys import LOCAL, conducted, dying_in
 from vergence.app.privacy_tables import build_privacy
 from vergence.data.toy import Toy as People
-from vergence.engines import conduct as conducting
 from vergence.engines.choosing import Foreseen, foreseen
 from vergence.engines.plan import Plan
 from vergence.engines.protection import check_privacy
@@ -57,21 +56,10 @@ def test_everybody_spends_the_budget_and_no_more_in_every_engine(tmp_path):
 
 
 @pytest.mark.usefixtures("same_secret")
-def test_a_run_that_dies_goes_on_with_the_same_choices_and_spends_nothing_twice(
-    tmp_path, monkeypatch
-):
+def test_a_run_that_dies_goes_on_with_the_same_choices_and_spends_nothing_twice(tmp_path):
     whole = conducted(tmp_path / "whole", CPF, privacy=TINY)
-    plain = conducting._Conductor.report
-
-    def dies(self, done, server, seconds):
-        if done == 2:
-            raise KeyboardInterrupt
-        plain(self, done, server, seconds)
-
-    monkeypatch.setattr(conducting._Conductor, "report", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with dying_in(2):
         conducted(tmp_path / "cut", CPF, privacy=TINY)
-    monkeypatch.setattr(conducting._Conductor, "report", plain)
     assert conducted(tmp_path / "cut", CPF, privacy=TINY).fingerprint == whole.fingerprint
     books = [
         tmp_path / run / "state" / "privacy" / "seed0.mask.p00.csv" for run in ("cut", "whole")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.engines.test_split import LOCAL, PEOPLE, SMALL, run
-from tests.engines.toys import STAMP, table
+from tests.engines.toys import STAMP, dying_in, table
 from vergence.app.budget import spent
 from vergence.app.privacy_tables import build_privacy
 from vergence.core.fitting import Local
@@ -211,7 +211,7 @@ def test_clients_elsewhere_have_guards_and_books_of_their_own(tmp_path):
     ("cut_at", "method"), [("conv3", SplitFedU), ("conv3", Split), ("conv1", SplitFedV2)]
 )
 def test_a_run_that_goes_on_draws_the_same_noise_and_releases_nothing_twice(
-    cut_at, method, tmp_path, monkeypatch
+    cut_at, method, tmp_path
 ):
     """Killed after everything of round 2 was sent and before its checkpoint."""
     method, privacy = method(local=LOCAL, cut=cut_at), DEFENCES[cut_at]
@@ -221,17 +221,8 @@ def test_a_run_that_goes_on_draws_the_same_noise_and_releases_nothing_twice(
     secret = (tmp_path / "whole" / "state" / FOLDER / "secret").read_bytes()
     (part / "secret").write_bytes(secret)
     (part / "secret").chmod(0o600)
-    plain = conducting._Conductor.report
-
-    def dies(self, done, server, seconds):
-        if done == 2:
-            raise KeyboardInterrupt
-        plain(self, done, server, seconds)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(conducting._Conductor, "report", dies)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / "part", method, privacy=privacy)
+    with dying_in(2):
+        run(tmp_path / "part", method, privacy=privacy)
     before = {path.name: path.read_bytes() for path in part.iterdir()}
     assert run(tmp_path / "part", method, privacy=privacy).fingerprint == whole.fingerprint
     assert {path.name: path.read_bytes() for path in part.iterdir()} == before

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engines.toys import conducted
+from tests.engines.toys import conducted, dying_in
 from vergence.app.privacy_tables import build_privacy
 from vergence.core.fitting import Fit, Local
 from vergence.core.params import Params
@@ -17,7 +17,6 @@ from vergence.core.site import Site
 from vergence.core.stream import Stream
 from vergence.core.wire import reply, seal
 from vergence.data.toy import Toy as People
-from vergence.engines import conduct as conducting
 from vergence.engines.composition import check
 from vergence.engines.delivery import Delivery
 from vergence.engines.plan import Plan
@@ -124,7 +123,7 @@ def test_the_sum_has_noise_of_its_size_on_every_entry(tmp_path):
     assert abs(np.corrcoef(found[0], found[1])[0, 1]) < 0.2  # another secret, another noise
 
 
-def test_a_run_that_goes_on_draws_the_same_noise_and_spends_nothing_twice(tmp_path, monkeypatch):
+def test_a_run_that_goes_on_draws_the_same_noise_and_spends_nothing_twice(tmp_path):
     """Killed after the noise of round 2 was drawn and before its checkpoint."""
     method = FedCPF(local=LOCAL)
     whole = conducted(tmp_path / "whole", method, privacy=HIDDEN)
@@ -133,17 +132,8 @@ def test_a_run_that_goes_on_draws_the_same_noise_and_spends_nothing_twice(tmp_pa
     secret = (tmp_path / "whole" / "state" / "privacy" / "secret").read_bytes()
     (cut / "state" / "privacy" / "secret").write_bytes(secret)
     (cut / "state" / "privacy" / "secret").chmod(0o600)
-    plain = conducting._Conductor.report
-
-    def dies(self, done, server, seconds):
-        if done == 2:
-            raise KeyboardInterrupt
-        plain(self, done, server, seconds)
-
-    monkeypatch.setattr(conducting._Conductor, "report", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with dying_in(2):
         conducted(cut, method, privacy=HIDDEN)
-    monkeypatch.setattr(conducting._Conductor, "report", plain)
     assert conducted(cut, method, privacy=HIDDEN).fingerprint == whole.fingerprint
     books = [(p / "state" / "privacy" / "seed0.sums.csv").read_text() for p in
              (cut, tmp_path / "whole")]  # fmt: skip

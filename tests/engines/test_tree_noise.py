@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from tests.engines.test_private_runs import LOCAL, column
-from tests.engines.toys import conducted
+from tests.engines.toys import conducted, dying_in
 from vergence.core.method import Exposed
 from vergence.core.params import Params
 from vergence.core.wire import Aggregate
 from vergence.engines import composition
-from vergence.engines import conduct as conducting
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
 from vergence.engines.veil import Veil, forecast
@@ -46,7 +45,7 @@ def test_whoever_had_their_turns_is_not_asked_again_and_a_tree_is_spent(tmp_path
 
 
 @pytest.mark.parametrize("turns", [1, 2])
-def test_a_tree_goes_on_with_its_noise_and_its_counts(tmp_path, monkeypatch, turns):
+def test_a_tree_goes_on_with_its_noise_and_its_counts(tmp_path, turns):
     """With one turn each, round 3 is no node that anybody was not in already: it costs nothing."""
     privacy = Privacy(user=replace(TREE.user, turns=turns))
     plan = {"privacy": privacy, "presence": Presence(cohort=2), "rounds": 5}
@@ -56,17 +55,8 @@ def test_a_tree_goes_on_with_its_noise_and_its_counts(tmp_path, monkeypatch, tur
     secret = cut / "state" / "privacy" / "secret"
     secret.write_bytes((tmp_path / "whole" / "state" / "privacy" / "secret").read_bytes())
     secret.chmod(0o600)
-    plain = conducting._Conductor.report
-
-    def dies(self, done, server, seconds):
-        if done == 3:
-            raise KeyboardInterrupt
-        plain(self, done, server, seconds)
-
-    monkeypatch.setattr(conducting._Conductor, "report", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with dying_in(3):
         conducted(cut, FedAvg(local=LOCAL), **plan)
-    monkeypatch.setattr(conducting._Conductor, "report", plain)
     assert conducted(cut, FedAvg(local=LOCAL), **plan).fingerprint == whole.fingerprint
     books = [(p / "state" / "privacy" / "seed0.sums.csv").read_text() for p in
              (cut, tmp_path / "whole")]  # fmt: skip

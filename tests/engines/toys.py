@@ -2,10 +2,13 @@
 
 import csv
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from safetensors.torch import load
 from torch import nn
 
@@ -13,6 +16,7 @@ from vergence.core.fitting import Local
 from vergence.core.stages import Staged
 from vergence.core.task import Model, Task
 from vergence.data.toy import Toy as People
+from vergence.engines import conduct as conducting
 from vergence.engines import store
 from vergence.engines.conduct import Outcome, Plan, conduct
 from vergence.engines.store import TABLES, Folder
@@ -109,3 +113,19 @@ def left_behind(out: Path) -> dict[str, Any]:
         elif path.name not in (".lock", "provenance.json") and "tfevents" not in path.name:
             found[name] = path.read_bytes()
     return found
+
+
+@contextmanager
+def dying_in(round: int) -> Iterator[None]:
+    """Let a run die in a round, after all replies and before its checkpoint."""
+    plain = conducting._Conductor.report
+
+    def dies(self, done, server, seconds):
+        if done == round:
+            raise KeyboardInterrupt
+        plain(self, done, server, seconds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conducting._Conductor, "report", dies)
+        with pytest.raises(KeyboardInterrupt):
+            yield

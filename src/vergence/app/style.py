@@ -37,7 +37,18 @@ COLOURS = {
 }
 """Okabe and Ito's colour-blind-safe palette, one colour per method, the same in every figure."""
 
-SPARE = ("#ad494a", "#1b9e9e", "#b3a100", "#c77cff", "#637939", "#3f3f46")
+SPARE = (
+    "#ad494a",
+    "#1b9e9e",
+    "#b3a100",
+    "#c77cff",
+    "#637939",
+    "#3f3f46",
+    "#e78ac3",
+    "#7fc97f",
+    "#386cb0",
+    "#fdae61",
+)
 
 MARKERS = "osD^vPXhp<>*"
 

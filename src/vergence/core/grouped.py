@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+import torch
+
+from vergence.core.conversation import ClientId, Conversation, aggregate
+from vergence.core.fitting import Fitted
 from vergence.core.params import Layout, Params
+from vergence.core.wire import Message, Reply, reply
 
 
 def spread(layout: Layout, groups: int, common: Collection[str] = ()) -> Layout:
@@ -48,6 +53,39 @@ def of_group(models: Params, group: int) -> Params:
     for name, at in names.items():
         model.flat[layout.slices[name]] = models.flat[at]
     return model
+
+
+def train_apart(
+    models: Params, groups: Mapping[ClientId, int], cohort: Sequence[ClientId]
+) -> Conversation[Params]:
+    """Let those of a cohort who are in a group train its model; add everybody's mean updates.
+
+    A client is asked to `train` its `model`, is told the number of its `group`, and gives what
+    `update_of` makes.
+    """
+    there = {c: groups[c] for c in cohort if c in groups}
+    asked = {group: Message("train", {"model": of_group(models, group)}, {"group": group})
+             for group in there.values()}  # fmt: skip
+    to = {client: asked[group] for client, group in there.items()}
+    got = yield from aggregate("train", to, like={"models": models})
+    return models + got.mean("models") if got.count else models
+
+
+def update_of(
+    start: Params,
+    fitted: Fitted,
+    weight: float,
+    group: int,
+    groups: int,
+    common: Collection[str] = (),
+) -> Reply:
+    """Return a client's reply: how its group's model moved; the others have weight 0."""
+    alike = start.like(torch.full_like(start.flat, weight))
+    return reply(
+        models=placed(fitted.params - start, group, groups, common),
+        weight=placed(alike, group, groups, common),
+        metrics=fitted.metrics,
+    )
 
 
 def largest(groups: Mapping[str, int]) -> int:

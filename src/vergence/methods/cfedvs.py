@@ -11,8 +11,8 @@ import torch
 from annotated_types import Ge
 from scipy.spatial.distance import cdist
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, collect, compute, fit
-from vergence.core.grouped import joined, largest, of_group, placed
+from vergence.core.conversation import ClientId, Conversation, collect, compute, fit
+from vergence.core.grouped import joined, largest, of_group, train_apart, update_of
 from vergence.core.method import Exposed, Method, Nothing
 from vergence.core.params import Layout, Params
 from vergence.core.site import Site
@@ -97,11 +97,8 @@ class CFedVS(Method[Communities, Nothing]):
     def round(self, s: Communities, cohort: Sequence[ClientId]) -> Conversation[Communities]:
         """Give newcomers a group; let the cohort train, everybody their group's model."""
         s = yield from self.seated(s, cohort)
-        models = [of_group(s.models, group) for group in range(self.clusters)]
-        to = {c: Message("train", {"model": models[s.groups[c]]}, {"group": s.groups[c]})
-              for c in cohort if c in s.groups}  # fmt: skip
-        got = yield from aggregate("train", to, like={"models": s.models})
-        return replace(s, models=s.models + got.mean("models")) if got.count else s
+        models = yield from train_apart(s.models, s.groups, cohort)
+        return replace(s, models=models)
 
     def seated(self, s: Communities, clients: Sequence[ClientId]) -> Conversation[Communities]:
         """Give everybody a group who has none; those who do not answer stay without."""
@@ -145,8 +142,6 @@ class CFedVS(Method[Communities, Nothing]):
         """Train the model of one's group."""
         start = msg["model"]
         fitted = yield from fit(start, site.train, self.local)
-        place = int(msg.facts.get("group") or 0), self.clusters, self.common(site.task)
+        group, common = int(msg.facts.get("group") or 0), self.common(site.task)
         count = fitted.examples if self.weights == "samples" else 1.0
-        weight = placed(start.like(torch.full_like(start.flat, count)), *place)
-        update = placed(fitted.params - start, *place)
-        return c, reply(models=update, weight=weight, metrics=fitted.metrics)
+        return c, update_of(start, fitted, count, group, self.clusters, common)

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-import torch
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, collect, fit
-from vergence.core.grouped import joined, largest, of_group, placed
+from vergence.core.conversation import ClientId, Conversation, collect, fit
+from vergence.core.grouped import joined, largest, of_group, train_apart, update_of
 from vergence.core.method import Exposed, Method, Nothing
 from vergence.core.params import Params
 from vergence.core.site import Site
@@ -93,11 +92,8 @@ class FedGroup(Method[Grouped, Nothing]):
     def round(self, s: Grouped, cohort: Sequence[ClientId]) -> Conversation[Grouped]:
         """Give newcomers a group; let the cohort train, everybody their group's model."""
         s = yield from self.seated(s, cohort)
-        models = [of_group(s.models, group) for group in range(self.clusters)]
-        to = {c: Message("train", {"model": models[s.groups[c]]}, {"group": s.groups[c]})
-              for c in cohort if c in s.groups}  # fmt: skip
-        got = yield from aggregate("train", to, like={"models": s.models})
-        return replace(s, models=s.models + got.mean("models")) if got.count else s
+        models = yield from train_apart(s.models, s.groups, cohort)
+        return replace(s, models=models)
 
     def seated(self, s: Grouped, clients: Sequence[ClientId]) -> Conversation[Grouped]:
         """Give everybody a group who has none; those who do not answer stay without."""
@@ -144,9 +140,7 @@ class FedGroup(Method[Grouped, Nothing]):
         start, group = msg["model"], int(msg.facts.get("group") or 0)
         fitted = yield from fit(start, site.train, self.local)
         count = fitted.examples if self.weights == "samples" else 1.0
-        weight = placed(start.like(torch.full_like(start.flat, count)), group, self.clusters)
-        update = placed(fitted.params - start, group, self.clusters)
-        return c, reply(models=update, weight=weight, metrics=fitted.metrics)
+        return c, update_of(start, fitted, count, group, self.clusters)
 
 
 def decomposed(updates: Array, directions: int) -> Array:

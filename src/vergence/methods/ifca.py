@@ -4,17 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-import torch
 from annotated_types import Ge
 
 from vergence.core.conversation import ClientId, Conversation, aggregate, compute, fit
-from vergence.core.grouped import joined, of_group, placed
+from vergence.core.grouped import joined, of_group, update_of
 from vergence.core.method import Exposed, Method, Nothing
 from vergence.core.params import Params
 from vergence.core.site import Samples, Site
 from vergence.core.stream import Stream
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
+from vergence.core.wire import Message, Reply
 
 
 @dataclass(frozen=True)
@@ -78,11 +77,9 @@ class IFCA(Method[Models, Nothing]):
         chosen = yield from self.chosen(msg["models"], site.train)
         start = of_group(msg["models"], chosen)
         fitted = yield from fit(start, site.train, self.local)
-        place = chosen, self.clusters, self.common(site.task)
         count = fitted.examples if self.weights == "samples" else 1.0
-        weight = placed(start.like(torch.full_like(start.flat, count)), *place)
-        update = placed(fitted.params - start, *place)
-        return c, reply(models=update, weight=weight, metrics=fitted.metrics)
+        common = self.common(site.task)
+        return c, update_of(start, fitted, count, chosen, self.clusters, common)
 
     def chosen(self, models: Params, data: Samples) -> Conversation[int]:
         """Return the cluster of lowest loss on training data."""
