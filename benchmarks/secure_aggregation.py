@@ -93,7 +93,9 @@ def under_pads(form: Form, sealed: Mapping[str, Sealed], gone: Mapping[str, int]
     return clock
 
 
-def on_shares(form: Form, sealed: Mapping[str, Sealed], many: int, gated: bool) -> Clock:
+def on_shares(
+    form: Form, sealed: Mapping[str, Sealed], many: int, gated: bool, gone: Mapping[str, int]
+) -> Clock:
     clock, aggregators = Clock(), tuple(f"aggregator {i}" for i in range(many))
     keys = {name: signing_pair() for name in (*sealed, *aggregators, "server")}
     known = {name: pair[1] for name, pair in keys.items()}
@@ -109,7 +111,7 @@ def on_shares(form: Form, sealed: Mapping[str, Sealed], many: int, gated: bool) 
     }
     ends |= {n: Aggregator(n, terms, keys[n][0], known, Spent()) for n in aggregators}
     talk = Coordinator(terms, tuple(sealed), known, keys["server"][0]).converse()
-    total = clock.hold(talk, ends, {})
+    total = clock.hold(talk, ends, gone)
     clock.timed("server", form.aggregate, total.words, len(total.names))
     wanted = plain(rows, total.names)
     if gated:
@@ -133,17 +135,19 @@ def in_clear(sealed: Mapping[str, Sealed]) -> Clock:
     return clock
 
 
-def replies(clients: int, n: int, masked: bool) -> tuple[Form, dict[str, Sealed]]:
+def replies(
+    clients: int, n: int, masked: bool, trees: tuple[str, ...] = ("model",)
+) -> tuple[Form, dict[str, Sealed]]:
     rng, found = torch.Generator().manual_seed(0), {}
     like = Params.named(a=torch.zeros(n))
     for i in range(clients):
-        update = like.like(0.02 * torch.randn(n, generator=rng))
+        updates = {tree: like.like(0.02 * torch.randn(n, generator=rng)) for tree in trees}
         mask = Mask(torch.rand(n, generator=rng) < 0.2, like.layout)
-        answer = reply(mask if masked else 100.0, {"loss": 1.0}, model=update)
+        answer = reply(mask if masked else 100.0, {"loss": 1.0}, **updates)
         found[f"client {i:02d}"] = seal(answer, 0)
-    exposed = Exposed(weight="mask" if masked else "number")
+    exposed = Exposed(trees=trees, weight="mask" if masked else "number")
     ranges = Ranges(clients, total=100.0, weight=1 if masked else 1e4)
-    return Form(exposed, {"model": like}, ranges), found
+    return Form(exposed, dict.fromkeys(trees, like), ranges), found
 
 
 def main() -> None:
@@ -163,10 +167,11 @@ def main() -> None:
         "pads": lambda: under_pads(*whole, {}),
         "pads, 2 vanish before their words": lambda: under_pads(*whole, late),
         "pads, 2 vanish after": lambda: under_pads(*whole, dict.fromkeys(late, 3)),
-        **{f"shares, {k} aggregators": lambda k=k: on_shares(*whole, k, False) for k in (2, 3, 4)},
+        **{f"shares, {k} aggregators":
+           lambda k=k: on_shares(*whole, k, False, {}) for k in (2, 3, 4)},
         "in clear, masks": lambda: in_clear(masked[1]),
         **{f"shares, {k} aggregators, masks, counts of {LEAST} or more":
-           lambda k=k: on_shares(*masked, k, True) for k in (2, 3, 4)},
+           lambda k=k: on_shares(*masked, k, True, {}) for k in (2, 3, 4)},
     }  # fmt: skip
     for name, hold in rows.items():
         clocks = [hold() for _ in range(given.repeats)]

@@ -104,6 +104,7 @@ def test_an_attack_stands_beside_chance(runs):
     assert "25 times nearer than chance: something of the person is left" in seen
     assert "the same, had there been PixelDP l = 2 sent once 0.11 0.1 0.1 80.5 no better" in seen
     assert [a["better"] for a in plan["attacks"]] == [True, False]
+    assert words.nearness(1.01) == "hardly better than chance"
     _, seen, _ = page_of(runs["plain"])
     assert "Nothing was attacked in this run" in seen
 

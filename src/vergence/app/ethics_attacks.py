@@ -7,6 +7,7 @@ from typing import Any
 
 from vergence.app.audit_findings import NOT_TRIED, PICTURES, RATES
 from vergence.app.audit_pictures import ANOTHER, AS_IT_RAN, MEAN
+from vergence.app.ethics_words import nearness
 from vergence.app.runs import Run
 
 
@@ -27,6 +28,7 @@ def attacks(run: Run | None) -> list[dict[str, Any]]:
             "similarity": float(row["ssim"]),
             "chance": chance,
             "better": float(row["mse"]) < chance,
+            "so": nearness(chance / float(row["mse"])),
             "error_then": float(row[run.headline]) if row.get(run.headline) else None,
         }
         for (name, seen), row in rows.items()

@@ -29,6 +29,8 @@ FITS, DROWNS = 1.0, 10.0
 
 Source: measured (docs/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
 """
+HARDLY = 1.1
+"""An attacker's error less than a tenth below that by chance is told as hardly better."""
 GLOSSARY = (
     ("device", "the computer or glasses that record a person and keep the recordings"),
     ("server", "the computer that puts together what the devices learned"),
@@ -138,6 +140,13 @@ def in_words(unit: str, epsilon: float, delta: float, of: str) -> str:
     )
 
 
+def nearness(times: float) -> str:
+    """Say what an attack on pictures that came so many times nearer than chance has found."""
+    if times <= HARDLY:
+        return f"{'hardly' if times > 1 else 'no'} better than chance"
+    return f"{times:.3g} times nearer than chance: something of the person is left"
+
+
 def verdict(
     means: Means, budget: Mapping[str, Any], rebuilt: float | None, people: bool = False
 ) -> list[str]:
@@ -168,8 +177,8 @@ def verdict(
         told.append(
             "Whether pictures can be rebuilt from it was not tried here." if rebuilt is None else
             f"Pictures were rebuilt from it, {rebuilt:.3g} times nearer to the originals than by "
-            "chance." if rebuilt > 1 else
-            "The attack that was tried rebuilt pictures no better than by chance."
+            "chance." if rebuilt > HARDLY else
+            f"The attack that was tried rebuilt pictures {nearness(rebuilt)}."
         )  # fmt: skip
     if people:
         told.append("Attacks found out more about people than chance does: who it was, or who "
