@@ -1,6 +1,6 @@
 """What a deployment over Flower must survive, as a table: `make drills-flower`.
 
-    python -m tests.deploy.flower_drills [attacks slow clients server client]
+    python -m tests.deploy.flower_drills [attacks slow clients server client aggregator]
 
 Real processes on this machine, over TLS with node keys. Exit code 1 if any row fails.
 """
@@ -17,6 +17,7 @@ from tests.deploy import attacks as attacking
 from tests.deploy import flower_deaths
 from tests.deploy.deployment import CLIENTS, deployed, fedcpf, simulated
 from tests.deploy.drilling import Row, printed
+from tests.deploy.flower_aggregators import aggregator
 
 ROUNDS = 120
 """Rounds during which a server is attacked."""
@@ -61,7 +62,7 @@ def slow() -> Iterator[Row]:
 
 DRILLS: dict[str, Callable[[], Iterator[Row]]] = {
     "attacks": attacks, "slow": slow, "clients": flower_deaths.clients,
-    "server": flower_deaths.server, "client": flower_deaths.client,
+    "server": flower_deaths.server, "client": flower_deaths.client, "aggregator": aggregator,
 }  # fmt: skip
 
 

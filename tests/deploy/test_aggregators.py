@@ -43,6 +43,12 @@ def made(tmp_path, table=SHARES, **more):
     return tmp_path / "out"
 
 
+def ends(deployment):
+    """Return the folders of all clients and aggregators."""
+    aggregators = deployment.folder / "out" / "aggregators"
+    return [*map(deployment.client, CLIENTS), *(aggregators / name for name in NAMES)]
+
+
 def files(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
@@ -213,52 +219,11 @@ def test_no_end_takes_part_in_a_run_that_the_server_made_up(changed, why, tmp_pa
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'")
 def test_a_deployment_gives_the_simulators_bits(tmp_path):
-    """An aggregator is killed in a round and comes back; so are the server, and a client."""
-    table = {**SHARES, "run": {**TABLE["run"], "rounds": 4}}
+    table = {**FEDCPF, "run": {**TABLE["run"], "rounds": 2}}
     with deployed(tmp_path, table) as made:
-        folders = [*map(made.client, CLIENTS), *(made.folder / "out" / "aggregators" / name
-                                                 for name in NAMES)]  # fmt: skip
-        served = made.serve()
-        joined = [made.run("join", folder) for folder in folders]
-        made.until("round 1 of 4", 300)
-        made.kill(folders[-1])
-        joined[-1] = made.run("join", folders[-1])
-        made.until("round 2 of 4", 300)
-        made.kill(made.server)
-        served.wait()
-        made.kill(folders[1])
-        joined[1] = made.run("join", folders[1])
-        served = made.serve()
-        assert served.wait(500) == 0, made.events()
-        assert [process.wait(30) for process in joined] == [0] * 6
-        assert made.fingerprints() == simulated(table, tmp_path / "here")
-        assert not made.leftovers()
-        spent = next((folders[-1] / "state").glob("*/fedcpf/sum.spent"))
-        assert len(spent.read_text().splitlines()) == 4
-        told = json.loads((made.server / "run" / "fedavg" / "provenance.json").read_text())
-        assert told["deployment"]["aggregators"] == list(NAMES)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'")
-def test_without_an_aggregator_the_server_stops_and_goes_on_when_it_is_back(tmp_path):
-    table = {**FEDCPF, "run": {**TABLE["run"], "rounds": 3}}
-    with deployed(tmp_path, table, absent_s=5.0) as made:
-        south = made.folder / "out" / "aggregators" / "south"
-        folders = [*map(made.client, CLIENTS),
-                   *(south.with_name(name) for name in NAMES if name != "south")]  # fmt: skip
-        joined = [made.run("join", folder) for folder in folders]
-        made.run("join", south)
-        served = made.serve()
-        made.until("round 1 of 3", 300)
-        made.kill(south)
-        assert served.wait(300) != 0
-        assert "nobody's reply counted in round " in made.events()
-        assert "south: " in made.events()
-        joined.append(made.run("join", south))
+        joined = [made.run("join", folder) for folder in ends(made)]
         assert made.serve().wait(500) == 0, made.events()
         assert [process.wait(30) for process in joined] == [0] * 6
         assert made.fingerprints() == simulated(table, tmp_path / "here")
-        rows = {row["status"] for row in made.table("turns.csv")}
-        assert rows == {"ok"}
+        told = json.loads((made.server / "run" / "fedcpf" / "provenance.json").read_text())
+        assert told["deployment"]["aggregators"] == list(NAMES)

@@ -31,7 +31,6 @@ from vergence.engines.store import read_manifest
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
-from vergence.methods.scaffold import Scaffold
 from vergence.methods.splitfed import SplitFed
 from vergence.privacy.poison import Poison
 from vergence.privacy.policy import Privacy
@@ -57,12 +56,10 @@ def session():
 
 
 CASES = {
-    "fedavg": (FedAvg(local=LOCAL), {}),
     "fedcpf": (FedCPF(local=LOCAL, rate=0.2), {"solver": "stacked", "points": ("P0", "P1")}),
-    "scaffold": (Scaffold(local=LOCAL), {"solver": "sequential"}),
     "splitfed": (SplitFed(local=LOCAL), {"task": CHAIN}),
     "each": (Asks(local=LOCAL), {}),
-    "kept": (Keeps(local=LOCAL), {}),
+    "kept": (Keeps(local=LOCAL), {"solver": "sequential"}),
     "judged": (
         FedCPF(local=LOCAL, rate=0.2),
         {"privacy": Privacy(robust=Median()), "poison": Poison("alie", share=0.2)},
