@@ -24,6 +24,7 @@ from vergence.metrics.summaries import (
     knapsack,
     overlap,
     random_f,
+    rest_agreement,
     shot_values,
     spearman,
     spread,
@@ -170,7 +171,15 @@ def test_raters_of_tvsum_agree_as_published():
     assert best == pytest.approx((0.378, 0.473), abs=5e-4)
 
 
+def test_people_against_the_mean_of_the_others():
+    """Three people, four steps; one disagrees with the other two, who agree."""
+    people = np.array([[1, 2, 3, 4], [1, 2, 3, 4], [4, 3, 2, 1]], float)
+    # The first two: the mean of 1234 and 4321 is constant, 0; the third against 1234: -1.
+    assert rest_agreement(people) == pytest.approx((-1 / 3, -1 / 3))
+
+
 @pytest.mark.parametrize("over", ["max", "mean"])
+@settings(max_examples=20)
 @given(seed=st.integers(0, 99))
 def test_counts_of_frames_give_the_same_f(over, seed):
     """People who chose nothing are left out."""

@@ -209,6 +209,14 @@ def human_agreement(people: Float[np.ndarray, "people steps"]) -> Agreement:
     return Agreement(float(kendall(people)[pairs].mean()), float(spearman(people)[pairs].mean()))
 
 
+def rest_agreement(people: Float[np.ndarray, "people steps"]) -> Agreement:
+    """Return how people rank the steps as the mean of the others does, averaged over people."""
+    rest = (people.sum(0) - people) / (len(people) - 1)
+    each = [agreement(own, others[None]) for own, others in zip(people, rest, strict=True)]
+    tau, rho = np.mean(each, 0)
+    return Agreement(float(tau), float(rho))
+
+
 def kendall(rows: Float[np.ndarray, "rows steps"]) -> Float[np.ndarray, "rows rows"]:
     """Return Kendall's tau-b between all rows; 0 where a row is constant.
 

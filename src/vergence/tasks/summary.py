@@ -30,6 +30,7 @@ from vergence.metrics.summaries import (
     counted_human_f,
     human_agreement,
     knapsack,
+    rest_agreement,
     shot_values,
     spread,
 )
@@ -189,7 +190,9 @@ class Summary(Task):
             return np.mean([self.judge(clip, rng.random(len(clip.picks))) for _ in range(DRAWS)], 0)
 
         def human(clip: Judged) -> Any:
-            return counted_human_f(clip.chosen, self.over), *self.peers(clip.ratings)
+            peers = rest_agreement if self.over == "max" else human_agreement
+            ranks = peers(clip.ratings) if len(clip.ratings) > 1 else (0.0, 0.0)
+            return counted_human_f(clip.chosen, self.over), *ranks
 
         rows: dict[str, Callable[[Judged], Any]] = {"random": random, "people": human}
         return {
@@ -197,17 +200,6 @@ class Summary(Task):
                    for p, s in federation.people.items()}
             for name, row in rows.items()
         }  # fmt: skip
-
-    def peers(self, ratings: Float[np.ndarray, "people steps"]) -> tuple[float, float]:
-        """Return how a person ranks steps as the others do, tau and rho, the mean over people."""
-        if len(ratings) < 2:
-            return 0.0, 0.0
-        if self.over == "mean":
-            return human_agreement(ratings)
-        each = [agreement(row, np.delete(ratings, i, 0).mean(0, keepdims=True))
-                for i, row in enumerate(ratings)]  # fmt: skip
-        tau, rho = np.mean(each, 0)
-        return float(tau), float(rho)
 
 
 @dataclass(frozen=True, eq=False)
