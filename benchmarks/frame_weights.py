@@ -2,14 +2,15 @@
 
 python benchmarks/frame_weights.py: ten made-up people, whose clips have about 60, 120 or 240
 frames. They find the same important (`alike`), or people with clips of another length another thing
-(`apart`). With --root, key frames of TVSum dealt to four people, 12 to 28 frames a clip. A seed
+(`apart`). With --root, key frames of TVSum dealt to four people, 11 to 28 frames a clip. A seed
 draws data, first weights and batches; both runs of a pair share them. Printed are tau and F, means
-over people's own tests, and the mean difference with its 95 % interval (Student's t, over seeds).
+over people's own tests, the mean difference with its 95 % interval (Student's t, over seeds), and what random
+importance gets.
 """
 
 import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -37,27 +38,30 @@ def measured(people: Federation, task: Summary, rounds: int) -> list[float]:
         plan = Plan(rounds=rounds, evaluate_every=0, checkpoint_every=0, workers=1)
         model = conduct(FedAvg(local=LOCAL), task, people, plan, folder).server.model
     solver = Solver(task)
-    rows = [
-        task.metrics(solver.outputs(model, s.test), s.test) for s in people.people.values()
-    ]  # fmt: skip
-    return [float(np.mean([row[name] for row in rows])) for name in MEASURES]
+    tests = [s.test for s in people.people.values()]
+    return mean([task.metrics(solver.outputs(model, test), test) for test in tests])
+
+
+def mean(rows: Iterable[Mapping[str, float]]) -> list[float]:
+    """Return tau and F, means over people."""
+    return np.mean([[row[name] for name in MEASURES] for row in rows], 0).tolist()
 
 
 def compared(name: str, load: Callable[[int], Federation], network: VsLSTM, args) -> None:
     """Print a data set's row per measure."""
-    found = np.array([
-        [
-            measured(load(seed), Summary(network, seed, counts=counts), args.rounds)
-            for counts in ("frames", "clips")
-        ]
-        for seed in range(args.seeds)
-    ])  # fmt: skip
+    rows = []
+    for seed in range(args.seeds):
+        people, tasks = load(seed), [Summary(network, seed, counts=c) for c in ("frames", "clips")]
+        chance = mean(tasks[0].priors(people)["random"].values())
+        rows.append([*(measured(people, task, args.rounds) for task in tasks), chance])
+    found = np.array(rows)
     for i, measure in enumerate(MEASURES):
-        by_frames, by_clips = found[:, 0, i], found[:, 1, i]
+        by_frames, by_clips, chance = found[:, :, i].T
         low, high = interval(by_frames - by_clips)
         print(
             f"{name:10} {measure:3}  frames {by_frames.mean():.3f}  clips {by_clips.mean():.3f}  "
-            f"difference {(by_frames - by_clips).mean():+.4f} [{low:+.4f}, {high:+.4f}]"
+            f"difference {(by_frames - by_clips).mean():+.4f} [{low:+.4f}, {high:+.4f}]  "
+            f"random {chance.mean():.3f}"
         )
 
 

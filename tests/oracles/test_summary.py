@@ -19,6 +19,8 @@ from vergence.errors import ConfigError, DataError
 from vergence.models.linear import Linear
 from vergence.models.mixture_transformer import MixtureTransformer
 from vergence.models.vslstm import VsLSTM
+from vergence.privacy.dp_sgd import each
+from vergence.privacy.per_sample import Clipper
 from vergence.tasks.summary import Summary
 
 TASK = Summary(VsLSTM(2, 3))
@@ -126,6 +128,28 @@ def test_priors_are_random_rows_and_people_on_the_same_shots():
     assert abs(random["tau"]) < 0.1
     assert human["tau"] > 0.6
     assert human["f"] > random["f"] + 0.3
+
+
+def test_gradients_of_clips_can_be_told_apart():
+    """What DP-SGD clips: the sum is that of every clip's own gradient, padded or not."""
+    solver = Solver(Summary(MixtureTransformer(2, 3)))
+    data = samples(SHORT, LONG).take(slice(0, 2))
+    expected, own = [torch.zeros_like(p) for p in solver.parameters], []
+    for i in range(2):
+        alone = {name: column[i : i + 1] for name, column in data.items()}
+        loss = solver.task.loss(solver.task.forward(solver.module, alone), alone)
+        gradients = torch.autograd.grad(loss, solver.parameters)
+        own.append(float(torch.cat([g.flatten() for g in gradients]).norm()))
+        for total, g in zip(expected, gradients, strict=True):
+            total += g * min(1.0, 0.01 / own[-1])
+    into = {name: torch.zeros_like(p) for name, p in solver.module.named_parameters()}
+    with Clipper(solver.module, 0.01) as clipper:
+        output = solver.task.forward(solver.module, data)
+        clipper.gradients(each(solver.task, output, data), into)
+    assert min(own) > 0.01
+    assert clipper.norms.tolist() == pytest.approx(own, rel=1e-4)
+    for found, wanted in zip(into.values(), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.data

@@ -64,7 +64,7 @@ class Summary(Task):
     counts: Literal["frames", "clips"] = "frames"
     proxy: str = ""
 
-    labels: ClassVar[tuple[str, ...]] = ("target",)
+    labels: ClassVar[tuple[str, ...]] = ("target", "steps")
     headline: ClassVar[str] = "tau"
 
     def __post_init__(self) -> None:
