@@ -4,8 +4,8 @@ python benchmarks/frame_weights.py: ten made-up people, whose clips have about 6
 frames. They find the same important (`alike`), or people with clips of another length another thing
 (`apart`). With --root, key frames of TVSum dealt to four people, 11 to 28 frames a clip. A seed
 draws data, first weights and batches; both runs of a pair share them. Printed are tau and F, means
-over people's own tests, the mean difference with its 95 % interval (Student's t, over seeds), and what random
-importance gets.
+over people's own tests, the mean difference with its 95 % interval (Student's t, over seeds), and
+what random importance gets.
 """
 
 import argparse
