@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.conftest import research_data
+from tests.data.test_summarised import group, write
 from vergence.core.fitting import Solver
 from vergence.core.site import Federation, Samples
 from vergence.data.clip_synthetic import ClipSynthetic
@@ -178,6 +179,19 @@ def test_sequences_are_clips_without_padding_and_proxies_are_alike_for_all():
     assert proxies[0].shape[1] == 2
     assert proxies[0].equal(again[0])
     assert not proxies[0].equal(proxies[1])
+
+
+def test_proxies_may_be_videos_of_another_data_set(tmp_path):
+    """Three steps of 1024 features each, in the order of a fixed draw."""
+    path = write(tmp_path / "other.h5", {"video_1": group(), "video_2": group()})
+    task = Summary(VsLSTM(1024, 3), proxy=str(path))
+    first, second = task.proxies(2)
+    assert first.equal(torch.eye(3, 1024))
+    assert second.equal(task.proxies(2)[1])
+    with pytest.raises(DataError, match="has 2 videos with 1024 features a frame, 3 are needed"):
+        task.proxies(3)
+    with pytest.raises(DataError, match="has 0 videos with 2 features"):
+        Summary(VsLSTM(2, 3), proxy=str(path)).proxies(1)
 
 
 def test_people_joined_are_scored_as_apart():
