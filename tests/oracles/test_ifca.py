@@ -116,7 +116,7 @@ def test_later_starts_are_other_ones_and_one_model_has_none():
     starts = [of_group(models, j) for models in (server.models, *server.spare) for j in (0, 1)]
     assert len({float(start.only(body).flat.sum()) for start in starts}) == 3
     assert len({float(start.flat.sum()) for start in starts}) == 6
-    assert IFCA(clusters=1).server(task).spare == ()
+    assert IFCA(clusters=1, restarts=2).server(task).spare == ()
 
 
 def test_everybody_predicts_with_the_model_of_lowest_training_loss():

@@ -55,7 +55,7 @@ class IFCA(Method[Models, Nothing]):
     clusters: Annotated[int, Ge(1)] = 3
     share_body: bool = False
     weights: Literal["samples", "equal"] = "samples"
-    restarts: Annotated[int, Ge(0)] = 1
+    restarts: Annotated[int, Ge(0)] = 0
 
     exposure: ClassVar[Mapping[str, Exposed]] = {
         "train": Exposed(trees=("models",), weight="per entry")
