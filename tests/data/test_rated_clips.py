@@ -33,7 +33,7 @@ def test_a_fragment_has_its_steps_frames_and_shots():
     np.testing.assert_array_equal(part.choices, whole.choices[:, 6:18])
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(0, 99), st.integers(1, 4))
 def test_fragments_are_the_whole_clip_cut(seed, count):
     whole, rng = clip(seed), np.random.default_rng(seed)
@@ -61,7 +61,7 @@ def test_every_way_to_fill_the_urns_is_as_likely():
         urns(5, 3, 2, rng)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.lists(st.integers(0, 3), max_size=30), st.integers(1, 4), st.integers(1, 6))
 def test_clips_go_to_those_who_hold_their_class(kinds, classes, people):
     holders = {kind: [p for p in range(people) if (kind - p) % 4 < classes] for kind in range(4)}

@@ -131,6 +131,7 @@ def test_priors_are_random_rows_and_people_on_the_same_shots():
     assert human["f"] > random["f"] + 0.3
 
 
+@pytest.mark.slow
 def test_gradients_of_clips_can_be_told_apart():
     """What DP-SGD clips: the sum is that of every clip's own gradient, padded or not."""
     solver = Solver(Summary(MixtureTransformer(2, 3)))
@@ -153,6 +154,7 @@ def test_gradients_of_clips_can_be_told_apart():
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_priors_of_summe_as_measured_on_whole_videos():
     """Design notes on data, 2.5: random 40.3 (20 draws), people 54.3; tau 0.296 by `rest`."""
