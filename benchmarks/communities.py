@@ -12,16 +12,11 @@ from collections.abc import Callable
 import numpy as np
 from scipy.spatial.distance import cdist
 
+from vergence.data.clip_synthetic import COMMUNITIES, PROXY, drawn
 from vergence.metrics.clusters import adjusted_rand, kmeans
 from vergence.metrics.warping import dtw
 
-KINDS = {
-    "latent": ((0.1, 60, 0.0), (0.4, 120, 2.0), (1.0, 240, 5.0)),
-    "lengths": ((0.4, 60, 0.0), (0.4, 120, 0.0), (0.4, 240, 0.0)),
-}
-"""Per community: radians a frame, frames, mean of the first feature."""
-PROXY = (0.2, 90, -1.0)
-PEOPLE, CLIPS, FEATURES = 10, 3, 4
+PEOPLE, CLIPS = 10, 3
 DISTANCES: dict[str, Callable] = {
     "sum": dtw,
     "sum / (frames + frames')": lambda x, y: dtw(x, y) / (len(x) + len(y)),
@@ -29,20 +24,11 @@ DISTANCES: dict[str, Callable] = {
 }
 
 
-def clip(rng: np.random.Generator, speed: float, frames: int, mean: float) -> np.ndarray:
-    """Return frames `[frames, 4]`: sines of random phase, and noise."""
-    t = np.arange(round(frames * rng.uniform(0.95, 1.05)))[:, None]
-    x = np.sin(rng.uniform(0, 2 * np.pi, FEATURES) + speed * t)
-    x = x + 0.3 * rng.normal(size=x.shape)
-    x[:, 0] += mean
-    return x
-
-
 def agreement(kind: str, seed: int) -> list[float]:
     """Return the adjusted Rand of the groups by each distance."""
     rng, made = np.random.default_rng(seed), [i % 3 for i in range(PEOPLE)]
-    proxy = clip(rng, *PROXY)
-    people = [[clip(rng, *KINDS[kind][group]) for _ in range(CLIPS)] for group in made]
+    proxy = drawn(rng, *PROXY)
+    people = [[drawn(rng, *COMMUNITIES[kind][group]) for _ in range(CLIPS)] for group in made]
     found = []
     for far in DISTANCES.values():
         d = np.array([[np.mean([far(x, proxy) for x in clips])] for clips in people])
@@ -56,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=20)
     seeds = parser.parse_args().seeds
-    for kind in KINDS:
+    for kind in COMMUNITIES:
         for name, values in zip(
             DISTANCES, np.array([agreement(kind, s) for s in range(seeds)]).T, strict=True
         ):

@@ -24,6 +24,7 @@ from vergence.metrics.summaries import (
     human_agreement,
     human_f,
     random_f,
+    rest_agreement,
     spread,
     summary,
 )
@@ -56,11 +57,15 @@ def on_shots(name: str, videos: Videos, over: Literal["max", "mean"]) -> None:
     draws = [np.mean([random_f(s, u, over, rng) for _, s, u in whole]) for _ in range(DRAWS)]
     most, mean = (np.mean([human_f(u, o) for _, _, u in whole]) for o in ("max", "mean"))
     best = [f_score(made(v, v.mean_score), u, over) for v, _, u in whole]
+    chosen = [(v.users[:, v.picks] > 0).astype(float) for v in videos.values()]
+    pairs, rest = (np.mean([f(c) for c in chosen], 0) for f in (human_agreement, rest_agreement))
     print(f"{name}, {len(videos)} videos, their own shots, F in %, {over} over people")
     mean_f, spread_f = 100 * np.mean(draws), 100 * np.std(draws)
     print(f"  random                     {mean_f:.1f} ({DRAWS} draws, SD {spread_f:.1f})")
     print(f"  people, leave one out      {100 * most:.1f} by max, {100 * mean:.1f} by mean")
     print(f"  best possible from gtscore {100 * np.mean(best):.1f}")
+    print("  people, tau / rho, in pairs {:.3f} / {:.3f}".format(*pairs))
+    print("  people, tau / rho, against the mean of the others {:.3f} / {:.3f}".format(*rest))
 
 
 def on_ratings(videos: Videos, lengths_s: dict[str, float]) -> None:

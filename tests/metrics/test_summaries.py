@@ -12,8 +12,11 @@ from tests.conftest import research_data
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import summaries
 from vergence.metrics.summaries import (
+    Chosen,
     agreement,
     capacity,
+    counted_f,
+    counted_human_f,
     f_score,
     human_agreement,
     human_f,
@@ -21,6 +24,7 @@ from vergence.metrics.summaries import (
     knapsack,
     overlap,
     random_f,
+    rest_agreement,
     shot_values,
     spearman,
     spread,
@@ -165,3 +169,39 @@ def test_raters_of_tvsum_agree_as_published():
     assert people == pytest.approx((0.177, 0.204), abs=5e-4)
     best = np.mean([agreement(v.mean_score, v.users[:, v.picks]) for v in videos], 0)
     assert best == pytest.approx((0.378, 0.473), abs=5e-4)
+
+
+def test_people_against_the_mean_of_the_others():
+    """Three people, four steps; one disagrees with the other two, who agree."""
+    people = np.array([[1, 2, 3, 4], [1, 2, 3, 4], [4, 3, 2, 1]], float)
+    # The first two: the mean of 1234 and 4321 is constant, 0; the third against 1234: -1.
+    assert rest_agreement(people) == pytest.approx((-1 / 3, -1 / 3))
+
+
+@pytest.mark.parametrize("over", ["max", "mean"])
+@settings(max_examples=20)
+@given(seed=st.integers(0, 99))
+def test_counts_of_frames_give_the_same_f(over, seed):
+    """People who chose nothing are left out."""
+    rng = np.random.default_rng(seed)
+    ends = np.sort(rng.choice(40, 6, replace=False))
+    ends[-1] = 39
+    shots = np.stack([np.append(0, ends[:-1] + 1), ends], 1)
+    users = rng.random((4, 40)) < 0.3
+    users[2] = False
+    kept = rng.random(6) < 0.5
+    machine = np.zeros(40, bool)
+    for first, last in shots[kept]:
+        machine[first : last + 1] = True
+    inside = np.add.reduceat(users.astype(int), shots[:, 0], axis=1).T
+    chosen = Chosen(inside, users.astype(int) @ users.T)
+    there = users[[0, 1, 3]]
+    assert counted_f(kept, shots, chosen, over) == pytest.approx(f_score(machine, there, over))
+    assert counted_human_f(chosen, over) == pytest.approx(human_f(there, over))
+
+
+def test_where_nobody_chose_anything_f_is_nothing():
+    nobody = Chosen(np.zeros((1, 2), int), np.zeros((2, 2), int))
+    shots = np.array([[0, 9]])
+    assert counted_f(np.array([True]), shots, nobody, "mean") == 0
+    assert counted_human_f(nobody, "max") == 0

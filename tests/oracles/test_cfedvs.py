@@ -19,7 +19,8 @@ import pytest
 import torch
 
 from tests.scripts import PLAIN, Product, Two, pairs, taught, values
-from vergence.core.grouped import joined, of_group
+from vergence.core.fitting import Fitted
+from vergence.core.grouped import joined, of_group, update_of
 from vergence.core.params import Params
 from vergence.core.wire import add_up, reply, seal
 from vergence.data.toy import Toy as People
@@ -82,6 +83,32 @@ def test_a_newcomer_joins_the_nearest_mean_and_nobody_else_is_asked_again():
     assert (after.groups["5"], after.groups["6"]) == (1, 0)
     assert {**after.groups, **server.groups} == after.groups
     assert after.means == server.means
+
+
+def test_people_whose_data_changed_join_the_nearest_mean_when_measured_anew():
+    """Every second round: "0", now at 8.5, goes to the third group; "1" is not asked and stays."""
+    method = CFedVS(local=PLAIN, remeasure=2)
+    server, told = seated(method, *O9), Told(8.5, 8.5)
+    silent = add_up([], {"models": server.models})
+
+    def trained(ask):
+        if ask.verb == "measure":
+            return told(ask)
+        group = next(iter(ask.to.values())).facts["group"]
+        start = of_group(server.models, group)
+        fitted = Fitted(start, 1.0, 1, None)
+        return add_up([seal(update_of(start, fitted, 1.0, group, 3), 0)], ask.like)
+
+    unheard = drive(method.round(server, ["0"]), lambda _: silent)
+    assert unheard == server
+    first = drive(method.round(server, ["0"]), trained)
+    assert (first.groups, first.rounds, told.asked) == (server.groups, 1, [])
+    second = drive(method.round(first, ["0"]), trained)
+    assert told.asked == ["0"]
+    assert second.groups == {**server.groups, "0": 2}
+    assert second.means == server.means
+    never = drive(replace(method, remeasure=0).round(first, ["0"]), trained)
+    assert never.groups == server.groups
 
 
 def test_who_does_not_answer_is_in_no_group_and_gets_the_model_of_the_largest():

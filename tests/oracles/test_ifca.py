@@ -78,6 +78,47 @@ def test_an_empty_cluster_keeps_its_model():
     assert of_group(after.models, 1).flat.equal(of_group(server.models, 1).flat)
 
 
+def rounds_of(method, server, count, *clients):
+    for _ in range(count):
+        offered = method.offer(server, "")
+        sealed = [taught(method, TASK, None, offered, DATA[c])[1] for c in clients]
+        heard = add_up(sealed, offered)
+        server = drive(method.round(server, list(clients)), lambda _, heard=heard: heard)
+    return server
+
+
+def test_a_model_nobody_chose_in_ten_rounds_makes_all_start_anew_once():
+    method = IFCA(local=PLAIN, clusters=2)
+    spare = joined([TASK.init(), TASK.init()])
+    server = replace(begun(method), spare=(spare,))
+    nine = rounds_of(method, server, 9, "a")
+    assert (nine.rounds, nine.chosen, len(nine.spare)) == (9, (0,), 1)
+    ten = rounds_of(method, nine, 1, "a")
+    assert ten.models.flat.equal(spare.flat)
+    assert (ten.spare, ten.rounds, ten.chosen) == ((), 0, ())
+    assert rounds_of(method, ten, 11, "a").rounds == 11
+
+
+def test_a_model_chosen_once_is_not_empty_and_silence_is_no_round():
+    method = IFCA(local=PLAIN, clusters=2)
+    server = replace(begun(method), spare=(begun(method).models,))
+    both = rounds_of(method, server, 1, "a", "b")
+    assert both.chosen == (0, 1)
+    assert len(rounds_of(method, both, 12, "a").spare) == 1
+    assert rounds_of(method, server, 12) == server
+
+
+def test_later_starts_are_other_ones_and_one_model_has_none():
+    task = GazeAngle(SmallEye(), seed=3)
+    body, _ = task.parts()
+    server = IFCA(clusters=2, restarts=2, share_body=True).server(task)
+    assert len(server.spare) == 2
+    starts = [of_group(models, j) for models in (server.models, *server.spare) for j in (0, 1)]
+    assert len({float(start.only(body).flat.sum()) for start in starts}) == 3
+    assert len({float(start.flat.sum()) for start in starts}) == 6
+    assert IFCA(clusters=1, restarts=2).server(task).spare == ()
+
+
 def test_everybody_predicts_with_the_model_of_lowest_training_loss():
     method = IFCA(local=PLAIN, clusters=2)
     server, solver, found = begun(method), Solver(TASK), {}

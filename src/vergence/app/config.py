@@ -7,7 +7,6 @@ Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federa
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from vergence.core.method import Method
 from vergence.core.pruning import Gradual
 from vergence.core.site import Dataset, Federation
 from vergence.core.task import Model, Task
+from vergence.data.checks import below_data
 from vergence.data.noise import Noise
 from vergence.engines import composition
 from vergence.engines.delivery import Delivery
@@ -339,7 +339,4 @@ def build_space(table: Table, where: str) -> Space:
 
 def data_root(root: str | None) -> str | None:
     """Return where a data set lies: as given, or below VERGENCE_DATA (default ../shared/data)."""
-    if root is None or Path(root).expanduser().is_absolute():
-        return root and str(Path(root).expanduser())
-    home = Path(os.environ.get("VERGENCE_DATA", "../shared/data"))
-    return str(Path(root) if Path(root).is_dir() else home / root)
+    return root and below_data(root)

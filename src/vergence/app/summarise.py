@@ -16,12 +16,13 @@ from PIL import Image, ImageDraw, ImageFont
 from vergence.app.film import encode
 from vergence.app.results import write_json
 from vergence.app.saving import replacing
+from vergence.app.summary_scores import Scorer
 from vergence.data.checks import watched
 from vergence.data.shots import coverage, segments
 from vergence.data.sound import heard
 from vergence.data.video import Video
 from vergence.errors import ConfigError, DataError
-from vergence.metrics.summaries import capacity, knapsack
+from vergence.metrics.summaries import capacity, knapsack, shot_values, spread
 from vergence.models import pretrained
 
 SAMPLE_S, SHORTEST_S, LONGEST_S = 0.5, 1.5, 5.0
@@ -41,7 +42,8 @@ class Summary:
         video: the original.
         room: frames the budget allows.
         shots: first and last frame of each, both included.
-        scores: what a shot adds to better ones, in [0, 1]; see `vergence.data.shots.coverage`.
+        scores: what a shot adds to better ones (`vergence.data.shots.coverage`), or the mean
+            importance of its frames; in [0, 1].
         kept: which shots are in the summary.
     """
 
@@ -57,8 +59,17 @@ class Summary:
         return [f for first, last in self.shots[self.kept] for f in range(first, last + 1)]
 
 
-def summarise(source: Path, out: Path, budget: str = "15%") -> Summary:
+def summarise(
+    source: Path, out: Path, budget: str = "15%", scorer: Scorer | None = None, by: str = "coverage"
+) -> Summary:
     """Write the summary `out` (mp4), and beside it its shots (JSON) and a contact sheet (PNG).
+
+    Args:
+        source: the video.
+        out: where the summary goes.
+        budget: see `share_of`.
+        scorer: how important sampled frames are; a shot is worth their mean. None: coverage.
+        by: what the JSON says of the scores.
 
     Raises:
         ConfigError: a budget that cannot be read, another ending than .mp4, `out` is the original,
@@ -71,12 +82,12 @@ def summarise(source: Path, out: Path, budget: str = "15%") -> Summary:
     if out.exists() and source.exists() and out.samefile(source):
         raise ConfigError(f"the summary would replace {source}: give another name")
     video = Video.open(source)
-    found = chosen(video, share_of(budget, video))
+    found = chosen(video, share_of(budget, video), scorer)
     step = interval_s(video)
     with replacing(out) as scratch:
         sound = heard(source, spans(found, step))
         encode(scratch, _shown(found, step), step, sound, preset="veryfast")
-    write_json(out.with_suffix(".json"), told(found, budget))
+    write_json(out.with_suffix(".json"), told(found, budget, by))
     contact_sheet(found, out.with_suffix(".png"))
     return found
 
@@ -105,8 +116,10 @@ def interval_s(video: Video) -> float:
     return float(np.median(np.diff(video.times_s))) if len(video.times_s) > 1 else 1 / 30
 
 
-def chosen(video: Video, share: float) -> Summary:
+def chosen(video: Video, share: float, scorer: Scorer | None = None) -> Summary:
     """Return the shots of a video and which of them to keep within a share of its frames.
+
+    Without a `scorer` shots are worth what they add.
 
     Raises:
         ConfigError: the extra `pretrained` is missing.
@@ -129,10 +142,14 @@ def chosen(video: Video, share: float) -> Summary:
     starts = segments(features, most, least)
     firsts = picks[starts]
     lengths = np.diff(np.append(firsts, count))
-    scores = coverage(features, starts)
+    shots = np.stack([firsts, firsts + lengths - 1], 1)
+    if scorer is None:
+        scores = coverage(features, starts)
+    else:
+        scores = shot_values(spread(scorer(features), picks, count), shots)
     # The second term fills the budget where shots add nothing: of equals, more frames.
     kept = knapsack(scores + 1e-6 * lengths / count, lengths, room)
-    return Summary(video, room, np.stack([firsts, firsts + lengths - 1], 1), scores, kept)
+    return Summary(video, room, shots, scores, kept)
 
 
 def sampled(video: Video, picks: NDArray[np.int64]) -> Float[np.ndarray, "picks 1280"]:
@@ -153,7 +170,7 @@ def sampled(video: Video, picks: NDArray[np.int64]) -> Float[np.ndarray, "picks 
     return np.concatenate(rows)
 
 
-def told(found: Summary, budget: str) -> dict[str, object]:
+def told(found: Summary, budget: str, by: str) -> dict[str, object]:
     """Return what the JSON says: budget, features, and every shot with its score."""
     times, end = found.video.times_s, interval_s(found.video)
     return {
@@ -164,7 +181,7 @@ def told(found: Summary, budget: str) -> dict[str, object]:
         "budget_frames": found.room,
         "kept_frames": len(found.frames),
         "features": pretrained.VECTOR,
-        "scores": "coverage",
+        "scores": by,
         "shots": [
             {
                 "first_frame": int(first),

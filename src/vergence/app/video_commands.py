@@ -5,9 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from vergence.app.screen import out
+from vergence.errors import ConfigError
 
 
-def summarise(video: Path, summary: Path, *, budget: str = "15%") -> None:
+def summarise(
+    video: Path,
+    summary: Path,
+    *,
+    budget: str = "15%",
+    model: Path | None = None,
+    person: str | None = None,
+) -> None:
     """Cut a video to its best shots within a budget; everything stays on this machine.
 
     Writes the shots with their scores (.json) and a contact sheet (.png) beside the summary.
@@ -16,11 +24,20 @@ def summarise(video: Path, summary: Path, *, budget: str = "15%") -> None:
         video: any video.
         summary: where it goes (.mp4).
         budget: a share of the frames such as 15%, or a length such as 20s.
+        model: a run of task `summary`, whose scores are taken; default: how much a shot adds.
+        person: score as this participant of the run; default: as a newcomer.
     """
     from vergence.app.summarise import interval_s
     from vergence.app.summarise import summarise as cut
+    from vergence.app.summary_scores import learned
 
-    found = cut(video, summary, budget)
+    if model is None:
+        if person is not None:
+            raise ConfigError("--person is of a run: give --model")
+        found = cut(video, summary, budget)
+    else:
+        by = f"{model.name} as {person}" if person else model.name
+        found = cut(video, summary, budget, learned(model, person), by)
     frames, step = len(found.frames), interval_s(found.video)
     out.print(
         f"summary: {summary} ({frames} of {len(found.video.times_s)} frames, the budget allows "

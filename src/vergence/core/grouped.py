@@ -88,6 +88,15 @@ def update_of(
     )
 
 
+def contributed(weights: Params | float) -> set[int]:
+    """Return the groups that somebody trained, by the weights of a tree of models."""
+    if not isinstance(weights, Params):
+        return set()
+    owners = {name: name.partition("@")[2] for name in weights.layout.names}
+    slices = weights.layout.slices
+    return {int(own) for name, own in owners.items() if own and weights.flat[slices[name]].any()}
+
+
 def largest(groups: Mapping[str, int]) -> int:
     """Return the group with most members, the first of equals; 0 where nobody is in one."""
     return min(Counter(groups.values()).items(), key=lambda x: (-x[1], x[0]), default=(0, 0))[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import zipfile
@@ -62,6 +63,17 @@ def data_folder(root: str | Path | None, name: str, hint: str) -> Path:
     if not folder.is_dir():
         raise DataError(f"no folder {folder} for data set '{name}': correct root; {hint}")
     return folder
+
+
+def below_data(path: str) -> str:
+    """Return where a path lies: as given where it is absolute or there, else below VERGENCE_DATA.
+
+    VERGENCE_DATA is ../shared/data by default.
+    """
+    given = Path(path).expanduser()
+    if given.is_absolute() or given.exists():
+        return str(given)
+    return str(Path(os.environ.get("VERGENCE_DATA", "../shared/data")) / path)
 
 
 def need_file(path: Path, hint: str) -> Path:

@@ -29,12 +29,16 @@ NO_PARAMS = Params.zeros(Layout((), ()))
 
 @dataclass(frozen=True)
 class Communities:
-    """A model per group in one tree, the proxies, who is in which group, and groups' mean d."""
+    """A model per group in one tree, the proxies, who is in which group, and groups' mean d.
+
+    `rounds` are those in which somebody trained.
+    """
 
     models: Params
     proxies: Params
     groups: Mapping[str, int] = field(default_factory=dict)
     means: tuple[Distances, ...] = ()
+    rounds: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class CFedVS(Method[Communities, Nothing]):
         space: K-means on `rows` of M, or on the `scalars` d.
         per_frame: DTW as a mean over frames; else long clips are far from everything.
         share_body: layers other than the head are averaged over everybody.
+        remeasure: every so many rounds a cohort is measured anew, and everybody in it joins the
+            group of nearest mean d: people's data may have changed. 0: they are measured once.
         weights: clients count by their samples, as the task weighs them, or equally.
 
     Source: the Durham thesis, chapter 4, Algorithm 1 and section 4.4 (shared weights).
@@ -65,6 +71,7 @@ class CFedVS(Method[Communities, Nothing]):
     space: Literal["rows", "scalars"] = "rows"
     per_frame: bool = False
     share_body: bool = False
+    remeasure: Annotated[int, Ge(0)] = 0
     weights: Literal["samples", "equal"] = "samples"
 
     exposure: ClassVar[Mapping[str, Exposed]] = {
@@ -96,13 +103,16 @@ class CFedVS(Method[Communities, Nothing]):
 
     def round(self, s: Communities, cohort: Sequence[ClientId]) -> Conversation[Communities]:
         """Give newcomers a group; let the cohort train, everybody their group's model."""
-        s = yield from self.seated(s, cohort)
+        due = self.remeasure > 0 and (s.rounds + 1) % self.remeasure == 0
+        s = yield from self.seated(s, cohort, again=due)
         models = yield from train_apart(s.models, s.groups, cohort)
-        return replace(s, models=models)
+        return replace(s, models=models, rounds=s.rounds + (models is not s.models))
 
-    def seated(self, s: Communities, clients: Sequence[ClientId]) -> Conversation[Communities]:
-        """Give everybody a group who has none; those who do not answer stay without."""
-        strangers = [c for c in clients if c not in s.groups]
+    def seated(
+        self, s: Communities, clients: Sequence[ClientId], again: bool = False
+    ) -> Conversation[Communities]:
+        """Give a group to everybody who has none, or to all anew; who is silent stays as it was."""
+        strangers = [c for c in clients if again or c not in s.groups]
         if self.clusters == 1:
             return replace(s, groups={**s.groups, **dict.fromkeys(strangers, 0)})
         if not strangers:

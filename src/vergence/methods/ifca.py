@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge
 
 from vergence.core.conversation import ClientId, Conversation, aggregate, compute, fit
-from vergence.core.grouped import joined, of_group, update_of
+from vergence.core.grouped import contributed, joined, of_group, update_of
 from vergence.core.method import Exposed, Method, Nothing
 from vergence.core.params import Params
 from vergence.core.site import Samples, Site
@@ -15,12 +15,21 @@ from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message, Reply
 
+PATIENCE = 10
+"""Rounds in which every model must have been chosen by somebody."""
+
 
 @dataclass(frozen=True)
 class Models:
-    """One model per cluster, in one tree."""
+    """One model per cluster, in one tree; since the last start, rounds held and clusters chosen.
+
+    `spare` are the models of later starts.
+    """
 
     models: Params
+    spare: tuple[Params, ...] = ()
+    rounds: int = 0
+    chosen: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,8 @@ class IFCA(Method[Models, Nothing]):
             initialisation: where they start alike, everybody at first chooses the first.
         share_body: layers other than the head are averaged over everybody.
         weights: clients count by their samples, or equally.
+        restarts: how often, at most, all models start from new random ones because nobody chose
+            one of them in ten rounds since the start.
 
     Source: Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020,
     Algorithm 1 (model averaging) and section 6 (weight sharing).
@@ -44,6 +55,7 @@ class IFCA(Method[Models, Nothing]):
     clusters: Annotated[int, Ge(1)] = 3
     share_body: bool = False
     weights: Literal["samples", "equal"] = "samples"
+    restarts: Annotated[int, Ge(0)] = 0
 
     exposure: ClassVar[Mapping[str, Exposed]] = {
         "train": Exposed(trees=("models",), weight="per entry")
@@ -55,9 +67,14 @@ class IFCA(Method[Models, Nothing]):
 
     def server(self, task: Task) -> Models:
         """Start from the task's initial model, and others like it."""
-        others = [Stream("ifca", task.seed, j).number() for j in range(1, self.clusters)]
-        starts = [task.init(), *(replace(task, seed=seed).init() for seed in others)]
-        return Models(joined(starts, self.common(task)))
+
+        def drawn(*key: int) -> Params:
+            return replace(task, seed=Stream("ifca", task.seed, *key).number()).init()
+
+        common, m = self.common(task), self.clusters
+        first = [task.init(), *(drawn(j) for j in range(1, m))]
+        again = [[drawn(j, start) for j in range(m)] for start in range(self.restarts * (m > 1))]
+        return Models(joined(first, common), tuple(joined(models, common) for models in again))
 
     def client(self, task: Task) -> Nothing:
         """Keep nothing between rounds."""
@@ -70,7 +87,12 @@ class IFCA(Method[Models, Nothing]):
     def round(self, s: Models, cohort: Sequence[ClientId]) -> Conversation[Models]:
         """Let the cohort train; add to every model the mean update of those who chose it."""
         got = yield from aggregate("train", to=cohort)
-        return Models(s.models + got.mean("models"))
+        if not got.count:
+            return s
+        chosen = tuple(sorted({*s.chosen, *contributed(got.contributors("models"))}))
+        if s.spare and s.rounds + 1 == PATIENCE and len(chosen) < self.clusters:
+            return Models(s.spare[0], s.spare[1:])
+        return Models(s.models + got.mean("models"), s.spare, s.rounds + 1, chosen)
 
     def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
         """Choose a model and train it; the others have weight 0 and are not sent."""

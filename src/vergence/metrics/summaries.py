@@ -32,6 +32,18 @@ class Overlap(NamedTuple):
     recall: float
 
 
+class Chosen(NamedTuple):
+    """The frames people chose, as far as F asks for them.
+
+    Attributes:
+        inside: how many of each shot's frames each person chose.
+        both: how many frames two people chose; on the diagonal, how many each chose.
+    """
+
+    inside: Int[np.ndarray, "shots users"]
+    both: Int[np.ndarray, "users users"]
+
+
 class Agreement(NamedTuple):
     """Kendall's tau-b and Spearman's rho, each a mean over people."""
 
@@ -128,6 +140,36 @@ def f_score(
     return float(np.max(each) if over == "max" else np.mean(each))
 
 
+def counted_f(
+    kept: Bool[np.ndarray, " shots"],
+    shots: Int[np.ndarray, "shots 2"],
+    chosen: Chosen,
+    over: Literal["max", "mean"],
+) -> float:
+    """Return `f_score` of the summary made of these shots, from counts alone.
+
+    People who chose nothing are left out; 0 where nobody chose anything.
+    """
+    there = np.diag(chosen.both) > 0
+    if not there.any():
+        return 0.0
+    frames = int((shots[kept, 1] - shots[kept, 0] + 1).sum())
+    each = 2 * chosen.inside[kept].sum(0)[there] / (frames + np.diag(chosen.both)[there])
+    return float(each.max() if over == "max" else each.mean())
+
+
+def counted_human_f(chosen: Chosen, over: Literal["max", "mean"]) -> float:
+    """Return `human_f` from counts alone; people who chose nothing are left out."""
+    there = np.diag(chosen.both) > 0
+    both = chosen.both[np.ix_(there, there)]
+    if len(both) < 2:
+        return 0.0
+    sizes = np.diag(both)
+    f = 2 * both / (sizes[:, None] + sizes)
+    others = f[~np.eye(len(f), dtype=bool)].reshape(len(f), -1)
+    return float(np.mean(others.max(1) if over == "max" else others.mean(1)))
+
+
 def random_f(
     shots: Int[np.ndarray, "shots 2"],
     users: Bool[np.ndarray, "users frames"],
@@ -165,6 +207,14 @@ def human_agreement(people: Float[np.ndarray, "people steps"]) -> Agreement:
     """Return how people rank the steps as the others do: the mean over all pairs of people."""
     pairs = np.triu_indices(len(people), 1)
     return Agreement(float(kendall(people)[pairs].mean()), float(spearman(people)[pairs].mean()))
+
+
+def rest_agreement(people: Float[np.ndarray, "people steps"]) -> Agreement:
+    """Return how people rank the steps as the mean of the others does, averaged over people."""
+    rest = (people.sum(0) - people) / (len(people) - 1)
+    each = [agreement(own, others[None]) for own, others in zip(people, rest, strict=True)]
+    tau, rho = np.mean(each, 0)
+    return Agreement(float(tau), float(rho))
 
 
 def kendall(rows: Float[np.ndarray, "rows steps"]) -> Float[np.ndarray, "rows rows"]:

@@ -49,6 +49,11 @@ def refuse(module: nn.Module) -> None:
                 f"dp: '{name}' is a MultiheadAttention, whose weights are used outside of layers; "
                 "build attention from Linear layers"
             )
+        if isinstance(layer, nn.RNNBase):
+            raise ConfigError(
+                f"dp: '{name}' is an {type(layer).__name__}, which uses its weights at every step; "
+                "use a model without (mixture_transformer, where clips are summarised)"
+            )
 
 
 class Rows:

@@ -1,0 +1,90 @@
+"""FedAvg by frames against FedAvg by clips, on clips of unequal length, paired over seeds.
+
+python benchmarks/frame_weights.py: ten made-up people, whose clips have about 60, 120 or 240
+frames. They find the same important (`alike`), or people with clips of another length another thing
+(`apart`). With --root, key frames of TVSum dealt to four people, 11 to 28 frames a clip. A seed
+draws data, first weights and batches; both runs of a pair share them. Printed are tau and F, means
+over people's own tests, the mean difference with its 95 % interval (Student's t, over seeds), and
+what random importance gets.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from vergence.core.fitting import Local, Solver
+from vergence.core.site import Federation
+from vergence.data.clip_synthetic import ClipSynthetic
+from vergence.data.tvsum import TVSum
+from vergence.engines.conduct import Plan, conduct
+from vergence.engines.store import Folder
+from vergence.methods.fedavg import FedAvg
+from vergence.metrics.intervals import interval
+from vergence.models.vslstm import VsLSTM
+from vergence.tasks.summary import Summary
+
+LOCAL = Local(epochs=2, batch=4, optimiser="adam", lr=0.01)
+MEASURES = ("tau", "f")
+
+
+def measured(people: Federation, task: Summary, rounds: int) -> list[float]:
+    """Return tau and F of the model after the last round, means over people."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+        folder.open()
+        plan = Plan(rounds=rounds, evaluate_every=0, checkpoint_every=0, workers=1)
+        model = conduct(FedAvg(local=LOCAL), task, people, plan, folder).server.model
+    solver = Solver(task)
+    tests = [s.test for s in people.people.values()]
+    return mean([task.metrics(solver.outputs(model, test), test) for test in tests])
+
+
+def mean(rows: Iterable[Mapping[str, float]]) -> list[float]:
+    """Return tau and F, means over people."""
+    return np.mean([[row[name] for name in MEASURES] for row in rows], 0).tolist()
+
+
+def compared(name: str, load: Callable[[int], Federation], network: VsLSTM, args) -> None:
+    """Print a data set's row per measure."""
+    rows = []
+    for seed in range(args.seeds):
+        people, tasks = load(seed), [Summary(network, seed, counts=c) for c in ("frames", "clips")]
+        chance = mean(tasks[0].priors(people)["random"].values())
+        rows.append([*(measured(people, task, args.rounds) for task in tasks), chance])
+    found = np.array(rows)
+    for i, measure in enumerate(MEASURES):
+        by_frames, by_clips, chance = found[:, :, i].T
+        low, high = interval(by_frames - by_clips)
+        print(
+            f"{name:10} {measure:3}  frames {by_frames.mean():.3f}  clips {by_clips.mean():.3f}  "
+            f"difference {(by_frames - by_clips).mean():+.4f} [{low:+.4f}, {high:+.4f}]  "
+            f"random {chance.mean():.3f}"
+        )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--root", help="folder with tvsum_keyframes_effnetlite0.npz")
+    args = parser.parse_args()
+    for name, strength in (("alike", 0.0), ("apart", 1.0)):
+
+        def load(seed: int, strength: float = strength) -> Federation:
+            return ClipSynthetic(communities="lengths", strength=strength, seed=seed).load()
+
+        compared(name, load, VsLSTM(4, 8), args)
+    if args.root:
+
+        def keyframes(seed: int) -> Federation:
+            return TVSum(people=4, keyframes=True, split_seed=seed).load(args.root)
+
+        compared("key frames", keyframes, VsLSTM(1280, 16), args)
+
+
+if __name__ == "__main__":
+    main()

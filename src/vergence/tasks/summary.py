@@ -1,0 +1,237 @@
+"""Video summaries: how important people find each frame of a clip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.core.ranges import check_ranges
+from vergence.core.site import Batch, Federation, Samples
+from vergence.core.stream import Stream
+from vergence.core.task import Task
+from vergence.data.checks import below_data
+from vergence.data.clip_synthetic import PROXY, drawn
+from vergence.data.summarised import read_videos
+from vergence.errors import ConfigError, DataError
+from vergence.metrics.summaries import (
+    Chosen,
+    agreement,
+    capacity,
+    counted_f,
+    counted_human_f,
+    human_agreement,
+    knapsack,
+    rest_agreement,
+    shot_values,
+    spread,
+)
+
+Logits = Float[Tensor, "clips longest"]
+DRAWS = 5
+"""Random rows per clip, whose mean is told."""
+
+
+@dataclass(frozen=True)
+class Summary(Task):
+    """Predict the importance of a clip's steps, `target` in [0, 1], from their features.
+
+    Attributes:
+        criterion: the loss, a mean over a clip's steps and then over clips: the squared error of
+            the importance, or its cross-entropy (`bce`).
+        judged: as which data set. `tvsum`: F is the mean over people, ranks are compared with each
+            person and averaged. `summe`: F is the largest, ranks are compared with people's mean.
+        counts: what clients count by in weighted means: `frames` (steps, frame-weighted FedAvg) or
+            `clips`.
+        proxy: h5 file of another data set, whose videos people are compared with; absolute, or
+            relative to the working directory, else to VERGENCE_DATA. None given: made-up clips.
+
+    Source: Zhang et al., "Video summarization with long short-term memory", ECCV 2016 (squared
+    error); Otani et al., "Rethinking the evaluation of video summaries", CVPR 2019 (ranks); the
+    Durham thesis, Equation 4.2 (frames).
+    """
+
+    criterion: Literal["mse", "bce"] = "mse"
+    judged: Literal["tvsum", "summe"] = "tvsum"
+    counts: Literal["frames", "clips"] = "frames"
+    proxy: str = ""
+
+    labels: ClassVar[tuple[str, ...]] = ("target", "steps")
+    headline: ClassVar[str] = "tau"
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "summary")
+
+    @property
+    def over(self) -> Literal["max", "mean"]:
+        """How F is taken over people."""
+        return "max" if self.judged == "summe" else "mean"
+
+    def forward(self, module: nn.Module, batch: Batch) -> Logits:
+        """Return the logit of every step's importance, 0 beyond a clip's end.
+
+        Raises:
+            ConfigError: a network for other features, or one that returns another shape.
+        """
+        x, steps = batch["features"], batch["steps"]
+        width, wanted = x.shape[1], getattr(self.network, "features", x.shape[2])
+        if wanted != x.shape[2]:
+            raise ConfigError(
+                f"summary: clips have {x.shape[2]} features a frame, the model takes {wanted}; set "
+                f"model.features = {x.shape[2]}"
+            )
+        # Clips differ tenfold in length. Reading a number would end a GPU's recording.
+        longest = width if x.is_cuda else int(steps.max())
+        output = module(x[:, :longest], steps)
+        if tuple(output.shape) != (len(x), longest):
+            raise ConfigError(
+                f"summary: {type(module).__name__} returned {list(output.shape)} for {len(x)} "
+                f"clips of {longest} steps; a score per step, [{len(x)}, {longest}], is needed"
+            )
+        return functional.pad(output * inside(steps, longest), (0, width - longest))
+
+    def loss(self, output: Logits, batch: Batch) -> Float[Tensor, ""]:
+        """Return the mean over clips of the mean over a clip's steps."""
+        target, steps = batch["target"], batch["steps"]
+        if self.criterion == "bce":
+            each = functional.binary_cross_entropy_with_logits(output, target, reduction="none")
+        else:
+            each = (output.sigmoid() - target).square()
+        there = inside(steps, output.shape[1])
+        return ((each * there).sum(1) / steps).mean()
+
+    def weigh(self, samples: Samples) -> float:
+        """Return the number of steps, or of clips."""
+        by_frames = self.counts == "frames"
+        return float(samples.columns["steps"].sum()) if by_frames else float(len(samples))
+
+    def sequences(self, samples: Samples) -> list[Tensor]:
+        """Return every clip's features `[steps, d]`."""
+        x = samples.banks["features"].rows
+        columns = samples.columns
+        pairs = zip(columns["rows"], columns["steps"], strict=True)
+        return [x[rows[:steps]] for rows, steps in pairs]
+
+    def proxies(self, count: int) -> list[Tensor]:
+        """Draw videos of the file `proxy`, or clips of nobody's community.
+
+        Raises:
+            ConfigError: the network does not say how many features a frame has.
+            DataError: the file cannot be read, or has too few videos with such features.
+        """
+        width = getattr(self.network, "features", None)
+        if width is None:
+            raise ConfigError(
+                f"{type(self.network).__name__} has no option 'features', by which proxies are made"
+            )
+        if not self.proxy:
+            made = (drawn(Stream("proxy", i).numpy(), *PROXY, width) for i in range(count))
+            return [torch.from_numpy(x).float() for x in made]
+        path = Path(below_data(self.proxy))
+        found = [v.features for v in read_videos(path).values() if v.features is not None]
+        fitting = [x for x in found if x.shape[1] == width]
+        if len(fitting) < count:
+            raise DataError(
+                f"{path} has {len(fitting)} videos with {width} features a frame, {count} are "
+                "needed as proxies: name another file as task.proxy"
+            )
+        drawn_rows = Stream("proxy").numpy().permutation(len(fitting))[:count]
+        return [torch.from_numpy(fitting[i]) for i in drawn_rows]
+
+    def metrics(self, outputs: Logits, samples: Samples) -> dict[str, float]:
+        """Return F, Kendall's tau and Spearman's rho, means over clips.
+
+        The score is (1 + tau) / 2: F says more about the length of shots than about the choice.
+        """
+        found = outputs.sigmoid().double().numpy()
+        rows = [self.judge(clip, row[: len(clip.picks)])
+                for clip, row in zip(clips(samples), found, strict=True)]  # fmt: skip
+        return told(rows)
+
+    def judge(self, clip: Judged, importance: NDArray[np.float64]) -> tuple[float, float, float]:
+        """Return F, tau and rho of a clip whose steps are said to be so important."""
+        frames = int(clip.shots[-1, 1]) + 1
+        values = shot_values(spread(importance, clip.picks, frames), clip.shots)
+        lengths = clip.shots[:, 1] - clip.shots[:, 0] + 1
+        kept = knapsack(values, lengths, capacity(frames))
+        ratings = clip.ratings.mean(0, keepdims=True) if self.over == "max" else clip.ratings
+        tau, rho = agreement(importance, ratings)
+        return counted_f(kept, clip.shots, clip.chosen, self.over), tau, rho
+
+    def check(self, federation: Federation) -> None:
+        """Refuse data that is judged otherwise, or on which no clips were rated.
+
+        Raises:
+            ConfigError: `judged` is not what the data set says.
+        """
+        wanted = federation.about.get("judged", self.judged)
+        if wanted != self.judged:
+            raise ConfigError(
+                f"summary: '{federation.name}' is judged as {wanted}, the task as {self.judged}; "
+                f'set task.judged = "{wanted}"'
+            )
+
+    def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
+        """Score random importance on the same shots (mean of five draws), and people.
+
+        `people` is every person's summary and ranking against the others', averaged.
+        """
+        rng = Stream("summary", self.seed, "random").numpy()
+
+        def random(clip: Judged) -> Any:
+            return np.mean([self.judge(clip, rng.random(len(clip.picks))) for _ in range(DRAWS)], 0)
+
+        def human(clip: Judged) -> Any:
+            peers = rest_agreement if self.over == "max" else human_agreement
+            ranks = peers(clip.ratings) if len(clip.ratings) > 1 else (0.0, 0.0)
+            return counted_human_f(clip.chosen, self.over), *ranks
+
+        rows: dict[str, Callable[[Judged], Any]] = {"random": random, "people": human}
+        return {
+            name: {p: told([row(clip) for clip in clips(s.test)])
+                   for p, s in federation.people.items()}
+            for name, row in rows.items()
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What a clip is judged by: its steps' frames, its shots, and what people said of both."""
+
+    picks: NDArray[np.int32]
+    shots: NDArray[np.int32]
+    ratings: Float[np.ndarray, "people steps"]
+    chosen: Chosen
+
+
+def clips(samples: Samples) -> Iterator[Judged]:
+    """Yield what the clips are judged by, without padding."""
+    picks, ratings = (samples.banks[name].rows.numpy() for name in ("pick", "ratings"))
+    names = ("steps", "rows", "shots", "inside", "both")
+    columns = (samples.columns[name].numpy() for name in names)
+    for steps, rows, shots, counts, both in zip(*columns, strict=True):
+        at = rows[:steps]
+        raters = ratings[at].T
+        real = shots[:, 1] >= 0
+        yield Judged(
+            picks[at], shots[real], raters[~np.isnan(raters).any(1)], Chosen(counts[real], both)
+        )
+
+
+def inside(steps: Tensor, longest: int) -> Tensor:
+    """Return `[clips, longest]`, true at a clip's steps and false beyond its end."""
+    return torch.arange(longest, device=steps.device) < steps[:, None]
+
+
+def told(rows: list[Any]) -> dict[str, float]:
+    """Return the means over clips of F, tau and rho, and the score."""
+    f, tau, rho = map(float, np.mean(rows, 0))
+    return {"f": f, "tau": tau, "rho": rho, "score": (1 + tau) / 2}
