@@ -13,8 +13,9 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from vergence.core.fitting import Align, Compute, Fit, Fitted, Local, OptimiserState
+from vergence.core.fitting import Compute, Fit, Fitted, Local, OptimiserState
 from vergence.core.mask import Mask
+from vergence.core.objective import Objective
 from vergence.core.params import Params
 from vergence.core.site import Batch, Samples
 from vergence.core.stepping import Forward, Network, Step, Stepped
@@ -218,7 +219,7 @@ def fit(
     optimiser: OptimiserState | None = None,
     score_on: Samples | None = None,
     correction: Params | None = None,
-    align: Align | None = None,
+    objective: Objective | None = None,
 ) -> Conversation[Fitted]:
     """Train parameters on data, as `local` says.
 
@@ -231,10 +232,12 @@ def fit(
         optimiser: state to go on from, where a method's optimiser persists.
         score_on: also report the task's score on these samples as `metrics["score"]`.
         correction: added to every gradient.
-        align: pull features towards class centres.
+        objective: what is minimised in place of the task's loss.
     """
     return (
-        yield Fit(params, data, local, trainable, anchor, optimiser, score_on, correction, align)
+        yield Fit(
+            params, data, local, trainable, anchor, optimiser, score_on, correction, objective
+        )
     )
 
 

@@ -83,10 +83,10 @@ class _Rehearsal:
         raise uncovered(self.verb, ask)
 
     def _fitted(self, ask: Fit) -> Fitted:
-        if ask.align is not None:
+        if ask.objective is not None:
             raise ConfigError(
-                f"privacy.solver clips the gradients of the task's loss, and '{self.name}' adds a "
-                "pull of features to class means; use another method"
+                f"privacy.solver clips the gradients of the task's loss, and '{self.name}' "
+                "minimises another; use another method"
             )
         share = len(ask.data) / max(len(self.site.train), 1)
         self.lessons.append(Lesson(ask.local, share, self.times))

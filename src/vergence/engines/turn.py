@@ -362,7 +362,7 @@ class Turn:
 
 def _special(ask: Ask | None) -> bool:
     """Tell whether a fit has parts that are not recorded as CUDA graphs."""
-    return isinstance(ask, Fit) and (ask.align is not None or ask.correction is not None)
+    return isinstance(ask, Fit) and (ask.objective is not None or ask.correction is not None)
 
 
 def drive(conversation: Any, answer: Callable[[Any], Any]) -> Any:
