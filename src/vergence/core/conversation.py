@@ -17,7 +17,7 @@ from vergence.core.fitting import Compute, Fit, Fitted, Local, OptimiserState
 from vergence.core.mask import Mask
 from vergence.core.objective import Objective
 from vergence.core.params import Params
-from vergence.core.site import Batch, Samples
+from vergence.core.site import Batch, Proxies, Samples
 from vergence.core.stepping import Forward, Network, Step, Stepped
 from vergence.core.wire import Aggregate, Fact, Message, Sealed
 
@@ -97,6 +97,16 @@ def collect(
 ) -> Conversation[dict[ClientId, Sealed]]:
     """Ask a cohort for a turn and learn every single reply; `like` as in `Request`."""
     return (yield _request(verb, to, "each", facts, trees, like))
+
+
+@dataclass(frozen=True)
+class Borrow:
+    """Ask for the samples of nobody's that the server holds."""
+
+
+def proxies() -> Conversation[Proxies]:
+    """Return the samples of nobody's that the server holds."""
+    return (yield Borrow())
 
 
 class Silent(Exception):
@@ -244,11 +254,12 @@ def fit(
 def compute(
     params: Params,
     data: Samples,
-    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences"],
+    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences", "classes"],
 ) -> Conversation[Any]:
     """Return something of parameters on data, in evaluation mode.
 
     The mean loss or the score (a float), the outputs or what enters the head (`[samples, ...]`),
-    the gradient of the mean loss (`Params`), or the task's sequences, whatever the parameters.
+    the gradient of the mean loss (`Params`), or the task's sequences or classes, whatever the
+    parameters.
     """
     return (yield Compute(params, data, want))

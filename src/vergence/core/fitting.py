@@ -103,7 +103,7 @@ class Compute:
 
     params: Params
     data: Samples
-    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences"]
+    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences", "classes"]
 
 
 @dataclass(frozen=True)
@@ -259,6 +259,10 @@ class Solver:
     def sequences(self, params: Params, data: Samples) -> list[Tensor]:
         """Return the samples as sequences `[frames, d]`, whatever the parameters."""
         return self.task.sequences(data)
+
+    def classes(self, params: Params, data: Samples) -> Tensor:
+        """Return the class of every sample, int64 `[samples]`, whatever the parameters."""
+        return self.task.class_of(dict(data.columns))
 
     def gradient(self, params: Params, data: Samples, batch: int = 64) -> Params:
         """Return the gradient of the loss in evaluation mode, over all samples."""
