@@ -1,15 +1,18 @@
 """Samples of nobody's, which a server holds: of another data set, or what people gave up."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from vergence.app import config, run
+from vergence.app.deploy_client import Answering
 from vergence.app.deploy_end import deployable
 from vergence.app.proxies import GivenUp
 from vergence.core.site import Federation, Samples, Splits
 from vergence.core.state import same
 from vergence.engines.turn import lent
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, DataError
 
 
 def test_a_server_that_holds_nothing_is_told_so_before_anything_is_trained():
@@ -63,3 +66,14 @@ def test_a_deployments_people_give_up_nothing():
         deployable(config.check(toy))
     with pytest.raises(ConfigError, match="proxy: share must be > 0 and < 1"):
         config.check({**toy, "proxy": {"share": 1.0}})
+
+
+def test_a_deployments_client_does_not_read_what_the_server_holds():
+    toy = {"task": {"name": "toy"}, "model": {"name": "linear"}, "federation": {"name": "toy"},
+           "method": {"name": "feddf"}, "proxy": {"name": "osie", "root": "/nowhere"}}  # fmt: skip
+    experiment = deployable(config.check(toy))
+    with pytest.raises(DataError, match="nowhere"):
+        experiment.federation()
+    side = SimpleNamespace(person="p01", client="anna")
+    found = Answering.own(SimpleNamespace(experiment=experiment, side=side))  # type: ignore[arg-type]
+    assert list(found.people) == ["anna"]

@@ -23,7 +23,11 @@ from vergence.core.stepping import Step, Trainers
 from vergence.core.wire import reply, seal
 from vergence.engines.turn import drive
 from vergence.methods.feddf import FedDF, Lesson, Student
+from vergence.models.glc_features import GlcFeatures
+from vergence.models.small_eye import SmallEye
 from vergence.models.softmax import Softmax
+from vergence.tasks.gaze_angle import GazeAngle
+from vergence.tasks.gaze_map import GazeMap
 from vergence.tasks.images import Images
 
 TASK = Product(Two())
@@ -72,6 +76,18 @@ def test_o23_averaged_logits_and_averaged_losses(teachers, expected):
     assert float(halved.loss(torch.tensor([[2.0, 0.0]]), twice)) == pytest.approx(
         expected, abs=1e-5
     )
+
+
+def test_angles_are_imitated_by_squares_and_maps_by_kl_over_pixels():
+    """O23's scores as two pixels of one frame, and a frame that agrees."""
+    angles = GazeAngle(SmallEye()).imitation
+    assert float(angles(torch.tensor([[0.1, 0.2]]), torch.tensor([[0.1, 0.4]]))) == pytest.approx(
+        0.02
+    )
+    found = torch.tensor([[[[1.0, 0.0]], [[3.0, 1.0]]]])
+    wanted = torch.tensor([[[[1.0, 1.0]], [[3.0, 1.0]]]])
+    maps = GazeMap(GlcFeatures()).imitation
+    assert float(maps(found, wanted)) == pytest.approx(0.120115 / 2, abs=1e-6)
 
 
 @pytest.mark.parametrize(("objective", "teachers"), [
