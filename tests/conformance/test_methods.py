@@ -46,6 +46,8 @@ SUITED = {
     "fedyogi": {"server_lr": 0.1, "beta1": 0.5, "tau": 0.03},
     "fedadagrad": {"server_lr": 0.3},
     "fedavgm": {"beta": 0.5, "server_lr": 0.5},
+    "feddf": {"steps": 10, "batch": 16},
+    "fedgen": {"alpha": 0.01, "beta": 0.01, "steps": 2, "hidden": 8},
     "pfedme": {"lamda": 2.0, "w_lr": 0.4},
     "qfedavg": {"q": 0.05},
 }

@@ -282,6 +282,8 @@ REFUSED = {
     "fedpac": "asks? clients more than once",
     "cfedvs": "looks at every single reply",
     "fedgroup": "looks at every single reply",
+    "feddf": "looks at every single reply",
+    "fedgen": "looks at every single reply",
     "centralised": "nothing arrives late",
 }
 SERVED = {name for name in NAMES if build(name).served}

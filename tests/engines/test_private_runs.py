@@ -12,6 +12,7 @@ import torch
 from tests.engines.toys import conducted, dying_in
 from vergence.app.privacy_tables import build_privacy
 from vergence.core.fitting import Fit, Local
+from vergence.core.objective import Align
 from vergence.core.params import Params
 from vergence.core.site import Site
 from vergence.core.stream import Stream
@@ -30,6 +31,7 @@ from vergence.methods.fedadam import FedAdam
 from vergence.methods.fedala import FedALA
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
+from vergence.methods.fedgen import FedGen
 from vergence.methods.fedpac import FedPAC
 from vergence.methods.local_only import LocalOnly
 from vergence.methods.qfedavg import QFedAvg
@@ -285,6 +287,9 @@ def test_the_same_training_has_the_same_noise_and_another_one_other_noise(tmp_pa
     other = solver.train(site, replace(ask, params=ask.params + 1e-6), Stream("x")).params.flat
     assert float((one - other).abs().max()) > 1e-3
     assert len(Book(tmp_path / "privacy" / "seed0.client.p01.csv").entries) == 2
+    pulled = replace(ask, objective=Align(torch.zeros(2, 4), 1.0))
+    with pytest.raises(ConfigError, match="this turn minimises another"):
+        solver.train(site, pulled, Stream("x"))
 
 
 def test_a_budget_is_spread_over_all_trainings_of_a_run():
@@ -299,6 +304,7 @@ def test_a_budget_is_spread_over_all_trainings_of_a_run():
     [
         (QFedAvg(), {}, "also uses the loss of training samples"),
         (Scaffold(option="I"), {}, "also uses the gradient of training samples"),
+        (FedGen(), {}, "also uses the classes of training samples"),
         (FedALA(), {}, "also uses the gradient of training samples"),  # from its second turn on
         (SplitFed(), {}, "sends single samples through the network"),
     ],

@@ -48,7 +48,7 @@ def there(method, path, line=None, **plan):
     folder.open()
     plan = {"rounds": 4, "evaluate_every": 0, "solver": "sequential", **plan}
     line = line or Loop(method, path / "homes")
-    people = absent("toy", COUNTS)
+    people = replace(absent("toy", COUNTS), proxies=PEOPLE.proxies)
     return conduct(method, task_of(method), people, Plan(**plan), folder, hire=hired(line))
 
 

@@ -32,6 +32,8 @@ REFUSED = {
     "fedpac": "every single reply to 'share'",
     "cfedvs": "every single reply to 'measure'",
     "fedgroup": "every single reply to 'probe'",
+    "feddf": "every single reply to 'train'",
+    "fedgen": "every single reply to 'train'",
     "split": "every single reply to 'train'",
 }
 HALF = Privacy(aggregation=Secrecy(range=8.0, weight=1000.0, entry_bits=32))

@@ -13,7 +13,8 @@ from torch import nn
 from tests.engines.learners import LOCALS, TASKS, Mlp, apart, asks_of, eyes, numbers, streams_of
 from tests.scripts import PLAIN, Product, Two, mask, pairs, params, values
 from vergence.core.conversation import compute, fit
-from vergence.core.fitting import Align, Compute, Fit, OptimiserState, Solver
+from vergence.core.fitting import Compute, Fit, OptimiserState, Solver
+from vergence.core.objective import Align
 from vergence.core.params import Params
 from vergence.core.site import Batch, Samples
 from vergence.core.stream import Stream
@@ -76,11 +77,11 @@ def test_a_pull_adds_the_mean_squared_distance_of_features():
     """
     data, pull = pairs((1, 4), (2, 4), (1, -2)), Align(torch.tensor([[1.0], [5.0]]), 0.5)
     solver = Solver(TASK)
-    found = solver.fit(Fit(START, data, PLAIN, align=pull), Stream("t"))
+    found = solver.fit(Fit(START, data, PLAIN, objective=pull), Stream("t"))
     assert values(found.params) == [round(2 + 0.2 / 3, 6), round(1 - 0.4 / 3, 6)]
     apart = 0.5 * (9 + 1 + 1) / 3
     assert found.metrics["loss"] == pytest.approx(20 / 6 + apart)
-    none = solver.fit(Fit(START, data, PLAIN, align=replace(pull, weight=0.0)), Stream("t"))
+    none = solver.fit(Fit(START, data, PLAIN, objective=replace(pull, weight=0.0)), Stream("t"))
     plain = solver.fit(Fit(START, data, PLAIN), Stream("t"))
     assert torch.equal(none.params.flat, plain.params.flat)
 
@@ -89,7 +90,9 @@ def test_a_pull_averages_over_dimensions_too():
     """Two features of a network of layers: half the weight each, against autograd."""
     task, data = Toy(Mlp(hidden=2)), numbers(5, 0)
     centres = torch.tensor([[1.0, -1.0], [0.5, 2.0]])
-    found = Solver(task).fit(Fit(task.init(), data, PLAIN, align=Align(centres, 3.0)), Stream("t"))
+    found = Solver(task).fit(
+        Fit(task.init(), data, PLAIN, objective=Align(centres, 3.0)), Stream("t")
+    )
     module = task.module()
     features = torch.relu(module[0](data.columns["x"]))
     goal = centres[(data.columns["y"] > 0).long()]
@@ -259,7 +262,7 @@ def test_corrected_stacks_are_sequential(name, local, extra):
 def test_groups_keep_corrections_together_and_pulls_alone():
     task, asks = corrected("mlp", "plain")
     plain = replace(asks[0], correction=None)
-    pulled = replace(plain, align=Align(torch.zeros(2, 16), 1.0))
+    pulled = replace(plain, objective=Align(torch.zeros(2, 16), 1.0))
     held = replace(asks[0], optimiser=OptimiserState({}, 0))
     mixed = [asks[0], plain, asks[1], pulled, pulled, held, plain]
     assert groups_of(mixed) == [[0, 2], [1, 6], [3], [4], [5]]
@@ -270,7 +273,7 @@ def test_groups_keep_corrections_together_and_pulls_alone():
 
 def test_the_words_ask_for_what_they_were_told():
     data, pull = Samples(A.columns), Align(torch.zeros(2, 1), 0.1)
-    ask = fit(START, data, PLAIN, correction=START, align=pull).send(None)
-    assert (ask.correction, ask.align, ask.anchor) == (START, pull, None)
+    ask = fit(START, data, PLAIN, correction=START, objective=pull).send(None)
+    assert (ask.correction, ask.objective, ask.anchor) == (START, pull, None)
     ask = compute(params(1.0), data, "features").send(None)
     assert (ask.want, values(ask.params)) == ("features", [1.0])

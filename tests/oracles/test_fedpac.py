@@ -168,8 +168,8 @@ def test_a_first_turn():
     assert sealed.trees["body"].weight == 3.0
     assert (head.local.lr, head.local.epochs) == (0.1, 1)
     assert head.trainable == ~body.trainable == state.mask
-    assert head.align is None
-    assert body.align is None
+    assert head.objective is None
+    assert body.objective is None
     assert state.sketch["h"].flatten().tolist() == pytest.approx([2 / 3, 2])
     assert float(state.sketch["v"]) == pytest.approx(32 / 27)
 
@@ -177,8 +177,8 @@ def test_a_first_turn():
 def test_later_turns_pull_the_body_and_fall_back_to_ones_own_class_means():
     centres = Params.named(means=torch.tensor([[99.0], [5.0]]), counts=torch.tensor([0.0, 8.0]))
     state, _, (head, body) = turned(centres=centres)
-    assert head.align is None
-    assert body.align.centres.flatten().tolist() == [2, 5]
+    assert head.objective is None
+    assert body.objective.centres.flatten().tolist() == [2, 5]
     assert values(state.params) == [round(2 - 0.01 * (26 / 225 - 10 / 3), 6), round(13 / 15, 6)]
 
 

@@ -24,6 +24,8 @@ from vergence.methods.ditto import Ditto
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedbabu import FedBABU
 from vergence.methods.fedbn import FedBN
+from vergence.methods.feddf import FedDF
+from vergence.methods.fedgen import FedGen
 from vergence.methods.fedpac import FedPAC
 from vergence.methods.fedper import FedPer
 from vergence.methods.fedrep import FedRep
@@ -147,6 +149,26 @@ def test_12_bytes_of_fedpac(run):
     assert set(up.values()) == {4 * (N + k * d) + 4 * (k * d + 1) + 4 * k}
     downs = sorted({down for _, down in train.values()})
     assert downs == [4 * N, 4 * (N + k * d + k)]
+
+
+def test_12_bytes_of_methods_whose_server_learns(run):
+    """Up b n, FedGen 4 K counts too; down b n, FedGen b (n + n_gen) and which of K it knows.
+
+    n_gen: 32 + K inputs to 8, normalised, to 34 features.
+    """
+    k, made = 16, (32 + 16 + 1) * 8 + 2 * 8 + (8 + 1) * 34
+    for method, up, down in ((FedGen(hidden=8, steps=1), N + k, N + made + k),
+                             (FedDF(steps=0), N, N)):  # fmt: skip
+        run(replace(method, local=Local(batch=6)), CROPS, GazeAngle(SmallEye()), rounds=2)
+        assert set(travelled(run.path, "train").values()) == {(4 * up, 4 * down)}
+
+
+@pytest.mark.parametrize(
+    "method", [FedGen(steps=0), FedGen(alpha=0.0, beta=0.0, steps=1), FedDF(steps=0)]
+)
+def test_servers_that_learn_nothing_or_are_not_heard_are_fedavg(run, method):
+    mine, theirs = (run(replace(m, local=LOCAL), PEOPLE, rounds=3) for m in (method, FedAvg()))
+    assert torch.allclose(mine.server.model.flat, theirs.server.model.flat, atol=1e-6)
 
 
 def test_fedbn_is_refused_where_there_is_no_norm():

@@ -27,6 +27,7 @@ TLS = "size and time"
 PLAIN = {
     "front": "first layers (front)", "end": "last layers (end)", "body": "shared layers (body)",
     "head": "last layers (head)", "shared": "shared layers", "control": "correction (control)",
+    "generator": "generator of features", "known": "which classes it knows",
 }  # fmt: skip
 
 
@@ -179,6 +180,7 @@ class _Turn:
             "count": "how many batches there are",
             "models": "update of the group's model",
             "proxies": "clips of nobody's",
+            "counts": "how many samples of each class the person has",
             "distances": "how far the person's clips are from those, on average",
         }
         return told.get(tree, tree)

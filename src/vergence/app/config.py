@@ -1,8 +1,8 @@
 """Experiments as TOML: tables bind to dataclasses, names are module names.
 
-Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `noise`,
-`method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`, `privacy`, `poison`,
-`run`, `sweep`, `tuning`; `--set a.b=c` wins over all.
+Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `proxy`,
+`noise`, `method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`, `privacy`,
+`poison`, `run`, `sweep`, `tuning`; `--set a.b=c` wins over all.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from vergence.app.binding import bind, find
 from vergence.app.privacy_tables import build_poison, build_privacy, poisoned
+from vergence.app.proxies import GivenUp, of_another
 from vergence.app.space import ROOTS, Range, Space, Sweep, Tuning, flat, listed, setting
 from vergence.core.codec import Compression
 from vergence.core.fitting import Local
@@ -41,6 +42,7 @@ KEYS = (
     "task",
     "model",
     "federation",
+    "proxy",
     "noise",
     "method",
     "methods",
@@ -91,6 +93,7 @@ class Experiment:
     tuning: Tuning | None = None
     poison: Poison | DataPoison | None = None
     origin: Origin = Origin()
+    proxy: Dataset | GivenUp | None = None
 
     def task(self, seed: int) -> Task:
         """Return the task for one seed."""
@@ -101,7 +104,21 @@ class Experiment:
     def federation(self) -> Federation:
         """Load the data, with the noise and the liars that the experiment asks for."""
         whole = self.noise.apply(self.dataset.load(data_root(self.root)))
-        return whole if self.poison is None else poisoned(whole, self.poison)
+        return self.proxied(whole if self.poison is None else poisoned(whole, self.poison))
+
+    def proxied(self, federation: Federation) -> Federation:
+        """Give the server its samples of nobody's, where the experiment names some."""
+        if self.proxy is None:
+            return federation
+        if isinstance(self.proxy, GivenUp):
+            whole = self.proxy.moved(federation)
+            told = f"{self.proxy.share:g} of everybody's training samples, given up"
+        else:
+            held = of_another(self.proxy, data_root(self.table["proxy"].get("root")), self.model)
+            whole = replace(federation, proxies=held)
+            told = f"training samples of {self.table['proxy']['name']}"
+        about = {**federation.about, "proxies": f"{told}; their labels are not looked at"}
+        return replace(whole, about=about)
 
     def on(self, dataset: Dataset) -> Experiment:
         """Return the same experiment on data as loaded, with noise and spoiled data in it."""
@@ -232,11 +249,8 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         privacy=build_privacy(table.get("privacy", {})),
         poison=poison if isinstance(poison, Poison) else None,
     )  # fmt: skip
-    federation = dict(table["federation"])
-    name, root = federation.pop("name"), federation.pop("root", None)
-    if root is not None and not isinstance(root, str):
-        raise ConfigError(f"federation: root must be the name of a folder; got {root!r}")
-    dataset = bind(find("data", name, Dataset), federation, f"federation ({name})")
+    dataset, root = build_dataset(table["federation"], "federation")
+    proxy = build_proxy(table["proxy"]) if "proxy" in table else None
     network = dict(table["model"])
     name = network.pop("name")
     model = bind(find("models", name, Model), network, f"model ({name})")
@@ -250,7 +264,8 @@ def check(table: Table, home: Path | None = None) -> Experiment:
     sweep = build_sweep(table, list(methods))
     noise = bind(Noise, table.get("noise", {}), "noise")
     tuning = bind(Tuning, table["tuning"], "tuning") if "tuning" in table else None
-    found = Experiment(table, dataset, root, model, methods, plan, noise, sweep, tuning, poison)
+    found = Experiment(table, dataset, root, model, methods, plan, noise, sweep, tuning, poison,
+                       proxy=proxy)  # fmt: skip
     task = found.task(plan.seeds[0])
     for label, method in methods.items():
         try:
@@ -258,6 +273,24 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         except ConfigError as error:
             raise ConfigError(f"method '{label}': {error}") from error
     return found
+
+
+def build_proxy(table: Any) -> Dataset | GivenUp:
+    """Return where the server's samples of nobody's come from: a data set, or everybody."""
+    if isinstance(table, dict) and "name" not in table:
+        return bind(GivenUp, table, "proxy")
+    return build_dataset(table, "proxy")[0]
+
+
+def build_dataset(table: Table, where: str) -> tuple[Dataset, str | None]:
+    """Return the data set that a table names, and the folder where it lies."""
+    if not isinstance(table, dict) or "name" not in table:
+        raise ConfigError(f"the experiment needs {where} = {{ name = ... }}")
+    options = dict(table)
+    name, root = options.pop("name"), options.pop("root", None)
+    if root is not None and not isinstance(root, str):
+        raise ConfigError(f"{where}: root must be the name of a folder; got {root!r}")
+    return bind(find("data", name, Dataset), options, f"{where} ({name})"), root
 
 
 def method_tables(table: Table) -> list[Table]:

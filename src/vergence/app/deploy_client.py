@@ -28,7 +28,7 @@ class Answering(End):
 
     def own(self) -> Federation:
         """Read this client's data, under its name in the deployment."""
-        whole = self.experiment.federation()
+        whole = replace(self.experiment, proxy=None).federation()  # the server holds those
         if self.side.person not in whole.people:
             few = ", ".join(list(whole.clients)[:8])
             raise DataError(

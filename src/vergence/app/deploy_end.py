@@ -14,6 +14,7 @@ import torch
 from vergence.app.config import Experiment, load
 from vergence.app.deploy_folder import EXPERIMENT, NODE, ClientSide, facts, tell
 from vergence.app.deploy_keys import signer
+from vergence.app.proxies import GivenUp
 from vergence.core.method import Method
 from vergence.core.site import Federation
 from vergence.core.stream import Stream
@@ -45,6 +46,11 @@ def deployable(experiment: Experiment) -> Experiment:
         raise ConfigError(
             "privacy.output_range: the server of a deployment has nobody's pictures to tell the "
             "range from; leave it out, or simulate"
+        )
+    if isinstance(experiment.proxy, GivenUp):
+        raise ConfigError(
+            "proxy: people of a deployment give up nothing to its server; name a data set that it "
+            "holds, or simulate"
         )
     for label, method in experiment.methods.items():
         if method.pooled:

@@ -116,7 +116,8 @@ class Leading:
                     f"'{client}' has {about['train']} training samples, and had {counts[client]} "
                     "when the run began: restore its data, or start a new deployment"
                 )
-        return absent(self.experiment.table["federation"]["name"], counts)
+        people = absent(self.experiment.table["federation"]["name"], counts)
+        return self.experiment.proxied(people)
 
     def one_method(self, label: str, federation: Federation) -> None:
         """Run one method's seeds into its run directory."""

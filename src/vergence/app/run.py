@@ -38,7 +38,7 @@ from vergence.engines import jury
 from vergence.engines.conduct import conduct, device_for, measured
 from vergence.engines.protection import check_privacy
 from vergence.engines.store import Folder, saving
-from vergence.engines.turn import Worker
+from vergence.engines.turn import Worker, lent
 from vergence.errors import ConfigError, PartialRun, StateError
 
 
@@ -70,6 +70,8 @@ def load_data(experiment: Experiment) -> Loaded:
         batch = next(iter(ready.people.values())).train.take(torch.arange(1))
         with torch.no_grad():
             task.loss(task.forward(task.module().eval(), batch), batch)
+            if ready.proxies is not None:
+                task.forward(task.module().eval(), ready.proxies.train.take(torch.arange(1)))
     except (KeyError, IndexError, RuntimeError) as error:
         parts = ", ".join(f"{part} '{experiment.table[part]['name']}'"
                           for part in ("task", "model", "federation"))  # fmt: skip
@@ -79,6 +81,8 @@ def load_data(experiment: Experiment) -> Loaded:
     for label, method in experiment.methods.items():
         try:
             method.check(task)
+            if method.borrows:
+                lent(ready)
             device_for(method, experiment.plan)
             experiment.plan.delivery.check()
             jury.check(experiment.plan, raw.clients)
@@ -91,7 +95,7 @@ def load_data(experiment: Experiment) -> Loaded:
 
 
 def digest(federation: Federation) -> str:
-    """Return the SHA-256 over everybody's columns and banks.
+    """Return the SHA-256 over everybody's columns and banks, and those of nobody's.
 
     Of people made on demand, over what they are made from and the first and last of them.
     """
@@ -99,15 +103,17 @@ def digest(federation: Federation) -> str:
     if federation.recipe is not None:
         whole.update(f"{federation.recipe}\0{len(federation.people)}".encode())
         federation = federation.only([federation.clients[0], federation.clients[-1]])
-    for person, splits in federation.people.items():
-        for part in (splits.train, splits.val, splits.test):
-            tensors = {**part.columns, **{n: b.rows for n, b in part.banks.items()}}
-            for name, tensor in sorted(tensors.items()):
-                whole.update(f"{person}\0{name}{tuple(tensor.shape)}".encode())
-                if tensor.data_ptr() not in seen:
-                    whole.update(tensor.contiguous().numpy().data)
-                if name in part.banks:
-                    seen.add(tensor.data_ptr())
+    held = federation.proxies
+    parts = [(p, part) for p, s in federation.people.items() for part in (s.train, s.val, s.test)]
+    parts += [] if held is None else [("", held.train), ("", held.val)]
+    for person, part in parts:
+        tensors = {**part.columns, **{n: b.rows for n, b in part.banks.items()}}
+        for name, tensor in sorted(tensors.items()):
+            whole.update(f"{person}\0{name}{tuple(tensor.shape)}".encode())
+            if tensor.data_ptr() not in seen:
+                whole.update(tensor.contiguous().numpy().data)
+            if name in part.banks:
+                seen.add(tensor.data_ptr())
     return whole.hexdigest()
 
 

@@ -82,6 +82,8 @@ METHOD_NAMES = {
     "fedadagrad": "FedAdagrad",
     "fedavgm": "FedAvgM",
     "qfedavg": "q-FedAvg",
+    "feddf": "FedDF",
+    "fedgen": "FedGen",
     "ifca": "IFCA",
     "cfedvs": "CFed-VS",
     "fedgroup": "FedGroup",

@@ -13,10 +13,11 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from vergence.core.fitting import Align, Compute, Fit, Fitted, Local, OptimiserState
+from vergence.core.fitting import Compute, Fit, Fitted, Local, OptimiserState
 from vergence.core.mask import Mask
+from vergence.core.objective import Objective
 from vergence.core.params import Params
-from vergence.core.site import Batch, Samples
+from vergence.core.site import Batch, Proxies, Samples
 from vergence.core.stepping import Forward, Network, Step, Stepped
 from vergence.core.wire import Aggregate, Fact, Message, Sealed
 
@@ -96,6 +97,16 @@ def collect(
 ) -> Conversation[dict[ClientId, Sealed]]:
     """Ask a cohort for a turn and learn every single reply; `like` as in `Request`."""
     return (yield _request(verb, to, "each", facts, trees, like))
+
+
+@dataclass(frozen=True)
+class Borrow:
+    """Ask for the samples of nobody's that the server holds."""
+
+
+def proxies() -> Conversation[Proxies]:
+    """Return the samples of nobody's that the server holds."""
+    return (yield Borrow())
 
 
 class Silent(Exception):
@@ -218,7 +229,7 @@ def fit(
     optimiser: OptimiserState | None = None,
     score_on: Samples | None = None,
     correction: Params | None = None,
-    align: Align | None = None,
+    objective: Objective | None = None,
 ) -> Conversation[Fitted]:
     """Train parameters on data, as `local` says.
 
@@ -231,21 +242,24 @@ def fit(
         optimiser: state to go on from, where a method's optimiser persists.
         score_on: also report the task's score on these samples as `metrics["score"]`.
         correction: added to every gradient.
-        align: pull features towards class centres.
+        objective: what is minimised in place of the task's loss.
     """
     return (
-        yield Fit(params, data, local, trainable, anchor, optimiser, score_on, correction, align)
+        yield Fit(
+            params, data, local, trainable, anchor, optimiser, score_on, correction, objective
+        )
     )
 
 
 def compute(
     params: Params,
     data: Samples,
-    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences"],
+    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences", "classes"],
 ) -> Conversation[Any]:
     """Return something of parameters on data, in evaluation mode.
 
     The mean loss or the score (a float), the outputs or what enters the head (`[samples, ...]`),
-    the gradient of the mean loss (`Params`), or the task's sequences, whatever the parameters.
+    the gradient of the mean loss (`Params`), or the task's sequences or classes, whatever the
+    parameters.
     """
     return (yield Compute(params, data, want))

@@ -20,6 +20,7 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 
 from vergence.core.mask import Mask
+from vergence.core.objective import Objective
 from vergence.core.params import Layout, Params
 from vergence.core.ranges import check_ranges
 from vergence.core.site import Batch, Samples
@@ -82,17 +83,6 @@ class OptimiserState:
 
 
 @dataclass(frozen=True)
-class Align:
-    """Pull features towards the centres `[classes, d]` of their samples' classes.
-
-    Adds weight * mean((features - centre)^2), over batch and dimensions, to the loss.
-    """
-
-    centres: Tensor
-    weight: float
-
-
-@dataclass(frozen=True)
 class Fit:
     """A request for local training; see `conversation.fit`."""
 
@@ -104,7 +94,7 @@ class Fit:
     optimiser: OptimiserState | None = None
     score_on: Samples | None = None
     correction: Params | None = None
-    align: Align | None = None
+    objective: Objective | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +103,7 @@ class Compute:
 
     params: Params
     data: Samples
-    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences"]
+    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences", "classes"]
 
 
 @dataclass(frozen=True)
@@ -171,10 +161,13 @@ class Solver:
         step = self._optimiser(ask, progress)
         adjust = self._adjuster(ask)
         self._mode(train=True)
-        losses, steps = 0.0, 0
+        draw, losses, steps = stream.child("objective").torch(), 0.0, 0
         for rows in batches(len(ask.data), ask.local, stream):
             batch = ask.data.take(rows)
-            loss = training_loss(self.task, self.module, batch, self.precision, ask.align)
+            if ask.objective is None:
+                loss = training_loss(self.task, self.module, batch, self.precision)
+            else:
+                loss = ask.objective.loss(self.task, self.module, batch, draw)
             loss.backward()
             step(adjust(take_gradients(self.parameters)))
             if ask.trainable is not None:
@@ -267,6 +260,10 @@ class Solver:
         """Return the samples as sequences `[frames, d]`, whatever the parameters."""
         return self.task.sequences(data)
 
+    def classes(self, params: Params, data: Samples) -> Tensor:
+        """Return the class of every sample, int64 `[samples]`, whatever the parameters."""
+        return self.task.class_of(dict(data.columns))
+
     def gradient(self, params: Params, data: Samples, batch: int = 64) -> Params:
         """Return the gradient of the loss in evaluation mode, over all samples."""
         self.vector.copy_(params.flat)
@@ -299,17 +296,8 @@ class Solver:
         return total / len(data)
 
 
-def training_loss(
-    task: Task, module: nn.Module, batch: Batch, precision: Precision, align: Align | None = None
-) -> Tensor:
-    """Return the loss of a batch in training, its forward pass in this precision.
-
-    A pull towards class centres is computed in single precision.
-    """
-    if align is not None:
-        output, features = task.features(module, batch)
-        apart = features - align.centres[task.class_of(batch)]
-        return task.loss(output, batch) + align.weight * apart.square().mean()
+def training_loss(task: Task, module: nn.Module, batch: Batch, precision: Precision) -> Tensor:
+    """Return the loss of a batch in training, its forward pass in this precision."""
     if precision == "fp32":
         return task.loss(task.forward(module, batch), batch)
     device = next(module.parameters()).device.type

@@ -81,6 +81,8 @@ class Method(ABC, Generic[S, C]):
     """True: one site owns everybody's data (the data centre the others are compared with)."""
     served: ClassVar[bool] = False
     """True: clients are served batch by batch, on the CPU, in the numbers the method says."""
+    borrows: ClassVar[bool] = False
+    """True: the server needs samples of nobody's (`proxies`)."""
     hands_on: ClassVar[bool] = False
     """True: whoever serves hands clients' layers from one to the next, and so has them."""
 

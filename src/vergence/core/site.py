@@ -207,17 +207,29 @@ class Population(Mapping[str, Splits]):
 
 
 @dataclass(frozen=True)
+class Proxies:
+    """Samples of nobody's, which a server holds.
+
+    The labels of `train` are not looked at, those of `val` only where a method's option says so.
+    """
+
+    train: Samples
+    val: Samples
+
+
+@dataclass(frozen=True)
 class Federation:
     """People and their data, loaded and split.
 
     `people` maps a client id to its splits, in client order: a dict, or a `Population` where there
     are more than can be held. `about` says what the data is: `licence`, `citation`, `split` and
-    whatever else a reader of the results must know.
+    whatever else a reader of the results must know. `proxies` is for methods whose server needs it.
     """
 
     name: str
     people: Mapping[str, Splits]
     about: Mapping[str, str] = field(default_factory=dict)
+    proxies: Proxies | None = None
 
     @property
     def clients(self) -> Sequence[str]:

@@ -100,6 +100,14 @@ class Task(ABC):
             )
         return body, top
 
+    def linear_head(self) -> str:
+        """Return the name of the linear layer that is the network's head, "" for all of it.
+
+        Raises:
+            ConfigError: the head is something else.
+        """
+        return _linear_head(self.network)
+
     def norms(self) -> tuple[str, ...]:
         """Return the names of the parameters of the network's normalisation layers."""
         return _parts(self.network)[2]
@@ -141,6 +149,25 @@ class Task(ABC):
         """
         name = type(self).__module__.rpartition(".")[2]
         raise ConfigError(f"task '{name}' has no classes, which this method needs")
+
+    def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
+        """Return the columns `labels` of made-up samples of these classes, int64 `[batch]`.
+
+        Where a class holds many labels it is the middle one, or `noise` `[batch, 2 or more]` in
+        [0, 1) says which.
+
+        Raises:
+            ConfigError: no label of this task stands for a class.
+        """
+        name = type(self).__module__.rpartition(".")[2]
+        raise ConfigError(f"task '{name}' has no label for a class, which this method needs")
+
+    def imitation(self, output: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+        """Return how far an output is from a teacher's, a mean over the batch (scalar).
+
+        Default: the mean squared error. `temperature` divides the scores of classifiers.
+        """
+        return (output - teacher.reshape(output.shape)).square().mean()
 
     def sequences(self, samples: Samples) -> list[Tensor]:
         """Return every sample as frames in their order, `[frames, d]`, to compare people by.
@@ -233,3 +260,16 @@ def _parts(network: Model) -> tuple[Names, Names, Names, str]:
         head = tuple(n for n in names if owners[n] == last)
     entry = next((owners[n] for n in head if owners[n]), "")
     return names, head, norms, entry
+
+
+@lru_cache(maxsize=16)
+def _linear_head(network: Model) -> str:
+    _, head, _, entry = _parts(network)
+    with own_randomness():
+        layer = network.build().get_submodule(entry)
+    if not isinstance(layer, nn.Linear) or {n.rpartition(".")[0] for n in head} != {entry}:
+        raise ConfigError(
+            f"the head of {type(network).__name__} ({', '.join(head)}) is not one linear layer, "
+            "which this method needs; use another model"
+        )
+    return entry

@@ -10,7 +10,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from vergence.core.ranges import check_ranges
-from vergence.core.site import Dataset, Federation, Samples, Splits
+from vergence.core.site import Dataset, Federation, Proxies, Samples, Splits
 from vergence.core.stream import Stream
 
 
@@ -40,7 +40,9 @@ class Toy(Dataset):
         common = torch.randn(self.inputs, generator=Stream("toy", self.seed).torch())
         people = {f"p{i:02d}": self._person(i, common) for i in range(self.people)}
         about = {"licence": "made up", "split": "60/20/20 at random", "citation": "none"}
-        return Federation("toy", people, about)
+        nobody = person(Stream("toy", self.seed, "nobody"), common * 0, 1.0, 100)
+        proxies = Proxies(nobody.train, nobody.val)
+        return Federation("toy", people, about, proxies)
 
     def _person(self, number: int, common: Tensor) -> Splits:
         stream = Stream("toy", self.seed, number)

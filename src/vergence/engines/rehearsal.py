@@ -14,7 +14,7 @@ from vergence.core.task import Task
 from vergence.core.wire import Message
 from vergence.engines.turn import drive
 from vergence.errors import ConfigError
-from vergence.privacy.dp_solver import Lesson, taken, uncovered
+from vergence.privacy.dp_solver import Lesson, taken, unclipped, uncovered
 from vergence.privacy.per_sample import refuse
 
 TRAIN, VAL, TEST = (Samples({"nothing": torch.zeros(8, 1)}) for _ in range(3))
@@ -83,11 +83,8 @@ class _Rehearsal:
         raise uncovered(self.verb, ask)
 
     def _fitted(self, ask: Fit) -> Fitted:
-        if ask.align is not None:
-            raise ConfigError(
-                f"privacy.solver clips the gradients of the task's loss, and '{self.name}' adds a "
-                "pull of features to class means; use another method"
-            )
+        if ask.objective is not None:
+            raise unclipped(f"'{self.name}'")
         share = len(ask.data) / max(len(self.site.train), 1)
         self.lessons.append(Lesson(ask.local, share, self.times))
         weight, steps = self.site.task.weigh(ask.data), taken(ask.local, len(ask.data))

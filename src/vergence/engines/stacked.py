@@ -52,7 +52,7 @@ def groups_of(asks: Sequence[Fit]) -> list[list[int]]:
     """
     groups: dict[object, list[int]] = {}
     for number, ask in enumerate(asks):
-        alone = ask.optimiser is not None or ask.align is not None or not len(ask.data)
+        alone = ask.optimiser is not None or ask.objective is not None or not len(ask.data)
         groups.setdefault(number if alone else _kind(ask), []).append(number)
     return list(groups.values())
 
@@ -259,7 +259,7 @@ def _common(asks: Sequence[Fit], streams: Sequence[Stream]) -> Local:
             len(ask.data) != len(first.data)
             or ask.local != first.local
             or ask.optimiser is not None
-            or ask.align is not None
+            or ask.objective is not None
             or (ask.correction is None) != (first.correction is None)
             or (ask.trainable is None) != (first.trainable is None)
             or (None if ask.anchor is None else ask.anchor[1])

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from vergence.core.codec import Compression
+from vergence.core.conversation import Borrow
 from vergence.core.fitting import Compute, Fit, Fitted, Precision, Solver
 from vergence.core.mask import Mask
 from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.pruning import Gradual, within
-from vergence.core.site import Federation, Site
+from vergence.core.site import Federation, Proxies, Site
 from vergence.core.splitting import Half
 from vergence.core.stages import PULL
 from vergence.core.stepping import Forward, Step, Stepped, Trainers
@@ -251,9 +252,11 @@ class Worker:
             return self.trainers.answer(ask, progress)
         if isinstance(ask, Compute):
             return self._compute(ask)
+        if isinstance(ask, Borrow):
+            return lent(self.people)
         raise ConfigError(
-            f"a server's half cannot ask for a {type(ask).__name__}; it may `step`, `forward` and "
-            "`compute`"
+            f"a server's half cannot ask for a {type(ask).__name__}; it may `step`, `forward`, "
+            "`compute` and borrow `proxies`"
         )
 
     def _answer(self, ask: Ask | None, turn: Turn) -> Any:
@@ -360,9 +363,23 @@ class Turn:
             self.ask = self.worker.narrowed(self.ask, self.order.message.round + 1)
 
 
+def lent(federation: Federation) -> Proxies:
+    """Return the samples of nobody's that a server holds.
+
+    Raises:
+        ConfigError: it holds none.
+    """
+    if federation.proxies is None:
+        raise ConfigError(
+            "this method's server needs samples of nobody's, and there are none; add proxy = "
+            '{ name = "DATA SET", ... } to the experiment, of the same kind as its federation'
+        )
+    return federation.proxies
+
+
 def _special(ask: Ask | None) -> bool:
     """Tell whether a fit has parts that are not recorded as CUDA graphs."""
-    return isinstance(ask, Fit) and (ask.align is not None or ask.correction is not None)
+    return isinstance(ask, Fit) and (ask.objective is not None or ask.correction is not None)
 
 
 def drive(conversation: Any, answer: Callable[[Any], Any]) -> Any:

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from vergence.core.conversation import ClientId, Conversation, aggregate, collect, compute, fit
-from vergence.core.fitting import Align
 from vergence.core.mask import Mask
 from vergence.core.method import Exposed, Method
+from vergence.core.objective import Align
 from vergence.core.params import Params
 from vergence.core.site import Site
 from vergence.core.task import Task
@@ -129,13 +129,13 @@ class FedPAC(Method[Collaboration, Collaborator]):
         steps = None if rate.steps is None else self.head_epochs * rate.steps
         passes = replace(rate, epochs=self.head_epochs, steps=steps)
         headed = yield from fit(start, site.train, passes, trainable=c.mask)
-        align = None
+        pull = None
         if "centres" in msg.trees:
             common = msg["centres"]
             known = (common["counts"] > 0).unsqueeze(1)
-            align = Align(torch.where(known, common["means"], means), self.lamda)
+            pull = Align(torch.where(known, common["means"], means), self.lamda)
         fitted = yield from fit(
-            headed.params, site.train, self.local, trainable=~c.mask, align=align
+            headed.params, site.train, self.local, trainable=~c.mask, objective=pull
         )
         update = fitted.params.only(msg["body"]) - msg["body"]
         state = Collaborator(fitted.params, c.personal, sketch)

@@ -47,6 +47,14 @@ def uncovered(verb: str, ask: Any) -> ConfigError:
     )
 
 
+def unclipped(what: str) -> ConfigError:
+    """Return the refusal of a training that minimises another loss than the task's."""
+    return ConfigError(
+        f"privacy.solver clips the gradients of the task's loss, and {what} minimises another; use "
+        "another method"
+    )
+
+
 def taken(local: Local, samples: int) -> int:
     """Return how many steps a training takes: as many as without privacy."""
     return local.steps or local.epochs * math.ceil(samples / local.batch)
@@ -102,7 +110,10 @@ class DpSolver(Solver):
 
         Raises:
             Spent: the client has no budget left for it.
+            ConfigError: it minimises another loss than the task's.
         """
+        if ask.objective is not None:
+            raise unclipped("this turn")
         samples, noise = len(ask.data), self.noise(len(site.train))
         rate, steps = rate_of(ask.local, samples), taken(ask.local, samples)
         mark = _mark(ask, stream, progress, noise)

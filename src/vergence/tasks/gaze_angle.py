@@ -90,6 +90,16 @@ class GazeAngle(Task):
         )
         return 4 * pitch + yaw
 
+    def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
+        """Return the centres of the cells as gaze, or other places in them."""
+        edges = EDGES.to(classes.device)
+        place = (
+            torch.stack([classes // 4, classes % 4], 1)
+            - 1
+            + (0.5 if noise is None else noise[:, :2])
+        )
+        return {"gaze": edges[:, 0] + place * (edges[:, 1] - edges[:, 0])}
+
     def metrics(self, outputs: Angles, samples: Samples) -> dict[str, float]:
         """Return mean errors in degrees and the share of samples within `hit_deg`, the score.
 

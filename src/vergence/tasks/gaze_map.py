@@ -124,6 +124,11 @@ class GazeMap(Task):
         cell = (centre * 4).long().clamp(0, 3)
         return 4 * cell[:, 1] + cell[:, 0]
 
+    def imitation(self, output: Logits, teacher: Logits, temperature: float = 1.0) -> Tensor:
+        """Return KL(teacher's map || map), in nats, a mean over frames."""
+        wanted, found = ((x / temperature).flatten(-2).log_softmax(-1) for x in (teacher, output))
+        return (wanted.exp() * (wanted - found)).sum(-1).mean()
+
     def metrics(
         self, outputs: Logits, samples: Samples, threshold: float | None = None
     ) -> dict[str, float]:

@@ -57,6 +57,24 @@ class Images(Task):
         """Return the mean cross-entropy in nats."""
         return functional.cross_entropy(output, batch["label"])
 
+    @property
+    def classes(self) -> int:  # type: ignore[override]
+        """How many classes the network tells apart."""
+        return getattr(self.network, "classes", 0)
+
+    def class_of(self, batch: Batch) -> Tensor:
+        """Return the labels."""
+        return batch["label"]
+
+    def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
+        """Return the classes as labels."""
+        return {"label": classes}
+
+    def imitation(self, output: Scores, teacher: Scores, temperature: float = 1.0) -> Tensor:
+        """Return KL(softmax(teacher / temperature) || softmax(output / temperature)), in nats."""
+        wanted, found = ((x / temperature).log_softmax(1) for x in (teacher, output))
+        return functional.kl_div(found, wanted, reduction="batchmean", log_target=True)
+
     def metrics(self, outputs: Scores, samples: Samples) -> dict[str, float]:
         """Return the share of images whose own class scores highest, and the mean cross-entropy.
 

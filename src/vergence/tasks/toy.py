@@ -39,6 +39,11 @@ class Toy(Task):
         """Return 1 where y is above zero, else 0."""
         return (batch["y"] > 0).long()
 
+    def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
+        """Return -1 and 1, or what lies between them and 0, or 2 and -2."""
+        size = 1.0 if noise is None else 2.0 * noise[:, 0]
+        return {"y": (2.0 * classes - 1.0) * size}
+
     def sequences(self, samples: Samples) -> list[Tensor]:
         """Return the inputs of every sample, one after the other, `[inputs, 1]`."""
         return list(samples.columns["x"].unsqueeze(2))

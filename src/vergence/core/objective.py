@@ -1,0 +1,39 @@
+"""What a training minimises where that is not the task's own loss."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Generator, Tensor, nn
+
+from vergence.core.site import Batch
+from vergence.core.task import Task
+
+
+class Objective(ABC):
+    """A loss that a training minimises in place of the task's own."""
+
+    @abstractmethod
+    def loss(self, task: Task, module: nn.Module, batch: Batch, draw: Generator) -> Tensor:
+        """Return the mean loss over the batch (scalar), of a network in training mode.
+
+        `draw` is this training's own randomness.
+        """
+
+
+@dataclass(frozen=True)
+class Align(Objective):
+    """Pull features towards the centres `[classes, d]` of their samples' classes.
+
+    Adds weight * mean((features - centre)^2), over batch and dimensions, to the loss.
+    """
+
+    centres: Tensor
+    weight: float
+
+    def loss(self, task: Task, module: nn.Module, batch: Batch, draw: Generator) -> Tensor:
+        """Return the task's loss and the pull."""
+        output, features = task.features(module, batch)
+        apart = features - self.centres[task.class_of(batch)]
+        return task.loss(output, batch) + self.weight * apart.square().mean()

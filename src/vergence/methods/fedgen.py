@@ -1,0 +1,295 @@
+"""FedGen: the server learns features from clients' heads, and clients train on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Generator, Tensor, nn
+from torch.func import vmap
+from torch.nn.functional import linear
+
+from vergence.core.conversation import ClientId, Conversation, collect, compute, fit, step
+from vergence.core.fitting import Local, OptimiserState
+from vergence.core.method import Exposed, Method, Nothing
+from vergence.core.objective import Objective
+from vergence.core.params import Params
+from vergence.core.site import Batch, Samples, Site
+from vergence.core.stream import Stream
+from vergence.core.task import Model, Task
+from vergence.core.wire import Message, Reply, Sealed, add_up, reply
+from vergence.errors import ConfigError
+from vergence.models.generator import ConditionalNet, conditional
+from vergence.privacy.dp_sgd import each
+
+DECAY, LEAST = 0.98, 1e-4
+"""By which rates and weights fall from round to round, and where a client's weights stop."""
+WEIGHT_DECAY = 1e-2
+
+
+@dataclass(frozen=True)
+class Teachers:
+    """The model, the generator with Adam's moments, and the classes anybody has told of.
+
+    `known` holds `classes` `[K]`, 1 where somebody had samples; `head` names the head's tensors.
+    """
+
+    model: Params
+    generator: Params
+    first: Params
+    second: Params
+    known: Params
+    head: tuple[str, ...]
+    seed: int
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class FedGen(Method[Teachers, Nothing]):
+    """Average as FedAvg; teach a generator of features by clients' heads; train on its features.
+
+    Server, `steps` times a round, with y drawn evenly from the classes that the cohort has, eps
+    uniform in [0, 1), z = G(y, eps) and head h_k of client k:
+    sum_k mean(a_k^y F(h_k(z), y)) + eta exp(-mean_jl(MSE(eps_j, eps_l) MAE(z_j, z_l)))
+    - adversarial KL(sum_k a_k^y h_k(z) || h(z)), a_k^y = n_k^y / sum_j n_j^y, h last round's head.
+    Client, from the second round on: F(x, y) + alpha_r F(h(G(y')), y') + beta_r KL(h(G(y)) || x's
+    output), y' drawn evenly from all known classes, alpha_r = max(1e-4, alpha 0.98^r), beta_r too.
+
+    Args:
+        alpha: how much made-up features count in local training, in round 0.
+        beta: how much outputs are held to those of made-up features of their class, in round 0.
+        eta: weight of diversity.
+        adversarial: how much the generator seeks features on which the average model errs.
+        steps: Adam's steps of the generator per round; 0 is FedAvg.
+        rate: of these, times 0.98 per round.
+        batch: made-up features in each step.
+        hidden: width of the generator.
+        noise: numbers drawn for a made-up feature.
+        weights: clients count in the average by their samples, or equally.
+
+    Source: Zhu, Hong, Zhou, "Data-free knowledge distillation for heterogeneous federated
+    learning", ICML 2021, Algorithm 1, Equations 4 and 5, and the authors' programme.
+    Differs: see docs/methods/fedgen.md. Gaze: classes are the cells of a grid, F is the task's
+    loss, the mean squared difference takes the place of KL.
+    """
+
+    alpha: Annotated[float, Ge(0)] = 10.0
+    beta: Annotated[float, Ge(0)] = 10.0
+    eta: Annotated[float, Ge(0)] = 1.0
+    adversarial: Annotated[float, Ge(0)] = 0.0
+    steps: Annotated[int, Ge(0)] = 50
+    rate: Annotated[float, Gt(0)] = 3e-4
+    batch: Annotated[int, Ge(1)] = 32
+    hidden: Annotated[int, Ge(1)] = 256
+    noise: Annotated[int, Ge(2)] = 32
+    weights: Literal["samples", "equal"] = "samples"
+
+    exposure: ClassVar[Mapping[str, Exposed]] = {
+        "train": Exposed("each", trees=("model", "counts"))
+    }
+
+    def check(self, task: Task) -> None:
+        """Refuse a task that tells no classes apart, and a head that is not one linear layer."""
+        super().check(task)
+        task.labelled(torch.zeros(1, dtype=torch.int64), torch.zeros(1, self.noise))
+
+    def server(self, task: Task) -> Teachers:
+        """Start from the task's initial model and a fresh generator.
+
+        Raises:
+            ConfigError: the task tells no classes apart, or its head is not one linear layer.
+        """
+        if not task.classes:
+            name = type(task).__module__.rpartition(".")[2]
+            raise ConfigError(f"task '{name}' tells no classes apart, which fedgen needs")
+        model, layer = task.init(), task.linear_head()
+        head = tuple(n for n in model.layout.names if n.rpartition(".")[0] == layer)
+        generator = self.lesson(task).init()
+        known = Params.named(classes=torch.zeros(task.classes))
+        zero = generator * 0.0
+        return Teachers(model, generator, zero, zero, known, head, task.seed)
+
+    def client(self, task: Task) -> Nothing:
+        """Keep nothing between rounds."""
+        return Nothing()
+
+    def lesson(self, task: Task) -> Consensus:
+        """Return what the generator learns."""
+        network = latents(task, self.noise, self.hidden)
+        return Consensus(network, task.seed, task, self.eta, self.adversarial)
+
+    def offer(self, s: Teachers, client: ClientId) -> Mapping[str, Params]:
+        """Send the model, the generator, and the classes it has learned: none at first."""
+        return {"model": s.model, "generator": s.generator, "known": s.known}
+
+    def round(self, s: Teachers, cohort: Sequence[ClientId]) -> Conversation[Teachers]:
+        """Let the cohort train, teach the generator by their heads, and average."""
+        counts = Params.named(counts=s.known["classes"])
+        replies = yield from collect("train", to=cohort, like={"counts": counts})
+        came = [replies[c] for c in cohort if c in replies]
+        if not came:
+            return s
+        s = yield from self.generating(s, came)
+        model = s.model + add_up(came, {"model": s.model}).mean("model")
+        return replace(s, model=model, round=s.round + 1)
+
+    def generating(self, s: Teachers, came: Sequence[Sealed]) -> Conversation[Teachers]:
+        """Teach the generator."""
+        counts = torch.stack([r.trees["counts"].total["counts"] for r in came]).clamp(min=0)
+        there = counts.sum(0)
+        classes = there.nonzero()[:, 0]
+        if not len(classes) or not self.steps:
+            return s
+        one = {"model": s.model}
+        models = [*(s.model + add_up([r], one).mean("model") for r in came), s.model]
+        heads = stacked([model.only(s.head) for model in models])
+        adam = OptimiserState({"exp_avg": s.first.copy(), "exp_avg_sq": s.second.copy()},
+                              s.round * self.steps)  # fmt: skip
+        local = Local(optimiser="adam", lr=self.rate * DECAY**s.round,
+                      weight_decay=WEIGHT_DECAY, clip=0.0)  # fmt: skip
+        generator = s.generator.copy()
+        for at in range(self.steps):
+            draw = Stream("fedgen", s.seed, s.round, at).torch()
+            y = classes[torch.randint(len(classes), (self.batch,), generator=draw)]
+            noise = torch.rand(self.batch, self.noise, generator=draw)
+            shares = (counts / there.clamp(min=1))[:, y]
+            batch = {"class": y, "noise": noise, "shares": shares, **heads}
+            done = yield from step(generator, adam, batch, local, self.lesson)
+            generator, adam = done.params, done.optimiser
+        slots, known = adam.slots, torch.maximum(s.known["classes"], (there > 0).float())
+        return replace(
+            s, generator=generator, first=slots["exp_avg"], second=slots["exp_avg_sq"],
+            known=Params.named(classes=known),
+        )  # fmt: skip
+
+    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+        """Train on one's samples and on made-up features; tell how many of each class one has."""
+        classes = yield from compute(msg["model"], site.train, "classes")
+        objective = self.regularised(msg, site) if msg["known"].flat.any() else None
+        fitted = yield from fit(msg["model"], site.train, self.local, objective=objective)
+        weight = fitted.examples if self.weights == "samples" else 1.0
+        update = fitted.params - msg["model"]
+        counts = classes.bincount(minlength=site.task.classes).float()
+        return c, reply(
+            model=update, counts=Params.named(counts=counts),
+            weight={"model": weight, "counts": 1.0}, metrics=fitted.metrics,
+        )  # fmt: skip
+
+    def regularised(self, msg: Message, site: Site) -> Regularised:
+        """Return what a client minimises."""
+        alpha, beta = (max(LEAST, w * DECAY**site.round) if w else 0.0
+                       for w in (self.alpha, self.beta))  # fmt: skip
+        classes = msg["known"]["classes"].nonzero()[:, 0]
+        return Regularised(msg["generator"], self.noise, classes, alpha, beta)
+
+
+@dataclass(frozen=True)
+class Latents(Model):
+    """The generator's network: classes and noise to what enters a network's head."""
+
+    classes: int = 1
+    noise: int = 32
+    hidden: int = 256
+    features: int = 1
+
+    def build(self) -> ConditionalNet:
+        """Return the network, initialised from torch's global generator."""
+        return ConditionalNet(self.classes, self.noise, self.hidden, self.features)
+
+
+@lru_cache(maxsize=16)
+def latents(task: Task, noise: int, hidden: int) -> Latents:
+    """Return the network that makes features for a task's head."""
+    weight = task.init()[f"{task.linear_head()}.weight".lstrip(".")]
+    return Latents(task.classes, noise, hidden, weight.shape[1])
+
+
+@dataclass(frozen=True)
+class Regularised(Objective):
+    """The loss of one's samples, of made-up features, and a pull to outputs of made-up ones."""
+
+    generator: Params
+    noise: int
+    classes: Tensor
+    alpha: float
+    beta: float
+
+    def loss(self, task: Task, module: nn.Module, batch: Batch, draw: Generator) -> Tensor:
+        """Return the sum of the three."""
+        head = module.get_submodule(task.linear_head())
+        output = task.forward(module, batch)
+        loss, n = task.loss(output, batch), len(output)
+        if self.beta:
+            alike, _ = self.made(task.class_of(batch), head, draw)
+            loss = loss + self.beta * task.imitation(output, alike.detach())
+        if self.alpha:
+            drawn = self.classes[torch.randint(len(self.classes), (n,), generator=draw)]
+            found, noise = self.made(drawn, head, draw)
+            loss = loss + self.alpha * task.loss(found, task.labelled(drawn, noise))
+        return loss
+
+    def made(self, classes: Tensor, head: nn.Module, draw: Generator) -> tuple[Tensor, Tensor]:
+        """Return the head's outputs on made-up features of these classes, and their noise."""
+        noise = torch.rand(len(classes), self.noise, generator=draw)
+        made = conditional(self.generator, classes, noise)
+        return head(made.to(next(head.parameters()).dtype)), noise
+
+
+@dataclass(frozen=True)
+class Consensus(Task):
+    """What the generator learns: features that heads, weighed by class, take for their class's.
+
+    A batch holds `class` `[batch]`, `noise` `[batch, noise]`, `shares` a_k^y `[clients, batch]` and
+    the heads of clients and, last, of the average model: `weight` `[clients + 1, out, features]`
+    and `bias` `[clients + 1, out]`.
+    """
+
+    whole: Task | None = None
+    eta: float = 1.0
+    adversarial: float = 0.0
+
+    headline: ClassVar[str] = "loss"
+
+    @property
+    def task(self) -> Task:
+        """The run's task."""
+        assert self.whole is not None
+        return self.whole
+
+    def forward(self, module: nn.Module, batch: Batch) -> Tensor:
+        """Return made-up features `[batch, features]`."""
+        return module(batch["class"], batch["noise"])
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor:
+        """Return the loss of the heads, and what diversity and the average model add."""
+        task, shares = self.task, batch["shares"]
+        labels = task.labelled(batch["class"], batch["noise"])
+        outputs = vmap(linear, (None, 0, 0))(output, batch["weight"], batch["bias"])
+        losses = vmap(lambda found: each(task, found, labels))(outputs[:-1])
+        loss = (shares * losses).mean(1).sum() + self.eta * diversity(batch["noise"], output)
+        if self.adversarial:
+            ensemble = (shares[..., None] * outputs[:-1]).sum(0)
+            loss = loss - self.adversarial * task.imitation(outputs[-1], ensemble)
+        return loss
+
+    def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
+        """Nothing is measured on made-up features."""
+        return {"loss": 0.0, "score": 0.0}
+
+
+def stacked(heads: Sequence[Params]) -> Batch:
+    """Return linear layers as `weight` `[layers, out, in]` and `bias` `[layers, out]`."""
+    named = [{n.rpartition(".")[2]: t.float() for n, t in head.items()} for head in heads]
+    weight = torch.stack([n["weight"] for n in named])
+    bias = torch.stack([n.get("bias", n["weight"].new_zeros(weight.shape[1])) for n in named])
+    return {"weight": weight, "bias": bias}
+
+
+def diversity(noise: Tensor, made: Tensor) -> Tensor:
+    """Return exp(-mean_jl(MSE(noise_j, noise_l) MAE(made_j, made_l))), in (0, 1]; j = l counts."""
+    far = (noise[:, None] - noise).square().mean(2)
+    return (-(far * (made[:, None] - made).abs().mean(2)).mean()).exp()
