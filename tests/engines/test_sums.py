@@ -32,6 +32,7 @@ REFUSED = {
     "fedpac": "every single reply to 'share'",
     "cfedvs": "every single reply to 'measure'",
     "fedgroup": "every single reply to 'probe'",
+    "ap_fl": "every single reply to 'tell'",
     "split": "every single reply to 'train'",
 }
 HALF = Privacy(aggregation=Secrecy(range=8.0, weight=1000.0, entry_bits=32))

@@ -241,11 +241,12 @@ def fit(
 def compute(
     params: Params,
     data: Samples,
-    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences"],
+    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences", "classes"],
 ) -> Conversation[Any]:
     """Return something of parameters on data, in evaluation mode.
 
     The mean loss or the score (a float), the outputs or what enters the head (`[samples, ...]`),
-    the gradient of the mean loss (`Params`), or the task's sequences, whatever the parameters.
+    the gradient of the mean loss (`Params`), or the task's sequences or classes, whatever the
+    parameters.
     """
     return (yield Compute(params, data, want))

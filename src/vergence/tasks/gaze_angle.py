@@ -90,6 +90,22 @@ class GazeAngle(Task):
         )
         return 4 * pitch + yaw
 
+    def class_names(self) -> tuple[str, ...]:
+        """Return the cells by their centres, in degrees."""
+        cells = torch.rad2deg(centres()).tolist()
+        return tuple(f"pitch {pitch:.2f} yaw {yaw:.2f}" for pitch, yaw in cells)
+
+    def labelled(self, classes: Tensor) -> Batch:
+        """Return the centres of the cells as gaze."""
+        return {"gaze": centres()[classes]}
+
+    def input_range(self) -> tuple[tuple[int, ...], float, float]:
+        """Return the size of the network's crops; black and white are 2 below and above zero."""
+        image = getattr(self.network, "image", None)
+        if image is None:
+            return super().input_range()
+        return tuple(image), -MEAN / DEVIATION, (1 - MEAN) / DEVIATION
+
     def metrics(self, outputs: Angles, samples: Samples) -> dict[str, float]:
         """Return mean errors in degrees and the share of samples within `hit_deg`, the score.
 
@@ -128,3 +144,10 @@ class GazeAngle(Task):
             }
             for name, constant in constants.items()
         }
+
+
+def centres() -> Float[Tensor, "16 2"]:
+    """Return (pitch, yaw) in radians of the cells' centres; outer cells are as wide as others."""
+    step = EDGES[:, 1:2] - EDGES[:, :1]
+    at = EDGES[:, :1] + (torch.arange(4) - 0.5) * step
+    return torch.cartesian_prod(at[0], at[1])

@@ -39,6 +39,18 @@ class Toy(Task):
         """Return 1 where y is above zero, else 0."""
         return (batch["y"] > 0).long()
 
+    def class_names(self) -> tuple[str, ...]:
+        """Return the two signs of y."""
+        return ("below zero", "above zero")
+
+    def labelled(self, classes: Tensor) -> Batch:
+        """Return -1 and 1."""
+        return {"y": 2.0 * classes - 1.0}
+
+    def input_range(self) -> tuple[tuple[int, ...], float, float]:
+        """Return the number of inputs, which are normal: three deviations to either side."""
+        return (getattr(self.network, "inputs", 4),), -3.0, 3.0
+
     def sequences(self, samples: Samples) -> list[Tensor]:
         """Return the inputs of every sample, one after the other, `[inputs, 1]`."""
         return list(samples.columns["x"].unsqueeze(2))
