@@ -24,6 +24,7 @@ from vergence.core.state import same
 from vergence.engines.presence import Presence
 from vergence.errors import ConfigError
 from vergence.methods.ap_fl import GlobalMemory, mixed, shares
+from vergence.methods.fedavg_ft import FedAvgFT
 from vergence.methods.fedprox import FedProx
 from vergence.methods.scaffold import Scaffold
 from vergence.models.linear import Linear
@@ -147,11 +148,13 @@ def test_who_was_away_is_served_at_the_end_and_later(tmp_path):
     assert max(error(tmp_path / place, "P0") for place in "ab") < shared
 
 
-def test_who_never_trained_tells_nothing(tmp_path):
+@pytest.mark.parametrize("base", [None, FedAvgFT(LOCAL, tune_epochs=1)])
+def test_who_never_trained_tells_nothing(base, tmp_path):
     """The generator is the same whether somebody who never trained is there or not."""
-    one = conducted(tmp_path / "a", SMALL, presence=AWAY).server
+    method = replace(SMALL, base=base)
+    one = conducted(tmp_path / "a", method, presence=AWAY).server
     assert one.learned
-    assert one.generator.flat.equal(back(tmp_path / "b").server.generator.flat)
+    assert one.generator.flat.equal(back(tmp_path / "b", method).server.generator.flat)
     gone = Presence(gone=dict.fromkeys(("p00", "p01", "p02"), 0), back=("p00",))
     assert not conducted(tmp_path / "c", SMALL, presence=gone).server.learned
 

@@ -231,12 +231,13 @@ class GlobalMemory(Method[Memory, Befriended]):
 
     def finish(self, s: Memory, clients: Sequence[ClientId]) -> Conversation[Memory]:
         """Let those who trained tell their classifiers, train the generator, send it to all."""
-        s = replace(s, base=(yield from self.over.finish(s.base, clients)))
         classes = Params.named(counts=torch.zeros(len(s.generator["meaning"])))
         replies: dict[str, Sealed] = yield from collect(
             "tell", {c: Message("tell") for c in clients},
             like={"classifier": s.told, "counts": classes},
         )  # fmt: skip
+        # Only now: where the base method fine-tunes at its end, those who were away train too.
+        s = replace(s, base=(yield from self.over.finish(s.base, clients)))
         told = [r.trees for _, r in sorted(replies.items()) if r.trees["classifier"].weight]
         if not told:
             return s
