@@ -180,6 +180,9 @@ class _Turn:
             "models": "update of the group's model",
             "proxies": "clips of nobody's",
             "distances": "how far the person's clips are from those, on average",
+            "classifier": "the person's own model, or its last layers",
+            "counts": "how many samples of each class the person has",
+            "generator": "a generator made of everybody's classifiers",
         }
         return told.get(tree, tree)
 
