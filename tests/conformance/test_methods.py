@@ -41,6 +41,7 @@ TASK = Toy(Linear())
 
 
 SUITED = {
+    "ap_fl": {"samples": 10, "passes": 2, "noise": 4, "tune_epochs": 1},
     "apfl": {"alpha": 0.8},
     "fedadam": {"server_lr": 0.1, "beta1": 0.5, "tau": 0.03},
     "fedyogi": {"server_lr": 0.1, "beta1": 0.5, "tau": 0.03},
@@ -51,7 +52,7 @@ SUITED = {
     "pfedme": {"lamda": 2.0, "w_lr": 0.4},
     "qfedavg": {"q": 0.05},
 }
-"""Rates that suit a line and thirty rounds, where a method's defaults suit networks."""
+"""Rates and numbers that suit a line and thirty rounds, where a method's defaults suit networks."""
 
 
 def task_of(method):

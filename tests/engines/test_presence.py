@@ -371,3 +371,12 @@ def test_nobody_is_lost_after_the_last_round(tmp_path):
     outcome = conducted(tmp_path, method, people=8, rounds=2, presence=Presence(lost=0.6))
     tuned = [state.params is not None for state in outcome.clients.values()]
     assert tuned == [True] * 8
+
+
+def test_who_is_back_is_there_at_the_end_alone():
+    presence = Presence(gone={"b": 0, "c": 2}, back=("b",))
+    clients = ("a", "b", "c", "d")
+    assert presence.staying(clients, 3) == ["a", "d"]
+    assert presence.returned(clients, 3) == ["a", "b", "d"]
+    with pytest.raises(ConfigError, match="'a' never left"):
+        Presence(gone={"b": 0}, back=("a",))

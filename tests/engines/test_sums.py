@@ -34,6 +34,7 @@ REFUSED = {
     "fedgroup": "every single reply to 'probe'",
     "feddf": "every single reply to 'train'",
     "fedgen": "every single reply to 'train'",
+    "ap_fl": "every single reply to 'tell'",
     "split": "every single reply to 'train'",
 }
 HALF = Privacy(aggregation=Secrecy(range=8.0, weight=1000.0, entry_bits=32))

@@ -1,7 +1,7 @@
 """The image task: scaling, cross-entropy, accuracy and constants, by hand."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch import nn
 from vergence.core.site import Federation, Samples, Splits
 from vergence.core.task import Model
 from vergence.errors import ConfigError
+from vergence.models.softmax import Softmax
 from vergence.tasks.images import Images
 
 
@@ -103,3 +104,10 @@ def test_other_images_or_networks_are_refused():
         TASK.forward(Pixels(), {"image": torch.zeros(2, 1, 2, 2)})
     with pytest.raises(ConfigError, match=r"Flatten returned \[8\] for 2 images"):
         TASK.forward(nn.Flatten(0), {"image": torch.zeros(2, 1, 2, 2, dtype=torch.uint8)})
+
+
+def test_names_are_those_of_all_classes():
+    task = Images(Softmax((1, 2, 2), classes=3))
+    assert task.class_names() == ("class 0", "class 1", "class 2")
+    with pytest.raises(ConfigError, match="must name the network's 3 classes, got 2"):
+        replace(task, names=("a", "b")).class_names()

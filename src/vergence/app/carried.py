@@ -182,6 +182,8 @@ class _Turn:
             "proxies": "clips of nobody's",
             "counts": "how many samples of each class the person has",
             "distances": "how far the person's clips are from those, on average",
+            "classifier": "the person's own model, or its last layers",
+            "generator": "a generator made of everybody's classifiers",
         }
         return told.get(tree, tree)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -298,15 +298,22 @@ def method_tables(table: Table) -> list[Table]:
     entries = table["methods"] if "methods" in table else [table["method"]]
     if not isinstance(entries, list) or not entries:
         raise ConfigError("methods must be a list with at least one method")
-    tables = [{"name": e} if isinstance(e, str) else e for e in entries]
-    for t in tables:
-        if not isinstance(t, dict) or not isinstance(t.get("name"), str):
-            raise ConfigError(f"a method is a name, or a table with a name; got {t!r}")
-    return tables
+    return [method_table(entry) for entry in entries]
+
+
+def method_table(entry: Any) -> Table:
+    """Return a method's entry, which may be a name alone, as a table with a name."""
+    table = {"name": entry} if isinstance(entry, str) else entry
+    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+        raise ConfigError(f"a method is a name, or a table with a name; got {table!r}")
+    return table
 
 
 def build_method(entry: Table, local: Table) -> tuple[str, Method]:
-    """Return the label and the method of one entry; its own `local` wins over the common one."""
+    """Return the label and the method of one entry; its own `local` wins over the common one.
+
+    The `base` of a method that goes over another is an entry too, and trains as that one does.
+    """
     entry = dict(entry)
     name = entry.pop("name")
     label = entry.pop("label", Path(name).stem)
@@ -318,8 +325,11 @@ def build_method(entry: Table, local: Table) -> tuple[str, Method]:
         if not isinstance(part, dict):
             raise ConfigError(f"local must be a table, got {part!r}")
     merged = merge(local, own)
-    return label, bind(find("methods", name, Method), entry, f"method ({name})",
-                       local=bind(Local, merged, "local"))  # fmt: skip
+    kind = find("methods", name, Method)
+    given: dict[str, Any] = {"local": bind(Local, merged, "local")}
+    if "base" in entry and "base" in {f.name for f in fields(kind)}:
+        given["base"] = build_method(method_table(entry.pop("base")), merged)[1]
+    return label, bind(kind, entry, f"method ({name})", **given)
 
 
 def build_sweep(table: Table, labels: Sequence[str]) -> Sweep | None:

@@ -196,6 +196,8 @@ def without(case: Case, patch: int) -> Experiment:
     presence = dict(table.get("presence", {}))
     if case.person in presence.get("gone", {}):
         presence["gone"] = {c: at for c, at in presence["gone"].items() if c != case.person}
+    if case.person in presence.get("back", []):
+        presence["back"] = [c for c in presence["back"] if c != case.person]
     if plan.presence.trace:
         presence["trace"] = str(Path(plan.presence.trace).resolve())
     if presence:

@@ -76,6 +76,7 @@ METHOD_NAMES = {
     "fedala": "FedALA",
     "pfedme": "pFedMe",
     "apfl": "APFL",
+    "ap_fl": "AP-FL",
     "scaffold": "SCAFFOLD",
     "fedadam": "FedAdam",
     "fedyogi": "FedYogi",

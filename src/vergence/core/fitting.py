@@ -234,27 +234,22 @@ class Solver:
         """Answer a `Compute`."""
         return getattr(self, ask.want)(ask.params, ask.data)
 
-    @torch.no_grad()
     def outputs(self, params: Params, data: Samples, batch: int = 64) -> Tensor:
         """Return the network's outputs `[samples, ...]` in sample order, in evaluation mode."""
-        self.vector.copy_(params.flat)
-        self._mode(train=False)
-        parts = [
-            self.task.forward(self.module, data.take(slice(at, at + batch))).float()
-            for at in range(0, len(data), batch)
-        ]
-        return torch.cat(parts)
+        return self._told(params, data, batch, lambda part: self.task.forward(self.module, part))
 
-    @torch.no_grad()
     def features(self, params: Params, data: Samples, batch: int = 64) -> Tensor:
         """Return what enters the network's head, `[samples, d]`, in evaluation mode."""
+        return self._told(params, data, batch, lambda p: self.task.features(self.module, p)[1])
+
+    @torch.no_grad()
+    def _told(
+        self, params: Params, data: Samples, batch: int, tell: Callable[[Batch], Tensor]
+    ) -> Tensor:
         self.vector.copy_(params.flat)
         self._mode(train=False)
-        parts = [
-            self.task.features(self.module, data.take(slice(at, at + batch)))[1].float()
-            for at in range(0, len(data), batch)
-        ]
-        return torch.cat(parts)
+        parts = (data.take(slice(at, at + batch)) for at in range(0, len(data), batch))
+        return torch.cat([tell(part).float() for part in parts])
 
     def sequences(self, params: Params, data: Samples) -> list[Tensor]:
         """Return the samples as sequences `[frames, d]`, whatever the parameters."""

@@ -150,6 +150,15 @@ class Task(ABC):
         name = type(self).__module__.rpartition(".")[2]
         raise ConfigError(f"task '{name}' has no classes, which this method needs")
 
+    def class_names(self) -> tuple[str, ...]:
+        """Return what the classes that `class_of` tells apart are called, in their order.
+
+        Raises:
+            ConfigError: this task names no classes.
+        """
+        name = type(self).__module__.rpartition(".")[2]
+        raise ConfigError(f"task '{name}' names no classes, which this method needs")
+
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
         """Return the columns `labels` of made-up samples of these classes, int64 `[batch]`.
 
@@ -168,6 +177,15 @@ class Task(ABC):
         Default: the mean squared error. `temperature` divides the scores of classifiers.
         """
         return (output - teacher.reshape(output.shape)).square().mean()
+
+    def input_range(self) -> tuple[tuple[int, ...], float, float]:
+        """Return the shape of what enters the network for a sample, its least and largest value.
+
+        Raises:
+            ConfigError: neither task nor network says so.
+        """
+        name = type(self.network).__module__.rpartition(".")[2]
+        raise ConfigError(f"model '{name}' does not say what it takes in, which this method needs")
 
     def sequences(self, samples: Samples) -> list[Tensor]:
         """Return every sample as frames in their order, `[frames, d]`, to compare people by.

@@ -28,6 +28,10 @@ from vergence.errors import ConfigError, DataError
 
 CLASSES, SIDE = 10, 28
 TRAIN, TEST = 60_000, 10_000
+CLASS_NAMES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
 FILES = {"train": "train", "test": "t10k"}
 WHERE = (
     "root must hold the four files of github.com/zalandoresearch/fashion-mnist "

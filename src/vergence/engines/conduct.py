@@ -191,7 +191,8 @@ class _Conductor:
             server = self.one_round(at, server)
         began = time.perf_counter()
         self.simulator.begin("finish")
-        server = self.converse(self.method.finish(server, self.staying(rounds)), server, rounds)
+        there = self.simulator.presence.returned(self.trained_on.clients, rounds)
+        server = self.converse(self.method.finish(server, there), server, rounds)
         tally = self.simulator.tally
         told = {("finish", m): float(np.mean(v)) for m, v in tally.metrics.items()}
         self.write_rounds(rounds + 1, told, self.cost(tally, time.perf_counter() - began))
@@ -210,7 +211,8 @@ class _Conductor:
             self.record_uploads()
         self.simulator.begin("setup")
         if self.begin is None:
-            return self.converse(self.method.setup(fresh, self.staying(0)), fresh, 0)
+            there = self.simulator.presence.staying(self.trained_on.clients, 0)
+            return self.converse(self.method.setup(fresh, there), fresh, 0)
         given = self.begin()
         for client, entry in given.filed.items():
             self.simulator.clients.commit(client, entry)
@@ -225,10 +227,6 @@ class _Conductor:
             rows.append((self.task.seed, 0, person, UPLOAD, "data", sent, 0, examples,
                          "", 0, "", "ok"))  # fmt: skip
         self.folder.append("turns.csv", rows)
-
-    def staying(self, at: int) -> Sequence[str]:
-        """Return the clients that have not left for good."""
-        return self.simulator.presence.staying(self.trained_on.clients, at)
 
     def one_round(self, at: int, server: Any) -> Any:
         began = time.perf_counter()

@@ -29,6 +29,7 @@ class Presence:
         cohort: clients asked per round: a share of those present (float) or a number (int).
         lost: share of asked clients whose reply never arrives; their state stays as it was.
         gone: clients that leave for good, and the round from which on.
+        back: those of `gone` who are back once training is over, for what a method does at its end.
         trace: CSV `client,round,idle,charging` (0 or 1), valid from that round until the client's
             next row; without it and without `rhythm` everybody is always there.
         rhythm: made-up days instead of a trace: each client sleeps, idle and on the charger, for
@@ -39,6 +40,7 @@ class Presence:
     cohort: Annotated[int | float, Gt(0)] = 1.0
     lost: Share = 0.0
     gone: Mapping[str, int] = field(default_factory=dict)
+    back: tuple[str, ...] = ()
     trace: str | None = None
     rhythm: bool = False
     day: Annotated[int, Gt(1)] = 24
@@ -50,6 +52,12 @@ class Presence:
             if since < 0:
                 raise ConfigError(
                     f"presence: gone.{client} must be a round, 0 or more; got {since}"
+                )
+        for client in self.back:
+            if client not in self.gone:
+                raise ConfigError(
+                    f"presence: back: '{client}' never left; add gone.{client}, the round it "
+                    "leaves in, or leave it out"
                 )
         if self.trace and self.rhythm:
             raise ConfigError("presence: give a trace or a rhythm, not both")
@@ -114,6 +122,11 @@ class Presence:
         """Return the clients that have not left for good; all of them at no cost if nobody has."""
         left = {client for client, since in self.gone.items() if since <= round}
         return [c for c in clients if c not in left] if left else clients
+
+    def returned(self, clients: Sequence[str], rounds: int) -> Sequence[str]:
+        """Return the clients that are there after the last round, in client order."""
+        there = self.staying(clients, rounds)
+        return [c for c in clients if c in there or c in self.back] if self.back else there
 
     def ask(self, clients: Sequence[str], round: int, stream: Stream) -> list[str]:
         """Draw the cohort of a round from those present, in client order.

@@ -196,7 +196,9 @@ class Worker:
         """Return what a client predicts with, after the message's number of rounds."""
         done = message.round
 
-        def answer(ask: Fit | Compute) -> Any:
+        def answer(ask: Ask) -> Any:
+            if isinstance(ask, Step | Forward):
+                return self.trainers.answer(ask, 1.0)
             if isinstance(ask, Fit):
                 batches = site.rng.child("batches", 0)
                 return self.solver.fit(self.narrowed(ask, done), batches, 1.0)

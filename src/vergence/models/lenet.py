@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,8 @@ class LeNet(Model):
 
     channels: tuple[int, int] = (20, 50)
     pose: bool = True
+
+    image: ClassVar[tuple[int, int, int]] = (1, HEIGHT, WIDTH)
 
     def build(self) -> LeNetNet:
         """Return the network, initialised from torch's global generator.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,8 @@ class SmallEye(Model):
     channels: tuple[int, int] = (16, 24)
     hidden: int = 32
     pose: bool = True
+
+    image: ClassVar[tuple[int, int, int]] = (1, HEIGHT, WIDTH)
 
     def build(self) -> SmallEyeNet:
         """Return the network, initialised from torch's global generator.

@@ -100,6 +100,18 @@ class GazeAngle(Task):
         )
         return {"gaze": edges[:, 0] + place * (edges[:, 1] - edges[:, 0])}
 
+    def class_names(self) -> tuple[str, ...]:
+        """Return the cells by their centres, in degrees."""
+        cells = torch.rad2deg(self.labelled(torch.arange(self.classes))["gaze"]).tolist()
+        return tuple(f"pitch {pitch:.2f} yaw {yaw:.2f}" for pitch, yaw in cells)
+
+    def input_range(self) -> tuple[tuple[int, ...], float, float]:
+        """Return the size of the network's crops; black and white are 2 below and above zero."""
+        image = getattr(self.network, "image", None)
+        if image is None:
+            return super().input_range()
+        return tuple(image), -MEAN / DEVIATION, (1 - MEAN) / DEVIATION
+
     def metrics(self, outputs: Angles, samples: Samples) -> dict[str, float]:
         """Return mean errors in degrees and the share of samples within `hit_deg`, the score.
 

@@ -23,9 +23,15 @@ Scores = Float[Tensor, "samples classes"]
 class Images(Task):
     """Predict `label` int64 `[n]` from `image` uint8 `[n, channels, H, W]`, by cross-entropy.
 
+    Attributes:
+        names: what the classes are called, for methods that know them by name; none: "class 0"
+            and so on, as many as the network has.
+
     Source: the classification workloads of McMahan et al., "Communication-efficient learning of
     deep networks from decentralized data", AISTATS 2017, section 3.
     """
+
+    names: tuple[str, ...] = ()
 
     labels: ClassVar[tuple[str, ...]] = ("label",)
     headline: ClassVar[str] = "accuracy"
@@ -53,6 +59,28 @@ class Images(Task):
             raise ConfigError(f"images: images are {image.dtype}; give uint8, 0 to {WHITE}")
         return image.float().div_(WHITE), ()
 
+    def class_of(self, batch: Batch) -> Tensor:
+        """Return the labels."""
+        return batch["label"]
+
+    def class_names(self) -> tuple[str, ...]:
+        """Return the names given, or numbers in their place.
+
+        Raises:
+            ConfigError: another number of names than the network has classes.
+        """
+        classes = int(getattr(self.network, "classes", len(self.names)))
+        if self.names and len(self.names) != classes:
+            raise ConfigError(
+                f"images: names must name the network's {classes} classes, got {len(self.names)}"
+            )
+        return self.names or tuple(f"class {i}" for i in range(classes))
+
+    def input_range(self) -> tuple[tuple[int, ...], float, float]:
+        """Return the size of the network's images; pixels are in [0, 1]."""
+        image = getattr(self.network, "image", None)
+        return super().input_range() if image is None else (tuple(image), 0.0, 1.0)
+
     def loss(self, output: Scores, batch: Batch) -> Float[Tensor, ""]:
         """Return the mean cross-entropy in nats."""
         return functional.cross_entropy(output, batch["label"])
@@ -61,10 +89,6 @@ class Images(Task):
     def classes(self) -> int:  # type: ignore[override]
         """How many classes the network tells apart."""
         return getattr(self.network, "classes", 0)
-
-    def class_of(self, batch: Batch) -> Tensor:
-        """Return the labels."""
-        return batch["label"]
 
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
         """Return the classes as labels."""

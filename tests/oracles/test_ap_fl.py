@@ -1,0 +1,167 @@
+"""AP-FL: oracles O10, O11 and O12, the generator's loss by hand, and who is served.
+
+The loss: samples (1, 0), (0, 1) of class 0 (label -1) and (0, 0), (3, 4) of class 1 (label 1);
+classifiers a: x1 and b: x2 + 1, half mean squared errors; counts (10, 30) and (30, 10).
+
+    a gives 1, 0 | 0, 3: losses (4 + 1) / 4 = 1.25, (1 + 4) / 4 = 1.25
+    b gives 1, 2 | 1, 5: losses (4 + 9) / 4 = 3.25, (0 + 16) / 4 = 4
+    L_cls  =  ((1.25 / 4 + 3 * 3.25 / 4) + (3 * 1.25 / 4 + 4 / 4)) / 2  =  2.34375
+    L_div  =  -(root 2 + 5) / 2  =  -3.207107;  inputs are in [-3, 3], so no two are further apart
+              than 6 root 2 = 8.485281
+    L      =  (2.34375 - 3.207107) / 2  =  -0.431678;  relative  (2.34375 - 0.377961) / 2
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.engines.toys import conducted, table
+from vergence.core.fitting import Local
+from vergence.core.generator import ALPHA, CLASSIFIERS, KIND, Imagining, diversity
+from vergence.core.params import Params
+from vergence.core.state import same
+from vergence.engines.presence import Presence
+from vergence.errors import ConfigError
+from vergence.methods.ap_fl import GlobalMemory, mixed, shares
+from vergence.methods.fedavg_ft import FedAvgFT
+from vergence.methods.fedprox import FedProx
+from vergence.methods.scaffold import Scaffold
+from vergence.models.linear import Linear
+from vergence.models.small_cnn import SmallCnn
+from vergence.models.small_eye import SmallEye
+from vergence.tasks.gaze_angle import GazeAngle
+from vergence.tasks.images import Images
+from vergence.tasks.toy import Toy
+
+LOCAL = Local(epochs=2, batch=8, lr=0.05)
+SMALL = GlobalMemory(LOCAL, samples=20, passes=1, noise=4, tune_epochs=2)
+AWAY = Presence(gone={"p02": 0})
+
+
+def test_o10_diversity():
+    apart = torch.tensor([(0.0, 0.0), (3.0, 4.0), (0.0, 4.0)], requires_grad=True)
+    assert diversity(apart).item() == pytest.approx(-4)
+    assert diversity(apart[:1]).item() == 0
+    diversity(0 * apart).backward()  # equal samples
+    assert apart.grad is not None
+    assert apart.grad.isfinite().all()
+
+
+def test_o11_interpolation():
+    mine, friend = (Params.named(a=torch.tensor(x)) for x in ([1.0, 2.0], [3.0, 6.0]))
+    assert mixed(mine, friend, 0.1)["a"].tolist() == pytest.approx([1.2, 2.4])
+    literal = mixed(mine, friend, 1 - 0.1)
+    assert literal["a"].tolist() == pytest.approx([2.8, 5.6])
+
+
+def test_o12_weights_of_clients():
+    counts = torch.tensor([[10.0, 0, 30], [30, 20, 10]])
+    assert shares(counts, "class").tolist() == [[0.25, 0, 0.75], [0.75, 1, 0.25]]
+    whole = [x for row in shares(counts, "global").tolist() for x in row]
+    assert whole == pytest.approx([0.1, 0, 0.3, 0.3, 0.2, 0.1])
+    assert shares(torch.zeros(2, 3), "class").tolist() == [[0, 0, 0]] * 2
+
+
+@pytest.mark.parametrize(("relative", "loss"), [(False, -0.431678), (True, 0.982894)])
+def test_the_generators_loss_by_hand(relative, loss):
+    task = Toy(Linear(inputs=2))
+    learned = replace(SMALL, distances="relative" if relative else "plain").imagining(task)
+    assert isinstance(learned, Imagining)
+    samples = torch.tensor([(1.0, 0), (0, 1), (0, 0), (3, 4)])
+    batch = {
+        KIND: torch.tensor([0, 0, 1, 1]),
+        CLASSIFIERS: torch.tensor([(1.0, 0, 0), (0, 1, 1)]),
+        ALPHA: shares(torch.tensor([(10.0, 30), (30, 10)]), "class"),
+    }
+    assert float(learned.loss(samples, batch)) == pytest.approx(loss, abs=1e-6)
+
+
+def test_samples_stay_in_the_range_of_inputs_or_features():
+    eyes, net = GazeAngle(SmallEye(pose=False)), SmallCnn()
+    for task, space, shape, low, high in (
+        (eyes, "input", (1, 9, 15), -2, 2), (eyes, "features", (32,), 0, 10),
+        (Images(net), "input", (1, 28, 28), 0, 1), (Images(net), "features", (64,), 0, 10),
+    ):  # fmt: skip
+        made = replace(SMALL, space=space).imagining(task).network
+        assert (made.shape, made.low, made.high) == (shape, low, high)
+
+
+def test_a_network_that_also_takes_the_pose_is_refused():
+    with pytest.raises(ConfigError, match=r"set model\.pose = false"):
+        SMALL.check(GazeAngle(SmallEye()))
+
+
+def back(path, method=SMALL):
+    """Run without p02, who is back at the end."""
+    return conducted(path, method, presence=replace(AWAY, back=("p02",)))
+
+
+def error(path, point):
+    """Return the final error of the person who was away."""
+    wanted = ("p02", point, "error")
+    rows = table(path, "people.csv")
+    (row,) = (r for r in rows if (r["person"], r["evaluation"], r["metric"]) == wanted)
+    return float(row["value"])
+
+
+def test_beta_0_is_the_clients_own_model_to_the_bit(tmp_path):
+    """What beta = 0 predicts with, and what others mix, is theta_k: no bit of a friend is in it."""
+    states = back(tmp_path / "a", replace(SMALL, beta=0.0)).clients
+    for client in ("p00", "p02"):
+        c = states[client]
+        assert mixed(c.mine, c.friend, 0.0) is c.mine
+        assert not c.mine.flat.equal(c.friend.flat)
+    other = back(tmp_path / "b", replace(SMALL, beta=0.5)).clients["p02"]
+    assert states["p02"].mine.flat.equal(other.mine.flat)
+    literal = replace(SMALL, beta=1.0, beta_literal=True)
+    back(tmp_path / "c", literal)
+    own, mix = error(tmp_path / "a", "P0"), error(tmp_path / "b", "P0")
+    assert own == error(tmp_path / "c", "P0") != mix
+
+
+def test_theta_k_is_what_a_clients_last_training_gave(tmp_path):
+    """After one round theta is the mean of the theta_k, by samples."""
+    outcome = conducted(tmp_path, SMALL, rounds=1)
+    mine = torch.stack([outcome.clients[f"p{i:02d}"].mine.flat for i in range(3)])
+    rows = {r["client"]: float(r["examples"]) for r in table(tmp_path, "turns.csv")
+            if r["verb"] == "train"}  # fmt: skip
+    weights = torch.tensor([rows[f"p{i:02d}"] for i in range(3)])
+    theta = outcome.server.base.model.flat
+    assert torch.allclose((weights / weights.sum()) @ mine, theta, atol=1e-6)
+
+
+@pytest.mark.parametrize("base", [FedProx(LOCAL, mu=0.5), Scaffold(LOCAL)])
+def test_the_base_method_trains_as_without_ap_fl(base, tmp_path):
+    alone = conducted(tmp_path / "a", base)
+    over = conducted(tmp_path / "b", replace(SMALL, base=base))
+    assert same(over.server.base, alone.server)
+    assert over.server.learned
+
+
+def test_who_was_away_is_served_at_the_end_and_later(tmp_path):
+    """Back at the end they keep a friend; back later they make one when they predict."""
+    later = conducted(tmp_path / "a", SMALL, presence=AWAY, points=("P0", "P2"))
+    assert later.clients.get("p02") is None
+    assert back(tmp_path / "b").clients["p02"].friend is not None
+    shared = error(tmp_path / "a", "P2")
+    assert max(error(tmp_path / place, "P0") for place in "ab") < shared
+
+
+@pytest.mark.parametrize("base", [None, FedAvgFT(LOCAL, tune_epochs=1)])
+def test_who_never_trained_tells_nothing(base, tmp_path):
+    """The generator is the same whether somebody who never trained is there or not."""
+    method = replace(SMALL, base=base)
+    one = conducted(tmp_path / "a", method, presence=AWAY).server
+    assert one.learned
+    assert one.generator.flat.equal(back(tmp_path / "b", method).server.generator.flat)
+    gone = Presence(gone=dict.fromkeys(("p00", "p01", "p02"), 0), back=("p00",))
+    assert not conducted(tmp_path / "c", SMALL, presence=gone).server.learned
+
+
+def test_another_vector_table_is_refused():
+    task = Toy(Linear())
+    generator = SMALL.server(task).generator
+    SMALL.compare(generator["meaning"], task)
+    with pytest.raises(ConfigError, match="trained with other vectors of class names"):
+        replace(SMALL, semantics="random").compare(generator["meaning"], task)
