@@ -100,7 +100,7 @@ def test_it_trains(tmp_path):
 @pytest.mark.slow
 def test_images_score_alike_with_fedavg_and_with_splitfed(tmp_path):
     """The file's own methods, on 400 made-up pictures for 20 people."""
-    for part, stem in FILES.items():
+    for part, stem in FILES.stems.items():
         for what, made in (("images-idx3", images_of(part)), ("labels-idx1", labels_of(part))):
             path = tmp_path / f"{stem}-{what}-ubyte.gz"
             path.write_bytes(gzip.compress(idx(made)))
