@@ -27,7 +27,7 @@ from vergence.privacy.book import FOLDER
 from vergence.privacy.watch import BLOCK
 
 ROWS = {"people.csv": "person", "turns.csv": "client", "events.csv": "client",
-        "priors.csv": "person"}  # fmt: skip
+        "priors.csv": "person", "classes.csv": "person"}  # fmt: skip
 """Tables with rows about single people, and the column that names them."""
 STAYS = (
     "the models, which learned from this person, and what other people keep",
@@ -83,7 +83,8 @@ def erase(folder: Path, person: str) -> None:
         _erase_results(run, person)
     if study.several:
         seals.unseal(study.folder)
-        _erase_rows(study.folder / "priors.csv", person)
+        for path in _tables(study.folder):
+            _erase_rows(path, person)
         (study.folder / "report.html").unlink(missing_ok=True)
     alone = study.find("local_only")
     for run in study.runs:
