@@ -3,10 +3,19 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vergence.data.dealing import TABLE_3_1, Dealt, Part, by_classes, kinds_of, resized, tabled
+from vergence.data.dealing import (
+    TABLE_3_1,
+    Dealt,
+    Part,
+    by_classes,
+    by_counts,
+    kinds_of,
+    resized,
+    tabled,
+)
 from vergence.errors import ConfigError
 
 CLASSES = tuple("abcdefghij")
@@ -39,6 +48,40 @@ def test_table_3_1_gives_its_classes_and_shares_them_equally():
     assert len(people[8].train) + len(people[8].val) == 80  # nobody shares 8 and 9
 
 
+@settings(max_examples=30)
+@given(st.integers(1, 9), st.integers(1, 6), st.integers(0, 60), st.integers(0, 99))
+def test_test_images_are_dealt_as_training_images_came_out(people, kinds, images, seed):
+    """Equal numbers, and of each class what is due but for one image, if all can have that."""
+    draw = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(kinds), images)
+    counts = np.zeros((people, kinds), np.int64)
+    np.add.at(counts, (draw.integers(people, size=5 * len(labels)), np.tile(labels, 5)), 1)
+    owner = by_counts(labels, counts, draw)
+    sizes = np.bincount(owner, minlength=people)
+    assert sizes.sum() == len(labels)
+    got = np.zeros((people, kinds), np.int64)
+    np.add.at(got, (owner, labels), 1)
+    due = counts * (images / np.maximum(counts.sum(0), 1))
+    assert (got >= np.floor(due)).all()
+
+
+def test_equal_parts_of_equal_classes_are_dealt_exactly():
+    """Training 6 and 4, 4 and 6 of two classes, tests of 5 each: 3 and 2, 2 and 3."""
+    owner = by_counts(np.arange(10) % 2, np.array([[6, 4], [4, 6]]), np.random.default_rng(0))
+    assert [np.bincount(np.arange(10)[owner == p] % 2).tolist() for p in (0, 1)] == [[3, 2], [2, 3]]
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.1, 1.0])
+def test_people_with_shares_of_their_own_are_tested_on_what_they_trained_on(alpha):
+    """600 and 100 images a class, ten people: shares of training and test differ by rounding."""
+    for s in deal(600, 100, split="dirichlet", alpha=alpha).values():
+        both = torch.cat([s.train.columns["label"], s.val.columns["label"]])
+        train = both.bincount(minlength=10) / 600
+        test = s.test.columns["label"].bincount(minlength=10) / 100
+        assert (train - test).abs().max() <= 0.02
+        assert len(s.test) == 100
+
+
 def test_numbers_of_a_table_are_runs_of_more_classes():
     """26 classes in 10 runs: 3 3 2 3 2 3 3 2 3 2, so the last person but one has 5 of them."""
     has = tabled("x", TABLE_3_1, 10, 26)
@@ -47,6 +90,7 @@ def test_numbers_of_a_table_are_runs_of_more_classes():
     assert np.flatnonzero(tabled("x", ((0,), (1, 0)), 2, 4)[0]).tolist() == [0, 1]
 
 
+@settings(max_examples=30)
 @given(st.integers(1, 12), st.integers(1, 8), st.integers(1, 8), st.integers(0, 99))
 def test_pathological_people_have_their_number_of_classes_and_classes_their_people(
     people, kinds, count, seed

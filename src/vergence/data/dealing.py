@@ -48,7 +48,8 @@ class Dealt:
             from decentralized data", AISTATS 2017, section 3). `dirichlet`: equal numbers, each
             person with class shares of its own, drawn from a symmetric Dirichlet distribution (Hsu,
             Qi, Brown, "Measuring the effects of non-identical data distribution for federated
-            visual classification", 2019, section 3). `pathological`: `kinds` classes a person,
+            visual classification", 2019, section 3); test images as the training images came out.
+            `pathological`: `kinds` classes a person,
             drawn; a class is dealt equally to those who have it. `table`: as `table` says.
         alpha: of the Dirichlet distribution; the smaller, the fewer classes a person has.
         kinds: classes of a person with split `pathological`.
@@ -138,7 +139,11 @@ class Dealt:
             return {part: by_shards(own, shards, draws[part]) for part, own in labels.items()}
         if self.split == "dirichlet":
             shares = common.dirichlet(np.full(classes, self.alpha), self.people)
-            return {part: by_shares(own, shares, draws[part]) for part, own in labels.items()}
+            train = by_shares(labels["train"], shares, draws["train"])
+            got = np.zeros((self.people, classes), np.int64)
+            np.add.at(got, (train, labels["train"]), 1)
+            # Not by the shares again: where classes are used up, others would have to fill in.
+            return {"train": train, "test": by_counts(labels["test"], got, draws["test"])}
         if self.split == "table":
             has = tabled(self.name, self.table, self.people, classes)
         else:
@@ -197,6 +202,34 @@ def by_shares(labels: Rows, shares: NDArray[np.float64], draw: np.random.Generat
         for stack, end, count in zip(stacks, left, taken, strict=True):
             owner[stack[end - count : end]] = person
         left = left - taken
+    return owner
+
+
+def by_counts(labels: Rows, counts: Rows, draw: np.random.Generator) -> Rows:
+    """Return each image's owner: equal numbers, classes like `counts` `[people, classes]`.
+
+    Everybody gets the whole part of what is due by their part of a class; what is left over goes
+    where the largest fractions are, while a person has room.
+    """
+    people, classes = counts.shape
+    left = np.bincount(labels, minlength=classes)
+    due = counts * (left / np.maximum(counts.sum(0), 1))
+    taken = due.astype(np.int64)
+    room = np.diff(np.arange(people + 1) * len(labels) // people) - taken.sum(1)
+    left = left - taken.sum(0)
+    for cell in np.lexsort((draw.random(due.size), (taken - due).reshape(-1))):
+        person, kind = divmod(int(cell), classes)
+        if room[person] > 0 and left[kind] > 0:
+            taken[person, kind] += 1
+            room[person], left[kind] = room[person] - 1, left[kind] - 1
+    for kind in np.repeat(np.arange(classes), left):  # several of one class for one person
+        person = int(room.argmax())
+        taken[person, kind] += 1
+        room[person] -= 1
+    owner = np.empty(len(labels), np.int64)
+    for kind in range(classes):
+        rows = draw.permutation(np.flatnonzero(labels == kind))
+        owner[rows] = np.repeat(np.arange(people), taken[:, kind])
     return owner
 
 
