@@ -30,8 +30,8 @@ Counts = Mapping[str, Mapping[str, int]]
 
 def counts(federation: Federation) -> Counts | None:
     """Count everybody's training samples by their `label`; None where samples have none."""
-    first = next(iter(federation.people.values()))
-    if "label" not in first.train.columns:
+    label = next(iter(federation.people.values())).train.columns.get("label")
+    if label is None or label.dtype != torch.int64 or label.ndim != 1:
         return None
     found = {p: s.train.columns["label"].bincount() for p, s in federation.people.items()}
     names = federation.about.get("classes", "").split(", ")

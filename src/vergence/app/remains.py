@@ -32,6 +32,7 @@ ROWS = {"people.csv": "person", "turns.csv": "client", "events.csv": "client",
 STAYS = (
     "the models, which learned from this person, and what other people keep",
     "the means over people in rounds.csv, and the figures drawn of them",
+    "scores on everybody's test samples together, where a run has them (pooled_)",
 )
 """What is about everybody, and cannot be taken out of a folder."""
 
