@@ -26,7 +26,7 @@ from vergence.core.params import Params
 from vergence.core.site import Federation, Samples, Splits
 from vergence.core.stepping import Forward, Trainers
 from vergence.core.stream import Stream
-from vergence.data.fashion_mnist import CLASS_NAMES, FashionMnist
+from vergence.data.fashion_mnist import FILES, FashionMnist
 from vergence.engines.conduct import Outcome, conduct
 from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
@@ -140,7 +140,7 @@ def recognised(
 def seed_of(args: argparse.Namespace, seed: int) -> Scores:
     """Return every row of one seed."""
     people = dealt(args, seed)
-    task = Images(SmallCnn(), seed=seed, names=CLASS_NAMES)
+    task = Images(SmallCnn(), seed=seed, names=FILES.classes)
     local = Local(epochs=args.epochs, batch=50, optimiser="adam", lr=args.lr, weight_decay=0.0)
     found: Scores = {}
     for name, method in methods(args, local).items():

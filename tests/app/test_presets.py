@@ -13,7 +13,9 @@ from vergence.app.results import person_means
 from vergence.app.run import start
 from vergence.core.codec import Compression
 from vergence.core.splitting import Splitting
-from vergence.data.fashion_mnist import FILES
+from vergence.core.stream import Stream
+from vergence.data.dealing import TABLE_3_1
+from vergence.data.fashion_mnist import FILES, FashionMnist
 from vergence.data.mpiigaze import Mpiigaze
 
 MODELS = {
@@ -100,7 +102,7 @@ def test_it_trains(tmp_path):
 @pytest.mark.slow
 def test_images_score_alike_with_fedavg_and_with_splitfed(tmp_path):
     """The file's own methods, on 400 made-up pictures for 20 people."""
-    for part, stem in FILES.items():
+    for part, stem in FILES.stems.items():
         for what, made in (("images-idx3", images_of(part)), ("labels-idx1", labels_of(part))):
             path = tmp_path / f"{stem}-{what}-ubyte.gz"
             path.write_bytes(gzip.compress(idx(made)))
@@ -112,3 +114,15 @@ def test_images_score_alike_with_fedavg_and_with_splitfed(tmp_path):
     assert found["splitfed"] == found["fedavg"]
     for other in ("local_only", "centralised", "splitfed_v2", "split", "splitfed_int8"):
         assert found[other]["log_loss"] != found["fedavg"]["log_loss"], other
+
+
+def test_who_drops_out_has_two_classes_alone_and_is_there_at_the_end():
+    experiment = load(ROOT / "experiments" / "images_dropout.toml", [])
+    presence, clients = experiment.plan.presence, [f"p{i:03d}" for i in range(10)]
+    presence.check(clients)
+    asked = presence.ask(clients, experiment.plan.rounds - 1, Stream("run", 0))
+    assert asked == presence.ask(clients, 0, Stream("run", 0)) == [*clients[:8], "p009"]
+    assert presence.staying(clients, experiment.plan.rounds) == clients
+    assert isinstance(experiment.dataset, FashionMnist)
+    others = {kind for row in [*TABLE_3_1[:8], TABLE_3_1[9]] for kind in row}
+    assert not others & set(experiment.dataset.table[8])

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import research_data
-from vergence.data.fashion_mnist import FILES, FashionMnist, by_shards, by_shares, check, read_idx
+from vergence.data.dealing import by_shards, by_shares
+from vergence.data.fashion_mnist import FILES, FashionMnist, check
+from vergence.data.idx import read_idx
 from vergence.errors import ConfigError, DataError
 
 SPLITS = ("iid", "shards", "dirichlet")
@@ -44,7 +46,7 @@ def images_of(part: str) -> np.ndarray:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("fashion")
-    for part, stem in FILES.items():
+    for part, stem in FILES.stems.items():
         (path / f"{stem}-images-idx3-ubyte.gz").write_bytes(zipped(idx(images_of(part))))
         (path / f"{stem}-labels-idx1-ubyte.gz").write_bytes(zipped(idx(labels_of(part))))
     return path
@@ -231,7 +233,7 @@ def test_more_or_fewer_items_than_published_are_read(tmp_path):
     path = tmp_path / "x.gz"
     for count in (0, 3, 300):
         path.write_bytes(zipped(idx(np.arange(count * 4).reshape(count, 2, 2) % 251)))
-        found = read_idx(path, (2, 2), 100)
+        found = read_idx(path, (2, 2), 100, "")
         assert (found.reshape(-1) == np.arange(count * 4) % 251).all()
 
 
@@ -253,7 +255,7 @@ def test_too_many_people_are_refused_and_the_most_are_not(folder, options, says)
 
 @pytest.mark.parametrize(("options", "says"), [
     ({"people": 0}, "people must be >= 1"),
-    ({"split": "random"}, "split must be one of iid, dirichlet, shards"),
+    ({"split": "random"}, "split must be one of iid, dirichlet, shards, pathological, table"),
     ({"alpha": 0.0}, "alpha must be > 0"),
     ({"val": 1.0}, "val must be"),
 ])  # fmt: skip

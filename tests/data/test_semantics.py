@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from vergence.data.fashion_mnist import CLASS_NAMES
+from vergence.data.fashion_mnist import FILES
 from vergence.data.semantics import meanings
 from vergence.errors import ConfigError, DataError
 from vergence.models.small_eye import SmallEye
@@ -21,7 +21,7 @@ def alike(found):
 
 
 def test_names_that_are_spelt_alike_are_alike_and_chance_is_not():
-    spelt, chance = (alike(meanings(CLASS_NAMES, source)) for source in ("names", "random"))
+    spelt, chance = (alike(meanings(FILES.classes, source)) for source in ("names", "random"))
     shirts, shoes = (0, 6), (7, 9)
     assert spelt[shirts] > 0.25
     assert spelt[shoes].abs() < 0.15
@@ -30,9 +30,9 @@ def test_names_that_are_spelt_alike_are_alike_and_chance_is_not():
 
 
 def test_a_vector_depends_on_its_own_name_and_a_fingerprint_on_all():
-    few, many = meanings(CLASS_NAMES[:2]), meanings(CLASS_NAMES)
+    few, many = meanings(FILES.classes[:2]), meanings(FILES.classes)
     assert few.vectors.equal(many.vectors[:2])
-    prints = {meanings(CLASS_NAMES, s).fingerprint for s in ("names", "random")}
+    prints = {meanings(FILES.classes, s).fingerprint for s in ("names", "random")}
     assert len(prints | {few.fingerprint, many.fingerprint}) == 3
     assert many.fingerprint.startswith("names 512-d sha256:")
 

@@ -65,14 +65,17 @@ def test_metrics():
     found = TASK.metrics(output, samples(0, 0, 1, 1))
     assert found == {"accuracy": 0.5, "log_loss": pytest.approx(7 / 4 * math.log(2)), "score": 0.5}
     assert TASK.headline in found
-    assert TASK.lower_is_better < found.keys()
+    pooled = TASK.pooled(output, samples(0, 0, 1, 1))
+    assert pooled == {f"pooled_{n}": v for n, v in found.items() if n != "score"}
+    assert TASK.lower_is_better < {*found, *pooled}
 
 
 def test_priors():
     """a trains on 0 0 0 1, b on 2: in all 3 1 1, plus one each 4 2 2 of 8; class 0 wins.
 
     a alone 3 1 0, plus one 4 2 1 of 7; b alone 0 0 1, plus one 1 1 2 of 4: its own is 2.
-    Tests: a 0 1, b 2 2. Log losses: -ln of the shares of the tested classes.
+    Tests: a 0 1, b 2 2. Log losses: -ln of the shares of the tested classes. Of all four tests
+    class 0 is one and class 2 is two; (1 + 2 + 2 + 2) ln 2 / 4 for everybody's shares.
     """
     people = {
         "a": Splits(samples(0, 0, 0, 1), samples(0), samples(0, 1)),
@@ -90,6 +93,10 @@ def test_priors():
         row = found[name][person]
         assert row["accuracy"] == row["score"] == accuracy
         assert row["log_loss"] == pytest.approx(log_loss, rel=1e-6)
+        own_of_b = (name, person) == ("own most frequent", "b")
+        assert row["pooled_accuracy"] == (0.5 if own_of_b else 0.25)
+    common = {p: row["pooled_log_loss"] for p, row in found["most frequent class"].items()}
+    assert common == dict.fromkeys(people, pytest.approx(7 / 4 * math.log(2)))
 
 
 def test_a_class_nobody_trained_on_is_unlikely_not_impossible():

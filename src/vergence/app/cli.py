@@ -285,6 +285,27 @@ def skew(
 
 
 @data.command
+def partition(
+    target: str,
+    *,
+    root: str | None = None,
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+    picture: Path | None = None,
+) -> None:
+    """Show who has how many training samples of which class.
+
+    Args:
+        target: a data set (see `vergence data list`) or an experiment file (.toml).
+        root: its folder; relative to the working directory, else to VERGENCE_DATA.
+        set_: `federation.key=value` or `noise.key=value`; may be given several times.
+        picture: draw it (.png, .svg, .pdf): people by classes, a disc for each.
+    """
+    from vergence.app.partition import show
+
+    show(target, root, out, set_, picture)
+
+
+@data.command
 def patches(
     source: Path,
     out_: Path,

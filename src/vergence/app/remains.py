@@ -27,11 +27,12 @@ from vergence.privacy.book import FOLDER
 from vergence.privacy.watch import BLOCK
 
 ROWS = {"people.csv": "person", "turns.csv": "client", "events.csv": "client",
-        "priors.csv": "person"}  # fmt: skip
+        "priors.csv": "person", "classes.csv": "person"}  # fmt: skip
 """Tables with rows about single people, and the column that names them."""
 STAYS = (
     "the models, which learned from this person, and what other people keep",
     "the means over people in rounds.csv, and the figures drawn of them",
+    "scores on everybody's test samples together, where a run has them (pooled_)",
 )
 """What is about everybody, and cannot be taken out of a folder."""
 
@@ -83,7 +84,8 @@ def erase(folder: Path, person: str) -> None:
         _erase_results(run, person)
     if study.several:
         seals.unseal(study.folder)
-        _erase_rows(study.folder / "priors.csv", person)
+        for path in _tables(study.folder):
+            _erase_rows(path, person)
         (study.folder / "report.html").unlink(missing_ok=True)
     alone = study.find("local_only")
     for run in study.runs:

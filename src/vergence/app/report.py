@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from vergence.app import plot_gaze, plot_masks, plots
+from vergence.app import partition, plot_gaze, plot_masks, plots
 from vergence.app.compare import (
     ANYTHING,
     Row,
@@ -28,6 +28,7 @@ from vergence.errors import ConfigError, nearest
 
 FIGURES: Mapping[str, Callable[[Study], Figure | None]] = {
     "persons": plots.persons,
+    "classes": partition.of_study,
     "slope": plots.slope,
     "convergence": plots.convergence,
     "masks": plots.masks,
@@ -40,6 +41,7 @@ FIGURES: Mapping[str, Callable[[Study], Figure | None]] = {
 }
 
 NEEDS = {
+    "classes": "samples with classes (task images), of at most 100 people",
     "slope": "a local-only run and another one (add local_only to methods)",
     "masks": "a method with personal masks (fedcpf, fedselect)",
     "layers": "a method with personal masks (fedcpf, fedselect)",
@@ -54,6 +56,11 @@ SECTIONS = (
         "Everyone at a glance",
         "Each dot is a person, seeds averaged. The diamond is the mean over people, the bar its "
         "95 % interval. Rows above the dotted line need no training.",
+    ),
+    (
+        "classes",
+        "Who has what",
+        "People by classes; the area of a disc is the number of training samples.",
     ),
     (
         "slope",

@@ -24,7 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from vergence.app import budget, results, seals, stamp
+from vergence.app import budget, partition, results, seals, stamp
 from vergence.app.config import Experiment, Table
 from vergence.app.saved import Saved, read_saved
 from vergence.app.showcase import write_maps
@@ -177,6 +177,7 @@ def _all_methods(experiment: Experiment, loaded: Loaded, out: Path) -> None:
     task = experiment.task(experiment.plan.seeds[0])
     if not (out / "priors.csv").exists():
         people = loaded.ready.only(measured(loaded.ready, experiment.plan))
+        partition.write(out / partition.FILE, loaded.raw)
         results.write_priors(out / "priors.csv", task, people)
     total = experiment.plan.rounds * len(experiment.plan.seeds)
     with progress_bar() as bar:

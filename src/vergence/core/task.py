@@ -67,6 +67,8 @@ class Task(ABC):
     """The metric tables and plots put first."""
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
     """Metrics where less is better; in all others more is better."""
+    pools: ClassVar[bool] = False
+    """Whether models are scored on everybody's test samples put together, too."""
 
     def module(self) -> nn.Module:
         """Return a fresh network with the initial parameters theta^0 of this seed."""
@@ -219,6 +221,14 @@ class Task(ABC):
 
         The result holds `score` in [0, 1], higher is better, and `headline`.
         """
+
+    def pooled(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
+        """Score outputs on everybody's test samples put together, every sample alike.
+
+        Default: `metrics` without the score, each name with `pooled_` before it.
+        """
+        found = self.metrics(outputs, samples)
+        return {f"pooled_{name}": value for name, value in found.items() if name != "score"}
 
     def evaluate(
         self, outputs: Tensor, samples: Samples, val_outputs: Tensor, val_samples: Samples

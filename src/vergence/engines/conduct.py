@@ -96,7 +96,8 @@ def conduct(
     chooser = None if hire else chooser_for(plan, method, task, trained_on, folder.state)
     watch = None if hire else watch_for(plan, method, task, trained_on, folder.state)
     worker = Worker(method, task, trained_on, federation, stream, plan.precision, stacks, device,
-                    wire, plan.pruning, plan.privacy, private, guard, chooser, watch)  # fmt: skip
+                    wire, plan.pruning, plan.privacy, private, guard, chooser, watch,
+                    all_here=hire is None)  # fmt: skip
     shelf = Shelf(folder.state, task.seed, worker.records)
     desk, most = Desk(worker, shelf, sums), 1 if on_gpu else len(federation.clients)
     if hire is None:

@@ -57,19 +57,21 @@ class Recipe:
     wire: Compression
     pruning: Gradual
     privacy: Privacy
+    all_here: bool
 
     @classmethod
     def of(cls, worker: Worker) -> Recipe:
         """Return what this worker is made of."""
         return cls(worker.method, worker.task, worker.trained_on, worker.people, worker.stream,
                    worker.solver.precision, worker.stacked is not None, worker.wire,
-                   worker.pruning, worker.privacy)  # fmt: skip
+                   worker.pruning, worker.privacy, worker.all_here)  # fmt: skip
 
     def worker(self) -> Worker:
         """Make one like it."""
         return Worker(
             self.method, self.task, self.trained_on, self.people, self.stream, self.precision,
             self.stacks, wire=self.wire, pruning=self.pruning, privacy=self.privacy,
+            all_here=self.all_here,
         )  # fmt: skip
 
 

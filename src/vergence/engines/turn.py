@@ -27,6 +27,7 @@ from vergence.core.wire import Message, Sealed, seal_coded
 from vergence.engines.cut import Guard
 from vergence.engines.device import at_home
 from vergence.engines.graphed import Graphed
+from vergence.engines.measuring import Measure
 from vergence.engines.ranges import Ranges
 from vergence.engines.stacked import Stacked, groups_of
 from vergence.errors import ConfigError
@@ -90,6 +91,7 @@ class Worker:
     is trained, and what is predicted with, pruned. `privacy` says what may leave a client; a
     `private` solver trains in place of all others. A `guard` stands at the cut of a network. A
     `chooser` chooses masks. A `watch` lets clients of split learning lie to their server.
+    `all_here` says that `people` are all there are, and not one end's alone.
     """
 
     def __init__(
@@ -109,16 +111,19 @@ class Worker:
         guard: Guard | None = None,
         chooser: Chooser | None = None,
         watch: Watch | None = None,
+        all_here: bool = False,
     ) -> None:
         self.method, self.task, self.pruning = method, task, pruning
         self.privacy, self.private = privacy, private
         self.guard, self.chooser, self.watch = guard, chooser, watch
         self.trained_on, self.people, self.stream = trained_on, people, stream
+        self.all_here = all_here
         self.solver = private or Solver(task, precision)
         self.wire = wire
         self.graphed = Graphed(task, device, precision, STREAMS) if device.type != "cpu" else None
         scorer = self.graphed or self.solver
         self.stacked = Stacked(task, device, precision, scorer) if stacks else None
+        self.measure = Measure(task, people, scorer.outputs, all_here, guard)
         if guard is not None:
             guard.stand_at_cut(self.solver.module)
         self.trainers = Trainers(task)
@@ -224,7 +229,7 @@ class Worker:
         sealed, owed = seal_coded(leaving, order.message.round, self.wire, order.owed)
         metrics = {}
         if "P1" in order.points and turn.fitted is not None:
-            metrics["P1"] = self._measure(turn.fitted.params, order.client)
+            metrics["P1"] = self._own(turn.fitted.params, order.client)
         return Done(
             order.client,
             sealed=sealed,
@@ -288,31 +293,22 @@ class Worker:
         message = order.message
         if self.guard is not None:
             self.guard.begin(order.client, message.round)
-        params = self.predicting(self.state(order), message, self.site(self.people, order))
-        metrics = {}
-        if "P0" in order.points:
-            metrics["P0"] = self._measure(params, order.client)
+        models = {"P0": self.predicting(self.state(order), message, self.site(self.people, order))}
         if "P2" in order.points and "model" in message.trees:
-            model = self.pruned(message["model"], message.round)
-            metrics["P2"] = self._measure(model, order.client)
+            models["P2"] = self.pruned(message["model"], message.round)
+        asked = {point: model for point, model in models.items() if point in order.points}
+        metrics = {point: self._own(model, order.client) for point, model in asked.items()}
         shown = None
         if order.show:
             test = self.people.people[order.client].test
-            shown = self.solver.outputs(params, test.subset(torch.tensor(order.show)))
+            shown = self.solver.outputs(models["P0"], test.subset(torch.tensor(order.show)))
+        for point, model in asked.items():  # last: at a guarded cut it draws other noise
+            metrics[point] |= self.measure.pooled(model)
         return Done(order.client, metrics=metrics, outputs=shown)
 
-    def _measure(self, params: Params, client: str) -> Mapping[str, float]:
-        data = self.people.people.get(client)
-        if data is None:
-            return {}
-        solver = self.graphed or self.solver
-        test = solver.outputs(params, data.test)
-        if self.task.chooses:
-            val = solver.outputs(params, data.val)
-            found = self.task.evaluate(test, data.test, val, data.val)
-        else:
-            found = self.task.metrics(test, data.test)
-        if not self.pruning.amount:
+    def _own(self, params: Params, client: str) -> dict[str, float]:
+        found = self.measure.own(params, client)
+        if not found or not self.pruning.amount:
             return found
         return {**found, ZEROS: 1 - int(params.flat.count_nonzero()) / params.layout.n}
 

@@ -60,7 +60,10 @@ class SmallCnn(Model):
 
 
 class SmallCnnNet(Staged):
-    """Images `[B, *image]` with pixels in [0, 1] to unnormalised log-probabilities."""
+    """Images `[B, *image]` with pixels in [0, 1] to unnormalised log-probabilities.
+
+    With `pad` a convolution keeps the size of what it gets, without it 4 rows and columns less.
+    """
 
     cut = "pool1"
 
@@ -70,6 +73,7 @@ class SmallCnnNet(Staged):
         classes: int,
         channels: tuple[int, int],
         hidden: int,
+        pad: bool = True,
     ) -> None:
         super().__init__()
         self.stages = {
@@ -78,9 +82,12 @@ class SmallCnnNet(Staged):
         }  # fmt: skip
         self.image = tuple(image)
         (depth, rows, columns), (first, second) = image, channels
-        self.conv1 = nn.Conv2d(depth, first, KERNEL, padding="same")
-        self.conv2 = nn.Conv2d(first, second, KERNEL, padding="same")
-        self.fc1 = nn.Linear(second * (rows // 4) * (columns // 4), hidden)
+        edge = KERNEL // 2 if pad else 0
+        self.conv1 = nn.Conv2d(depth, first, KERNEL, padding=edge)
+        self.conv2 = nn.Conv2d(first, second, KERNEL, padding=edge)
+        lost = KERNEL - 1 - 2 * edge
+        left = [((side - lost) // 2 - lost) // 2 for side in (rows, columns)]
+        self.fc1 = nn.Linear(second * left[0] * left[1], hidden)
         self.fc2 = nn.Linear(hidden, classes)
 
     def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
@@ -93,7 +100,7 @@ class SmallCnnNet(Staged):
             case "conv1":
                 if tuple(x.shape[1:]) != self.image:
                     raise ConfigError(
-                        f"small_cnn takes images [B, {', '.join(map(str, self.image))}], got "
+                        f"the network takes images [B, {', '.join(map(str, self.image))}], got "
                         f"{list(x.shape)}; set model.image to their size"
                     )
                 return functional.relu(self.conv1(x))

@@ -23,6 +23,9 @@ Scores = Float[Tensor, "samples classes"]
 class Images(Task):
     """Predict `label` int64 `[n]` from `image` uint8 `[n, channels, H, W]`, by cross-entropy.
 
+    A model is scored on a person's own test images, and on everybody's put together (`pooled_`):
+    who has few classes tells them apart easily, and may know no others.
+
     Attributes:
         names: what the classes are called, for methods that know them by name; none: "class 0"
             and so on, as many as the network has.
@@ -35,7 +38,8 @@ class Images(Task):
 
     labels: ClassVar[tuple[str, ...]] = ("label",)
     headline: ClassVar[str] = "accuracy"
-    lower_is_better: ClassVar[frozenset[str]] = frozenset({"log_loss"})
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"log_loss", "pooled_log_loss"})
+    pools: ClassVar[bool] = True
 
     def forward(self, module: nn.Module, batch: Batch) -> Scores:
         """Return unnormalised log-probabilities; the network gets pixels in [0, 1].
@@ -110,7 +114,7 @@ class Images(Task):
         return {"accuracy": accuracy, "log_loss": log_loss, "score": accuracy}
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score two constants on everybody's test images.
+        """Score two constants on everybody's test images, each person's and all of them.
 
         `most frequent class` is that of everybody's training images, `own most frequent` that of
         one's own. Their log loss is that of predicting the shares of the classes, each counted
@@ -126,10 +130,16 @@ class Images(Task):
             "most frequent class": dict.fromkeys(people, everybody),
             "own most frequent": counts,
         }
+        pool = Samples.concatenate([s.test for s in people.values()])
+        scored: dict[int, Mapping[str, float]] = {}  # everybody's constant is one object
+
+        def score(shares: Tensor, own: Samples) -> dict[str, float]:
+            scores = shares.add(1).log()
+            if id(shares) not in scored:
+                scored[id(shares)] = self.pooled(scores.expand(len(pool), classes), pool)
+            return {**self.metrics(scores.expand(len(own), classes), own), **scored[id(shares)]}
+
         return {
-            name: {
-                p: self.metrics(constant[p].add(1).log().expand(len(s.test), classes), s.test)
-                for p, s in people.items()
-            }
+            name: {p: score(constant[p], s.test) for p, s in people.items()}
             for name, constant in constants.items()
         }
