@@ -71,7 +71,7 @@ def test_the_command_tells_and_draws(root, tmp_path):
     sets = ["federation.people=10", "federation.split=table"]
     show("fashion_mnist", str(root), Console(file=text, width=160), sets, picture)
     (last,) = (line for line in text.getvalue().splitlines() if "p008" in line)
-    assert re.search(r"72 .* 24 .* 2 .* bag \d+, ankle boot \d+", last)
+    assert re.search(r"72 .* 24 .* 2 .* Bag \d+, Ankle boot \d+", last)
     assert "classes by a table" in text.getvalue()
     assert np.asarray(Image.open(picture).convert("L")).std() > 8
 
