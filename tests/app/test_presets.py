@@ -122,7 +122,7 @@ def test_who_drops_out_has_two_classes_alone_and_is_there_at_the_end():
     presence.check(clients)
     asked = presence.ask(clients, experiment.plan.rounds - 1, Stream("run", 0))
     assert asked == presence.ask(clients, 0, Stream("run", 0)) == [*clients[:8], "p009"]
-    assert presence.staying(clients, experiment.plan.rounds) == clients
+    assert presence.returned(clients, experiment.plan.rounds) == clients
     assert isinstance(experiment.dataset, FashionMnist)
     others = {kind for row in [*TABLE_3_1[:8], TABLE_3_1[9]] for kind in row}
     assert not others & set(experiment.dataset.table[8])
