@@ -36,7 +36,11 @@ def said(where):
     return where.file.getvalue()
 
 
-@pytest.mark.parametrize("where", GROUNDS.values(), ids=lambda g: g.name)
+WHERE = [pytest.param(g, marks=pytest.mark.slow if g.name == "mpiigaze" else ())
+         for g in GROUNDS.values()]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", WHERE, ids=lambda g: g.name)
 def test_every_table_makes_sound_experiments(where):
     wish = Wish(root=None if where.root == "" else "somewhere")
     for one in app.TABLES.values():
@@ -48,7 +52,7 @@ def test_every_table_makes_sound_experiments(where):
                 assert planned.barred == {}, "masks fill in a full run"
 
 
-@pytest.mark.parametrize("where", GROUNDS.values(), ids=lambda g: g.name)
+@pytest.mark.parametrize("where", WHERE, ids=lambda g: g.name)
 def test_the_parts_of_a_table_differ_in_their_methods_alone(where):
     """A table says what else differs (noise is other data); all of adaptive FL has 80 % a round."""
     wish = Wish(root=None if where.root == "" else "somewhere")

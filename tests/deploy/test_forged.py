@@ -10,11 +10,12 @@ import pytest
 
 from tests.deploy.forged import METHODS, WATCHED, Forged
 from tests.deploy.mutants import Tried
+from tests.engines.toys import mostly_slow
 from vergence.engines.store import read_manifest, sealed_manifest
 from vergence.errors import StateError
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(scope="module", params=mostly_slow(METHODS, "fedcpf"))
 def forged(request, tmp_path_factory):
     return Forged(request.param, tmp_path_factory.mktemp(request.param))
 

@@ -166,8 +166,10 @@ def gradient_of(module):
 
 @pytest.mark.usefixtures("same_secret")
 @pytest.mark.parametrize(
-    ("cut_at", "method"), [("conv3", SplitFed), ("conv2", Split), ("conv1", SplitFedU)]
-)
+    ("cut_at", "method"),
+    [("conv3", SplitFed), *(pytest.param(*case, marks=pytest.mark.slow)
+                            for case in (("conv2", Split), ("conv1", SplitFedU)))],
+)  # fmt: skip
 def test_workers_and_bytes_give_the_same_bits(method, cut_at, tmp_path):
     ways = {"one": {}, "two": {"workers": 2}, "bytes": {"engine": "bytes"}}
     method = method(local=LOCAL, cut=cut_at)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conformance.test_methods import NAMES, build, run, task_of
 from tests.engines.test_remote import COUNTS, PEOPLE, QUIET, Loop
-from tests.engines.toys import STAMP, table
+from tests.engines.toys import STAMP, mostly_slow, table
 from vergence.core.state import pack, unpack
 from vergence.core.stream import Stream
 from vergence.core.wire import decode
@@ -70,7 +70,7 @@ def three(method, path, line=None, **plan):
     return conduct(method, task_of(method), absent("toy", COUNTS), Plan(**plan), folder, hire=hire)
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", mostly_slow(SERVED, "splitfed_u"))
 def test_three_roles_give_the_bits_and_tables_of_one_process(name, tmp_path):
     method = build(name)
     here = run(method, tmp_path / "here", PEOPLE, rounds=3, solver="sequential")[1].fingerprint
@@ -101,7 +101,7 @@ def test_nobody_but_the_main_server_sees_smashed_data_and_it_sees_no_layers(tmp_
     assert not any(values in opened for values in fronts)
 
 
-@pytest.mark.parametrize("at", [1, 2, 5, 9])
+@pytest.mark.parametrize("at", mostly_slow((1, 2, 5, 9), 5))
 def test_a_main_server_that_forgot_serves_anew_with_the_same_bits(at, tmp_path):
     method = build("splitfed")
     line, left = Three(method, tmp_path / "homes"), [at]

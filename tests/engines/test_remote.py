@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.conformance.test_methods import NAMES, build, run, task_of
-from tests.engines.toys import STAMP, table
+from tests.engines.toys import STAMP, mostly_slow, table
 from vergence.core.state import pack, unpack
 from vergence.core.stream import Stream
 from vergence.data.toy import Toy as People
@@ -52,7 +52,11 @@ def there(method, path, line=None, **plan):
     return conduct(method, task_of(method), people, Plan(**plan), folder, hire=hired(line))
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if not build(n).pooled])
+ELSEWHERE = [n for n in NAMES if not build(n).pooled]
+QUICK = ("fedavg", "fedcpf", "scaffold", "fedgen", "ap_fl", "smashed_average", "splitfed_v2")
+
+
+@pytest.mark.parametrize("name", mostly_slow(ELSEWHERE, *QUICK))
 def test_every_method_gives_the_same_bits_elsewhere(name, tmp_path):
     """Also who was measured how, and what travelled."""
     method = build(name)
@@ -143,14 +147,15 @@ def test_a_home_answers_nobody_elses_errand(tmp_path):
         line.home(PEOPLE.clients[0]).answer(pack(stolen))
 
 
+KINDS = ("fedavg", "fedcpf", "scaffold", "splitfed")
+
+
 class Killed(Exception):
     """Stands for the server's death."""
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedcpf", "scaffold", "splitfed"])
-@pytest.mark.parametrize(
-    "at", [1, 17, *(pytest.param(at, marks=pytest.mark.slow) for at in (6, 11, 14))]
-)
+@pytest.mark.parametrize("name", mostly_slow(KINDS, "fedcpf"))
+@pytest.mark.parametrize("at", mostly_slow((1, 6, 11, 14, 17), 1, 17))
 def test_a_server_that_died_goes_on_with_the_same_bits(name, at, tmp_path):
     """It dies when it sends its `at`-th errand; homes keep what they had, answered or not."""
     method = build(name)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conformance.test_methods import NAMES, Shuffled, build, run, trees
-from tests.engines.toys import table
+from tests.engines.toys import mostly_slow, table
 from vergence.app.config import check
 from vergence.app.privacy_tables import build_privacy
 from vergence.core.mask import Mask
@@ -39,10 +39,11 @@ REFUSED = {
 }
 HALF = Privacy(aggregation=Secrecy(range=8.0, weight=1000.0, entry_bits=32))
 MASKED = ("fedcpf", "fedselect", "ifca")
+QUICK = ("fedavg", "fedcpf", "fedadam", "scaffold", "splitfed")
 
 
 @KINDS
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", mostly_slow(NAMES, *QUICK, *REFUSED))
 def test_every_method_runs_by_a_protocol_to_the_simulators_bits_or_is_refused(
     name, privacy, tmp_path
 ):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.engines.toys import LOCAL, conducted, table
+from tests.engines.toys import LOCAL, conducted, mostly_slow, table
 from vergence.core.conversation import collect
 from vergence.core.mask import Mask
 from vergence.core.method import Exposed, Global
@@ -30,7 +30,7 @@ from vergence.methods.local_only import LocalOnly
 LAYOUT = Layout(("w", "b"), ((2, 3), (2,)))
 
 
-@pytest.mark.parametrize("solver", ["sequential", "stacked"])
+@pytest.mark.parametrize("solver", mostly_slow(("sequential", "stacked"), "stacked"))
 @pytest.mark.parametrize("method", [
     FedAvg(local=LOCAL), FedCPF(local=LOCAL, rate=0.2), FedProx(local=LOCAL),
 ], ids=lambda m: type(m).__name__)  # fmt: skip

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +113,11 @@ def left_behind(out: Path) -> dict[str, Any]:
         elif path.name not in (".lock", "provenance.json") and "tfevents" not in path.name:
             found[name] = path.read_bytes()
     return found
+
+
+def mostly_slow(values: Iterable[Any], *quick: Any) -> list[Any]:
+    """Return parameters of which all but the quick ones are for the slow tests."""
+    return [v if v in quick else pytest.param(v, marks=pytest.mark.slow) for v in values]
 
 
 @contextmanager
