@@ -104,8 +104,8 @@ def test_a_run_keeps_the_table_draws_it_and_forgets_a_person(root, tmp_path):
     assert said.code == 0, said.err
     with (out / FILE).open() as file:
         found = {(r["person"], r["class"]): int(r["samples"]) for r in csv.DictReader(file)}
-    assert found["p008", "bag"] + found["p008", "ankle boot"] == 72  # of 80, 8 are for validation
-    assert found["p008", "shirt"] == 0
+    assert found["p008", "Bag"] + found["p008", "Ankle boot"] == 72  # of 80, 8 are for validation
+    assert found["p008", "Shirt"] == 0
     assert '<h2 id="classes">' in report(out).read_text(encoding="utf-8")
     figure(out / "fedavg", "classes", tmp_path / "one.svg")
     assert FILE in (out / "SHA256SUMS").read_text()

@@ -1,8 +1,8 @@
 """Every command of README, CONTRIBUTING and docs: it exists, its options are known, it exits 0.
 
 Commands run from the repository root and write below runs/docs, which is removed first. A line that
-ends in `# needs data` (research data) or `# minutes` is not run; what it calls is checked like the
-others.
+ends in `# needs data` (research data) or `# minutes` is not run, nor are tests; what it calls is
+checked like the others.
 """
 
 import os
@@ -42,11 +42,11 @@ def test_the_command_exists(command):
     """Its program is found; vergence accepts its options, make its target."""
     assert command.note in {"", *NOT_RUN}, f"unknown note '# {command.note}'"
     program, *words = shlex.split(command.text)
+    for word in words:
+        if word.startswith(("benchmarks/", "docs/", "experiments/", "src/", "tests/")):
+            assert (ROOT / word).exists(), word
     if program == "vergence":
         app.parse_args(words, exit_on_error=False, print_error=False)
-        for word in words:
-            if word.startswith(("experiments/", "src/", "docs/")):
-                assert (ROOT / word).exists(), word
     elif program == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(words) <= set(targets)
@@ -61,6 +61,8 @@ def test_the_command_exists(command):
 def test_the_command_exits_with_0(command):
     if command.note:
         pytest.skip(f"{NOT_RUN[command.note]}: {command.text}")
+    if command.text.startswith("pytest "):
+        pytest.skip(f"these tests run by themselves: {command.text}")
     done = subprocess.run(
         ["bash", "-ec", command.text],
         cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=240, check=False,

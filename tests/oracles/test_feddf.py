@@ -149,5 +149,5 @@ def test_on_pictures_of_clothes(method, tmp_path):
     }  # fmt: skip
     run.start(config.check(table), tmp_path)
     with (tmp_path / "people.csv").open(newline="") as file:
-        rows = [float(r["value"]) for r in csv.DictReader(file) if r["metric"] == "accuracy"]
-    assert sum(rows) / len(rows) > 0.3
+        rows = [float(r["value"]) for r in csv.DictReader(file) if r["metric"] == "pooled_accuracy"]
+    assert sum(rows) / len(rows) > 0.2
