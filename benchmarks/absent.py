@@ -80,7 +80,8 @@ def methods(args: argparse.Namespace, local: Local) -> dict[str, Method]:
     """Return the methods by their rows' names."""
     tune = local.epochs * 10
     made = {f"AP-FL {space}, {source}": GlobalMemory(
-                local, space=space, semantics=source, prompt=PROMPTS.get(source, "{}"),
+                local, FedAvg(local), space=space, semantics=source,
+                prompt=PROMPTS.get(source, "{}"),
                 distances=args.distances, passes=args.passes, tune_epochs=tune)
             for space in args.spaces for source in args.semantics}  # fmt: skip
     return {"local": LocalOnly(local), "FedAvg": FedAvg(local),

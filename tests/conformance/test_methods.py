@@ -41,7 +41,7 @@ TASK = Toy(Linear())
 
 
 SUITED = {
-    "ap_fl": {"samples": 10, "passes": 2, "noise": 4, "tune_epochs": 1},
+    "ap_fl": {"base": FedAvg(), "samples": 10, "passes": 2, "noise": 4, "tune_epochs": 1},
     "apfl": {"alpha": 0.8},
     "fedadam": {"server_lr": 0.1, "beta1": 0.5, "tau": 0.03},
     "fedyogi": {"server_lr": 0.1, "beta1": 0.5, "tau": 0.03},

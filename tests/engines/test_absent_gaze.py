@@ -15,11 +15,12 @@ from vergence.engines.conduct import Plan, conduct
 from vergence.engines.presence import Presence
 from vergence.engines.store import Folder
 from vergence.methods.ap_fl import GlobalMemory, apart
+from vergence.methods.fedavg import FedAvg
 from vergence.models.small_eye import SmallEye
 from vergence.tasks.gaze_angle import GazeAngle
 
 LOCAL = Local(epochs=2, batch=16, optimiser="adamw", lr=3e-3)
-METHOD = GlobalMemory(LOCAL, samples=20, passes=5, tune_epochs=2)
+METHOD = GlobalMemory(LOCAL, FedAvg(), samples=20, passes=5, tune_epochs=2)
 TASK = GazeAngle(SmallEye((4, 6), 16, pose=False))
 
 

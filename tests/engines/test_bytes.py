@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from tests.conformance.test_methods import SUITED
 from tests.engines.toys import CHAIN, LOCAL, conducted, table
 from vergence.app.binding import find, names
 from vergence.core.mask import Mask
@@ -138,7 +139,7 @@ def test_the_shorter_mask_message_is_sent(new, n, form):
 def test_what_is_counted_is_what_the_wire_carries(tmp_path, name, monkeypatch):
     """The sum of all arrays in the safetensors bytes of every encoded reply, reply by reply."""
     kind: Any = find("methods", name, Method) if name not in MASKED else None
-    method = MASKED.get(name) or kind(local=LOCAL)
+    method = MASKED.get(name) or kind(local=LOCAL, **SUITED.get(name, {}))
     if isinstance(method, FedCPF | FedSelect):
         method = replace(method, rate=0.1)
     carried = []

@@ -24,6 +24,7 @@ from vergence.core.state import same
 from vergence.engines.presence import Presence
 from vergence.errors import ConfigError
 from vergence.methods.ap_fl import GlobalMemory, mixed, shares
+from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedavg_ft import FedAvgFT
 from vergence.methods.fedprox import FedProx
 from vergence.methods.scaffold import Scaffold
@@ -35,7 +36,7 @@ from vergence.tasks.images import Images
 from vergence.tasks.toy import Toy
 
 LOCAL = Local(epochs=2, batch=8, lr=0.05)
-SMALL = GlobalMemory(LOCAL, samples=20, passes=1, noise=4, tune_epochs=2)
+SMALL = GlobalMemory(LOCAL, FedAvg(), samples=20, passes=1, noise=4, tune_epochs=2)
 AWAY = Presence(gone={"p02": 0})
 
 
@@ -148,7 +149,7 @@ def test_who_was_away_is_served_at_the_end_and_later(tmp_path):
     assert max(error(tmp_path / place, "P0") for place in "ab") < shared
 
 
-@pytest.mark.parametrize("base", [None, FedAvgFT(LOCAL, tune_epochs=1)])
+@pytest.mark.parametrize("base", [FedAvg(), FedAvgFT(LOCAL, tune_epochs=1)])
 def test_who_never_trained_tells_nothing(base, tmp_path):
     """The generator is the same whether somebody who never trained is there or not."""
     method = replace(SMALL, base=base)
@@ -165,3 +166,8 @@ def test_another_vector_table_is_refused():
     SMALL.compare(generator["meaning"], task)
     with pytest.raises(ConfigError, match="trained with other vectors of class names"):
         replace(SMALL, semantics="random").compare(generator["meaning"], task)
+
+
+def test_without_a_base_method_there_is_nothing_to_go_over():
+    with pytest.raises(ConfigError, match="give base"):
+        GlobalMemory(LOCAL)

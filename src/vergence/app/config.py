@@ -312,7 +312,8 @@ def method_table(entry: Any) -> Table:
 def build_method(entry: Table, local: Table) -> tuple[str, Method]:
     """Return the label and the method of one entry; its own `local` wins over the common one.
 
-    The `base` of a method that goes over another is an entry too, and trains as that one does.
+    The `base` of a method that goes over another is an entry too, by default fedavg, and trains as
+    that one does.
     """
     entry = dict(entry)
     name = entry.pop("name")
@@ -327,8 +328,8 @@ def build_method(entry: Table, local: Table) -> tuple[str, Method]:
     merged = merge(local, own)
     kind = find("methods", name, Method)
     given: dict[str, Any] = {"local": bind(Local, merged, "local")}
-    if "base" in entry and "base" in {f.name for f in fields(kind)}:
-        given["base"] = build_method(method_table(entry.pop("base")), merged)[1]
+    if "base" in {f.name for f in fields(kind)}:
+        given["base"] = build_method(method_table(entry.pop("base", "fedavg")), merged)[1]
     return label, bind(kind, entry, f"method ({name})", **given)
 
 

@@ -68,10 +68,11 @@ def load_data(experiment: Experiment) -> Loaded:
     try:
         ready = experiment.model.prepare(raw)
         batch = next(iter(ready.people.values())).train.take(torch.arange(1))
+        module = task.module().eval()
         with torch.no_grad():
-            task.loss(task.forward(task.module().eval(), batch), batch)
+            task.loss(task.forward(module, batch), batch)
             if ready.proxies is not None:
-                task.forward(task.module().eval(), ready.proxies.train.take(torch.arange(1)))
+                task.forward(module, ready.proxies.train.take(torch.arange(1)))
     except (KeyError, IndexError, RuntimeError) as error:
         parts = ", ".join(f"{part} '{experiment.table[part]['name']}'"
                           for part in ("task", "model", "federation"))  # fmt: skip

@@ -37,7 +37,7 @@ from vergence.core.generator import (
     labelled,
     made_for,
 )
-from vergence.core.method import Exposed, Global, Method, Nothing
+from vergence.core.method import Exposed, Method
 from vergence.core.params import Layout, Params
 from vergence.core.site import Site
 from vergence.core.stages import Piece
@@ -81,26 +81,6 @@ class Befriended:
 
 
 @dataclass(frozen=True)
-class _FedAvg(Method[Global, Nothing]):
-    """McMahan et al. 2017, by samples: the base method if none is given."""
-
-    def server(self, task: Task) -> Global:
-        return Global(task.init())
-
-    def client(self, task: Task) -> Nothing:
-        return Nothing()
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean("model"))
-
-    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
-        fitted = yield from fit(msg["model"], site.train, self.local)
-        update = fitted.params - msg["model"]
-        return c, reply(model=update, weight=fitted.examples, metrics=fitted.metrics)
-
-
-@dataclass(frozen=True)
 class GlobalMemory(Method[Memory, Befriended]):
     """Train by a base method; then let a generator show everybody what the others know.
 
@@ -115,7 +95,7 @@ class GlobalMemory(Method[Memory, Befriended]):
     Whoever comes later does 3 when they first predict.
 
     Args:
-        base: another method's record; FedAvg if none is given.
+        base: another method's record; in an experiment `fedavg` if none is given.
         space: G makes what enters the network, or what enters its last stage (the friend then
             differs from theta in that alone).
         beta: share of the friend; 0 is the client's own model.
@@ -164,8 +144,14 @@ class GlobalMemory(Method[Memory, Befriended]):
 
     @property
     def over(self) -> Method[Any, Any]:
-        """The base method, which trains as this one does."""
-        return _FedAvg(self.local) if self.base is None else replace(self.base, local=self.local)
+        """The base method, which trains as this one does.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.base is None:
+            raise ConfigError("ap_fl goes over another method: give base, FedAvg() say")
+        return replace(self.base, local=self.local)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("on_"):  # what the base method asks clients for
