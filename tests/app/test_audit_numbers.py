@@ -113,3 +113,14 @@ def test_an_audit_says_whose_counts_of_classes_they_are(label, toys):
     found = vergence("audit", toys / label, "--quick")
     assert found.code == 0, found.err
     assert "whether somebody has a class; no noise, as in the run" in found.out
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    (CLIPS, "every person's reply of distances;"),
+    (TOY, "every person's reply of model updates, counts;"),
+    (TOY, "every person's reply of classifier, counts;"),
+])  # fmt: skip
+def test_explain_calls_no_number_an_update(text, line, tmp_path):
+    (tmp_path / "a.toml").write_text(text)
+    told = vergence("explain", tmp_path / "a.toml")
+    assert line in " ".join(told.out.split()), told.err
