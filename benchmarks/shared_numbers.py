@@ -78,7 +78,13 @@ def pooled(rows: list[dict[str, Any]]) -> str:
     """Return the rate of lines of several seeds together, and chance."""
     hits, of = sum(row["hits"] for row in rows), sum(row["of"] for row in rows)
     rate, chance = Rate(hits, of), float(np.mean([row["by_chance"] for row in rows]))
-    return f"{rate.value:.0%} ({rate.low:.0%} to {rate.high:.0%}) | {chance:.0%} | {rate.of}"
+    value, low, high, beside = map(percent, (rate.value, rate.low, rate.high, chance))
+    return f"{value} ({low} to {high}) | {beside} | {rate.of}"
+
+
+def percent(share: float) -> str:
+    """Return a share in percent, to a tenth below one."""
+    return f"{share:.1%}" if 0 < share < 0.01 else f"{share:.0%}"
 
 
 def distances(seeds: int) -> dict[str, list[dict[str, Any]]]:
