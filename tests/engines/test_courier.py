@@ -140,7 +140,23 @@ def test_a_late_reply_is_rebased_where_it_counts():
     for update, expected in ((2.0, 0.0), (4.0, 0.6)):
         total = Params.named(w=torch.tensor([update, 0.0]))
         sealed = Sealed(7, {"model": SealedTree(total, mask)}, {})
-        aged = courier.aged(sealed, flight, Message("train", {"model": now}, round=5))
+        aged = courier.aged(sealed, flight, 5, {"model": now})
         assert aged.trees["model"].total.flat.tolist() == pytest.approx([expected, 0.0])
         assert aged.trees["model"].weight is mask
     assert courier.opened(flight).round == 7
+
+
+def test_what_is_added_to_models_that_are_not_sent_is_rebased_by_them():
+    """Two groups' models, and b's was sent: (3 + 4 - 5) * weight 2 * .6 * .5 = 1.2 at age 3."""
+    courier = hand(ASYNC, {"b": 4, "c": 1})
+    then, now = (Params.named(a=torch.tensor([x]), b=torch.tensor([x])) for x in (3.0, 5.0))
+    model = Message("train", {"model": Params.named(w=torch.tensor([3.0]))}, round=2)
+    ((landed, _),) = courier.arrivals({"b": model, "c": model}, 2, 0.0, {"models": then})
+    courier.forget(3)
+    assert (landed.client, set(courier.kept())) == ("c", {"agenda", "base2", landed.offer})
+    ((_, _, flight),) = courier.flights
+    weight = Params.named(a=torch.tensor([0.0]), b=torch.tensor([2.0]))
+    update = Params.named(a=torch.tensor([0.0]), b=torch.tensor([2.0 * 4.0]))
+    sealed = Sealed(7, {"models": SealedTree(update, weight)}, {})
+    aged = courier.aged(sealed, flight, 5, {"models": now})
+    assert aged.trees["models"].total.flat.tolist() == pytest.approx([0.0, 1.2])

@@ -26,9 +26,12 @@ from vergence.engines.plan import Plan
 from vergence.engines.presence import Presence
 from vergence.engines.turn import Order, Worker
 from vergence.errors import ConfigError, DataError
+from vergence.methods.cfedvs import CFedVS
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedavg_ft import FedAvgFT
 from vergence.methods.fedcpf import FedCPF
+from vergence.methods.fedgroup import FedGroup
+from vergence.methods.ifca import IFCA
 from vergence.models.linear import Linear
 from vergence.tasks.toy import Toy
 
@@ -227,6 +230,19 @@ def test_rare_checkpoints_personal_states_and_losses_resume_too(tmp_path, monkey
         assert told(tmp_path / str(k)) == told(tmp_path / "whole")
 
 
+def test_what_groups_models_were_is_kept_for_updates_under_way(tmp_path, monkeypatch):
+    method = FedGroup(local=STEPS, clusters=2, probe=1)
+    plan = {"delivery": ASYNC, "rounds": 6, "people": 4}
+    whole = conducted(tmp_path / "whole", method, **plan)
+    assert max(age for *_, age in events(tmp_path / "whole", "arrived")) >= 1
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write_whole", Interrupt(12, after=True))
+        with pytest.raises(KeyboardInterrupt):
+            conducted(tmp_path / "cut", method, **plan)
+    assert conducted(tmp_path / "cut", method, **plan).fingerprint == whole.fingerprint
+    assert not [p for p in (tmp_path / "cut" / "state").iterdir() if "base" in p.name]
+
+
 def test_a_finished_run_leaves_no_message_and_no_agenda_behind(tmp_path):
     conducted(tmp_path, FEDAVG, delivery=ASYNC)
     files = {path.name for path in (tmp_path / "state").iterdir()}
@@ -280,8 +296,6 @@ def test_no_more_are_at_work_than_the_cohort_says(tmp_path):
 REFUSED = {
     "scaffold": "'model and control'|belong together",
     "fedpac": "asks? clients more than once",
-    "cfedvs": "looks at every single reply",
-    "fedgroup": "looks at every single reply",
     "feddf": "looks at every single reply",
     "fedgen": "looks at every single reply",
     "centralised": "nothing arrives late",
@@ -306,6 +320,42 @@ def test_every_method_runs_or_is_refused_in_one_line(name, delivery, tmp_path):
         pytest.fail(f"refused, and not in the list above: {error}")
     folder, _ = conformed(method, tmp_path, delivery=delivery, rounds=2)
     assert len(clocks(folder.path)) == (0 if method.pooled else 2)
+
+
+@pytest.mark.parametrize("delivery", [BUFFER, ASYNC], ids=lambda d: d.name)
+@pytest.mark.parametrize("kind", [IFCA, FedGroup, CFedVS], ids=lambda kind: kind.__name__)
+def test_one_group_is_delivered_as_fedavg(kind, delivery, tmp_path):
+    alone = conducted(tmp_path / "a", kind(local=STEPS, clusters=1), delivery=delivery, rounds=8)
+    whole = conducted(tmp_path / "b", FEDAVG, delivery=delivery, rounds=8)
+    assert torch.allclose(alone.server.models.flat, whole.server.model.flat, atol=1e-6)
+    assert events(tmp_path / "a", "arrived") == events(tmp_path / "b", "arrived")
+
+
+@pytest.mark.parametrize("delivery", [QUORUM, BUFFER], ids=lambda d: d.name)
+def test_finding_ones_group_takes_no_time_and_excuses_nobody(delivery, tmp_path, monkeypatch):
+    """All are probed in the first round; what they train is as late as FedAvg's."""
+    monkeypatch.setattr(FedGroup, "setup", lambda _, s, __: s)
+    conducted(tmp_path / "a", FedGroup(local=STEPS, clusters=2), delivery=delivery)
+    conducted(tmp_path / "b", FEDAVG, delivery=delivery)
+    assert table(tmp_path / "a", "events.csv") == table(tmp_path / "b", "events.csv")
+    rows = [r for r in table(tmp_path / "a", "turns.csv") if r["verb"] == "probe"]
+    assert {(r["round"], r["status"]) for r in rows} == {("1", "ok")}
+    assert len({r["client"] for r in rows}) == 3
+
+
+def test_slow_clients_take_as_many_times_as_long_and_strangers_are_refused(tmp_path):
+    slow = replace(Delivery(clock=True), slow={"p02": 8.0})
+    times = []
+    for name, delivery in (("a", Delivery(clock=True)), ("b", slow)):
+        conducted(tmp_path / name, FEDAVG, delivery=delivery, rounds=1)
+        rows = [r for r in table(tmp_path / name, "events.csv") if r["event"] == "sent"]
+        times.append({r["client"]: float(r["took"]) for r in rows})
+    plain, late = times
+    assert late == {**plain, "p02": pytest.approx(8 * plain["p02"])}
+    with pytest.raises(ConfigError, match=r"delivery: slow: no client 'p20' \(did you mean"):
+        replace(slow, slow={"p20": 8.0}).suit(["p01", "p02"])
+    with pytest.raises(ConfigError, match=r"delivery: slow\.p01 must be > 0; got 0"):
+        replace(slow, slow={"p01": 0.0})
 
 
 def test_clients_elsewhere_are_asked_when_their_time_has_come(tmp_path):

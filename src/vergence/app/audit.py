@@ -12,7 +12,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from vergence.app import audit_cut, audit_members, audit_replay, audit_updates, seals
+from vergence.app import (
+    audit_cut,
+    audit_members,
+    audit_numbers,
+    audit_replay,
+    audit_updates,
+    seals,
+)
 from vergence.app.audit_findings import Findings
 from vergence.app.audit_people import table
 from vergence.app.blocks import Block
@@ -80,8 +87,7 @@ def on_updates(
         seen.not_tried.append(("pictures and people", "everybody's recordings lie at one place, "
                                "and whoever works there needs no attack"))  # fmt: skip
     elif audit_replay.told(saved) is None:
-        seen.not_tried.append(("pictures and people", "nothing learned leaves a device in this "
-                               "method, or no part of the network"))  # fmt: skip
+        seen.not_tried.append(("pictures and people", audit_replay.untold(saved.method)))
     else:
         seen = audit_updates.updates_seen(
             saved, data, person, size, lambda what: bar.update(line, advance=1, score=what)
@@ -91,9 +97,11 @@ def on_updates(
     rates, more = audit_members.members(
         saved, data, quick, lambda done, all_: bar.update(line, completed=done, total=all_)
     )
-    lines, not_tried = [*seen.rates, *rates], [*seen.not_tried, *more]
-    second = table(lines, "audit: whose it was, and who was in", NOTES) if lines else None
-    return Findings(pictures(seen), seen.shown, second, not_tried)
+    numbers, untold = audit_numbers.numbers_told(saved, data)
+    lines = [*seen.rates, *numbers, *rates]
+    notes = [*NOTES, *(audit_numbers.NOTES if numbers else ())]
+    second = table(lines, "audit: whose it was, and who was in", notes) if lines else None
+    return Findings(pictures(seen), seen.shown, second, [*seen.not_tried, *untold, *more])
 
 
 NOTES = (

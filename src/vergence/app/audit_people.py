@@ -24,6 +24,8 @@ KNOWN, ASKED, BATCH = 100, 64, 32
 """Pictures per person that are known, that are asked, and asked together."""
 READ = 5
 """People whose gaze is read where it is not sent, each by a network of all others."""
+FINE = 0.01
+"""Smaller chances are told to a hundredth of a percent."""
 GAZE = 2
 """Columns of pitch and yaw."""
 
@@ -92,7 +94,8 @@ def read(maps: list[list[Tensor]], gaze: list[list[Tensor]]) -> Record:
 def told(finds: str, rate: Rate, chance: float, as_it_ran: bool = True) -> Record:
     """Return the line of a rate with its bounds; it is better than chance if all of them are."""
     right = f"{rate.value:.0%} ({rate.low:.0%} to {rate.high:.0%})"
-    return {"finds": finds, "right": right, "chance": f"{chance:.0%}", "value": rate.value,
+    beside = f"{chance:.0%}" if chance >= FINE else f"{chance:.2%}"
+    return {"finds": finds, "right": right, "chance": beside, "value": rate.value,
             "low": rate.low, "high": rate.high, "better": rate.low > chance,
             "as_it_ran": as_it_ran}  # fmt: skip
 

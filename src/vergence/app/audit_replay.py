@@ -18,6 +18,7 @@ from vergence.attacks.tap import overheard
 from vergence.attacks.view import Update, View
 from vergence.core.fitting import Local
 from vergence.core.mask import Mask
+from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.site import Federation, Site
 from vergence.core.wire import Aggregate, Reply, SealedTree, counted, seal
@@ -42,6 +43,17 @@ def told(saved: Saved) -> tuple[str, str] | None:
             if not exposed.raw and tree in offered and set(offered[tree].layout.names) <= names:
                 return verb, tree
     return None
+
+
+def untold(method: Method) -> str:
+    """Return why there is nothing to attack where `told` finds nothing."""
+    trees = sorted({t for e in method.exposure.values() for t in e.trees if not e.raw})
+    if not trees:
+        return "nothing learned leaves a device in this method, or no part of the network"
+    return (
+        f"clients send {' and '.join(trees)}, and these attacks know updates of the one model that "
+        "a client is sent"
+    )
 
 
 def replayed(

@@ -31,6 +31,11 @@ Source: measured (docs/differential_privacy.md): 600 at 14 people and 1.8 M para
 """
 HARDLY = 1.1
 """An attacker's error less than a tenth below that by chance is told as hardly better."""
+NUMBERS = {
+    "distances": "how far each person's clips are from public ones",
+    "counts": "how many recordings of each class each person has",
+}
+"""Numbers that everybody tells alone, by the trees of methods."""
 GLOSSARY = (
     ("device", "the computer or glasses that record a person and keep the recordings"),
     ("server", "the computer that puts together what the devices learned"),
@@ -66,6 +71,12 @@ class Means:
     def labels(self) -> bool:
         """Whether gaze leaves the device."""
         return any("labels" in e.trees for e in self.seen)
+
+    @property
+    def numbers(self) -> str:
+        """What everybody tells alone in a few numbers, "" where nothing is."""
+        told = dict.fromkeys(tree for e in self.seen for tree in e.trees if tree in NUMBERS)
+        return " and ".join(NUMBERS[tree] for tree in told)
 
     @property
     def masks(self) -> bool:
@@ -236,7 +247,8 @@ def _server(means: Means) -> str:
         )
     if means.least:
         return f"who took part, and the sum of what {means.least} people or more learned"
-    return "each person's update, and how many recordings each has"
+    numbers = f"; {means.numbers}" if means.numbers else ""
+    return f"each person's update, and how many recordings each has{numbers}"
 
 
 def assumed(means: Means) -> list[str]:
@@ -301,6 +313,9 @@ def residual(means: Means, budget: Mapping[str, Any]) -> list[str]:
     elif means.sends and not means.least:
         told.append("Rebuilt pictures: one person's update, which the server sees, may be turned "
                     "back into pictures, the more easily the fewer it was made from.")  # fmt: skip
+    if means.numbers:
+        told.append(f"Names: {means.numbers}. These few numbers may tell the server whose they are "
+                    "where it knows the recordings, or others of the same person.")  # fmt: skip
     if means.parties and means.masks:
         two = "the server and a helper" if means.parties.count(",") == 1 else "two of the helpers"
         told.append(f"How many people share each number of the model: {two} can find it out "

@@ -12,6 +12,7 @@ from rich.table import Table
 from vergence.app.budget import foretold
 from vergence.app.carried import Carried, carried, totals
 from vergence.app.config import Experiment
+from vergence.app.ethics_words import NUMBERS
 from vergence.app.explain_sums import rows, sizes
 from vergence.app.run import load_data
 from vergence.core.mask import Mask
@@ -24,6 +25,8 @@ from vergence.errors import ConfigError, DataError
 from vergence.privacy.poison_data import DataPoison
 from vergence.privacy.policy import Privacy
 
+AS_THEY_ARE = {*NUMBERS, "classifier"}
+"""Trees of methods that are no updates of parameters."""
 WEIGHTS = {
     "number": "one number per person (how many samples)",
     "mask": "which entries each person shares (with weights = samples, how many samples too)",
@@ -159,6 +162,14 @@ def told(exposed: Exposed, task: Task) -> list[str]:
     return [public if t == PUBLIC else t for t in exposed.trees if t != PUBLIC or task.public]
 
 
+def _named(exposed: Exposed, task: Task) -> list[str]:
+    """Return what a reply holds, updates of parameters first and by that name."""
+    trees = told(exposed, task)
+    learned = [tree for tree in trees if not exposed.raw and tree not in AS_THEY_ARE]
+    updates = [f"{', '.join(learned)} updates"] if learned else []
+    return [*updates, *(tree for tree in trees if tree not in learned)]
+
+
 def kept(client: Any) -> list[str]:
     """List the parts of a client's state with their packed size in bytes."""
     sizes: dict[str, int] = {}
@@ -185,10 +196,7 @@ def learns(method: Method, task: Task, privacy: Privacy) -> Table:
         if exposed.reveal != "each":
             judged = rule is not None and exposed.trees
             every = f"what {rule.name} makes" if rule and judged else "the weighted sum over people"
-        updates = "" if exposed.raw else " updates"
-        trees = (
-            f"of {', '.join(told(exposed, task))}{updates}" if exposed.trees else "of metrics only"
-        )
+        trees = f"of {', '.join(_named(exposed, task)) or 'metrics only'}"
         summed = policy is not None and exposed.reveal != "each"
         weights = "of weights their sum" if summed else WEIGHTS[exposed.weight]
         weights = weights if privacy.user is None else "everybody counts once"

@@ -86,6 +86,17 @@ class Judge:
         site = worker.site(worker.people, Order("evaluate", person, message))
         return worker.predicting(state, message, site)
 
+    def given(self) -> Params:
+        """Return the model a stranger is sent, before any training of their own.
+
+        Where a method sends no such model, what the first person would predict with as a stranger.
+        """
+        saved = self.saved
+        sent = saved.method.predicting(saved.server, NEWCOMER).get("model")
+        if sent is None or sent.layout != self.worker.solver.layout:
+            return self.model(self.ready.clients[0], known=False)
+        return self.worker.pruned(sent, saved.experiment.plan.rounds)
+
     def measure(self, params: Params, person: str) -> Metrics:
         """Score parameters on a person's test data."""
         task, data, outputs = self.saved.task, self.ready.people[person], self.worker.solver.outputs

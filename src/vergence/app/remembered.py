@@ -105,7 +105,6 @@ def fit(judge: Judge, person: str) -> Tensor:
     return statistic(losses(judge, few(judge.ready.people[person].train, FRAMES))).mean()
 
 
-@torch.no_grad()
 def losses(judge: Judge, samples: Samples) -> Tensor:
     """Return the loss of every sample, `[samples]`, under the model that a stranger gets.
 
@@ -113,8 +112,7 @@ def losses(judge: Judge, samples: Samples) -> Tensor:
         ConfigError: the task has no loss of single samples.
     """
     task = judge.saved.task
-    params = judge.model(judge.ready.clients[0], known=False)
-    outputs = judge.worker.solver.outputs(params, samples)
+    outputs = judge.worker.solver.outputs(judge.given(), samples)
     try:
         found = torch.stack([
             task.loss(outputs[at : at + 1], samples.take(torch.tensor([at])))

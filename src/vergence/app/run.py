@@ -64,6 +64,7 @@ def load_data(experiment: Experiment) -> Loaded:
         if method.pooled:
             raw.refuse_many(f"method '{label}', which pools everybody's data,")
     experiment.plan.presence.check(raw.clients)
+    experiment.plan.delivery.suit(raw.clients)
     task = experiment.task(experiment.plan.seeds[0])
     try:
         ready = experiment.model.prepare(raw)

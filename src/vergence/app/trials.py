@@ -127,6 +127,7 @@ def on_validation(experiment: Experiment) -> Experiment:
     federation = experiment.federation()
     plan = experiment.plan
     plan.presence.check(federation.clients)
+    plan.delivery.suit(federation.clients)
     people = {}
     for person in chosen.chosen(federation.clients):
         splits = federation.people[person]

@@ -76,10 +76,8 @@ def overheard(method: M, told: Told, answered: Change) -> M:
     kind = type(method)
 
     def hearing(verb: str) -> Callable[..., Conversation[tuple[Any, Reply]]]:
-        honest = getattr(kind, f"on_{verb}")
-
-        def on(self: Any, c: Any, msg: Message, site: Site) -> Conversation[tuple[Any, Reply]]:
-            end = honest(self, c, msg, site)
+        def on(_: Any, c: Any, msg: Message, site: Site) -> Conversation[tuple[Any, Reply]]:
+            end = getattr(method, f"on_{verb}")(c, msg, site)
             c, said = (yield from end) if isinstance(end, Generator) else end
             told(site, verb, said)
             return c, said

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from vergence.core.mask import Mask
@@ -19,7 +20,7 @@ from vergence.engines.delivery import OLDEST, Delivery
 from vergence.engines.presence import Presence, round_half_up
 from vergence.errors import DataError
 
-AGENDA = "agenda"
+AGENDA, BASE = "agenda", "base"
 
 
 @dataclass(frozen=True)
@@ -101,15 +102,19 @@ class Courier:
         return late
 
     def arrivals(
-        self, messages: Mapping[str, Message], at: int, progress: float
-    ) -> list[tuple[Flight, str]]:
+        self, messages: Mapping[str, Message], at: int, progress: float,
+        base: Mapping[str, Params] = MappingProxyType({}),
+    ) -> list[tuple[Flight, str]]:  # fmt: skip
         """Let the clock run until enough replies are there; return what landed, and how.
 
-        `messages` are what clients are sent from now on: version `at`. Of what happens at one
-        moment, arrivals come first, in the order of client ids; then idle clients are sent a
-        message. Fewer replies come only where nobody is at work any more.
+        `messages` are what clients are sent from now on, version `at`, and `base` what their
+        updates are added to where it is not sent. Of what happens at one moment, arrivals come
+        first, in the order of client ids; then idle clients are sent a message. Fewer replies come
+        only where nobody is at work any more.
         """
         self.forget(at)
+        if base and self.delivery.name == "fedasync":
+            self.offers[f"{BASE}{at}"] = Message(BASE, base, round=at)
         here = [c for c in messages if self.presence.here(c, at, self.stream)]
         wanted = self.delivery.replies if self.delivery.name == "fedbuff" else 1
         landed: list[tuple[Flight, str]] = []
@@ -163,21 +168,24 @@ class Courier:
         """
         return replace(self.offers[flight.offer], round=flight.turn)
 
-    def aged(self, sealed: Sealed, flight: Flight, now: Message) -> Sealed:
-        """Return a reply as it counts for the version of the message `now`."""
-        age = now.round - flight.version
+    def aged(self, sealed: Sealed, flight: Flight, at: int, now: Mapping[str, Params]) -> Sealed:
+        """Return a reply as it counts for version `at`, whose trees are `now`."""
+        age = at - flight.version
         factor, trees = self.delivery.scale(age), {}
         for name, tree in sealed.trees.items():
             total = tree.total
             if age and self.delivery.name == "fedasync":
-                moved = self.offers[flight.offer][name] - now[name]
+                sent = self.offers[flight.offer].trees.get(name)
+                base = self.offers[f"{BASE}{flight.version}"][name] if sent is None else sent
+                moved = base - now[name]
                 total = total + weighed(moved, tree.weight)
             trees[name] = replace(tree, total=total if factor == 1 else total * factor)
         return replace(sealed, trees=trees)
 
     def forget(self, at: int) -> None:
         """Forget the messages that nobody is at work with whose update would count from now on."""
-        alive = {f.offer for *_, f in self.flights if at - f.version <= OLDEST}
+        young = [f for *_, f in self.flights if at - f.version <= OLDEST]
+        alive = {name for f in young for name in (f.offer, f"{BASE}{f.version}")}
         self.offers = {name: offer for name, offer in self.offers.items() if name in alive}
 
     def _begin(self, client: str, message: Message) -> tuple[int, float]:
@@ -198,6 +206,7 @@ class Courier:
             return told[turn]
         drawn = float(self.stream.child("speed", client).numpy().standard_normal())
         seconds = self.work(client) / (of.pace * math.exp(of.sigma * drawn))
+        seconds *= of.slow.get(client, 1.0)
         if of.bandwidth:
             seconds += 2 * size({t: p.flat for t, p in message.trees.items()}) / of.bandwidth
         return seconds

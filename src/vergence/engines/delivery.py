@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +14,7 @@ from vergence.core.method import Method
 from vergence.core.ranges import check_ranges
 from vergence.core.task import Task
 from vergence.core.wire import Sum
+from vergence.engines.presence import suggest
 from vergence.errors import ConfigError, DataError
 
 OLDEST = 16
@@ -45,6 +46,7 @@ class Delivery:
         clock: keep the virtual time of `all` too; the others always do.
         pace: samples per virtual second of the median client; inf: a turn takes no time.
         sigma: standard deviation of the logarithm of speeds over clients.
+        slow: clients whose turns take so many times as long as their speed says.
         bandwidth: bytes per virtual second; a turn receives its message and sends as much; 0:
             transfers take no time.
         replay: an events.csv; turns take as long as it says, and no speed is drawn.
@@ -63,13 +65,18 @@ class Delivery:
     clock: bool = False
     pace: Annotated[float, Gt(0)] = 100.0
     sigma: Annotated[float, Ge(0)] = 0.5
+    slow: Mapping[str, float] = field(default_factory=dict)
     bandwidth: Annotated[float, Ge(0)] = 0.0
     replay: str | None = None
 
     def __post_init__(self) -> None:
         check_ranges(self, "delivery")
+        for client, times in self.slow.items():
+            if not times > 0:
+                raise ConfigError(f"delivery: slow.{client} must be > 0; got {times:g}")
         for f in fields(self):
-            if getattr(self, f.name) == f.default:
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            if getattr(self, f.name) == default:
                 continue
             suits = SUITS.get(f.name)
             if suits and self.name not in suits:
@@ -107,6 +114,16 @@ class Delivery:
             case _:
                 return self.a
 
+    def suit(self, clients: Sequence[str]) -> None:
+        """Check that every client named here exists.
+
+        Raises:
+            ConfigError: `slow` names a stranger.
+        """
+        for client in self.slow:
+            if client not in clients:
+                raise ConfigError(f"delivery: slow: no client '{client}'{suggest(client, clients)}")
+
     def check(self) -> None:
         """Refuse a log that is not there, before anything is trained.
 
@@ -123,6 +140,8 @@ class Delivery:
         server, client = method.server(task), "a"
         conversation = method.round(server, (client, "b"))
         asked = next(conversation, None)
+        while isinstance(asked, Request) and method.exposure[asked.verb].joining:
+            asked = conversation.send({})  # nobody answers
         if not isinstance(asked, Request):
             return "its rounds do not begin by asking clients for turns"
         if asked.reveal == "each":
@@ -133,8 +152,9 @@ class Delivery:
                 f"its updates of {' and '.join(trees)} belong together, and clients keep what the "
                 "server must add up in full; scaled by their age, the two drift apart"
             )
-        given = asked.to[client]
+        given = asked.to.get(client)
         sent = method.offer(server, client) if given is None else given.trees
+        sent = {**asked.like, **sent}
         if absent := [tree for tree in trees if tree not in sent]:
             return f"its clients send '{absent[0]}', which they are not sent"
         try:

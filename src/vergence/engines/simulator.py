@@ -67,13 +67,13 @@ class Simulator:
     jobs: int = 0
     courier: Courier | None = None
     sums: Sums | None = None
-    late: set[str] = field(default_factory=set)
+    late: set[str] | None = None
     jury: Jury | None = None
     veil: Veil | None = None
 
     def begin(self, phase: str) -> None:
         """Enter a part of the run: the stamps of its jobs are counted from 1."""
-        self.phase, self.jobs, self.late = phase, 0, set()
+        self.phase, self.jobs, self.late = phase, 0, None
 
     @property
     def asynchronous(self) -> bool:
@@ -110,9 +110,10 @@ class Simulator:
                 f"{request.reveal}, which its exposure table does not declare"
             )
         messages = self._messages(request.to, request.verb, server, round)
-        if self.asynchronous and self.phase == str(round):
+        timed = self.phase == str(round) and not exposed.joining
+        if self.asynchronous and timed:
             return self._whoever_arrives(request, messages, server, exposed, progress, points)
-        silent = self._silent(messages, round)
+        silent = self._silent(messages, round, timed)
         there = [client for client in messages if client not in silent]
         jury = self.jury if self.jury is not None and self.jury.sits(exposed) else None
         reveal = request.reveal if jury is None else "each"
@@ -174,15 +175,15 @@ class Simulator:
                                 if before.filed and not found[client].filed]  # fmt: skip
         return found
 
-    def _silent(self, messages: Mapping[str, Message], round: int) -> dict[str, str]:
+    def _silent(self, asked: Mapping[str, Message], round: int, timed: bool) -> dict[str, str]:
         """Return those asked whose reply does not come, or too late, and which of the two."""
         if self.phase == "finish":  # everybody is waited for: nothing at home can get lost
             return {}
-        lost = {c for c in messages if self.presence.loses(c, round, self.stream)}
-        # Who is late for the first request of a round is late for all of it.
-        if self.courier is not None and self.phase == str(round) and not self.jobs:
-            self.late = self.courier.gather(messages, lost, round)
-        return {**dict.fromkeys(self.late, "late"), **dict.fromkeys(lost, "lost")}
+        lost = {c for c in asked if self.presence.loses(c, round, self.stream)}
+        # Who is late for the first request that takes time is late for the rest of the round.
+        if self.courier is not None and timed and self.late is None:
+            self.late = self.courier.gather(asked, lost, round)
+        return {**dict.fromkeys(self.late or (), "late"), **dict.fromkeys(lost, "lost")}
 
     def _whoever_arrives(
         self, request: Request, messages: Mapping[str, Message], server: Any, exposed: Exposed,
@@ -195,7 +196,7 @@ class Simulator:
         """
         courier, at = self.courier, int(self.phase)
         assert courier is not None
-        landed = courier.arrivals(messages, at, progress)
+        landed = courier.arrivals(messages, at, progress, request.like)
         whole, told = Sum(), {}
         for flight, what in landed:
             if what != "arrived":
@@ -208,12 +209,10 @@ class Simulator:
             receipts: dict[str, Receipt] = {}
             for result in self._in_order(replace(job, held=request.like)):
                 group = Sum()
-                for receipt in result.receipts:
-                    client = receipt.client
-                    receipts[client] = receipt
-                    if client in result.replies:
-                        reply = result.replies[client]
-                        group.add(courier.aged(reply, flights[client], messages[client]))
+                receipts |= {receipt.client: receipt for receipt in result.receipts}
+                for client, reply in result.replies.items():
+                    now = {**request.like, **messages[client].trees}
+                    group.add(courier.aged(reply, flights[client], at, now))
                 whole.merge(group)
             self._spare(job, receipts)
             for client in there:

@@ -76,7 +76,9 @@ class CFedVS(Method[Communities, Nothing]):
 
     exposure: ClassVar[Mapping[str, Exposed]] = {
         "train": Exposed(trees=("models",), weight="per entry", down=("model",)),
-        "measure": Exposed("each", trees=("distances",), metrics=(), down=("proxies",)),
+        "measure": Exposed(
+            "each", trees=("distances",), metrics=(), down=("proxies",), joining=True
+        ),
     }
 
     def common(self, task: Task) -> tuple[str, ...]:

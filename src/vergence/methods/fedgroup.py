@@ -64,7 +64,7 @@ class FedGroup(Method[Grouped, Nothing]):
 
     exposure: ClassVar[Mapping[str, Exposed]] = {
         "train": Exposed(trees=("models",), weight="per entry"),
-        "probe": Exposed("each", trees=("model",), metrics=()),
+        "probe": Exposed("each", trees=("model",), metrics=(), joining=True),
     }
 
     def server(self, task: Task) -> Grouped:

@@ -1,0 +1,268 @@
+"""What the numbers tell that CFed-VS, FedGen and AP-FL have everybody tell, with and without noise.
+
+python benchmarks/shared_numbers.py --root DIR, the folder with fashion_mnist and
+video_summarisation; parts whose data are missing are left out, and said to be.
+
+distances: one number each, or three, of thirty generated people in three communities with 15
+clips, nine of them measured; agreement is the adjusted Rand of the groups that CFed-VS makes of
+what it was told, with the communities. Videos: 19 videos of TVSum by their key frames, the
+twentieth being the proxy. counts: a hundred people of Fashion-MNIST. generator: AP-FL on random
+halves of ten people with two classes each (Table 3.1 of the Durham thesis); which classes anybody
+had, and who took part, asked of what everybody is sent: the model and the generator. Each of the
+runs is attacked in turn, the others tell what is usual (LiRA). Rates are of all seeds together,
+chance beside them, bounds of Clopper and Pearson, 95 %.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vergence.app.audit_numbers import (
+    Numbers,
+    above,
+    counts_told,
+    distances_told,
+    of_classes,
+    of_distances,
+    of_videos,
+)
+from vergence.attacks.membership import each_in_turn, halves
+from vergence.attacks.score import Rate
+from vergence.attacks.shared_numbers import remembered
+from vergence.core.fitting import Local
+from vergence.core.generator import KIND, MEANING, NOISE, frozen, labelled
+from vergence.core.params import Params
+from vergence.core.site import Federation, Samples
+from vergence.core.stepping import Forward, Trainers
+from vergence.core.stream import Stream
+from vergence.core.wire import Reply
+from vergence.data.clip_synthetic import ClipSynthetic
+from vergence.data.fashion_mnist import FILES, FashionMnist
+from vergence.data.tvsum import TVSum
+from vergence.engines.conduct import conduct
+from vergence.engines.plan import Plan
+from vergence.engines.store import Folder
+from vergence.errors import DataError
+from vergence.methods.ap_fl import GlobalMemory, Memory, apart
+from vergence.methods.cfedvs import CFedVS
+from vergence.methods.fedavg import FedAvg
+from vergence.metrics.clusters import adjusted_rand
+from vergence.metrics.warping import dtw
+from vergence.models.softmax import Softmax
+from vergence.models.vslstm import VsLSTM
+from vergence.privacy.keyed import Secret
+from vergence.privacy.told_numbers import ToldNumbers, of_counts
+from vergence.tasks.images import Images
+from vergence.tasks.summary import Summary
+
+LOCAL = Local(steps=20, batch=20, optimiser="sgd", lr=0.1, momentum=0.0)
+EPSILON = 1.0
+"""Of the noise on counts that a generator is made with, for a person."""
+
+
+def told_of(found: dict[str, list[dict[str, Any]]], prefix: str, rows: Iterator[Any]) -> None:
+    """Put the lines of an audit together by name."""
+    for row in rows:
+        found.setdefault(f"{prefix} | {row['finds']}", []).append(row)
+
+
+def pooled(rows: list[dict[str, Any]]) -> str:
+    """Return the rate of lines of several seeds together, and chance."""
+    hits, of = sum(row["hits"] for row in rows), sum(row["of"] for row in rows)
+    rate, chance = Rate(hits, of), float(np.mean([row["by_chance"] for row in rows]))
+    value, low, high, beside = map(percent, (rate.value, rate.low, rate.high, chance))
+    return f"{value} ({low} to {high}) | {beside} | {rate.of}"
+
+
+def percent(share: float) -> str:
+    """Return a share in percent, to a tenth below one."""
+    return f"{share:.1%}" if 0 < share < 0.01 else f"{share:.0%}"
+
+
+def distances(seeds: int) -> dict[str, list[dict[str, Any]]]:
+    """Return the lines of distances, and print how well groups are found behind noise."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    kinds = {"one distance": CFedVS(), "one, a mean over frames": CFedVS(per_frame=True),
+             "three distances": CFedVS(proxies=3)}  # fmt: skip
+    agreed: dict[str, list[float]] = {}
+    for seed in range(seeds):
+        people = ClipSynthetic(people=30, clips=15, seed=seed).load()
+        task = Summary(VsLSTM(4, 8), seed)
+        for name, method in kinds.items():
+            saved: Any = SimpleNamespace(server=method.server(task), method=method, task=task)
+            numbers, videos = distances_told(saved, people)
+            told_of(found, name, of_distances(numbers))
+            told_of(found, name, of_videos(videos, numbers.bound))
+            for level, value in agreement(numbers, method):
+                agreed.setdefault(f"{name} | {level}", []).append(value)
+    for name, values in agreed.items():
+        print(f"| {name} | agreement of groups | {np.mean(values):.2f} "
+              f"({min(values):.2f} to {max(values):.2f}) |")  # fmt: skip
+    return found
+
+
+def agreement(numbers: Numbers, method: CFedVS) -> Iterator[tuple[str, float]]:
+    """Yield by noise how well the groups of what was told are the communities."""
+    many = len(numbers.asked)
+    made = [i % 3 for i in range(many)]
+    for name, noisy in numbers.levels():
+        draws = noisy(numbers.asked).split(many)
+        yield name, float(np.mean([adjusted_rand(made, method.grouped(d.numpy()).tolist())
+                                   for d in draws]))  # fmt: skip
+
+
+def videos(root: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the lines of TVSum's key frames."""
+    people = TVSum(people=4, keyframes=True).load(str(root / "video_summarisation"))
+    task = Summary(VsLSTM(1280, 8))
+    clips = [clip.numpy() for s in people.people.values() for part in (s.train, s.val, s.test)
+             for clip in task.sequences(part)]  # fmt: skip
+    proxy, found = clips.pop(), {}
+    for name, per_frame in (("a video's distance", False), ("a video's mean distance", True)):
+        whole, cut = (
+            torch.tensor([[dtw(clip[: round(share * len(clip))], proxy, per_frame)]
+                          for clip in clips], dtype=torch.float64)
+            for share in (1.0, 0.9)
+        )  # fmt: skip
+        told_of(found, name, of_videos((cut, whole), above(float(whole.max()))))
+    return found
+
+
+def counts(root: Path, seeds: int) -> dict[str, list[dict[str, Any]]]:
+    """Return the lines of counts of classes."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for seed in range(seeds):
+        for name, data in {
+            "counts, Dirichlet(0.1)": FashionMnist(100, "dirichlet", 0.1, split_seed=seed),
+            "counts, Dirichlet(10)": FashionMnist(100, "dirichlet", 10.0, split_seed=seed),
+            "counts, dealt at random": FashionMnist(100, "iid", split_seed=seed),
+        }.items():
+            people = data.load(str(root / "fashion_mnist"))
+            told_of(found, name, of_classes(counts_told(Images(Softmax()), people)))
+    return found
+
+
+@dataclass(frozen=True)
+class Noisy(GlobalMemory):
+    """AP-FL whose clients tell counts with noise."""
+
+    def on_tell(self, c: Any, msg: Any, site: Any) -> Any:
+        """Tell counts with noise."""
+        c, said = yield from super().on_tell(c, msg, site)
+        kept = said.trees["counts"]
+        bound = above(float(kept.flat.sum()))
+        policy = ToldNumbers(bound, of_counts(bound).person, EPSILON)
+        noise = Secret(bytes(32)).child(site.id, site.task.seed).draws()
+        hidden = policy.told(kept.flat, noise).clamp(min=0).float()
+        return c, Reply({**said.trees, "counts": kept.like(hidden)}, said.weight, said.metrics)
+
+
+def generators(root: Path, runs: int) -> None:
+    """Print what the generator tells, and what the model that goes with it does."""
+    whole = FashionMnist(10, "table").load(str(root / "fashion_mnist"))
+    people = replace(whole, people={n: replace(s, train=few(s.train, 200), test=few(s.test, 100))
+                                    for n, s in whole.people.items()})  # fmt: skip
+    people = Softmax().prepare(people)
+    names, who = list(people.people), halves(len(people.people), runs, 0)
+    kinds = torch.stack([s.train.columns["label"].bincount(minlength=10) > 0
+                         for s in people.people.values()])  # fmt: skip
+    for name, kind in (("counts as they are", GlobalMemory), (f"counts, epsilon {EPSILON:g} for a "
+                                                              "person", Noisy)):  # fmt: skip
+        made, shown = [], []
+        for run in range(runs):
+            some = people.only([n for n, in_ in zip(names, who[run].tolist(), strict=True) if in_])
+            method = kind(LOCAL, FedAvg(LOCAL), samples=60, passes=2, tune_epochs=1)
+            task = Images(Softmax(), seed=run, names=FILES.classes)
+            memory = trained(method, task, some)
+            made.append(of_generator(method, task, memory))
+            shown.append(of_model(task, memory.base.model, people))
+        there = torch.stack([kinds[inside].any(0) for inside in who])
+        for what, seen in (("the generator", made), ("the model", shown)):
+            table = torch.stack(seen)
+            print_line(f"{name} | was a class anybody's, by {what}", table, there)
+            own = table @ (kinds.double() / kinds.sum(1, keepdim=True)).T
+            print_line(f"{name} | was this person in, by {what}", own, who)
+
+
+def print_line(finds: str, shown: Tensor, inside: Tensor) -> None:
+    """Print how often each column of each run is rightly called in or out, by all other runs."""
+    hits = of = often = 0
+    mixed = (inside.sum(0) >= 3) & ((~inside).sum(0) >= 3)
+    for ratio, truth in each_in_turn((-shown[:, mixed]).exp(), inside[:, mixed]):
+        hits, of, often = hits + int(((ratio > 0) == truth).sum()), of + len(truth), often + int(
+            truth.sum())  # fmt: skip
+    rate = Rate(hits, of)
+    print(f"| {finds} | {rate.value:.0%} ({rate.low:.0%} to {rate.high:.0%}) | "
+          f"{max(often, of - often) / of:.0%} | {of} |")  # fmt: skip
+
+
+def trained(method: GlobalMemory, task: Images, people: Federation) -> Memory:
+    """Return what the server of a run has in the end."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+        folder.open()
+        plan = Plan(rounds=5, evaluate_every=0, checkpoint_every=0, workers=1, solver="sequential")
+        return conduct(method, task, people, plan, folder).server
+
+
+def of_generator(method: GlobalMemory, task: Images, memory: Memory) -> Tensor:
+    """Return the share of made-up samples of each class that the model takes for it."""
+    net, meaning = apart(memory.generator)
+    kinds = torch.arange(10).repeat_interleave(50)
+    noise = torch.randn(len(kinds), method.noise, generator=Stream("shared numbers").torch())
+    ask, judge = Trainers(task), method.judge(task)
+    batch = {NOISE: noise, MEANING: meaning[kinds], KIND: kinds}
+    samples = ask.answer(Forward(net, batch, method.imagining), 1.0)
+    theta = memory.base.model.only(frozen(judge)[0].names)
+    outputs = ask.answer(Forward(theta, labelled(judge, samples, kinds), method.judge), 1.0)
+    return remembered(outputs, kinds, 10)
+
+
+def of_model(task: Images, model: Params, people: Federation) -> Tensor:
+    """Return the share of test pictures of each class that the model takes for it."""
+    test = Samples.concatenate([s.test for s in people.people.values()])
+    batch = test.take(slice(None))
+    net = task.module()
+    torch.nn.utils.vector_to_parameters(model.flat, net.parameters())
+    with torch.no_grad():
+        return remembered(task.forward(net.eval(), batch), batch["label"].long(), 10)
+
+
+def few(samples: Samples, most: int) -> Samples:
+    """Return so many samples, evenly."""
+    rows = torch.linspace(0, len(samples) - 1, min(most, len(samples))).long()
+    return samples.subset(rows)
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--root", type=Path, help="folder of fashion_mnist, video_summarisation")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=24, help="of AP-FL, an even number")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| told | found | right | chance | decisions |\n|---|---|--:|--:|--:|")
+    found = distances(given.seeds)
+    if given.root is not None:
+        for part in (lambda: videos(given.root), lambda: counts(given.root, given.seeds)):
+            try:
+                found |= part()
+            except DataError as error:
+                print(f"left out: {error}")
+    for name, rows in found.items():
+        print(f"| {name} | {pooled(rows)} |")
+    if given.root is not None:
+        generators(given.root, given.runs)
+
+
+if __name__ == "__main__":
+    main()
