@@ -40,7 +40,8 @@ class Exposed:
     says that the trees are no updates of parameters but made from single samples. `down` names
     the trees that a client is sent, over all messages of the verb; None: what `offer` gives.
     `numbered` names the facts that tell the questions of a round apart, where there are several:
-    replies to two of them have nothing in common.
+    replies to two of them have nothing in common. In a `blind` verb's turn the client has its
+    state and the message, and none of its samples.
     """
 
     reveal: Literal["aggregate", "each"] = "aggregate"
@@ -50,6 +51,7 @@ class Exposed:
     raw: bool = False
     down: tuple[str, ...] | None = None
     numbered: tuple[str, ...] = ()
+    blind: bool = False
 
 
 @dataclass(frozen=True)

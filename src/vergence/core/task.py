@@ -180,6 +180,28 @@ class Task(ABC):
         """
         return (output - teacher.reshape(output.shape)).square().mean()
 
+    def told(self, output: Tensor) -> Tensor:
+        """Return what an output says to who may hear no more: probabilities of a classifier's.
+
+        Default: the output itself.
+        """
+        return output
+
+    def heard(self, told: Tensor) -> Tensor:
+        """Return an output that says what was told; default: what was told."""
+        return told
+
+    def predicted(self, output: Tensor) -> Tensor:
+        """Return the class that an output says, int64 `[batch]`, for methods that need classes."""
+        return self.class_of({self.labels[0]: output})
+
+    def among(self, output: Tensor, known: Tensor) -> Tensor:
+        """Return an output as of a model that knows these classes alone, 0 or 1 `[classes]`.
+
+        Default: as it is, where an output is no score per class.
+        """
+        return output
+
     def input_range(self) -> tuple[tuple[int, ...], float, float]:
         """Return the shape of what enters the network for a sample, its least and largest value.
 

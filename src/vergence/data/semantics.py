@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vergence.core.stream import Stream
+from vergence.core.task import Task
 from vergence.data.checks import need_file
 from vergence.errors import ConfigError, DataError, nearest
 
@@ -80,6 +81,18 @@ def meanings(
             f"semantics: no vectors called '{source}'{nearest(source, SOURCES)}; or {WHERE}"
         )
     return Meanings(names, _unit(found.float()), f"{source} {found.shape[1]}-d")
+
+
+def of_task(task: Task, source: str, prompt: str) -> Meanings:
+    """Return what the names of a task's classes mean; classes that have a place have it in them.
+
+    Raises:
+        ConfigError: the task names no classes; else as `meanings`.
+    """
+    names = task.class_names()
+    (label,) = task.labelled(torch.arange(len(names))).values()
+    places = label.reshape(len(names), -1).tolist() if label.is_floating_point() else []
+    return meanings(names, source, prompt, tuple(map(tuple, places)))
 
 
 def _unit(vectors: Tensor) -> Tensor:

@@ -40,6 +40,8 @@ Ask = Fit | Compute | Step | Forward
 CPU = torch.device("cpu")
 ZEROS = "zeros"
 """The share of a pruned run's parameters that are zero: a metric beside those of the task."""
+NONE = torch.zeros(0, dtype=torch.int64)
+"""The numbers of no samples."""
 STREAMS = 4
 """Clients trained side by side on a GPU; each replays its own graph."""
 
@@ -174,6 +176,8 @@ class Worker:
         data, at = federation.people[order.client], order.message.round
         rng = self.stream.child(order.client, at, order.message.verb)
         place = Site(order.client, data.train, data.val, self.task, at, rng, order.progress)
+        if order.kind == "turn" and self.method.exposure[order.message.verb].blind:
+            place = replace(place, train=place.train.subset(NONE), val=place.val.subset(NONE))
         return place if self.chooser is None else self.chooser.at(place)
 
     def state(self, order: Order) -> Any:

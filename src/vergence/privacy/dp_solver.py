@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from vergence.core.fitting import Compute, Fit, Fitted, Local, Solver
+from vergence.core.objective import each
 from vergence.core.site import Site
 from vergence.core.state import digest
 from vergence.core.stream import Stream
@@ -19,7 +20,7 @@ from vergence.core.task import Task
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.accounting import Charge
 from vergence.privacy.book import FOLDER, Book, Entry, secret_in
-from vergence.privacy.dp_sgd import each, noised, poisson
+from vergence.privacy.dp_sgd import noised, poisson
 from vergence.privacy.keyed import Secret
 from vergence.privacy.per_sample import Clipper
 from vergence.privacy.policy import DpSgd
