@@ -237,7 +237,7 @@ class Taught(Method[Provided, O]):
             trees["kinds"] = Params.named(kinds=kinds.float())
         message = Message(verb, trees, {"question": at})
         scores = Params.named(scores=torch.zeros(len(samples), *s.said))
-        like = {"scores": scores, "pull": trees["made"]}
+        like = {"scores": scores, "gradients": trees["made"]}
         like = {name: like[name] for name in self.exposure[verb].trees}
         replies: dict[ClientId, Sealed] = yield from collect(
             verb, dict.fromkeys(owners, message), like=like
@@ -248,7 +248,7 @@ class Taught(Method[Provided, O]):
             return None
         means = {name: torch.stack([t[name].total.flat for t in came]).mean(0) for name in like}
         found = {name: like[name].like(mean) for name, mean in means.items()}
-        pull = found["pull"]["made"] if "pull" in found else None
+        pull = found["gradients"]["made"] if "gradients" in found else None
         return found["scores"]["scores"], pull
 
     def estimated(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, cdist, nn
 from torch.func import functional_call
 from torch.nn import functional
 
@@ -206,8 +206,7 @@ def mmd(real: Tensor, made: Tensor) -> Tensor:
     Source: the Durham thesis, section 6.4.5, and the authors' programme; methods.md, O19.
     """
     rows = torch.cat([real, made]).flatten(1).sigmoid()
-    far = (rows[:, None] - rows[None]).square().sum(2)
-    n = len(rows)
+    far, n = cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square(), len(rows)
     width = far.detach().sum() / (n * n - n)
     alike = sum((-far / (width * 2.0**power).clamp(min=1e-12)).exp() for power in range(-2, 3))
     assert isinstance(alike, Tensor)

@@ -46,6 +46,8 @@ def rehearsed(
     client = federation.clients[0]
     data, server, found = federation.people[client], method.server(task), []
     for number, (verb, exposed) in enumerate(method.exposure.items()):
+        if exposed.blind:  # it is given no samples
+            continue
         trees = {} if exposed.down == () else dict(method.offer(server, client))
         site = Site(client, data.train, data.val, task, 0, Stream("rehearsal"))
         rehearse = _Rehearsal(name, verb, site, 1 if number else rounds)

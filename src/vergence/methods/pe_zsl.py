@@ -51,13 +51,13 @@ class PeZsl(Taught[Owner]):
     """
 
     exposure: ClassVar[Mapping[str, Exposed]] = {
-        "teach": Exposed("each", trees=("known",), down=()),
-        "guide": Exposed("each", trees=("scores", "pull"), metrics=(), down=("made", "kinds"),
+        "guide": Exposed("each", trees=("scores", "gradients"), metrics=(), down=("made", "kinds"),
                          numbered=("question",)),
-        "compare": Exposed("each", trees=("scores", "pull"), metrics=(), down=("made",),
+        "compare": Exposed("each", trees=("scores", "gradients"), metrics=(), down=("made",),
                            numbered=("question",)),
         "judge": Exposed("each", trees=("scores",), metrics=(), down=("made",),
                          numbered=("question",), blind=True),
+        "teach": Exposed("each", trees=("known",), down=()),
     }  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ class PeZsl(Taught[Owner]):
         """Add the gradient by samples to what is told of them."""
         found = yield from step(NOTHING, STILL, batch, self.steps, on=self.guidance, wrt=SMASHED)
         assert found.gradient is not None
-        return replace(told, trees={**told.trees, "pull": Params.named(made=found.gradient)})
+        return replace(told, trees={**told.trees, "gradients": Params.named(made=found.gradient)})
 
     def real(self, msg: Message, site: Site) -> dict[str, Tensor]:
         """Return as many real samples as made-up ones, drawn anew for every question."""
@@ -146,6 +146,6 @@ class PeZsl(Taught[Owner]):
         made = msg["made"]
         shape = task.told(torch.zeros(len(made["made"]), *self.server(task).said)).shape
         found = {"scores": Params.zeros(Params.named(scores=torch.zeros(shape)).layout)}
-        if "pull" in self.exposure[msg.verb].trees:
-            found["pull"] = made * 0.0
+        if "gradients" in self.exposure[msg.verb].trees:
+            found["gradients"] = made * 0.0
         return found
