@@ -58,6 +58,14 @@ SUITED = {
         "noise": 16,
         "hidden": 64,
     },
+    "sg_zsl": {
+        "generator_rounds": 1,
+        "samples": 100,
+        "batch": 20,
+        "rate": 0.02,
+        "noise": 16,
+        "hidden": 64,
+    },
     "pfedme": {"lamda": 2.0, "w_lr": 0.4},
     "qfedavg": {"q": 0.05},
 }

@@ -20,11 +20,12 @@ from vergence.core.stages import SMASHED
 from vergence.core.state import same
 from vergence.core.stepping import Forward, Step, Trainers
 from vergence.core.stream import Stream
+from vergence.core.teacher import Owner
 from vergence.core.wire import Message, reply, seal
 from vergence.core.zero_shot import KNOWN, TEACHER, kl, mmd
 from vergence.data.zsl_synthetic import ZslSynthetic
 from vergence.engines.turn import Order, Worker, drive
-from vergence.methods.pe_zsl import Owner, PeZsl
+from vergence.methods.pe_zsl import PeZsl
 from vergence.models.linear import Linear
 from vergence.models.mlp import Mlp
 from vergence.tasks.toy import Toy

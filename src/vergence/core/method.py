@@ -41,7 +41,8 @@ class Exposed:
     the trees that a client is sent, over all messages of the verb; None: what `offer` gives.
     `numbered` names the facts that tell the questions of a round apart, where there are several:
     replies to two of them have nothing in common. In a `blind` verb's turn the client has its
-    state and the message, and none of its samples.
+    state and the message, and none of its samples. `beyond` says what of its samples is in a reply
+    that no budget of `privacy.solver` covers: who asks for both is told so.
     """
 
     reveal: Literal["aggregate", "each"] = "aggregate"
@@ -52,6 +53,7 @@ class Exposed:
     down: tuple[str, ...] | None = None
     numbered: tuple[str, ...] = ()
     blind: bool = False
+    beyond: str = ""
 
 
 @dataclass(frozen=True)

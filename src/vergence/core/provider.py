@@ -97,7 +97,8 @@ class Taught(Method[Provided, O]):
         directions: in which a gradient is estimated.
         radius: how far a sample is moved for that.
         classifier_rounds: passes of the classifier where teachers do not know every class.
-        knows: which classes an owner says its teacher knows: those it has (`own`), or `all`.
+        knows: which classes an owner says its teacher knows: those it has (`own`), which tells of
+            its samples; those that the task says are `seen`, or `all`.
     """
 
     guide: Literal["gradients", "scores", "student", "estimates"] = "gradients"
@@ -115,7 +116,7 @@ class Taught(Method[Provided, O]):
     directions: Annotated[int, Ge(1)] = 4
     radius: Annotated[float, Gt(0)] = 0.05
     classifier_rounds: Annotated[int, Ge(1)] = 20
-    knows: Literal["own", "all"] = "own"
+    knows: Literal["own", "seen", "all"] = "own"
 
     @property
     @abstractmethod

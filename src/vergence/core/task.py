@@ -55,6 +55,8 @@ class Task(ABC):
 
     classes: ClassVar[int] = 0
     """How many classes `class_of` tells apart; 0: it tells none."""
+    unseen_classes: ClassVar[tuple[int, ...]] = ()
+    """The numbers of classes that nobody is said to have samples of."""
     labels: ClassVar[tuple[str, ...]] = ()
     """The columns that the loss looks at."""
     beside: ClassVar[tuple[str, ...]] = ()

@@ -144,7 +144,7 @@ class Guidance(Task):
 
     judge: Piece | None = None
     alpha: float = 0.0
-    apart: Apart = "none"
+    apart: Literal["kl", "mmd", "none", "profile"] = "none"
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the samples."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vergence.core.codec import Compression
-from vergence.core.conversation import Borrow
+from vergence.core.conversation import Borrow, Mean
 from vergence.core.fitting import Compute, Fit, Fitted, Precision, Solver
 from vergence.core.mask import Mask
 from vergence.core.method import Method
@@ -36,7 +36,7 @@ from vergence.privacy.dp_solver import DpSolver, Spent, taken, uncovered
 from vergence.privacy.policy import Privacy
 from vergence.privacy.watch import Watch
 
-Ask = Fit | Compute | Step | Forward
+Ask = Fit | Compute | Step | Forward | Mean
 CPU = torch.device("cpu")
 ZEROS = "zeros"
 """The share of a pruned run's parameters that are zero: a metric beside those of the task."""
@@ -211,6 +211,7 @@ class Worker:
             if isinstance(ask, Fit):
                 batches = site.rng.child("batches", 0)
                 return self.solver.fit(self.narrowed(ask, done), batches, 1.0)
+            assert isinstance(ask, Compute)
             return self.solver.compute(ask)
 
         return self.pruned(drive(self.method.model_on(state, message, site), answer), done)
@@ -277,6 +278,10 @@ class Worker:
             if self.guard is not None:
                 return self.guard.answer(ask, turn.site)
             return self.trainers.answer(ask, turn.order.progress)
+        if isinstance(ask, Mean):
+            if self.private is not None:
+                return self.private.mean(turn.site, ask)
+            return ask.shortened().mean(0)
         if isinstance(ask, Fit) and self.private is not None:
             return self.private.train(turn.site, ask, turn.batches(), turn.order.progress)
         if self.private is not None and getattr(ask, "data", None) is not turn.site.val:

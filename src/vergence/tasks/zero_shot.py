@@ -65,7 +65,7 @@ class ZeroShot(Task):
         return names_of(self.names) if isinstance(self.names, str) else self.names
 
     @cached_property
-    def unseen_classes(self) -> tuple[int, ...]:
+    def unseen_classes(self) -> tuple[int, ...]:  # type: ignore[override]
         """The numbers of the unseen classes, in order.
 
         Raises:
