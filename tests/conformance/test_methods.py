@@ -52,7 +52,7 @@ SUITED = {
     "fedgen": {"alpha": 0.01, "beta": 0.01, "steps": 2, "hidden": 8},
     "pe_zsl": {
         "generator_rounds": 1,
-        "samples": 100,
+        "samples": 200,
         "batch": 20,
         "rate": 0.02,
         "noise": 16,
@@ -60,7 +60,7 @@ SUITED = {
     },
     "sg_zsl": {
         "generator_rounds": 1,
-        "samples": 100,
+        "samples": 200,
         "batch": 20,
         "rate": 0.02,
         "noise": 16,

@@ -88,6 +88,7 @@ def test_without_the_authors_lists_unseen_images_are_drawn(root):
         ({"trainval_loc": np.r_[0:8, 10:18], "test_seen_loc": np.array([8, 9, 18, 19]),
           "test_unseen_loc": np.r_[20:25]}, r"from 0 to 24 \(do they count from 0\?\)"),
         ({"tunseen_test_loc": np.array([24])}, "two parts of test_unseen_loc"),
+        ({"tunseen_test_loc": None}, "lacks 'tunseen_test_loc'"),
         ({"train_allclass_loc": np.r_[1:24]}, "trainval_loc and tunseen_train_loc"),
         ({"att": np.ones((2, 4))}, r"one column of numbers for each of 3 names.*\(2, 4\)"),
         ({"test_seen_loc": None}, "lacks 'test_seen_loc'"),

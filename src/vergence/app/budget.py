@@ -73,6 +73,8 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
                 f"{means if whole.means else ''}: epsilon "
                 f"{spent:.3g} at delta {solver.delta:g} for one sample, not for the person"
             )
+        told += [f"beyond the budget: {exposed.beyond}, at every '{verb}'; nothing covers that"
+                 for verb, exposed in method.exposure.items() if exposed.beyond]  # fmt: skip
     told += budget_mask.foretold(plan, method, task, federation)
     told += budget_cut.foretold(plan, method, task, federation)
     told += accusing.foretold(plan)

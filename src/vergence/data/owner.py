@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vergence.core.ranges import check_ranges
-from vergence.core.site import Federation, Samples, Splits
+from vergence.core.site import Bank, Federation, Samples, Splits
 from vergence.core.stream import Stream
 
 Rows = NDArray[np.int64]
@@ -83,7 +84,12 @@ class Owned:
         return Stream(self.name, self.split_seed, what).numpy()
 
     def held(
-        self, columns: Mapping[str, Tensor], lists: Lists, kinds: Kinds, about: Mapping[str, str]
+        self,
+        columns: Mapping[str, Tensor],
+        lists: Lists,
+        kinds: Kinds,
+        about: Mapping[str, str],
+        banks: Mapping[str, Bank] = MappingProxyType({}),
     ) -> Federation:
         """Return the owner's federation; `columns` has `y` int64 `[n]`, the classes by number."""
         knows = self.teacher == "omniscient"
@@ -94,11 +100,10 @@ class Owned:
             np.concatenate([lists.test_seen, tested]),
         )
         train, val, test = (
-            Samples(
-                {name: column[torch.from_numpy(np.sort(part))] for name, column in columns.items()}
-            )
+            Samples({name: column[torch.from_numpy(np.sort(part))]
+                     for name, column in columns.items()}, banks)
             for part in rows
-        )
+        )  # fmt: skip
         saw = range(len(kinds.names)) if knows else kinds.seen
         told = {
             "classes": kinds.told(range(len(kinds.names))),

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vergence.core.site import Federation
 from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
+from vergence.models.pretrained import in_place_of_images
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class Mlp(Model):
                 f"64, [1024, 512] and 16; got {self.inputs}, {list(self.hidden)}, {self.classes}"
             )
         return MlpNet((self.inputs, *self.hidden, self.classes))
+
+    def prepare(self, federation: Federation) -> Federation:
+        """Return the data with features in place of pictures, where it has these."""
+        return in_place_of_images(federation)
 
 
 class MlpNet(Staged):
