@@ -73,12 +73,17 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
                 f"{means if whole.means else ''}: epsilon "
                 f"{spent:.3g} at delta {solver.delta:g} for one sample, not for the person"
             )
-        told += [f"beyond the budget: {exposed.beyond}, at every '{verb}'; nothing covers that"
-                 for verb, exposed in method.exposure.items() if exposed.beyond]  # fmt: skip
     told += budget_mask.foretold(plan, method, task, federation)
     told += budget_cut.foretold(plan, method, task, federation)
     told += accusing.foretold(plan)
-    return [*told, BESIDE] if told else []
+    return [*told, beside(method)] if told else []
+
+
+def beside(method: Method) -> str:
+    """Say what no budget covers."""
+    beyond = [f"; {exposed.beyond}, at every '{verb}'"
+              for verb, exposed in method.exposure.items() if exposed.beyond]  # fmt: skip
+    return BESIDE + "".join(beyond)
 
 
 def against(shares: int) -> str:
@@ -91,7 +96,7 @@ def against(shares: int) -> str:
     )
 
 
-def spent(plan: Plan, state: Path) -> dict[str, Any] | None:
+def spent(plan: Plan, method: Method, state: Path) -> dict[str, Any] | None:
     """Return the block `privacy` of results.json from the books of a run's folder of states."""
     user, solver, found = plan.privacy.user, plan.privacy.solver, {}
     secure = plan.privacy.aggregation
@@ -125,7 +130,7 @@ def spent(plan: Plan, state: Path) -> dict[str, Any] | None:
             key: found["sample"][key] + found["mask"][key] for key in ("epsilon", "delta")
         }
     found |= accusing.found(plan, state)
-    return {**found, "beside": BESIDE, "accountant": _accountant()} if found else None
+    return {**found, "beside": beside(method), "accountant": _accountant()} if found else None
 
 
 def lines(label: str, block: Mapping[str, Any]) -> list[str]:

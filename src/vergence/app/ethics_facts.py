@@ -11,7 +11,7 @@ import numpy as np
 
 from vergence.app import budget_cut, budget_mask
 from vergence.app import ethics_words as words
-from vergence.app.budget import BESIDE, FRAME, PERSON, against
+from vergence.app.budget import FRAME, PERSON, against, beside
 from vergence.app.carried import carried, totals
 from vergence.app.config import Experiment
 from vergence.app.ethics_attacks import attacks, not_tried, rates, rebuilt, told_of_people
@@ -130,7 +130,7 @@ def budget(
             "accountant": block.get("accountant", "foretold"),
             "check": said.get("check"),
         }  # fmt: skip
-    return {**found, "beside": BESIDE} if found else {}
+    return {**found, "beside": beside(method)} if found else {}
 
 
 def model(

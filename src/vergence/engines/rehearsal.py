@@ -50,6 +50,8 @@ def rehearsed(
         if exposed.blind or exposed.beyond:  # it is given no samples, or said to go beyond
             continue
         trees = {} if exposed.down == () else dict(method.offer(server, client))
+        if set(exposed.down or ()) - set(trees):  # a question, which cannot be made up here
+            raise uncovered(verb, exposed)
         site = Site(client, data.train, data.val, task, 0, Stream("rehearsal"))
         rehearse = _Rehearsal(name, verb, site, 1 if number else rounds)
         handler = getattr(method, f"on_{verb}")
