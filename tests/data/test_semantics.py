@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from scipy.io import savemat
 
+from tests.conftest import research_data
 from vergence.data.fashion_mnist import FILES
-from vergence.data.semantics import meanings
+from vergence.data.semantics import meanings, names_of
 from vergence.errors import ConfigError, DataError
 from vergence.models.small_eye import SmallEye
 from vergence.tasks.gaze_angle import GazeAngle
@@ -58,6 +60,49 @@ def test_every_file_gives_the_same_vectors(tmp_path):
         assert torch.allclose(found, torch.tensor([[0.6, 0.8], [0.0, 1.0]])), name
     with pytest.raises(DataError, match=r"no vector for 'doe' \(did you mean 'dog'"):
         meanings(("cat", "doe"), str(tmp_path / "a.npz"))
+
+
+def test_words_are_ones_and_zeros_of_unit_length():
+    found = meanings(("red box", "blue box", "box"), "words").vectors
+    half = 0.5**0.5
+    assert torch.allclose(found, torch.tensor([[0, half, half], [half, half, 0], [0, 1, 0]]))
+
+
+def test_a_file_of_several_arrays_and_one_of_matlab_s(tmp_path):
+    """The usual array where none is named; + and _ in a file's names are spaces."""
+    names = np.array(["grizzly+bear", "cat"])
+    mean, cls = np.array([[3.0, 4.0], [1, 0]]), np.array([[0.0, 1.0], [0, 1]])
+    several = tmp_path / "bert.npz"
+    np.savez(several, names=names, mean_all=mean, cls=cls, tokens=np.array([4, 3]))
+    mat = tmp_path / "att_splits.mat"
+    cells = np.array([[name] for name in names], object)
+    savemat(mat, {"allclasses_names": cells, "att": mean.T, "wv": cls.T})
+    two, expected = ("cat", "grizzly bear"), torch.tensor([[1, 0], [0.6, 0.8]])
+    for path, other in ((several, "cls"), (mat, "wv")):
+        assert names_of(str(path)) == two[::-1]
+        assert torch.allclose(meanings(two, str(path)).vectors, expected)
+        named = meanings(two, f"{path}#{other}")
+        assert named.vectors.tolist() == [[0, 1], [0, 1]]
+        assert f"#{other} 2-d sha256:" in named.fingerprint
+    with pytest.raises(DataError, match=r"no array clss with a row.*it has cls, mean_all, tokens"):
+        meanings(two, f"{several}#clss")
+    with pytest.raises(DataError, match="lacks 'aat'"):
+        meanings(two, f"{mat}#aat")
+
+
+@pytest.mark.data
+def test_the_real_class_vectors():
+    home = research_data("zsl_splits") / "AWA2"
+    bert, mat = str(home / "bert_class_embeddings.npz"), str(home / "att_splits.mat")
+    names = names_of(bert)
+    assert names == names_of(mat)
+    sizes = {s: meanings(names, s).vectors.shape for s in (bert, f"{bert}#cls", mat, f"{mat}#wv")}
+    assert [tuple(shape) for shape in sizes.values()] == [
+        (50, 768),
+        (50, 768),
+        (50, 85),
+        (50, 1000),
+    ]
 
 
 @pytest.mark.parametrize(("name", "text"), [

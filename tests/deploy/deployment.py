@@ -58,7 +58,7 @@ class Deployment:
 
     def __init__(
         self, folder: Path, table: Mapping[str, Any] = TABLE, roles: Sequence[str] = (),
-        **settings: Any,
+        clients: Sequence[str] = CLIENTS, **settings: Any,
     ) -> None:  # fmt: skip
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -66,7 +66,7 @@ class Deployment:
         self.folder = folder
         self.started: list[subprocess.Popen[bytes]] = []
         (folder / "exp.toml").write_text(tomli_w.dumps(table))
-        made = self.run("init", folder / "exp.toml", "--clients", ",".join(CLIENTS),
+        made = self.run("init", folder / "exp.toml", "--clients", ",".join(clients),
                         "--address", self.address, "--out", folder / "out",
                         *roles).wait(120)  # fmt: skip
         assert made == 0, self.said()

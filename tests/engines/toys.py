@@ -13,6 +13,7 @@ from safetensors.torch import load
 from torch import nn
 
 from vergence.core.fitting import Local
+from vergence.core.site import Federation
 from vergence.core.stages import Staged
 from vergence.core.task import Model, Task
 from vergence.data.toy import Toy as People
@@ -52,14 +53,15 @@ STAMP = {"config": "a", "code": "b", "data": "c"}
 
 
 def conducted(
-    path: Path, method, *, people: int = 3, inputs: int = 4, task: Task | None = None, **plan
-) -> Outcome:
+    path: Path, method, *, people: int = 3, inputs: int = 4, task: Task | None = None,
+    federation: Federation | None = None, **plan,
+) -> Outcome:  # fmt: skip
     """Run a method for seed 0 into `path`, in one process unless told otherwise."""
     plan = {"rounds": 4, "evaluate_every": 0, "workers": 1, **plan}
     folder = Folder(path, STAMP)
     folder.open()
     task = task or Toy(Linear(inputs=inputs))
-    federation = People(people=people, inputs=inputs).load()
+    federation = federation or People(people=people, inputs=inputs).load()
     return conduct(method, task, federation, Plan(**plan), folder)
 
 

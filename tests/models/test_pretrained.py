@@ -8,6 +8,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from vergence.core.site import Bank, Federation, Samples, Splits
 from vergence.errors import ConfigError
 from vergence.models import pretrained
 
@@ -165,3 +166,34 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_frames_of_another_kind_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"got float32 \[2, 3, 8, 8\]"):
         pretrained.features(torch.zeros(2, 3, 8, 8))
+
+
+def test_images_are_replaced_by_vectors_once_for_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A picture's vector is its mean level, over 6; both parts of the data share one bank."""
+    seen: list[int] = []
+
+    def vectors(_: object, part: Tensor) -> Tensor:
+        seen.append(len(part))
+        return part.float().mean((1, 2, 3))[:, None]
+
+    monkeypatch.setattr(pretrained, "load", nn.Identity)
+    monkeypatch.setattr(pretrained, "vectors", vectors)
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
+    bank = Bank(torch.arange(3, dtype=torch.uint8).view(3, 1, 1, 1).expand(3, 3, 32, 32), "row")
+    parts = [
+        Samples({"row": torch.tensor(rows), "y": torch.tensor(rows)}, {"image": bank})
+        for rows in ([2, 0], [1], [1, 2])
+    ]
+    federation = Federation("toy", {"owner": Splits(*parts)})
+    for _ in range(2):
+        found = pretrained.in_place_of_images(federation)
+        assert found.people["owner"].train.columns["x"].tolist() == [[pytest.approx(2 / 6)], [0]]
+        assert set(found.people["owner"].test.columns) == {"x", "y"}
+    assert seen == [3]
+    assert "efficientnet-lite0" in found.about["features"]
+    assert pretrained.in_place_of_images(found) is found
+    grey = Samples({"row": torch.arange(1)}, {"image": Bank(torch.zeros(1, 1, 32, 32), "row")})
+    with pytest.raises(ConfigError, match=r"uint8 \[n, 3, side, side\], got float32 \[1, 1"):
+        pretrained.in_place_of_images(Federation("toy", {"a": Splits(grey, grey, grey)}))

@@ -11,6 +11,7 @@ from torch import nn
 from tests.conftest import research_data
 from tests.data.test_summarised import group, write
 from vergence.core.fitting import Solver
+from vergence.core.objective import each
 from vergence.core.site import Federation, Samples
 from vergence.data.clip_synthetic import ClipSynthetic
 from vergence.data.rated_clips import PARTS, Clip, samples_of
@@ -20,7 +21,6 @@ from vergence.errors import ConfigError, DataError
 from vergence.models.linear import Linear
 from vergence.models.mixture_transformer import MixtureTransformer
 from vergence.models.vslstm import VsLSTM
-from vergence.privacy.dp_sgd import each
 from vergence.privacy.per_sample import Clipper
 from vergence.tasks.summary import Summary
 

@@ -10,11 +10,12 @@ from scipy.stats import kstest
 from torch import nn
 
 from vergence.core.fitting import Solver
+from vergence.core.objective import each
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models.lenet import LeNet
 from vergence.models.small_eye import SmallEye
-from vergence.privacy.dp_sgd import each, noised, poisson
+from vergence.privacy.dp_sgd import noised, poisson
 from vergence.privacy.keyed import Secret
 from vergence.privacy.per_sample import Clipper, refuse
 from vergence.tasks.gaze_angle import GazeAngle

@@ -208,8 +208,7 @@ def single(
 def _noise(saved: Saved, data: Federation, plan: Plan, who: str) -> float:
     assert plan.privacy.solver is not None
     lessons = rehearsed(saved.method, saved.task, data.only([who]), plan.rounds)
-    whole = course(lessons, len(data.people[who].train))
-    return plan.privacy.solver.multiplier(whole.rate, whole.steps)
+    return course(lessons, len(data.people[who].train)).noise(plan.privacy.solver)
 
 
 def first(view: View, who: str) -> tuple[str, Params]:

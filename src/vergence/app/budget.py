@@ -14,7 +14,7 @@ from vergence.core.task import Task
 from vergence.engines.plan import Plan
 from vergence.engines.rehearsal import rehearsed
 from vergence.engines.veil import forecast, sums_of
-from vergence.privacy.accounting import Charge, Ledger, cross_checked, epsilon
+from vergence.privacy.accounting import Ledger, cross_checked
 from vergence.privacy.book import FOLDER, Book, account
 from vergence.privacy.dp_solver import course
 from vergence.privacy.tree import nodes
@@ -64,17 +64,26 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
         sizes = sorted({len(splits.train) for splits in federation.people.values()})
         for size in dict.fromkeys((sizes[0], sizes[-1])):
             whole = course(lessons, size)
-            noise = solver.multiplier(whole.rate, whole.steps)
-            spent = epsilon([Charge(noise, whole.rate, whole.steps)], solver.delta)
+            noise = whole.noise(solver)
+            spent = whole.ledger(solver).epsilon(solver.delta)
+            means = f", {whole.means} mean of its samples with noise {whole.mean_noise(solver):.4g}"
             told.append(
                 f"samples: a client with {size} trains {whole.steps} steps at sampling rate "
-                f"{whole.rate:.3g}, gradients cut to {solver.clip:g}, noise {noise:.4g}: epsilon "
+                f"{whole.rate:.3g}, gradients cut to {solver.clip:g}, noise {noise:.4g}"
+                f"{means if whole.means else ''}: epsilon "
                 f"{spent:.3g} at delta {solver.delta:g} for one sample, not for the person"
             )
     told += budget_mask.foretold(plan, method, task, federation)
     told += budget_cut.foretold(plan, method, task, federation)
     told += accusing.foretold(plan)
-    return [*told, BESIDE] if told else []
+    return [*told, beside(method)] if told else []
+
+
+def beside(method: Method) -> str:
+    """Say what no budget covers."""
+    beyond = [f"; {exposed.beyond}, at every '{verb}'"
+              for verb, exposed in method.exposure.items() if exposed.beyond]  # fmt: skip
+    return BESIDE + "".join(beyond)
 
 
 def against(shares: int) -> str:
@@ -87,7 +96,7 @@ def against(shares: int) -> str:
     )
 
 
-def spent(plan: Plan, state: Path) -> dict[str, Any] | None:
+def spent(plan: Plan, method: Method, state: Path) -> dict[str, Any] | None:
     """Return the block `privacy` of results.json from the books of a run's folder of states."""
     user, solver, found = plan.privacy.user, plan.privacy.solver, {}
     secure = plan.privacy.aggregation
@@ -121,7 +130,7 @@ def spent(plan: Plan, state: Path) -> dict[str, Any] | None:
             key: found["sample"][key] + found["mask"][key] for key in ("epsilon", "delta")
         }
     found |= accusing.found(plan, state)
-    return {**found, "beside": BESIDE, "accountant": _accountant()} if found else None
+    return {**found, "beside": beside(method), "accountant": _accountant()} if found else None
 
 
 def lines(label: str, block: Mapping[str, Any]) -> list[str]:

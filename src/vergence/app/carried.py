@@ -28,6 +28,8 @@ PLAIN = {
     "front": "first layers (front)", "end": "last layers (end)", "body": "shared layers (body)",
     "head": "last layers (head)", "shared": "shared layers", "control": "correction (control)",
     "generator": "generator of features", "known": "which classes it knows",
+    "made": "made-up samples", "kinds": "their classes", "scores": "what the teacher says of them",
+    "gradients": "which way each of them would have to change",
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vergence.app.deploy_asked import Asked
 from vergence.app.deploy_end import End
 from vergence.app.deploy_folder import ClientSide, tell
 from vergence.app.deploy_keys import BOX, Box, known_keys, voice_of
@@ -56,9 +57,10 @@ class Answering(End):
         worker, every = desk.worker, self.experiment.plan.checkpoint_every
         voice = voice_of(self.folder, note, self.sign)
         if not closed:
-            barred = self.not_for_the_server(worker.method)
-            return Home(desk, self.side.client, desk.shelf.folder, every=every, barred=barred,
-                        voice=voice)  # fmt: skip
+            barred, side = self.not_for_the_server(worker.method), self.side
+            asked = Asked(self.folder, side.answers_in_all, side.answers_a_minute)
+            return Home(desk, side.client, desk.shelf.folder, every=every, barred=barred,
+                        voice=voice, count=asked.count)  # fmt: skip
         offered = worker.method.offer(worker.method.server(worker.task), self.side.client)
         return Home(
             desk, self.side.client, desk.shelf.folder, every=every,

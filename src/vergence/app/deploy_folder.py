@@ -75,7 +75,8 @@ class ClientSide:
     It takes part in one `run` alone: books of what was given away and spent are a run's, and a
     server that named another would have every budget, and every sum, afresh. A main server's
     folder is as a client's without data; it `serves`. So is an aggregator's, which `adds`. A
-    client with `main` beside its server shows data to the main server alone.
+    client with `main` beside its server shows data to the main server alone. A teacher answers
+    questions about so many made-up samples in all, and in a minute; 0: about any number.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -87,6 +88,8 @@ class ClientSide:
     serves: bool = False
     adds: bool = False
     main: bool = False
+    answers_in_all: int = 0
+    answers_a_minute: int = 0
 
     @property
     def stays(self) -> bool:

@@ -166,7 +166,7 @@ class Leading:
         results.write_results(
             path, label, type(method).__module__.rpartition(".")[2], experiment.task(0),
             federation, measured(federation, plan), folder.solving, outcomes, None, plan.rounds,
-            budget.spent(plan, path / "state"),
+            budget.spent(plan, method, path / "state"),
         )  # fmt: skip
         seals.seal(path)
         self.tell_result(label, path)

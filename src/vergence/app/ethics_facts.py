@@ -11,7 +11,7 @@ import numpy as np
 
 from vergence.app import budget_cut, budget_mask
 from vergence.app import ethics_words as words
-from vergence.app.budget import BESIDE, FRAME, PERSON, against
+from vergence.app.budget import FRAME, PERSON, against, beside
 from vergence.app.carried import carried, totals
 from vergence.app.config import Experiment
 from vergence.app.ethics_attacks import attacks, not_tried, rates, rebuilt, told_of_people
@@ -24,7 +24,6 @@ from vergence.core.site import Federation, Population
 from vergence.core.task import Task
 from vergence.engines.rehearsal import rehearsed
 from vergence.engines.veil import forecast
-from vergence.privacy.accounting import Charge, epsilon
 from vergence.privacy.dp_solver import course
 
 LOOKED_AT = 100
@@ -118,10 +117,8 @@ def budget(
         elif people is not None:
             lessons = rehearsed(method, task, people, plan.rounds)
             for size in {len(people.people[c].train) for c in people.clients[:LOOKED_AT]}:
-                whole = course(lessons, size)
-                noise = solver.multiplier(whole.rate, whole.steps)
-                charge = Charge(noise, whole.rate, whole.steps)
-                spent = max(spent, epsilon([charge], solver.delta))
+                ledger = course(lessons, size).ledger(solver)
+                spent = max(spent, ledger.epsilon(solver.delta))
         found["sample"] = {
             "epsilon": spent,
             "delta": solver.delta,
@@ -133,7 +130,7 @@ def budget(
             "accountant": block.get("accountant", "foretold"),
             "check": said.get("check"),
         }  # fmt: skip
-    return {**found, "beside": BESIDE} if found else {}
+    return {**found, "beside": beside(method)} if found else {}
 
 
 def model(

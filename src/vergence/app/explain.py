@@ -200,7 +200,8 @@ def learns(method: Method, task: Task, privacy: Privacy) -> Table:
         summed = policy is not None and exposed.reveal != "each"
         weights = "of weights their sum" if summed else WEIGHTS[exposed.weight]
         weights = weights if privacy.user is None else "everybody counts once"
-        table.add_row(f"server ({verb})", f"{every} {trees}; {weights}")
+        blind = "; worked out without data" if exposed.blind else ""
+        table.add_row(f"server ({verb})", f"{every} {trees}; {weights}{blind}")
     if rule is not None and any(e.trees for e in method.exposure.values()):
         groups = 0 if policy is None else policy.groups
         seen = f"the sum of every group of {groups}" if groups else "every single update"

@@ -266,7 +266,7 @@ def _leave_behind(
         measured(loaded.raw, experiment.plan), first.solving,
         {saved.task.seed: saved.fingerprint for saved in finals},
         float(np.mean(shares)) if shares else None, experiment.plan.rounds,
-        budget.spent(experiment.plan, path / "state"),
+        budget.spent(experiment.plan, method, path / "state"),
     )  # fmt: skip
 
 

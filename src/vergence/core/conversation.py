@@ -109,6 +109,31 @@ def proxies() -> Conversation[Proxies]:
     return (yield Borrow())
 
 
+@dataclass(frozen=True)
+class Mean:
+    """Ask for the mean of rows `[n, d]`, one of each of a client's samples, `bound` long at most.
+
+    Where a run hides samples it comes with noise.
+    """
+
+    values: Tensor
+    bound: float
+
+    def shortened(self) -> Tensor:
+        """Return the rows, those that are longer cut to `bound`."""
+        length = self.values.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        return self.values * (self.bound / length).clamp(max=1)
+
+
+def mean(values: Tensor, bound: float) -> Conversation[Tensor]:
+    """Return the mean `[d]` of rows `[n, d]`, one of each training sample, cut to length `bound`.
+
+    It is what a client may tell of its samples beside what training gives: a run that hides samples
+    adds noise to it, and counts it in the budget.
+    """
+    return (yield Mean(values, bound))
+
+
 class Silent(Exception):
     """A client that is being served gave a reply that must not count: it is not heard any more."""
 

@@ -41,7 +41,9 @@ class Exposed:
     the trees that a client is sent, over all messages of the verb; None: what `offer` gives.
     `numbered` names the facts that tell the questions of a round apart, where there are several:
     replies to two of them have nothing in common. `joining` says that a round asks it only of
-    those who have no place yet, as setup does: it takes no virtual time.
+    those who have no place yet, as setup does: it takes no virtual time. In a `blind` verb's turn
+    the client has its state and the message, and none of its samples. `beyond` says what of its
+    samples is in a reply that no budget of `privacy.solver` covers: who asks for both is told so.
     """
 
     reveal: Literal["aggregate", "each"] = "aggregate"
@@ -52,6 +54,8 @@ class Exposed:
     down: tuple[str, ...] | None = None
     numbered: tuple[str, ...] = ()
     joining: bool = False
+    blind: bool = False
+    beyond: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a training minimises where that is not the task's own loss."""
+"""What a training minimises where that is not the task's own loss; losses sample by sample."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from torch import Generator, Tensor, nn
+from torch.func import vmap
 
 from vergence.core.site import Batch
 from vergence.core.task import Task
@@ -37,3 +38,13 @@ class Align(Objective):
         output, features = task.features(module, batch)
         apart = features - self.centres[task.class_of(batch)]
         return task.loss(output, batch) + self.weight * apart.square().mean()
+
+
+def each(task: Task, output: Tensor, batch: Batch) -> Tensor:
+    """Return the losses of a batch's samples, `[batch]`, each as the task would alone."""
+    told = {name: batch[name] for name in task.labels or batch}
+
+    def alone(output: Tensor, told: Batch) -> Tensor:
+        return task.loss(output[None], {name: column[None] for name, column in told.items()})
+
+    return vmap(alone)(output, told)

@@ -107,8 +107,8 @@ def staged(model: Model) -> Staged:
         name = type(model).__module__.rpartition(".")[2]
         raise ConfigError(
             f"model '{name}' is not a row of stages and cannot be cut for split learning; use "
-            "lenet, small_eye, resnet_preact, resnet18, small_cnn, apfl_cnn or softmax, or write "
-            "it as a `Staged` one"
+            "lenet, small_eye, resnet_preact, resnet18, small_cnn, apfl_cnn, mlp or softmax, or "
+            "write it as a `Staged` one"
         )
     return network
 

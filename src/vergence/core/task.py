@@ -55,6 +55,8 @@ class Task(ABC):
 
     classes: ClassVar[int] = 0
     """How many classes `class_of` tells apart; 0: it tells none."""
+    unseen_classes: ClassVar[tuple[int, ...]] = ()
+    """The numbers of classes that nobody is said to have samples of."""
     labels: ClassVar[tuple[str, ...]] = ()
     """The columns that the loss looks at."""
     beside: ClassVar[tuple[str, ...]] = ()
@@ -179,6 +181,28 @@ class Task(ABC):
         Default: the mean squared error. `temperature` divides the scores of classifiers.
         """
         return (output - teacher.reshape(output.shape)).square().mean()
+
+    def told(self, output: Tensor) -> Tensor:
+        """Return what an output says to who may hear no more: probabilities of a classifier's.
+
+        Default: the output itself.
+        """
+        return output
+
+    def heard(self, told: Tensor) -> Tensor:
+        """Return an output that says what was told; default: what was told."""
+        return told
+
+    def predicted(self, output: Tensor) -> Tensor:
+        """Return the class that an output says, int64 `[batch]`, for methods that need classes."""
+        return self.class_of({self.labels[0]: output})
+
+    def among(self, output: Tensor, known: Tensor) -> Tensor:
+        """Return an output as of a model that knows these classes alone, 0 or 1 `[classes]`.
+
+        Default: as it is, where an output is no score per class.
+        """
+        return output
 
     def input_range(self) -> tuple[tuple[int, ...], float, float]:
         """Return the shape of what enters the network for a sample, its least and largest value.

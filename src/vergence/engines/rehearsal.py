@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from vergence.core.conversation import Mean
 from vergence.core.fitting import Compute, Fit, Fitted, Solver
 from vergence.core.method import Method
 from vergence.core.site import Federation, Samples, Site, Splits
@@ -46,7 +47,11 @@ def rehearsed(
     client = federation.clients[0]
     data, server, found = federation.people[client], method.server(task), []
     for number, (verb, exposed) in enumerate(method.exposure.items()):
+        if exposed.blind or exposed.beyond:  # it is given no samples, or said to go beyond
+            continue
         trees = {} if exposed.down == () else dict(method.offer(server, client))
+        if set(exposed.down or ()) - set(trees):  # a question, which cannot be made up here
+            raise uncovered(verb, exposed)
         site = Site(client, data.train, data.val, task, 0, Stream("rehearsal"))
         rehearse = _Rehearsal(name, verb, site, 1 if number else rounds)
         handler = getattr(method, f"on_{verb}")
@@ -78,6 +83,9 @@ class _Rehearsal:
         """Answer one ask."""
         if isinstance(ask, Fit):
             return self._fitted(ask)
+        if isinstance(ask, Mean):
+            self.lessons.append(Lesson(None, 1.0, self.times))
+            return ask.shortened().mean(0)
         if isinstance(ask, Compute) and ask.data is self.site.val:
             return Solver(self.site.task).compute(ask)
         raise uncovered(self.verb, ask)

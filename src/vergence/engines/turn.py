@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vergence.core.codec import Compression
-from vergence.core.conversation import Borrow
+from vergence.core.conversation import Borrow, Mean
 from vergence.core.fitting import Compute, Fit, Fitted, Precision, Solver
 from vergence.core.mask import Mask
 from vergence.core.method import Method
@@ -36,10 +36,12 @@ from vergence.privacy.dp_solver import DpSolver, Spent, taken, uncovered
 from vergence.privacy.policy import Privacy
 from vergence.privacy.watch import Watch
 
-Ask = Fit | Compute | Step | Forward
+Ask = Fit | Compute | Step | Forward | Mean
 CPU = torch.device("cpu")
 ZEROS = "zeros"
 """The share of a pruned run's parameters that are zero: a metric beside those of the task."""
+NONE = torch.zeros(0, dtype=torch.int64)
+"""The numbers of no samples."""
 STREAMS = 4
 """Clients trained side by side on a GPU; each replays its own graph."""
 
@@ -174,6 +176,8 @@ class Worker:
         data, at = federation.people[order.client], order.message.round
         rng = self.stream.child(order.client, at, order.message.verb)
         place = Site(order.client, data.train, data.val, self.task, at, rng, order.progress)
+        if order.kind == "turn" and self.method.exposure[order.message.verb].blind:
+            place = replace(place, train=place.train.subset(NONE), val=place.val.subset(NONE))
         return place if self.chooser is None else self.chooser.at(place)
 
     def state(self, order: Order) -> Any:
@@ -207,6 +211,7 @@ class Worker:
             if isinstance(ask, Fit):
                 batches = site.rng.child("batches", 0)
                 return self.solver.fit(self.narrowed(ask, done), batches, 1.0)
+            assert isinstance(ask, Compute)
             return self.solver.compute(ask)
 
         return self.pruned(drive(self.method.model_on(state, message, site), answer), done)
@@ -273,6 +278,10 @@ class Worker:
             if self.guard is not None:
                 return self.guard.answer(ask, turn.site)
             return self.trainers.answer(ask, turn.order.progress)
+        if isinstance(ask, Mean):
+            if self.private is not None:
+                return self.private.mean(turn.site, ask)
+            return ask.shortened().mean(0)
         if isinstance(ask, Fit) and self.private is not None:
             return self.private.train(turn.site, ask, turn.batches(), turn.order.progress)
         if self.private is not None and getattr(ask, "data", None) is not turn.site.val:

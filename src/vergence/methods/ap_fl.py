@@ -44,7 +44,7 @@ from vergence.core.stages import Piece
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message, Reply, Sealed, reply
-from vergence.data.semantics import Meanings, meanings
+from vergence.data.semantics import Meanings, of_task
 from vergence.errors import ConfigError
 
 EACH = 10
@@ -320,10 +320,7 @@ class GlobalMemory(Method[Memory, Befriended]):
 
     def known(self, task: Task) -> Meanings:
         """Return what the names of the task's classes mean."""
-        names = task.class_names()
-        (label,) = task.labelled(torch.arange(len(names))).values()
-        places = label.reshape(len(names), -1).tolist() if label.is_floating_point() else []
-        return meanings(names, self.semantics, self.prompt, tuple(map(tuple, places)))
+        return of_task(task, self.semantics, self.prompt)
 
     def compare(self, meaning: Tensor, task: Task) -> None:
         """Refuse a generator that was trained with other vectors `[classes, d]`.

@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from vergence.core.conversation import ClientId, Conversation, collect, compute, fit, step
 from vergence.core.fitting import Local, OptimiserState
 from vergence.core.method import Exposed, Method, Nothing
-from vergence.core.objective import Objective
+from vergence.core.objective import Objective, each
 from vergence.core.params import Params
 from vergence.core.site import Batch, Samples, Site
 from vergence.core.stream import Stream
@@ -24,7 +24,6 @@ from vergence.core.task import Model, Task
 from vergence.core.wire import Message, Reply, Sealed, add_up, reply
 from vergence.errors import ConfigError
 from vergence.models.generator import ConditionalNet, conditional
-from vergence.privacy.dp_sgd import each
 
 DECAY, LEAST = 0.98, 1e-4
 """By which rates and weights fall from round to round, and where a client's weights stop."""

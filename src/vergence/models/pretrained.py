@@ -8,6 +8,8 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vergence.core.site import Federation, Samples, Splits
 from vergence.core.task import own_randomness
 from vergence.errors import ConfigError
 
@@ -33,6 +36,8 @@ SMALLEST = 32
 """The last block has stride 32: a side below that would vanish."""
 VECTOR, CROP = "efficientnet-lite0 head, 128 px", 128
 """What `vectors` gives, by name: a scorer trained on other features must refuse these."""
+TOP = 6.0
+"""The most that the last activation, a ReLU6, gives."""
 BATCH = 20
 QUIET_SECONDS = 2.0
 STATISTICS = Path(__file__).with_name("efficientnet_lite0_channels.safetensors")
@@ -58,19 +63,42 @@ def features(
             "pretrained features need frames as uint8 [n, H, W, 3], "
             f"got {str(frames.dtype).removeprefix('torch.')} {list(frames.shape)}"
         )
-    path = _cache_file(frames)
-    kept = _read(path, frames)
-    if kept is not None:
-        return kept
-    # One thread: the last bits of a sum depend on how many share it, and features are inputs.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        computed = _compute(load(), frames)
-    finally:
-        torch.set_num_threads(threads)
-    _write(path, computed)
-    return computed
+    return _cached(frames, "", 4, _compute)
+
+
+def in_place_of_images(federation: Federation) -> Federation:
+    """Replace the bank `image`, uint8 `[n, 3, side, side]`, by a column `x`, float32 `[n, 1280]`.
+
+    The features are those of `vectors`, cached like `features`, over the most that they can be; no
+    number is fitted to anybody's data. Data without this bank stays as it is.
+
+    Raises:
+        ConfigError: images of another form, or no extra `pretrained`.
+    """
+    if any("image" not in splits.train.banks for splits in federation.people.values()):
+        return federation
+    looked_at = federation.map_bank("image", _looked_at)
+
+    def changed(samples: Samples) -> Samples:
+        bank = samples.banks["image"]
+        columns = {name: column for name, column in samples.columns.items() if name != bank.by}
+        return Samples({"x": bank.rows[samples.columns[bank.by]], **columns})
+
+    people = {
+        person: Splits(*map(changed, (splits.train, splits.val, splits.test)))
+        for person, splits in looked_at.people.items()
+    }
+    about = {**federation.about, "features": f"{NETWORK} head, over {TOP:g}"}
+    return replace(federation, people=people, about=about)
+
+
+def _looked_at(images: Tensor) -> Tensor:
+    if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] != 3:
+        raise ConfigError(
+            "vectors of images need uint8 [n, 3, side, side], got "
+            f"{str(images.dtype).removeprefix('torch.')} {list(images.shape)}"
+        )
+    return _cached(images.permute(0, 2, 3, 1).contiguous(), " head", 2, _vectors) / TOP
 
 
 @torch.no_grad()
@@ -112,9 +140,39 @@ def load() -> nn.Module:
     return network.eval().requires_grad_(False)
 
 
+def _cached(
+    frames: Tensor, kind: str, dimensions: int, compute: Callable[[nn.Module, Tensor], Tensor]
+) -> Tensor:
+    """Return what `compute` makes of frames, from the cache where these were seen before."""
+    path = _cache_file(frames, kind)
+    kept = _read(path, frames, dimensions)
+    if kept is not None:
+        return kept
+    # One thread: the last bits of a sum depend on how many share it, and features are inputs.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        computed = compute(load(), frames)
+    finally:
+        torch.set_num_threads(threads)
+    _write(path, computed)
+    return computed
+
+
 def _compute(network: nn.Module, frames: Tensor) -> Tensor:
     rows, columns = (-(-side // STRIDE) for side in frames.shape[1:3])
     out = torch.empty(len(frames), CHANNELS, rows, columns, dtype=torch.float16)
+    for part in _shown(frames):
+        out[part] = extract(network, frames[part])[..., :rows, :columns]
+    return out
+
+
+def _vectors(network: nn.Module, frames: Tensor) -> Tensor:
+    return torch.cat([vectors(network, frames[part]) for part in _shown(frames)])
+
+
+def _shown(frames: Tensor) -> Iterator[slice]:
+    """Yield ranges of a few frames, with a progress bar once two seconds have passed."""
     started = time.monotonic()
     with Progress(
         console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
@@ -122,10 +180,9 @@ def _compute(network: nn.Module, frames: Tensor) -> Tensor:
         work = bar.add_task("frozen features", total=len(frames), visible=False)
         for start in range(0, len(frames), BATCH):
             part = slice(start, start + BATCH)
-            out[part] = extract(network, frames[part])[..., :rows, :columns]
+            yield part
             late = time.monotonic() - started > QUIET_SECONDS
             bar.update(work, advance=len(frames[part]), visible=late)
-    return out
 
 
 @torch.no_grad()
@@ -154,16 +211,16 @@ def extract(network: Any, frames: Tensor) -> Tensor:
 def vectors(network: Any, frames: UInt8[Tensor, "frames side side 3"]) -> Tensor:
     """Return one float vector per frame, `[n, 1280]`: the last feature map, averaged.
 
-    Frames are square crops of `CROP` pixels, from the middle of a frame whose short side is 9/8 of
-    that, scaled by (x - 127) / 128.
+    Frames are square crops, from the middle of a frame whose short side is 9/8 of theirs, scaled by
+    (x - 127) / 128; those of a scorer have `CROP` pixels.
     """
     x = (frames.permute(0, 3, 1, 2).float() - 127) / 128
     return network.extract_features(x).mean((2, 3))
 
 
-def _cache_file(frames: Tensor) -> Path:
+def _cache_file(frames: Tensor, kind: str) -> Path:
     home = os.environ.get("VERGENCE_CACHE") or Path.home() / ".cache" / "vergence"
-    digest = hashlib.sha256(f"{NETWORK} v{VERSION} {list(frames.shape)}\n".encode())
+    digest = hashlib.sha256(f"{NETWORK}{kind} v{VERSION} {list(frames.shape)}\n".encode())
     digest.update(_bytes(frames))
     return Path(home) / f"features-{digest.hexdigest()[:32]}.safetensors"
 
@@ -172,7 +229,7 @@ def _bytes(tensor: Tensor) -> memoryview:
     return tensor.contiguous().flatten().view(torch.uint8).numpy().data
 
 
-def _read(path: Path, frames: Tensor) -> Tensor | None:
+def _read(path: Path, frames: Tensor, dimensions: int) -> Tensor | None:
     try:
         if not path.is_file():
             return None
@@ -182,7 +239,7 @@ def _read(path: Path, frames: Tensor) -> Tensor | None:
         with safe_open(path, framework="pt") as file:
             kept = file.get_tensor("features")
             stored = (file.metadata() or {}).get("sha256")
-        if kept.dim() == 4 and len(kept) == len(frames) and stored == _digest(kept):
+        if kept.dim() == dimensions and len(kept) == len(frames) and stored == _digest(kept):
             return kept
     except (SafetensorError, OSError):
         pass

@@ -112,9 +112,12 @@ def cross_checked(charges: Sequence[Charge], delta: float) -> dict[str, float]:
 
 
 def noise_for(
-    target: float, delta: float, rate: float, steps: int, by: Accountant = "prv"
-) -> float:
+    target: float, delta: float, rate: float, steps: int, by: Accountant = "prv",
+    beside: tuple[Charge, ...] = (),
+) -> float:  # fmt: skip
     """Return the least noise multiplier, within 0.1 %, whose epsilon is at most `target`.
+
+    What is spent `beside` counts too.
 
     Raises:
         ConfigError: the target is not positive, or the extra `dp` is not installed.
@@ -124,7 +127,7 @@ def noise_for(
 
     @functools.cache
     def over(power: float) -> float:  # nearly linear in the logarithms
-        spent = epsilon([Charge(math.exp(power), rate, steps)], delta, by)
+        spent = epsilon([Charge(math.exp(power), rate, steps), *beside], delta, by)
         return math.log(max(spent, 1e-9) / target)
 
     low = high = 0.0

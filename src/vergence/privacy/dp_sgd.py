@@ -9,21 +9,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
-from vergence.core.site import Batch
-from vergence.core.task import Task
 from vergence.privacy.keyed import Draws, add_noise
-
-
-def each(task: Task, output: Tensor, batch: Batch) -> Tensor:
-    """Return the losses of a batch's samples, `[batch]`, each as the task would alone."""
-    told = {name: batch[name] for name in task.labels or batch}
-
-    def alone(output: Tensor, told: Batch) -> Tensor:
-        return task.loss(output[None], {name: column[None] for name, column in told.items()})
-
-    return vmap(alone)(output, told)
 
 
 def poisson(samples: int, rate: float, draws: Draws) -> Tensor:

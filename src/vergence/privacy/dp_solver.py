@@ -10,19 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from vergence.core.conversation import Mean
 from vergence.core.fitting import Compute, Fit, Fitted, Local, Solver
+from vergence.core.objective import each
 from vergence.core.site import Site
 from vergence.core.state import digest
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.errors import ConfigError, StateError
-from vergence.privacy.accounting import Charge
+from vergence.privacy.accounting import Charge, Ledger, noise_for
 from vergence.privacy.book import FOLDER, Book, Entry, secret_in
-from vergence.privacy.dp_sgd import each, noised, poisson
+from vergence.privacy.dp_sgd import noised, poisson
 from vergence.privacy.keyed import Secret
 from vergence.privacy.per_sample import Clipper
 from vergence.privacy.policy import DpSgd
+
+MEAN_SHARE, MEAN_NOISE = 0.2, 10.0
+"""The share of a budget that means may spend; where noise is given, how much more they get."""
 
 
 class Spent(StateError):
@@ -31,11 +37,38 @@ class Spent(StateError):
 
 @dataclass(frozen=True)
 class Lesson:
-    """A training that a run asks of every client: how, on which share of its samples, how often."""
+    """What a run asks of every client: a training, on which share of its samples, and how often.
 
-    local: Local
+    None for a mean over its samples that is told as it is.
+    """
+
+    local: Local | None
     share: float
     times: int
+
+
+@dataclass(frozen=True)
+class Course:
+    """All that a run asks of a client: steps of training at a sampling rate, and means."""
+
+    rate: float
+    steps: int
+    means: int = 0
+
+    def ledger(self, policy: DpSgd) -> Ledger:
+        """Return what all of it is charged."""
+        charges = (Charge(self.noise(policy), self.rate, self.steps),)
+        if self.means:
+            charges = (*charges, Charge(self.mean_noise(policy), 1.0, self.means))
+        return Ledger(charges)
+
+    def noise(self, policy: DpSgd) -> float:
+        """Return the noise on a sum of gradients, as a multiple of `clip`."""
+        return _multiplier(policy, self)
+
+    def mean_noise(self, policy: DpSgd) -> float:
+        """Return the noise on a sum of rows, as a multiple of their greatest length."""
+        return _mean_multiplier(policy, self.means)
 
 
 def uncovered(verb: str, ask: Any) -> ConfigError:
@@ -43,7 +76,7 @@ def uncovered(verb: str, ask: Any) -> ConfigError:
     what = f"the {ask.want} of" if isinstance(ask, Compute) else "single batches of"
     return ConfigError(
         f"privacy.solver protects what training gives, and '{verb}' of this method also uses "
-        f"{what} training samples; use another method"
+        f"{what} training samples; use another method, or an option of it that needs none"
     )
 
 
@@ -65,20 +98,32 @@ def rate_of(local: Local, samples: int) -> float:
     return min(1.0, local.batch / samples)
 
 
-def course(lessons: Sequence[Lesson], samples: int) -> Charge:
-    """Return all steps of a run for a client with so many samples, with noise 1.
+def course(lessons: Sequence[Lesson], samples: int) -> Course:
+    """Return all that a run asks of a client with so many samples.
 
     Where trainings differ in their rate, all of it is counted at the highest.
     """
-    sizes = [max(1, round(lesson.share * samples)) for lesson in lessons]
-    pairs = list(zip(lessons, sizes, strict=True))
-    rate = max((rate_of(lesson.local, size) for lesson, size in pairs), default=1.0)
-    return Charge(1.0, rate, sum(lesson.times * taken(lesson.local, n) for lesson, n in pairs))
+    trained = [(lesson.local, max(1, round(lesson.share * samples)), lesson.times)
+               for lesson in lessons if lesson.local is not None]  # fmt: skip
+    rate = max((rate_of(local, size) for local, size, _ in trained), default=1.0)
+    steps = sum(times * taken(local, size) for local, size, times in trained)
+    return Course(rate, steps, sum(each.times for each in lessons if each.local is None))
 
 
 @functools.cache
-def _multiplier(policy: DpSgd, rate: float, steps: int) -> float:
-    return policy.multiplier(rate, steps)
+def _multiplier(policy: DpSgd, whole: Course) -> float:
+    if policy.epsilon is None or policy.noise is not None or not whole.means:
+        return policy.multiplier(whole.rate, whole.steps)
+    beside = (Charge(whole.mean_noise(policy), 1.0, whole.means),)
+    steps = max(whole.steps, 1)
+    return noise_for(policy.epsilon, policy.delta, whole.rate, steps, beside=beside)
+
+
+@functools.cache
+def _mean_multiplier(policy: DpSgd, means: int) -> float:
+    if policy.noise is not None:
+        return policy.noise * MEAN_NOISE
+    return noise_for((policy.epsilon or 0.0) * MEAN_SHARE, policy.delta, 1.0, means)
 
 
 class DpSolver(Solver):
@@ -102,8 +147,7 @@ class DpSolver(Solver):
 
     def noise(self, samples: int) -> float:
         """Return the noise of a client with so many samples, as a multiple of `clip`."""
-        whole = course(self.lessons, samples)
-        return _multiplier(self.policy, whole.rate, whole.steps)
+        return course(self.lessons, samples).noise(self.policy)
 
     def train(self, site: Site, ask: Fit, stream: Stream, progress: float = 0.0) -> Fitted:
         """Answer a `Fit` of a client's turn.
@@ -154,15 +198,35 @@ class DpSolver(Solver):
         draws = secret.child("noise").draws()
         noised(flat, noise * self.policy.clip, rate * samples, draws)
 
+    def mean(self, site: Site, ask: Mean) -> Tensor:
+        """Answer a `Mean` of a client's turn: rows are shortened to `bound`, and noise is added.
+
+        Raises:
+            Spent: the client has no budget left for it.
+        """
+        samples = len(site.train)
+        noise = course(self.lessons, samples).mean_noise(self.policy)
+        mark = digest(f"mean {ask.bound!r}".encode(), ask.values.contiguous().numpy().tobytes())
+        self._spend(site.id, Entry(mark, mark, noise, 1.0, 1), samples)
+        draws = self.secret.child(site.id, mark).child("noise").draws()
+        return noised(ask.shortened().sum(0), noise * ask.bound, samples, draws)
+
     def _foreseen(self, entries: Sequence[Entry], samples: int) -> bool:
         """Tell whether trainings are among those over which the budget was spread.
 
         Then they are within it, and the accountant, who takes a second, need not say so.
         """
-        whole, noise = course(self.lessons, samples), self.noise(samples)
-        alike = all(entry.noise >= noise and entry.rate <= whole.rate for entry in entries)
-        steps = sum(entry.steps for entry in entries)
-        return self.policy.noise is None and alike and steps <= whole.steps
+        whole, policy, steps, means = course(self.lessons, samples), self.policy, 0, 0
+        if policy.noise is not None:
+            return False
+        for entry in entries:
+            if entry.noise >= whole.noise(policy) and entry.rate <= whole.rate:
+                steps += entry.steps
+            elif whole.means and entry.noise >= whole.mean_noise(policy):
+                means += entry.steps
+            else:
+                return False
+        return steps <= whole.steps and means <= whole.means
 
     def _spend(self, client: str, entry: Entry, samples: int) -> None:
         """Write a training into the client's book, if its budget allows it."""

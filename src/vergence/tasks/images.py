@@ -103,6 +103,22 @@ class Images(Task):
         wanted, found = ((x / temperature).log_softmax(1) for x in (teacher, output))
         return functional.kl_div(found, wanted, reduction="batchmean", log_target=True)
 
+    def told(self, output: Scores) -> Scores:
+        """Return the probabilities of the classes."""
+        return output.softmax(1)
+
+    def heard(self, told: Scores) -> Scores:
+        """Return log-probabilities."""
+        return told.clamp(min=1e-12).log()
+
+    def predicted(self, output: Scores) -> Tensor:
+        """Return the class that scores highest."""
+        return output.argmax(1)
+
+    def among(self, output: Scores, known: Tensor) -> Scores:
+        """Return the scores, of classes that are not known less than any other."""
+        return output.masked_fill(known == 0, -torch.inf)
+
     def metrics(self, outputs: Scores, samples: Samples) -> dict[str, float]:
         """Return the share of images whose own class scores highest, and the mean cross-entropy.
 

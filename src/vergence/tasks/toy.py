@@ -39,6 +39,10 @@ class Toy(Task):
         """Return 1 where y is above zero, else 0."""
         return (batch["y"] > 0).long()
 
+    def predicted(self, output: Tensor) -> Tensor:
+        """Return 1 where an output is above zero, else 0."""
+        return (output.reshape(len(output)) > 0).long()
+
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
         """Return -1 and 1, or what lies between them and 0, or 2 and -2."""
         size = 1.0 if noise is None else 2.0 * noise[:, 0]

@@ -1,0 +1,93 @@
+"""SG-ZSL: PE-ZSL whose teacher, and comparison with real samples, can be private."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vergence.core.conversation import Conversation, mean
+from vergence.core.params import Params
+from vergence.core.site import Batch, Site
+from vergence.core.task import Task
+from vergence.core.teacher import Guarded, Owner
+from vergence.core.wire import Message, Reply
+from vergence.core.zero_shot import REAL, Guidance
+from vergence.data.semantics import of_task
+from vergence.errors import ConfigError
+
+FLOOR = 1e-6
+"""The least share of an entry in a profile: noise may take one below 0."""
+
+
+@dataclass(frozen=True)
+class SgZsl(Guarded):
+    """PE-ZSL, with real samples known to the comparison by one private mean alone.
+
+    1. The owner trains its teacher, by DP-SGD where `privacy.solver` says so, and forms its profile
+       p = mean of softmax(x) over its samples, of the same budget: one release, with noise.
+    2. to 4. As PE-ZSL, with  R(x) = KL(p || softmax(x)): no question is answered with samples, and
+       whatever is asked, teacher and profile are all that the answers are made of.
+
+    Args:
+        compare: with the `profile`, or as printed with `samples`, drawn anew for every question;
+            no budget covers these.
+
+    Source: the Durham thesis, section 6.3, Equations 6.3 to 6.7; docs/methods/sg_zsl.md.
+    Differs: the thesis compares with samples beside a private teacher; weights are not cut to
+    (-c, c), of which it gives no c; Equation 6.4's plus is a minus.
+    """
+
+    compare: Literal["profile", "samples"] = "profile"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.compare == "profile" and self.regulariser == "mmd":
+            raise ConfigError(
+                "sg_zsl: mmd compares with single real samples, of which a profile has none; set "
+                'regulariser = "kl" or "none", or compare = "samples", which no budget covers'
+            )
+        if self.looks:
+            told = {
+                verb: replace(exposed, beyond="made-up samples are compared with real ones")
+                for verb, exposed in self.exposure.items() if verb in ("guide", "compare")
+            }  # fmt: skip
+            object.__setattr__(self, "exposure", {**self.exposure, **told})
+
+    @property
+    def looks(self) -> bool:
+        """Whether made-up samples are compared with single real ones, at every question."""
+        return self.compares and self.compare == "samples"
+
+    def meanings(self, task: Task) -> tuple[Tensor, str]:
+        """Return the vectors of the names of classes, and their fingerprint."""
+        found = of_task(task, self.semantics, self.prompt)
+        return found.vectors, found.fingerprint
+
+    def guidance(self, task: Task) -> Guidance:
+        """Return what an owner works out."""
+        found = super().guidance(task)
+        return found if self.looks else replace(found, apart="profile")
+
+    def on_teach(self, c: Owner, msg: Message, site: Site) -> Conversation[tuple[Owner, Reply]]:
+        """Train the teacher, and form the profile."""
+        c, told = yield from super().on_teach(c, msg, site)
+        if not self.compares or self.looks:
+            return c, told
+        inputs = site.task.inputs(site.train.take(torch.arange(len(site.train))))[0]
+        p = yield from mean(inputs.flatten(1).softmax(1), 1.0)
+        p = p.clamp(min=FLOOR)
+        return replace(c, profile=Params.named(shares=(p / p.sum())[None])), told
+
+    def real(self, c: Owner, msg: Message, site: Site) -> Batch:
+        """Return the profile, or as many real samples as made-up ones, drawn anew."""
+        if not self.compares:
+            return {}
+        if not self.looks:
+            assert c.profile is not None
+            return {REAL: c.profile["shares"]}
+        rng = site.rng.child(str(msg.facts["question"])).torch()
+        rows = torch.randint(len(site.train), (len(msg["made"]["made"]),), generator=rng)
+        return {REAL: site.task.inputs(site.train.take(rows))[0]}

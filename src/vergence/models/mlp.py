@@ -1,0 +1,76 @@
+"""A multi-layer perceptron on features: the teacher and the student of PE-ZSL and SG-ZSL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.core.site import Federation
+from vergence.core.stages import Staged
+from vergence.core.task import Model
+from vergence.errors import ConfigError
+from vergence.models.pretrained import in_place_of_images
+
+
+@dataclass(frozen=True)
+class Mlp(Model):
+    """Linear layers, LeakyReLU between them: features to a score per class.
+
+    Attributes:
+        inputs: how many features.
+        hidden: width of every hidden layer.
+        classes: how many.
+
+    Source: the Durham thesis, sections 5.4 and 6.4.2: 1024 and 512 units.
+    """
+
+    inputs: int = 64
+    hidden: tuple[int, ...] = (1024, 512)
+    classes: int = 16
+
+    def build(self) -> MlpNet:
+        """Return the network, initialised from torch's global generator.
+
+        Raises:
+            ConfigError: sizes that are not positive, or fewer than two classes.
+        """
+        if min(self.inputs, *self.hidden, self.classes - 1) < 1:
+            raise ConfigError(
+                "mlp: inputs and the widths in hidden must be positive and classes at least 2, as "
+                f"64, [1024, 512] and 16; got {self.inputs}, {list(self.hidden)}, {self.classes}"
+            )
+        return MlpNet((self.inputs, *self.hidden, self.classes))
+
+    def prepare(self, federation: Federation) -> Federation:
+        """Return the data with features in place of pictures, where it has these."""
+        return in_place_of_images(federation)
+
+
+class MlpNet(Staged):
+    """Features `[B, inputs]` to unnormalised log-probabilities `[B, classes]`."""
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        names = [*(f"hidden{i}" for i in range(1, len(widths) - 1)), "head"]
+        self.stages = {name: (name,) for name in names}
+        self.inputs = widths[0]
+        for name, before, after in zip(names, widths, widths[1:], strict=False):
+            self.add_module(name, nn.Linear(before, after))
+
+    def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
+        """Return what a layer makes of `x`.
+
+        Raises:
+            ConfigError: another number of features.
+        """
+        layer = self.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        if x.ndim != 2 or x.shape[1] != layer.in_features:
+            raise ConfigError(
+                f"mlp takes features [B, {self.inputs}], got {list(x.shape)}; set model.inputs to "
+                "their number"
+            )
+        x = layer(x)
+        return x if name == "head" else functional.leaky_relu(x)

@@ -1,0 +1,203 @@
+"""Classes told apart by features, of which some are said to have been seen and others not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.core.site import Batch, Federation, Samples
+from vergence.core.task import Task
+from vergence.data import zsl_synthetic
+from vergence.data.semantics import names_of
+from vergence.errors import ConfigError, DataError, nearest
+from vergence.metrics.zero_shot import class_accuracy, zero_shot_scores
+
+Scores = Float[Tensor, "samples classes"]
+
+
+@dataclass(frozen=True)
+class ZeroShot(Task):
+    """Predict `y` int64 `[n]` from `x` float32 `[n, d]`, by cross-entropy over all classes.
+
+    Every class counts once, however many samples it has. `u` and `s` are the mean accuracies of
+    unseen and of seen classes, `H` their harmonic mean, `T1` that of unseen classes where only
+    those may be answered. A network that does not know a class gives it minus infinity.
+
+    Attributes:
+        names: of the classes, in the order of `y`; or a file that has them, an .npz with `names` or
+            an att_splits.mat. None: those of `zsl_synthetic`.
+        unseen: names or numbers of the classes that count as unseen; none: those of
+            `zsl_synthetic`, whose names these must be.
+
+    Source: Xian, Lampert, Schiele, Akata, "Zero-shot learning: a comprehensive evaluation of the
+    good, the bad and the ugly", TPAMI 2019, section 4.
+    """
+
+    names: tuple[str, ...] | str = ()
+    unseen: tuple[str | int, ...] = ()
+
+    labels: ClassVar[tuple[str, ...]] = ("y",)
+    headline: ClassVar[str] = "H"
+
+    def __post_init__(self) -> None:
+        if not self.names and not self.unseen:
+            object.__setattr__(self, "unseen", zsl_synthetic.UNSEEN)
+
+    def class_names(self) -> tuple[str, ...]:
+        """Return the names of all classes.
+
+        Raises:
+            DataError: they are in a file that is not there, or is of another kind.
+        """
+        return self._names
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        if not self.names:
+            return zsl_synthetic.NAMES
+        return names_of(self.names) if isinstance(self.names, str) else self.names
+
+    @cached_property
+    def unseen_classes(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The numbers of the unseen classes, in order.
+
+        Raises:
+            ConfigError: a name or number of no class, one twice, or none or all of them.
+        """
+        names = self.class_names()
+        known = {**{name: i for i, name in enumerate(names)}, **{i: i for i in range(len(names))}}
+        for given in self.unseen:
+            if given not in known:
+                close = nearest(given, names) if isinstance(given, str) else ""
+                raise ConfigError(
+                    f"zero_shot: unseen has '{given}', which is no class{close}; give names, or "
+                    f"numbers from 0 to {len(names) - 1}"
+                )
+        found = tuple(sorted({known[given] for given in self.unseen}))
+        if len(found) != len(self.unseen) or len(found) in (0, len(names)):
+            raise ConfigError(
+                f"zero_shot: unseen must name some of the {len(names)} classes but not all, each "
+                f"once; got {list(self.unseen)}"
+            )
+        return found
+
+    @property
+    def classes(self) -> int:  # type: ignore[override]
+        """How many classes there are, seen and unseen."""
+        return len(self.class_names())
+
+    def forward(self, module: nn.Module, batch: Batch) -> Scores:
+        """Return unnormalised log-probabilities of all classes.
+
+        Raises:
+            ConfigError: the network has other classes.
+        """
+        output = module(batch["x"])
+        if output.shape != (len(batch["x"]), self.classes):
+            raise ConfigError(
+                f"zero_shot: {type(module).__name__} returned {list(output.shape)} for "
+                f"{len(batch['x'])} samples; a score per sample and class is needed, the unseen "
+                f"ones too: [{len(batch['x'])}, {self.classes}]"
+            )
+        return output
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, tuple[()]]:
+        """Return the features; nothing stands beside them."""
+        return batch["x"], ()
+
+    def input_range(self) -> tuple[tuple[int, ...], float, float]:
+        """Return the number of features, which are in [0, 1]."""
+        return (getattr(self.network, "inputs", 0),), 0.0, 1.0
+
+    def class_of(self, batch: Batch) -> Tensor:
+        """Return the labels."""
+        return batch["y"]
+
+    def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
+        """Return the classes as labels."""
+        return {"y": classes}
+
+    def loss(self, output: Scores, batch: Batch) -> Float[Tensor, ""]:
+        """Return the mean cross-entropy in nats."""
+        return functional.cross_entropy(output, batch["y"])
+
+    def told(self, output: Scores) -> Scores:
+        """Return the probabilities of the classes."""
+        return output.softmax(1)
+
+    def heard(self, told: Scores) -> Scores:
+        """Return log-probabilities."""
+        return told.clamp(min=1e-12).log()
+
+    def predicted(self, output: Scores) -> Tensor:
+        """Return the class that scores highest."""
+        return output.argmax(1)
+
+    def among(self, output: Scores, known: Tensor) -> Scores:
+        """Return the scores, those of classes that are not known less than any other."""
+        return output.masked_fill(known == 0, -torch.inf)
+
+    def metrics(self, outputs: Scores, samples: Samples) -> dict[str, float]:
+        """Return `T1`, `u`, `s` and `H`, those that the samples tell; the score is the last.
+
+        Samples of seen classes alone (a teacher's validation data, say) tell `s` and no more.
+        """
+        found = zero_shot_scores(outputs, samples.columns["y"], self.unseen_classes)
+        return {**found, "score": found.get("H", found.get("s", found.get("T1", 0.0)))}
+
+    def per_class(self, outputs: Scores, samples: Samples) -> dict[str, float]:
+        """Return the accuracy of every class that the samples have, all classes being answers."""
+        found = class_accuracy(outputs, samples.columns["y"]).tolist()
+        return {
+            name: value
+            for name, value in zip(self.class_names(), found, strict=True)
+            if value == value
+        }
+
+    def check(self, federation: Federation) -> None:
+        """Refuse data of other classes, and test samples that do not tell `u` and `s`.
+
+        Raises:
+            DataError: names the person and what is wrong.
+        """
+        names, unseen = self.class_names(), set(self.unseen_classes)
+        told = {"classes": names, "unseen": tuple(names[i] for i in sorted(unseen))}
+        for what, own in told.items():
+            theirs = federation.about.get(what)
+            if theirs is not None and theirs != ", ".join(own):
+                raise DataError(
+                    f"zero_shot: {what} of '{federation.name}' are {theirs}, those of the task "
+                    f"{', '.join(own)}; set task.names and task.unseen to those of the data"
+                )
+        for person, splits in federation.people.items():
+            tested = set(splits.test.columns["y"].unique().tolist())
+            if not tested <= set(range(len(names))) or not tested & unseen or tested <= unseen:
+                raise DataError(
+                    f"zero_shot: test samples of {person} are of classes {sorted(tested)}; H needs "
+                    f"some of the unseen ones, {sorted(unseen)}, and some of the others, below "
+                    f"{len(names)}"
+                )
+
+    def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
+        """Score two answers that look at no features.
+
+        `most frequent class` is that of everybody's training samples; `chance` gives every class
+        the same score at random, in the mean over draws: T1 is one in the number of unseen classes.
+        """
+        train = torch.cat([s.train.columns["y"] for s in federation.people.values()])
+        counts = train.bincount(minlength=self.classes).float()
+        hidden = len(self.unseen_classes)
+        guess = 1 / self.classes
+        chance = {"T1": 1 / hidden, "u": guess, "s": guess, "H": guess, "score": guess}
+        frequent = {
+            person: self.metrics(counts.expand(len(s.test), -1), s.test)
+            for person, s in federation.people.items()
+        }
+        return {"most frequent class": frequent, "chance": dict.fromkeys(frequent, chance)}

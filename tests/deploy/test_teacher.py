@@ -1,0 +1,171 @@
+"""An owner serves its teacher: the same as in process, and what it refuses to answer."""
+
+import shutil
+from dataclasses import replace
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from tests.deploy.deployment import deployed, simulated
+from vergence.app import deploy, deploy_init
+from vergence.app.config import check
+from vergence.app.deploy_asked import FILE, Asked
+from vergence.app.deploy_client import Answering
+from vergence.app.deploy_folder import ClientSide, settings, write_settings
+from vergence.core.params import Params
+from vergence.core.state import pack
+from vergence.core.wire import Message
+from vergence.engines.errand import Errand, unframed
+from vergence.errors import StateError, VergenceError
+
+OWNER = ("owner",)
+TEACHER = {
+    "task": {"name": "zero_shot"},
+    "model": {"name": "mlp", "inputs": 64, "hidden": [16], "classes": 16},
+    "federation": {"name": "zsl_synthetic", "images": 10},
+    "methods": [
+        {"name": "pe_zsl", "generator_rounds": 2, "samples": 20, "batch": 160, "hidden": 16},
+        {"name": "sg_zsl", "guide": "student", "generator_rounds": 1, "samples": 20, "batch": 160,
+         "hidden": 16},
+    ],
+    "local": {"epochs": 1, "batch": 32, "lr": 0.05},
+    "run": {"rounds": 3, "seeds": [0], "evaluate_every": 0, "solver": "sequential"},
+}  # fmt: skip
+
+
+def question(samples, verb="judge", stamp="0.1"):
+    made = Params.named(made=torch.zeros(samples, 4))
+    return Errand("turn", "owner", Message(verb, {"made": made}), stamp)
+
+
+def test_samples_are_counted_before_they_are_answered_and_once(tmp_path):
+    book = Asked(tmp_path, most=50, clock=lambda: 1000.0)
+    book.count(question(30), "a")
+    book.count(question(30), "a")  # the same errand, sent again
+    book.count(question(20, "guide"), "b")
+    with pytest.raises(StateError, match=r"50 samples in all, has answered 50 .* 1 more"):
+        book.count(question(1), "c")
+    lines = (tmp_path / FILE).read_text().splitlines()
+    assert lines[0] == "time,mark,what,samples"
+    assert lines[1:] == ["1000.000,a,judge 0.1,30", "1000.000,b,guide 0.1,20"]
+
+
+def test_a_minute_has_its_limit_and_passes(tmp_path):
+    now = [0.0]
+    book = Asked(tmp_path, a_minute=100, clock=lambda: now[0])
+    book.count(question(80), "a")
+    now[0] = 20.0
+    with pytest.raises(StateError, match=r"100 samples a minute .* ask again in 40 s"):
+        book.count(question(30), "b")
+    now[0] = 61.0
+    book.count(question(30), "b")
+    now[0] = -500.0  # the clock was set back: what lies in the future is not of this minute
+    book.count(question(100), "c")
+
+
+def test_a_damaged_book_answers_nothing_and_a_torn_line_is_none(tmp_path):
+    book = Asked(tmp_path)
+    book.count(question(5), "a")
+    with (tmp_path / FILE).open("a") as file:
+        file.write("12.0,b,jud")
+    assert len(book.entries()) == 1
+    (tmp_path / FILE).write_text("time,mark,what,samples\nnonsense\n")
+    with pytest.raises(StateError, match=r"damaged .* nothing more is answered"):
+        book.count(question(5), "c")
+
+
+def test_other_turns_are_free(tmp_path):
+    book = Asked(tmp_path, most=1)
+    for stamp in ("0.1", "0.2"):
+        book.count(Errand("turn", "owner", Message("teach"), stamp), stamp)
+    assert not (tmp_path / FILE).exists()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return an owner's folder after its teacher learned, the note of its run and its state."""
+    path = tmp_path_factory.mktemp("made")
+    table = {**TEACHER, "methods": [{**TEACHER["methods"][0], "guide": "student",
+                                     "regulariser": "none"}]}  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deploy, "needed", lambda: None)
+        deploy_init.init(check(table), OWNER, "127.0.0.1:8000", path / "out")
+    own = path / "out" / "clients" / "owner"
+    note = {"kind": "errand", "run": settings(own, ClientSide).run, "label": "pe_zsl", "seed": 0}
+    asked = Errand("turn", "owner", Message("teach"), "setup.1")
+    taught = unframed(Answering(own, settings(own, ClientSide)).work(note, pack(asked)))[0]
+    return own, note, taught["filed"][0]
+
+
+def limited(folder, path, **limits):
+    """Return an end of a copy of the folder, with limits, and its note and state."""
+    own, note, file = folder
+    shutil.copytree(own, path / "owner")
+    write_settings(path / "owner", replace(settings(own, ClientSide), **limits))
+    return Answering(path / "owner", settings(path / "owner", ClientSide)), note, file
+
+
+def about(made, file, verb="judge", stamp="0.1"):
+    trees = {"made": Params.named(made=made)}
+    return Errand("turn", "owner", Message(verb, trees), stamp, file)
+
+
+MISUSE = {
+    "more than in all": (lambda f: about(torch.zeros(41, 64), f), "40 samples in all"),
+    "more than a minute": (lambda f: about(torch.zeros(31, 64), f), "30 samples a minute"),
+    "gradients in a black box": (
+        lambda f: about(torch.zeros(2, 64), f, "guide"), "nothing that can be done"),
+    "comparisons with real samples": (
+        lambda f: about(torch.zeros(2, 64), f, "compare"), "nothing that can be done"),
+    "a verb of nobody's": (
+        lambda f: about(torch.zeros(2, 64), f, "model_on"), "nothing that can be done"),
+    "features of another number": (lambda f: about(torch.zeros(2, 63), f), "features"),
+    "no samples": (
+        lambda f: replace(about(torch.zeros(2, 64), f), message=Message("judge")), "cannot be"),
+    "another owner": (lambda f: replace(about(torch.zeros(2, 64), f), client="p00"), "not for"),
+    "a file of somebody's": (
+        lambda _: about(torch.zeros(2, 64), "../../secret.safetensors"), "no state of"),
+    "dropping the teacher": (
+        lambda f: replace(about(torch.zeros(2, 64), f), drop=(f,)), "do away with"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MISUSE)
+def test_misuse_is_refused_with_a_reason_and_changes_nothing(kind, folder, tmp_path):
+    make, reason = MISUSE[kind]
+    end, note, file = limited(folder, tmp_path, answers_in_all=40, answers_a_minute=30)
+    before = next((tmp_path / "owner").rglob(file)).read_bytes()
+    with pytest.raises(VergenceError, match=reason):
+        end.work(note, pack(make(file)))
+    assert next((tmp_path / "owner").rglob(file)).read_bytes() == before
+    told, _ = unframed(end.work(note, pack(about(torch.zeros(2, 64), file))))
+    assert told["status"] == "ok"
+
+
+def test_nan_is_no_answer_and_a_question_sent_again_costs_nothing(folder, tmp_path):
+    end, note, file = limited(folder, tmp_path, answers_in_all=6)
+    told, body = unframed(end.work(note, pack(about(torch.full((2, 64), torch.nan), file))))
+    assert told["status"].startswith("quarantined: finite")
+    assert not body
+    good = pack(about(torch.zeros(4, 64), file, stamp="0.2"))
+    assert end.work(note, good) == end.work(note, good)
+    with pytest.raises(StateError, match="6 samples in all, has answered 6"):
+        end.work(note, pack(about(torch.zeros(1, 64), file, stamp="0.3")))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'")
+def test_a_served_teacher_gives_the_same_bits_as_in_process(tmp_path):
+    """Owner and provider are processes that meet over TLS; the provider's folder has no data."""
+    with deployed(tmp_path, TEACHER, clients=OWNER) as made:
+        served, joined = made.serve(), made.join("owner")
+        here = simulated(TEACHER, tmp_path / "here")
+        assert served.wait(500) == 0, made.events()
+        assert joined.wait(30) == 0
+        assert made.fingerprints() == here
+        assert set(here) == {"pe_zsl", "sg_zsl"}
+        asked = Asked(made.client("owner")).entries()
+        assert sum(samples for *_, samples in asked) == 4 * 2 * 320 + 320 * 0
+        assert not (made.server / FILE).exists()

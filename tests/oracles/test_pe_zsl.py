@@ -1,0 +1,155 @@
+"""PE-ZSL: oracle O19, the owner's gradient by hand, and who is changed by what.
+
+The gradient: a teacher T(x) = 2 x1 - x2 + 1 with half squared errors, x = (1, 0) of class 1 (label
+1) and (0, 1) of class 0 (label -1):
+
+    T(x) = 3, 0;  errors 2, 1;  d loss / dx = (2 / 2) (2, -1), (1 / 2) (2, -1) = (2, -1), (1, -.5)
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.engines.toys import conducted, table
+from vergence.core.fitting import Local
+from vergence.core.generator import KIND
+from vergence.core.params import Params
+from vergence.core.provider import NOTHING, STILL, fresh
+from vergence.core.stages import SMASHED
+from vergence.core.state import same
+from vergence.core.stepping import Forward, Step, Trainers
+from vergence.core.stream import Stream
+from vergence.core.teacher import Owner
+from vergence.core.wire import Message, reply, seal
+from vergence.core.zero_shot import KNOWN, TEACHER, kl, mmd
+from vergence.data.zsl_synthetic import ZslSynthetic
+from vergence.engines.turn import Order, Worker, drive
+from vergence.methods.pe_zsl import PeZsl
+from vergence.models.linear import Linear
+from vergence.models.mlp import Mlp
+from vergence.tasks.toy import Toy
+from vergence.tasks.zero_shot import ZeroShot
+
+LOCAL = Local(epochs=2, batch=8, lr=0.05)
+SMALL = PeZsl(
+    LOCAL, generator_rounds=2, samples=20, batch=10, rate=0.01, noise=8, hidden=32, directions=2,
+    classifier_rounds=1,
+)  # fmt: skip
+TASK = ZeroShot(Mlp(inputs=64, hidden=(16,), classes=16))
+QUASI = ZslSynthetic(teacher="quasi", images=10).load()
+
+
+def test_o19_how_far_made_up_samples_are_from_real_ones():
+    real, made = torch.eye(2), torch.tensor([[0.5, 0.5], [0.2, 0.8]])
+    assert kl(real, made).item() == pytest.approx(0.063797, abs=1e-6)
+    assert kl(real, made).item() / 2 == pytest.approx(0.031898, abs=1e-6)  # the mean over entries
+    assert mmd(real, made).item() == pytest.approx(2.012881, abs=1e-6)
+    assert mmd(real, real).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_the_owners_gradient_by_hand():
+    task = Toy(Linear(inputs=2))
+    batch = {
+        SMASHED: torch.eye(2), KIND: torch.tensor([1, 0]),
+        TEACHER: torch.tensor([2.0, -1, 1]), KNOWN: torch.ones(2),
+    }  # fmt: skip
+    asked = Step(NOTHING, STILL, batch, SMALL.steps, SMALL.guidance, SMASHED)
+    found = Trainers(task).answer(asked, 0.0)
+    assert found.gradient.tolist() == [[2.0, -1.0], [1.0, -0.5]]
+    assert found.loss == pytest.approx((2**2 / 2 + 1**2 / 2) / 2)
+
+
+@pytest.mark.parametrize("guide", ["gradients", "scores", "student", "estimates"])
+@pytest.mark.parametrize("regulariser", ["kl", "none"])
+def test_a_step_changes_the_generator_and_not_the_teacher(guide, regulariser, tmp_path):
+    method = replace(SMALL, guide=guide, regulariser=regulariser)
+    before = method.server(Toy(Linear()))
+    one = conducted(tmp_path / "one", method, rounds=1)
+    two = conducted(tmp_path / "two", method, rounds=2)
+    assert not same(before.generator, one.server.generator)
+    assert not same(one.server.generator, two.server.generator)
+    for client in one.clients:
+        assert same(one.clients[client], two.clients[client])
+    learns = guide in ("scores", "student")  # in a black box the student learns beside it
+    assert same(before.model, two.server.model) is not learns
+
+
+def test_a_teacher_that_only_answers_is_written_once(tmp_path):
+    found = conducted(tmp_path, SMALL, rounds=4)
+    assert all(entry.file.split(".")[3] == "setup" for entry in found.clients.filed.values())
+
+
+def provided(method, outcome):
+    """Return all made-up samples of the lesson, their classes, and what is kept of them."""
+    trainers, state = Trainers(TASK), outcome.server
+    parts = list(method.drawn(state, "lesson", 0))
+    made = [trainers.answer(Forward(state.generator, part, method.synthesis), 0) for part in parts]
+    return torch.cat(made), torch.cat([part[KIND] for part in parts]), state.lesson["kept"]
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_kept_are_exactly_those_that_the_teacher_takes_for_their_class(verify, tmp_path):
+    method = replace(SMALL, verify=verify)
+    outcome = conducted(tmp_path, method, rounds=3, task=TASK, federation=QUASI)
+    made, kinds, kept = provided(method, outcome)
+    owner = outcome.clients["owner"]
+    known = owner.known["classes"] > 0
+    output = Trainers(TASK).answer(Forward(owner.teacher, {SMASHED: made}, method.judge), 0)
+    output = output.masked_fill(~known, -torch.inf)
+    expected = output.argmax(1) == kinds if verify else torch.ones(len(kinds), dtype=torch.bool)
+    assert torch.equal(kept.bool(), expected)
+    assert expected.sum() > 0
+    if verify:
+        assert expected.sum() < len(expected)
+    scores = outcome.server.lesson["scores"]
+    assert torch.allclose(scores, output.softmax(1), atol=1e-6)
+    assert not scores[:, ~known].any()  # a quasi-omniscient teacher has no such outputs
+
+
+def test_a_quasi_omniscient_owner_tells_its_classes_and_a_classifier_learns_all(tmp_path):
+    method = replace(SMALL, regulariser="none")
+    outcome = conducted(tmp_path, method, rounds=2, task=TASK, federation=QUASI)
+    unseen = [i for i, known in enumerate(outcome.server.known["classes"].tolist()) if not known]
+    assert tuple(unseen) == TASK.unseen_classes
+    assert not same(outcome.server.model, TASK.init())  # two rounds are the generator's alone
+    rows = {row["metric"] for row in table(tmp_path, "people.csv")}
+    assert {"T1", "u", "s", "H"} <= rows
+
+
+def test_estimates_point_where_the_gradient_does():
+    """On a line the difference is the slope along each direction; many of them give all of it."""
+    task, method = Toy(Linear(inputs=2)), replace(SMALL, directions=2000, radius=1e-2)
+    teacher = Params.of(Linear(inputs=2).build())
+    teacher = teacher.like(torch.tensor([2.0, -1, 1]))
+    trainers, samples, kinds = Trainers(task), torch.eye(2), torch.tensor([1, 0])
+    state = fresh(method.server(task))
+
+    def answer(ask):
+        if isinstance(ask, Forward):
+            return trainers.answer(ask, 0.0)
+        (message,) = ask.to.values()
+        output = trainers.answer(
+            Forward(teacher, {SMASHED: message["made"]["made"]}, method.judge), 0
+        )
+        return {"p00": seal(reply(scores=Params.named(scores=output)), 0)}
+
+    scores = torch.tensor([[3.0], [0.0]])
+    found = drive(method.estimated(state, ["p00"], 0, samples, kinds, scores), answer)
+    assert torch.allclose(found, torch.tensor([[2.0, -1.0], [1.0, -0.5]]), atol=0.25)
+
+
+def test_who_judges_is_given_no_data():
+    worker = Worker(SMALL, TASK, QUASI, QUASI, Stream("run", 0))
+    for verb, seen in (("teach", True), ("guide", True), ("judge", False)):
+        site = worker.site(QUASI, Order("turn", "owner", Message(verb), Owner()))
+        assert bool(len(site.train)) is seen, verb
+    plain = Worker(replace(SMALL, regulariser="none"), TASK, QUASI, QUASI, Stream("run", 0))
+    assert not len(plain.site(QUASI, Order("turn", "owner", Message("guide"), Owner())).train)
+
+
+def test_an_owner_answers_no_verb_that_its_options_do_not_name():
+    assert set(SMALL.exposure) == {"teach", "guide", "judge"}
+    assert set(replace(SMALL, guide="scores").exposure) == {"teach", "compare", "judge"}
+    quiet = replace(SMALL, guide="student", regulariser="none")
+    assert set(quiet.exposure) == {"teach", "judge"}

@@ -1,0 +1,109 @@
+"""SG-ZSL: what the comparison knows of real samples, what it costs, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.engines.toys import conducted
+from vergence.app.budget import beside, spent
+from vergence.core.conversation import Mean
+from vergence.core.fitting import Local
+from vergence.core.site import Site
+from vergence.core.stream import Stream
+from vergence.core.zero_shot import against, kl
+from vergence.data.zsl_synthetic import ZslSynthetic
+from vergence.engines.conduct import Plan
+from vergence.engines.rehearsal import rehearsed
+from vergence.errors import ConfigError
+from vergence.methods.pe_zsl import PeZsl
+from vergence.methods.sg_zsl import SgZsl
+from vergence.models.mlp import Mlp
+from vergence.privacy.accounting import Charge, epsilon
+from vergence.privacy.book import FOLDER, Book
+from vergence.privacy.dp_solver import Course, DpSolver, Lesson, book_of
+from vergence.privacy.policy import DpSgd, Privacy
+from vergence.tasks.zero_shot import ZeroShot
+
+LOCAL = Local(epochs=1, batch=32, lr=0.05)
+SMALL = SgZsl(
+    LOCAL, generator_rounds=2, samples=20, batch=40, rate=0.01, noise=8, hidden=16, knows="all"
+)
+TASK = ZeroShot(Mlp(inputs=64, hidden=(8,), classes=16))
+PEOPLE = ZslSynthetic(images=10).load()
+POLICY = DpSgd(epsilon=8.0)
+PLAN = Plan(rounds=3, privacy=Privacy(solver=POLICY))
+
+
+def test_a_profile_is_the_mean_of_shares_and_kl_against_it():
+    real = torch.tensor([[0.0, 0.0], [0.0, 2.0]])
+    p = real.softmax(1).mean(0, keepdim=True)
+    made = torch.tensor([[0.5, 0.5], [0.2, 0.8]])
+    rows = [float((p * (p / made[i].softmax(0)).log()).sum()) for i in (0, 1)]
+    assert float(against(p, made)) == pytest.approx(sum(rows) / 2, abs=1e-6)
+    assert float(against(real.softmax(1), made)) == pytest.approx(float(kl(real, made)), abs=1e-7)
+
+
+def test_the_owner_keeps_the_mean_and_answers_without_samples(tmp_path):
+    outcome = conducted(tmp_path, SMALL, task=TASK, federation=PEOPLE, rounds=2)
+    x = PEOPLE.people["owner"].train.columns["x"]
+    kept = outcome.clients["owner"].profile["shares"]
+    assert torch.allclose(kept, x.softmax(1).mean(0, keepdim=True), atol=1e-6)
+    assert SMALL.exposure["guide"].blind
+    assert not PeZsl().exposure["guide"].blind
+
+
+@pytest.mark.slow
+def test_teacher_and_profile_are_of_one_budget(tmp_path):
+    conducted(tmp_path, SMALL, task=TASK, federation=PEOPLE, rounds=3, privacy=PLAN.privacy)
+    told = spent(PLAN, SMALL, tmp_path / "state")["sample"]
+    assert len(told["charges"]) == 2
+    assert [1.0, 1] in [charge[1:] for charge in told["charges"]]
+    assert told["epsilon"] <= 8.0
+    assert told["epsilon"] == pytest.approx(8.0, rel=0.01)
+    assert told["check"] == pytest.approx(told["epsilon"], rel=0.05)
+
+
+@pytest.mark.slow
+def test_the_noise_of_a_mean_spends_its_share_and_training_the_rest():
+    whole = Course(0.05, 200, 1)
+    noise = whole.mean_noise(POLICY)
+    assert epsilon([Charge(noise, 1.0, 1)], POLICY.delta) == pytest.approx(8 * 0.2, rel=0.01)
+    assert whole.noise(POLICY) > Course(0.05, 200).noise(POLICY)
+    assert whole.ledger(POLICY).epsilon(POLICY.delta) == pytest.approx(8.0, rel=0.01)
+
+
+def test_a_mean_has_the_noise_that_is_charged_and_is_told_once(tmp_path):
+    n, d = 40, 5000
+    policy = DpSgd(noise=1.5)
+    solver = DpSolver(TASK, policy, tmp_path, 0, [Lesson(None, 1.0, 1)])
+    train = PEOPLE.people["owner"].train.subset(torch.arange(n))
+    site = Site("owner", train, train, TASK, 0, Stream())
+    ask = Mean(torch.full((n, d), 1.0), 2.0)  # rows of length 70, cut to 2
+    found = solver.mean(site, ask)
+    deviation = Course(1.0, 0, 1).mean_noise(policy) * 2.0 / n
+    assert deviation == pytest.approx(1.5 * 10 * 2 / 40)
+    off = found - 2.0 / d**0.5
+    assert float(off.std()) == pytest.approx(deviation, rel=0.05)
+    assert abs(float(off.mean())) < 4 * deviation / d**0.5
+    assert torch.equal(solver.mean(site, ask), found)  # the same release again, with the same noise
+    assert not torch.equal(solver.mean(site, Mean(ask.values + 1, 2.0)), found)
+    entries = Book(tmp_path / FOLDER / book_of(0, "owner")).entries
+    assert [entry[2:] for entry in entries] == [(15.0, 1.0, 1)] * 2
+
+
+def test_comparing_with_samples_is_said_to_go_beyond_the_budget():
+    printed = replace(SMALL, compare="samples")
+    assert "beyond" not in beside(SMALL)
+    assert "real ones, at every 'guide'" in beside(printed)
+    assert rehearsed(printed, TASK, PEOPLE, 3)
+    with pytest.raises(ConfigError, match="training samples"):
+        rehearsed(PeZsl(LOCAL, knows="all"), TASK, PEOPLE, 3)
+    assert [lesson.local is None for lesson in rehearsed(SMALL, TASK, PEOPLE, 3)] == [False, True]
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ConfigError, match="mmd compares with single real samples"):
+        replace(SMALL, regulariser="mmd")
+    with pytest.raises(ConfigError, match="the classes of training samples"):
+        rehearsed(replace(SMALL, knows="own"), TASK, PEOPLE, 3)
