@@ -121,7 +121,8 @@ def _flip(column: str) -> str:
 
 def scale(metric: str) -> float:
     """Return the factor from a score to what is printed: shares are printed as percent."""
-    return 100.0 if metric.startswith(("f1", "recall", "precision")) else 1.0
+    shares = metric == "f" or metric.startswith(("f1", "recall", "precision"))
+    return 100.0 if shares else 1.0
 
 
 def unit(metric: str) -> str:
