@@ -79,7 +79,8 @@ def _on_annotations(root: str | None) -> list[Finding]:
         summe, tvsum = (read_videos(file_of(Path(root), name)) for name in ("summe", "tvsum"))
     except (DataError, ConfigError):
         return []
-    return [_random(summe), _counted(summe, tvsum)]
+    shots = all(video.shots is not None for video in summe.values())
+    return [*([_random(summe)] if shots else []), _counted(summe, tvsum)]
 
 
 def _random(videos: dict[str, Summarised]) -> Finding:
