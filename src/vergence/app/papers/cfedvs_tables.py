@@ -175,8 +175,8 @@ CENTRAL_TABLES = (
                 MIXTURE: OWN44[at]} for at, data in enumerate((SUM, TV))},
         "summary", CENTRES,
         tuple(
-            better(f"the Mixture Transformer ranks frames better than {what}", where, MIXTURE,
-                   rival, quantity=quantity)
+            better(f"the Mixture Transformer ranks frames better than {what}, by {quantity}", where,
+                   MIXTURE, rival, quantity=quantity)
             for what, where, rival in (("at random", "Table 4.4", RANDOM),
                                        ("vsLSTM", "Table 4.4 (DPP-LSTM)", VSLSTM),
                                        ("plain attention", "4.4.2", PLAIN))

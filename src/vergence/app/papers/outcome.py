@@ -209,7 +209,8 @@ def _difference(found: Difference) -> list[str]:
     ends = ", ".join(number(factor * end, 2) for end in (found.lo, found.hi))
     printed = ", ".join(f"{data} {signed(v)}" for data, v in found.printed.items()
                         if math.isfinite(v))  # fmt: skip
-    gain = f"{signed(factor * found.mean)} ({100 * found.share:+.0f} %)".replace("-", MINUS)
+    share = f" ({100 * found.share:+.0f} %)" if math.isfinite(found.share) else ""
+    gain = f"{signed(factor * found.mean)}{share}".replace("-", MINUS)
     return [gain, f"[{ends}]", f"{found.better} of {found.people}", printed]
 
 
