@@ -102,20 +102,20 @@ def test_frames_and_clips_are_two_weights_of_one_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_chapters_tables_run(tmp_path):
-    found = make(["cfedvs"], tmp_path, "federation.people=6")
-    assert list(found) == [one.id for one in printed.TABLES]
-    table = found["cfedvs/table4.2"]
-    (four,) = [v for v in table.verdicts if v.claim.text.startswith("CFed-VS is best with 4")]
-    assert (four.word, "has 3 classes in all" in four.reason) == ("not testable here", True)
-    words = {v.word for o in found.values() for v in o.verdicts if "4 classes" not in v.reason}
-    assert words <= {"holds", "contradicted", "not shown", "not testable here"}
+def test_figures_of_groups_run(tmp_path):
+    """IFCA and FedGroup beside CFed-VS, whose runs both figures share."""
+    few = ("federation.people=6", "local.steps=1")
+    found = make(["cfedvs/fig4.5", "cfedvs/fig4.6"], tmp_path, *few)
+    assert "not testable here" not in {v.word for o in found.values() for v in o.verdicts}
     near = found["cfedvs/fig4.6"].evidence.scores
     assert near["cfedvs with 1 class"][cfedvs.SILHOUETTE]["groups"] > 0.8, "three communities"
-    for name in ("fig4.5", "fig4.6", "fig4.7"):
+    rivals = found["cfedvs/fig4.5"].evidence.scores
+    assert rivals["cfedvs with 1 class"] == near["cfedvs with 1 class"]
+    assert list(rivals["ifca with 2 classes"][cfedvs.ROUNDS]) == ["seed 0", "seed 1"]
+    for name in ("fig4.5", "fig4.6"):
         assert (tmp_path / f"cfedvs/{name}/{name}.png").stat().st_size > 5000
-    page = (tmp_path / "cfedvs/table4.1/report.md").read_text()
-    assert "| random with 1 class (prior) |" in page
+    page = (tmp_path / "cfedvs/fig4.5/report.md").read_text()
+    assert "| random with 2 classes (prior) |" in page
 
 
 def test_the_printed_numbers_against_their_spread_and_chance():

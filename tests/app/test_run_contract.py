@@ -13,7 +13,6 @@ from vergence.app.config import load
 from vergence.app.results import write_harm
 from vergence.app.run import load_data, start
 from vergence.app.saved import read_saved
-from vergence.core.conversation import Compute
 from vergence.core.fitting import Solver
 from vergence.core.grouped import of_group
 from vergence.engines.turn import Worker
@@ -294,7 +293,7 @@ def test_methods_with_groups_say_who_is_in_which(tmp_path):
             wanted = {p: saved.server.groups[p] for p in people}
         else:
             models = [of_group(saved.server.models, j) for j in (0, 1)]
-            losses = {p: [solver.compute(Compute(m, data.train, "loss")) for m in models]
+            losses = {p: [solver.loss(m, data.train) for m in models]
                       for p, data in people.items()}  # fmt: skip
             wanted = {p: int(np.argmin(both)) for p, both in losses.items()}
         told = rows(tmp_path / "out" / label / "groups.csv")

@@ -147,9 +147,7 @@ class Method(ABC, Generic[S, C]):
         """Return what this client predicts with; default: the model it was sent."""
         return msg["model"]
 
-    def group_on(
-        self, s: S, client: ClientId, train: Samples
-    ) -> int | Conversation[int] | None:
+    def group_on(self, s: S, client: ClientId, train: Samples) -> int | Conversation[int] | None:
         """Return whose model serves a client, by number, for reports; default: there are none."""
         return None
 

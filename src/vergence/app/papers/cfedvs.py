@@ -32,19 +32,17 @@ PRIOR = " (prior)"
 
 
 class Clips(NamedTuple):
-    """What a ground of clips has: classes in all, CFed-VS's groups m, people, local epochs."""
+    """What a ground of clips has: classes in all, and the m groups that CFed-VS makes."""
 
     classes: int
     groups: int
-    people: int
-    epochs: int
 
 
 CLIPS = {
-    "clip_synthetic": Clips(3, 3, 10, 2),
-    "tvsum_keyframes": Clips(1, 2, 4, 2),
-    "tvsum": Clips(10, 3, 10, 20),
-    "summe": Clips(3, 2, 10, 20),
+    "clip_synthetic": Clips(3, 3),
+    "tvsum_keyframes": Clips(1, 2),
+    "tvsum": Clips(10, 3),
+    "summe": Clips(3, 2),
 }
 Above = Callable[[Ground], Mapping[str, Any]]
 
@@ -73,7 +71,6 @@ def trained(network: str, classes: int | None, more: Above | Mapping[str, Any] =
         clips = CLIPS[ground.name]
         own: Table = {
             "federation": {"classes": classes or clips.classes},
-            "local": {"epochs": clips.epochs},
             "presence": {"cohort": 0.8},
             "run": {"evaluate_every": 1},
         }

@@ -153,9 +153,10 @@ def _clips(features: int, hidden: int, rates: tuple[float, float], **options: An
     """Return what a ground of clips has: networks with their rates, vsLSTM's first."""
     sizes = ({"name": "vslstm", "hidden": hidden}, {"name": "mixture_transformer", "width": hidden})
     judged = {"judged": "summe"} if options["name"] == "summe" else {}
+    epochs = 20 if features == 1024 else 2  # as in the thesis, on its features
     return {
         "table": {"task": {"name": "summary", **judged}, "federation": options,
-                  "local": {"optimiser": "adam", "batch": 4}},
+                  "local": {"optimiser": "adam", "batch": 4, "epochs": epochs}},
         "networks": {size["name"]: {"model": {**size, "features": features}, "local": {"lr": rate}}
                      for size, rate in zip(sizes, rates, strict=True)},
     }  # fmt: skip
