@@ -68,12 +68,15 @@ def on_shots(name: str, videos: Videos, over: Literal["max", "mean"]) -> None:
     print("  people, tau / rho, against the mean of the others {:.3f} / {:.3f}".format(*rest))
 
 
-def on_ratings(videos: Videos, lengths_s: dict[str, float]) -> None:
+def on_ratings(videos: Videos) -> None:
     people = [human_agreement(v.users[:, v.picks]) for v in videos.values()]
     best = [ranked(v, v.mean_score) for v in videos.values()]
     print(f"TVSum, {len(videos)} videos, tau / rho against each rater")
     print("  people, leave one out      {:.3f} / {:.3f}".format(*np.mean(people, 0)))
     print("  best possible from gtscore {:.3f} / {:.3f}".format(*np.mean(best, 0)))
+
+
+def on_equal_shots(videos: Videos, lengths_s: dict[str, float]) -> None:
     rng, rows = np.random.default_rng(0), []
     for key, v in videos.items():
         starts = np.arange(0, lengths_s[key], SHOT_S) * v.frames / lengths_s[key]
@@ -134,10 +137,14 @@ def main() -> None:
     root = parser.parse_args().root
     files = {name: file_of(root, name.lower()) for name in ("SumMe", "TVSum")}
     sets = {name: read_videos(path) for name, path in files.items()}
-    on_shots("SumMe", sets["SumMe"], "max")
+    if all(video.shots is not None for video in sets["SumMe"].values()):
+        on_shots("SumMe", sets["SumMe"], "max")
     if all(video.rated for video in sets["TVSum"].values()):
-        with h5py.File(files["TVSum"], "r") as file:
-            on_ratings(sets["TVSum"], {k: float(file[k].attrs["length_s"]) for k in sets["TVSum"]})
+        on_ratings(sets["TVSum"])
+        if files["TVSum"].suffix == ".h5":
+            with h5py.File(files["TVSum"], "r") as file:
+                lengths_s = {k: float(file[k].attrs["length_s"]) for k in sets["TVSum"]}
+            on_equal_shots(sets["TVSum"], lengths_s)
     else:
         on_shots("TVSum", sets["TVSum"], "mean")
     if (root / "reference_runs.h5").is_file():

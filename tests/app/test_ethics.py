@@ -253,3 +253,32 @@ def test_a_study_has_a_part_for_each_method(tmp_path):
     assert [plan["label"] for plan in plans] == ["fedavg", "local_only"]
     assert 'id="local_only"' in text
     assert "What is learned from them stays there too" in seen
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "data", "said_of", "not_said"),
+    [
+        (
+            {"name": "summary"}, {"name": "vslstm", "features": 4, "hidden": 4},
+            {"name": "clip_synthetic", "people": 3, "clips": 5},
+            ("recordings: videos, and what people found important in them",
+             "Rebuilt features of frames", "meant for shortening videos",
+             "which parts of a video people find important"),
+            r"\bgaze|\blook(s|ed)\b|\beyes?\b|\bpictures? ",
+        ),
+        (
+            {"name": "images"}, {"name": "softmax"}, {"name": "fashion_mnist", "root": "none"},
+            ("recordings: pictures, and what they show", "tells what a picture shows"),
+            r"\bgaze|\blook(s|ed)\b|\beyes?\b",
+        ),
+    ],
+)  # fmt: skip
+def test_a_page_speaks_of_what_is_recorded(task, model, data, said_of, not_said, tmp_path):
+    file = tmp_path / "plan.toml"
+    plan = {"task": task, "model": model, "federation": data, "method": {"name": "fedavg"}}
+    write_toml(file, plan | {"local": {"lr": 0.1}})
+    ethics(file, tmp_path / "out")
+    _, seen, (told,) = page_of(tmp_path / "out")
+    assert all(part in seen for part in said_of)
+    assert not re.search(not_said, seen)
+    assert any(said_of[-1] in meaning for _, meaning in told["glossary"])

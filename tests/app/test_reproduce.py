@@ -36,7 +36,8 @@ def said(where):
     return where.file.getvalue()
 
 
-WHERE = [pytest.param(g, marks=pytest.mark.slow if g.name == "mpiigaze" else ())
+LIKE_OTHERS = ("mpiigaze", "tvsum_keyframes", "summe")
+WHERE = [pytest.param(g, marks=pytest.mark.slow if g.name in LIKE_OTHERS else ())
          for g in GROUNDS.values()]  # fmt: skip
 
 

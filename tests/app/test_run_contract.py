@@ -11,7 +11,10 @@ from scipy import stats
 from tests.app.commands import ALONE, METHODS, ONE, SEVERAL, run, vergence, write
 from vergence.app.config import load
 from vergence.app.results import write_harm
-from vergence.app.run import start
+from vergence.app.run import load_data, start
+from vergence.app.saved import read_saved
+from vergence.core.fitting import Solver
+from vergence.core.grouped import of_group
 from vergence.engines.turn import Worker
 from vergence.methods.fedcpf import FedCPF
 
@@ -276,3 +279,23 @@ def test_sums_can_be_checked_with_coreutils_alone(out):
         for line in (folder / "SHA256SUMS").read_text().splitlines():
             sha, name = line.split("  ")
             assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == sha
+
+
+def test_methods_with_groups_say_who_is_in_which(tmp_path):
+    """FedGroup's server knows; of IFCA it is the model of lowest loss on one's training data."""
+    kinds = "methods = ['fedavg', {name='ifca',clusters=2}, {name='fedgroup',clusters=2}]"
+    start(load(write(tmp_path, SEVERAL.replace(METHODS, kinds))), tmp_path / "out")
+    assert not (tmp_path / "out/fedavg/groups.csv").exists()
+    for label in ("ifca", "fedgroup"):
+        saved = read_saved(tmp_path / "out" / label)
+        people, solver = load_data(saved.experiment).ready.people, Solver(saved.task)
+        if label == "fedgroup":
+            wanted = {p: saved.server.groups[p] for p in people}
+        else:
+            models = [of_group(saved.server.models, j) for j in (0, 1)]
+            losses = {p: [solver.loss(m, data.train) for m in models]
+                      for p, data in people.items()}  # fmt: skip
+            wanted = {p: int(np.argmin(both)) for p, both in losses.items()}
+        told = rows(tmp_path / "out" / label / "groups.csv")
+        assert {r["person"]: int(r["group"]) for r in told if r["seed"] == "0"} == wanted
+        assert "groups.csv" in (tmp_path / "out" / label / "SHA256SUMS").read_text()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from vergence.metrics.clusters import adjusted_rand, inertia, kmeans
+from vergence.metrics.clusters import adjusted_rand, inertia, kmeans, silhouette
 
 O9 = np.array([[1], [1.2], [5], [5.3], [9]])
 DIFFERENCE = np.array([[0], [8], [11], [15], [16], [18.0]])
@@ -46,3 +46,14 @@ def test_few_different_points_are_a_group_each(points):
 ])  # fmt: skip
 def test_adjusted_rand(one, other, expected):
     assert adjusted_rand(one, other) == pytest.approx(expected, abs=1e-6)
+
+
+def test_silhouette():
+    """0, 1 | 4 | 9: a = 1 1, b = 4 3, so 3/4 2/3; who is alone counts 0; one group has none."""
+    points = np.array([[0.0], [1.0], [4.0], [9.0]])
+    distances = cdist(points, points)
+    assert silhouette(distances, np.array([5, 5, 2, 7])) == pytest.approx((3 / 4 + 2 / 3) / 4)
+    assert silhouette(distances, np.zeros(4, int)) == 0
+    assert silhouette(np.zeros((4, 4)), np.array([0, 0, 1, 1])) == 0
+    wrong = silhouette(distances, np.array([0, 1, 1, 0]))  # a 9 3 3 9; b 2.5 4.5 4.5 6.5
+    assert wrong == pytest.approx(np.mean([-6.5 / 9, 1.5 / 4.5, 1.5 / 4.5, -2.5 / 9]))

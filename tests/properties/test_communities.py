@@ -53,6 +53,17 @@ def test_clips_of_other_lengths_fool_dtw_as_a_sum_and_not_as_a_mean(tmp_path):
     assert found(tmp_path / "mean", "lengths", per_frame=True) < 0.4
 
 
+def test_people_of_more_classes_have_clips_of_more_communities():
+    """Lengths are about 60, 120, 240; who has all three is like everybody else."""
+    for classes in (1, 2, 3):
+        people = ClipSynthetic(clips=6, classes=classes).load().people
+        for number, person in enumerate(PEOPLE):
+            parts = (getattr(people[person], part) for part in PARTS)
+            steps = np.concatenate([part.columns["steps"].numpy() for part in parts])
+            kinds = {int(np.argmin(np.abs(np.array([60, 120, 240]) - n))) for n in steps}
+            assert kinds == {(number + k) % 3 for k in range(classes)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("per_frame", [False, True])
 def test_newcomers_land_in_their_group(per_frame, tmp_path):

@@ -14,7 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vergence.app.config import Experiment, load
 from vergence.app.ethics_facts import facts, texts
-from vergence.app.ethics_words import GLOSSARY
 from vergence.app.run import load_data
 from vergence.app.runs import Study, read
 from vergence.app.saving import replacing
@@ -67,7 +66,7 @@ def ethics(source: Path, out: Path | None = None) -> Path:
         lstrip_blocks=True, autoescape=lambda name: name == PAGE,
     )  # fmt: skip
     environment.filters["said"] = said
-    given = {"plans": plans, "glossary": GLOSSARY, "drawing": drawing, "name": source.name,
+    given = {"plans": plans, "drawing": drawing, "name": source.name,
              "version": version("vergence")}  # fmt: skip
     for name in (PAGE, *CARDS):
         write(folder / name, environment.get_template(name).render(given))

@@ -15,6 +15,7 @@ from vergence.app.budget import FRAME, PERSON, against, beside
 from vergence.app.carried import carried, totals
 from vergence.app.config import Experiment
 from vergence.app.ethics_attacks import attacks, not_tried, rates, rebuilt, told_of_people
+from vergence.app.ethics_subjects import subject
 from vergence.app.ethics_words import Means
 from vergence.app.explain import kept, poisoned
 from vergence.app.runs import Run, Study
@@ -52,6 +53,9 @@ def facts(
     return {
         "label": label,
         "title": METHOD_NAMES.get(label, label.replace("_", " ")),
+        "sample": means.subject.sample,
+        "purpose": means.subject.purpose,
+        "glossary": [list(row) for row in means.subject.glossary],
         "finished": run is not None,
         "poisoned": poisoned(experiment) if experiment.poison and experiment.poison.share else "",
         "verdict": words.verdict(means, spent, rebuilt(tried), told_of_people(found)),
@@ -80,7 +84,8 @@ def stays(means: Means) -> list[str]:
     if means.method.pooled:
         return []
     own = kept(means.method.client(means.task))
-    data = "pictures" if means.labels else "pictures, and where the person looked"
+    many = f"{means.subject.sample}s"
+    data = many if means.labels else f"{many}, and {means.subject.labels}"
     return [f"recordings: {data}", *([f"kept by the method: {', '.join(own)}"] if own else [])]
 
 
@@ -111,7 +116,7 @@ def budget(
             "check": said.get("check"),
         }
     if (solver := plan.privacy.solver) is not None and many:
-        said, spent = block.get("sample", {}), 0.0
+        said, spent, sample = block.get("sample", {}), 0.0, subject(task).sample
         if said:
             spent = said["epsilon"]
         elif people is not None:
@@ -123,8 +128,7 @@ def budget(
             "epsilon": spent,
             "delta": solver.delta,
             "worth": words.tier(spent),
-            "words": words.in_words("picture", spent, solver.delta,
-                                    "a certain picture was used"),
+            "words": words.in_words(sample, spent, solver.delta, f"a certain {sample} was used"),
             "neighbours": FRAME,
             "against": said.get("against", "whoever sees what the device sends"),
             "accountant": block.get("accountant", "foretold"),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vergence.app.ethics_subjects import Subject, subject
 from vergence.core.method import Exposed, Method
 from vergence.core.stages import SMASHED
 from vergence.core.task import Task
@@ -36,16 +37,6 @@ NUMBERS = {
     "counts": "how many recordings of each class each person has",
 }
 """Numbers that everybody tells alone, by the trees of methods."""
-GLOSSARY = (
-    ("device", "the computer or glasses that record a person and keep the recordings"),
-    ("server", "the computer that puts together what the devices learned"),
-    ("model", "a long list of numbers with which a computer estimates where somebody looks"),
-    ("update", "by how much training on one person's recordings changed these numbers"),
-    ("epsilon", "how much the published models can tell about one person or picture: 0 is nothing, "
-     "up to 1 strong, above 10 no promise worth the name"),
-    ("delta", "a small chance with which the promise of epsilon may fail"),
-    ("chance", "what an attacker gets who never saw anything of the person"),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,6 +46,11 @@ class Means:
     plan: Plan
     method: Method
     task: Task
+
+    @property
+    def subject(self) -> Subject:
+        """What to call what is recorded and learned."""
+        return subject(self.task)
 
     @property
     def seen(self) -> list[Exposed]:
@@ -69,7 +65,7 @@ class Means:
 
     @property
     def labels(self) -> bool:
-        """Whether gaze leaves the device."""
+        """Whether labels, such as gaze, leave the device."""
         return any("labels" in e.trees for e in self.seen)
 
     @property
@@ -175,8 +171,8 @@ def verdict(
     if not means.sends:
         return [*told, "What is learned from them stays there too; only measurements leave."]
     if means.smashed:
-        gaze = ", and with it where the person looked" if means.labels else ""
-        told.append(f"Something made from every single picture goes to the server{gaze}.")
+        labels = f", and with it {means.subject.labels}" if means.labels else ""
+        told.append(f"Something made from every single picture goes to the server{labels}.")
     elif means.least:
         told.append(
             f"The server sees only sums over {means.least} people or more, as long as not too "
@@ -194,18 +190,18 @@ def verdict(
     if people:
         told.append("Attacks found out more about people than chance does: who it was, or who "
                     "was in.")  # fmt: skip
-    return [*told, *_promise(budget)]
+    return [*told, *_promise(budget, means.subject.sample)]
 
 
-def _promise(budget: Mapping[str, Any]) -> list[str]:
+def _promise(budget: Mapping[str, Any], sample: str) -> list[str]:
     if "person" in budget:
         part = budget["person"]
         worth = f"Its worth: {part['worth']} (epsilon {part['epsilon']:.3g})."
         return [f"There is a promise about each person. {worth}", part["useful"]]
     if "sample" in budget:
         return [
-            "There is a promise about single pictures. There is none about people: many pictures "
-            "of one person together are not covered."
+            f"There is a promise about single {sample}s. There is none about people: many "
+            f"{sample}s of one person together are not covered."
         ]
     return ["There is no promise about what can be found out from the finished model."]
 
@@ -304,15 +300,16 @@ def residual(means: Means, budget: Mapping[str, Any]) -> list[str]:
     """Return what may still be found out, by whom."""
     if means.method.pooled:
         return ["Everything: whoever has the data can look at it, copy it and lose it."]
-    told = []
+    told, many = [], means.subject.rebuilt
     if means.smashed:
         told.append("Rebuilt pictures: from what the first layers make of a picture, its owner's "
                     "eyes may be drawn again, and recognised.")  # fmt: skip
         if not means.labels:
-            told.append("Gaze is not sent, but the server can compute much of it from what is.")
+            told.append(f"{means.subject.labels.capitalize()} is not sent, but the server can "
+                        "compute much of it from what is.")  # fmt: skip
     elif means.sends and not means.least:
-        told.append("Rebuilt pictures: one person's update, which the server sees, may be turned "
-                    "back into pictures, the more easily the fewer it was made from.")  # fmt: skip
+        told.append(f"Rebuilt {many}: one person's update, which the server sees, may be turned "
+                    f"back into {many}, the more easily the fewer it was made from.")  # fmt: skip
     if means.numbers:
         told.append(f"Names: {means.numbers}. These few numbers may tell the server whose they are "
                     "where it knows the recordings, or others of the same person.")  # fmt: skip
@@ -332,8 +329,8 @@ def residual(means: Means, budget: Mapping[str, Any]) -> list[str]:
     elif means.sends and budget["person"]["epsilon"] > SOME:
         told.append("Membership: how surely somebody can find out that a certain person took "
                     "part is bounded, but too weakly to matter.")  # fmt: skip
-    told.append("A way of looking, or the shape of eyes, may be told by a model even where no "
-                "single recording can be had from it.")  # fmt: skip
+    told.append(f"{means.subject.trait} may be told by a model even where no single recording can "
+                "be had from it.")  # fmt: skip
     return told
 
 
@@ -342,17 +339,19 @@ def unprotected(means: Means) -> list[str]:
     told = [
         "That somebody takes part, when, and how often: the server knows.",
         "The device: whoever unlocks it can read the recordings on it.",
-        "Use: whoever runs the model learns where its user looks. That is what it is for.",
+        f"Use: whoever runs the model learns {means.subject.use}. That is what it is for.",
         "Measurements: how well the model works is reported person by person.",
     ]
     privacy = means.plan.privacy
     if means.sends and privacy.aggregation is None and privacy.user is None:
         told.append("How many recordings each person has: the server is told.")
     if means.labels:
-        told.append("Where a person looked, and the pose of the head: both are sent as they are.")
+        pose = ", and the pose of the head" if "pose" in means.task.beside else ""
+        told.append(f"{means.subject.labels.capitalize()}{pose}: sent as it is.")
     if privacy.solver is not None:
-        told.append("People under a promise about pictures: thousands of pictures of one face are "
-                    "alike. Pictures that only steer a method, or measure it, are not "
+        many = f"{means.subject.sample}s"
+        told.append(f"People under a promise about {many}: a person's {many} are alike. "
+                    f"{many.capitalize()} that only steer a method, or measure it, are not "
                     "covered.")  # fmt: skip
     told.append("Mistakes in this software: nobody independent has checked it.")
     return told

@@ -12,6 +12,7 @@ from rich.table import Table
 from vergence.app.budget import foretold
 from vergence.app.carried import Carried, carried, totals
 from vergence.app.config import Experiment
+from vergence.app.ethics_subjects import subject
 from vergence.app.ethics_words import NUMBERS
 from vergence.app.explain_sums import rows, sizes
 from vergence.app.run import load_data
@@ -225,7 +226,8 @@ def learns(method: Method, task: Task, privacy: Privacy) -> Table:
     if ends is not None and "pull" in ends.trees:
         what = "pictures (from end)" if task.stays else "labels (from pull and end)"
         table.add_row("server, by computing", f"{what}: not sent, but it averages end")
-    secrets = ["raw frames", "eye images", *([] if columns else ["gaze"]), "validation scores"]
+    *raw, labels = subject(task).raw
+    secrets = [*raw, *([] if columns else [labels]), "validation scores"]
     secrets += ["personal entries"] if personal(method.client(task)) else []
     table.add_row("nobody else", ", ".join(secrets))
     return table

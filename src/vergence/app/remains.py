@@ -27,7 +27,8 @@ from vergence.privacy.book import FOLDER
 from vergence.privacy.watch import BLOCK
 
 ROWS = {"people.csv": "person", "turns.csv": "client", "events.csv": "client",
-        "priors.csv": "person", "classes.csv": "person"}  # fmt: skip
+        "priors.csv": "person", "classes.csv": "person",
+        "groups.csv": "person"}  # fmt: skip
 """Tables with rows about single people, and the column that names them."""
 STAYS = (
     "the models, which learned from this person, and what other people keep",

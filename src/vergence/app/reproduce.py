@@ -21,6 +21,9 @@ from vergence.app.config import data_root
 from vergence.app.papers import (
     adaptive,
     capabilities,
+    cfedvs,
+    cfedvs_tables,
+    defended,
     fedcpf,
     figures,
     outcome,
@@ -31,8 +34,8 @@ from vergence.app.papers import (
 )
 from vergence.app.papers.base import PaperTable
 from vergence.app.papers.catalog import ELSEWHERE, MEASURED, NOT_YET
+from vergence.app.papers.cfedvs_checks import check_cfedvs
 from vergence.app.papers.checks import Finding, check_adaptive, check_fedcpf
-from vergence.app.papers.defended import PROTOCOLS
 from vergence.app.papers.grounds import DEFAULT, GROUNDS, Ground, ground
 from vergence.app.papers.outcome import Outcome
 from vergence.app.papers.running import SEEDS, Planned, Result, Wish, plan, priors_of
@@ -53,12 +56,15 @@ TABLES: dict[str, PaperTable] = {
         *splitfed_private.TABLES,
         *splitfed_costs.TABLES,
         *splitfed_front.TABLES,
+        *cfedvs_tables.TABLES,
     )
 }
+PROTOCOLS = {**defended.PROTOCOLS, **cfedvs.PROTOCOLS}
+"""Protocol -> how a part is run under it."""
 HOME = Path("runs/reproduce")
 DECLARED = "methods"
 """The folder of tables that are read off the methods."""
-CROPS = "mpiigaze_crops"
+CROPS, SUMMARIES = "mpiigaze_crops", "video_summarisation"
 
 
 def tables(ids: Sequence[str]) -> list[PaperTable]:
@@ -334,7 +340,8 @@ def check_paper(ids: Sequence[str], console: Console) -> list[Finding]:
         for head in (f"{paper}: printed or implied", "computed", "verdict"):
             grid.add_column(head)
         own = {"fedcpf": check_fedcpf, "splitfed": check_splitfed,
-               "adaptive": lambda: check_adaptive(*mean_gaze())}[paper]()  # fmt: skip
+               "adaptive": lambda: check_adaptive(*mean_gaze()),
+               "cfedvs": lambda: check_cfedvs(data_root(SUMMARIES))}[paper]()  # fmt: skip
         for finding in own:
             style = "green" if finding.ok else "red"
             grid.add_row(finding.says, finding.computed, Text(finding.verdict, style))

@@ -24,7 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from vergence.app import budget, partition, results, seals, stamp
+from vergence.app import budget, grouping, partition, results, seals, stamp
 from vergence.app.config import Experiment, Table
 from vergence.app.saved import Saved, read_saved
 from vergence.app.showcase import write_maps
@@ -260,10 +260,12 @@ def _leave_behind(
         pruning=experiment.plan.pruning,
     )  # fmt: skip
     write_maps(path / "maps.npz", worker, first, loaded.raw)
+    who = measured(loaded.raw, experiment.plan)
+    grouping.write(path / grouping.FILE, finals, loaded.ready, who)
     shares = [s for saved in finals if (s := _share(method, saved)) is not None]
     results.write_results(
         path, label, type(method).__module__.rpartition(".")[2], first.task, loaded.raw,
-        measured(loaded.raw, experiment.plan), first.solving,
+        who, first.solving,
         {saved.task.seed: saved.fingerprint for saved in finals},
         float(np.mean(shares)) if shares else None, experiment.plan.rounds,
         budget.spent(experiment.plan, method, path / "state"),

@@ -94,6 +94,7 @@ METHOD_NAMES = {
 }
 
 METRIC_NAMES = {
+    "f": "F",
     "nss": "NSS",
     "cc": "CC",
     "sim": "SIM",

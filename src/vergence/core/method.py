@@ -12,7 +12,7 @@ from vergence.core.fitting import Local
 from vergence.core.mask import Mask
 from vergence.core.params import Params
 from vergence.core.ranges import check_ranges
-from vergence.core.site import Site
+from vergence.core.site import Samples, Site
 from vergence.core.task import Task
 from vergence.core.wire import Message, Reply
 
@@ -152,6 +152,10 @@ class Method(ABC, Generic[S, C]):
     def model_on(self, c: C, msg: Message, site: Site) -> Params | Conversation[Params]:
         """Return what this client predicts with; default: the model it was sent."""
         return msg["model"]
+
+    def group_on(self, s: S, client: ClientId, train: Samples) -> int | Conversation[int] | None:
+        """Return whose model serves a client, by number, for reports; default: there are none."""
+        return None
 
     def personal(self, c: C) -> Mask | None:
         """Return the mask of a client's personal entries, for reports; default: none kept."""

@@ -40,6 +40,8 @@ class ClipSynthetic(Dataset):
 
     Args:
         people: how many.
+        classes: communities that a person's clips are of, in turn, the own one first; all three:
+            everybody is alike.
         clips: of each person; 60 % are for training, 20 % for validation and for test.
         features: numbers per frame.
         communities: `latent` differ in speed, length and mean; `lengths`, a control, in the length
@@ -49,6 +51,7 @@ class ClipSynthetic(Dataset):
     """
 
     people: Annotated[int, Ge(1)] = 10
+    classes: Literal[1, 2, 3] = 1
     clips: Annotated[int, Ge(5)] = 10
     features: Annotated[int, Ge(2)] = 4
     communities: Literal["latent", "lengths"] = "latent"
@@ -74,13 +77,15 @@ class ClipSynthetic(Dataset):
 
     def _person(self, number: int) -> dict[str, list[Clip]]:
         kinds = COMMUNITIES[self.communities]
-        group = number % len(kinds)
         rng = Stream("clip_synthetic", self.seed, number).numpy()
-        wanted = self._direction("common") + self.strength * self._direction(str(group))
-        clips = [rated(drawn(rng, *kinds[group], self.features), wanted, rng)
-                 for _ in range(self.clips)]  # fmt: skip
+        groups = [(number + clip % self.classes) % len(kinds) for clip in range(self.clips)]
+        clips = [rated(drawn(rng, *kinds[group], self.features), self._wanted(group), rng)
+                 for group in groups]  # fmt: skip
         a, b = self.clips * 6 // 10, self.clips * 8 // 10
         return {"train": clips[:a], "val": clips[a:b], "test": clips[b:]}
+
+    def _wanted(self, group: int) -> Float[np.ndarray, " d"]:
+        return self._direction("common") + self.strength * self._direction(str(group))
 
     def _direction(self, whose: str) -> Float[np.ndarray, " d"]:
         return Stream("clip_synthetic", self.seed, whose).numpy().normal(size=self.features - 1)

@@ -13,8 +13,10 @@ Layout: one h5 file per data set, a group per video (`video_1` ...), of these ar
     attribute)
 
 The files known as eccv16_dataset_summe_google_pool5.h5 and eccv16_dataset_tvsum_google_pool5.h5
-have it. A file of splits is a JSON list of `{"train_keys": [...], "test_keys": [...]}`; the usual
-five overlap and leave some videos untested, the non-overlapping ones test every video once.
+have it. The authors' own annotations are read too (`vergence.data.summary_originals`), which have
+neither features nor shots. A file of splits is a JSON list of `{"train_keys": [...], "test_keys":
+[...]}`; the usual five overlap and leave some videos untested, the non-overlapping ones test every
+video once.
 
 Licence: SumMe's annotations are for research only, TVSum's videos are CC BY 3.0; none is packaged.
 Source: Gygli et al., "Creating summaries from user videos", ECCV 2014; Song et al., "TVSum:
@@ -34,8 +36,11 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from vergence.data.checks import need_file
+from vergence.data.summary_originals import PLACES, Original, originals
 from vergence.errors import ConfigError, DataError
 
+EVERY, RATINGS = 15, (1, 5)
+"""The usual step between sampled frames; the range of TVSum's ratings."""
 WHERE = "give the h5 of SumMe or TVSum in the usual layout (docs/summaries.md)"
 
 
@@ -80,10 +85,14 @@ class Split:
 def read_videos(path: Path) -> dict[str, Summarised]:
     """Return the videos of an h5 file by key, in the order of their numbers.
 
+    Of the authors' own annotations, video_1 and so on in their order, every 15th frame a pick.
+
     Raises:
         ConfigError: h5py is not installed.
         DataError: the file is missing, damaged, or a video lacks an array or disagrees with itself.
     """
+    if path.is_dir() or path.suffix in (".tsv", ".mat"):
+        return {f"video_{i}": _sampled(one) for i, one in enumerate(originals(path), 1)}
     try:
         h5py = importlib.import_module("h5py")
     except ImportError:
@@ -101,16 +110,16 @@ def read_videos(path: Path) -> dict[str, Summarised]:
 
 
 def file_of(root: Path, name: str) -> Path:
-    """Return the h5 file of `summe` or `tvsum` in a folder, under its usual names.
+    """Return the h5 file of `summe` or `tvsum` in a folder, else the authors' own annotations.
 
     Raises:
         DataError: there is none.
     """
-    names = [f"{name}_annotations.h5", f"eccv16_dataset_{name}_google_pool5.h5"]
+    names = [f"{name}_annotations.h5", f"eccv16_dataset_{name}_google_pool5.h5", *PLACES[name]]
     for path in (root / each for each in names):
-        if path.is_file():
+        if path.exists():
             return path
-    raise DataError(f"{root} has neither {names[0]} nor {names[1]}: {WHERE}")
+    raise DataError(f"{root} has neither {' nor '.join(names[:3])}: {WHERE}")
 
 
 def read_splits(path: Path, known: Collection[str]) -> list[Split]:
@@ -136,6 +145,13 @@ def read_splits(path: Path, known: Collection[str]) -> list[Split]:
             what = f"trains and tests on {both[0]}" if both else "tests on nothing"
             raise DataError(f"{path}: split {i} {what}; {hint}, without common videos")
     return splits
+
+
+def _sampled(one: Original) -> Summarised:
+    low, high = RATINGS if one.rated else (0, 1)
+    picks = np.arange(0, one.users.shape[1], EVERY)
+    mean = (one.users[:, picks].mean(0) - low) / (high - low)
+    return Summarised(one.name, picks, mean, one.users, one.rated, None, None, one.category)
 
 
 def _video(path: Path, key: str, group: Any) -> Summarised:

@@ -15,7 +15,7 @@ from vergence.core.conversation import ClientId, Conversation, collect, compute,
 from vergence.core.grouped import joined, largest, of_group, train_apart, update_of
 from vergence.core.method import Exposed, Method, Nothing
 from vergence.core.params import Layout, Params
-from vergence.core.site import Site
+from vergence.core.site import Samples, Site
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message, Reply, Sealed, reply
@@ -98,6 +98,10 @@ class CFedVS(Method[Communities, Nothing]):
     def offer(self, s: Communities, client: ClientId) -> Mapping[str, Params]:
         """Send the model of one's group; to those in none, that of the largest."""
         return {"model": of_group(s.models, s.groups.get(client, largest(s.groups)))}
+
+    def group_on(self, s: Communities, client: ClientId, train: Samples) -> int:
+        """Return the group of a client; of one in none, the largest."""
+        return s.groups.get(client, largest(s.groups))
 
     def setup(self, s: Communities, clients: Sequence[ClientId]) -> Conversation[Communities]:
         """Ask everybody how far their clips are from the proxies, and group them."""

@@ -14,7 +14,7 @@ from vergence.core.conversation import ClientId, Conversation, collect, fit
 from vergence.core.grouped import joined, largest, of_group, train_apart, update_of
 from vergence.core.method import Exposed, Method, Nothing
 from vergence.core.params import Params
-from vergence.core.site import Site
+from vergence.core.site import Samples, Site
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.core.wire import Message, Reply, reply
@@ -79,6 +79,10 @@ class FedGroup(Method[Grouped, Nothing]):
     def offer(self, s: Grouped, client: ClientId) -> Mapping[str, Params]:
         """Send the model of one's group; to those in none, that of the largest."""
         return {"model": of_group(s.models, s.groups.get(client, largest(s.groups)))}
+
+    def group_on(self, s: Grouped, client: ClientId, train: Samples) -> int:
+        """Return the group of a client; of one in none, the largest."""
+        return s.groups.get(client, largest(s.groups))
 
     def setup(self, s: Grouped, clients: Sequence[ClientId]) -> Conversation[Grouped]:
         """Probe some of the people, and group them by the direction of their updates."""

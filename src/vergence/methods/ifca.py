@@ -103,6 +103,10 @@ class IFCA(Method[Models, Nothing]):
         common = self.common(site.task)
         return c, update_of(start, fitted, count, chosen, self.clusters, common)
 
+    def group_on(self, s: Models, client: ClientId, train: Samples) -> Conversation[int]:
+        """Return the model of lowest loss on a client's training data."""
+        return self.chosen(s.models, train)
+
     def chosen(self, models: Params, data: Samples) -> Conversation[int]:
         """Return the cluster of lowest loss on training data."""
         losses = []

@@ -1,4 +1,4 @@
-"""Who is alike: K-means, and how well two groupings agree."""
+"""Who is alike: K-means, how far groups are apart, and how well two groupings agree."""
 
 from __future__ import annotations
 
@@ -44,6 +44,31 @@ def inertia(points: NDArray, labels: NDArray) -> float:
     """Return the sum of squared distances of points `[points, d]` to the means of their groups."""
     groups = (points[labels == label] for label in np.unique(labels))
     return float(sum(((group - group.mean(0)) ** 2).sum() for group in groups))
+
+
+def silhouette(distances: NDArray, labels: NDArray) -> float:
+    """Return how much nearer things are to their own group than to the next, -1 to 1.
+
+    The mean of (b - a) / max(a, b), a the mean distance to the others of one's group and b the
+    least mean distance to those of another; 0 for who is alone, and where there is one group.
+
+    Args:
+        distances: `[things, things]`.
+        labels: the group of each.
+
+    Source: Rousseeuw, "Silhouettes", Journal of Computational and Applied Mathematics 20, 1987.
+    """
+    groups = np.unique(labels)
+    if len(groups) < 2:
+        return 0.0
+    sums = np.stack([distances[:, labels == group].sum(1) for group in groups], 1)
+    own, sizes = labels[:, None] == groups, np.array([(labels == g).sum() for g in groups])
+    alone = sizes[own.argmax(1)] == 1
+    near = sums[own] / np.maximum(sizes[own.argmax(1)] - 1, 1)
+    far = np.where(own, np.inf, sums / sizes).min(1)
+    larger = np.maximum(near, far)
+    found = np.divide(far - near, larger, out=np.zeros(len(labels)), where=(larger > 0) & ~alone)
+    return float(found.mean())
 
 
 def adjusted_rand(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:

@@ -15,13 +15,14 @@ Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 Protocol = Literal[
     "within", "matrix", "leave_one_out", "next", "training", "pruned", "strangers", "few_shot",
-    "attacked", "lied_to",
+    "attacked", "lied_to", "paced",
 ]  # fmt: skip
 """Own later data; everybody's model on everybody's data; trained without the person; the model of
 the person before; what a model trained without the person makes of its training data; pruned, and
 trained without the person; trained without a few people; gaze codes read with a few labels by
 people nobody trained on; own later data, with what the run cost and an attacker's success; the
-same, run once more with people who lie."""
+same, run once more with people who lie; own later data, with how far people are apart and how many
+rounds a level took, seed by seed."""
 
 LEFT_OUT = " left out"
 """Ends the label of a row whose people took no part in training."""
@@ -36,7 +37,8 @@ class Part:
 
     `above` is merged over the data set's experiment; `suffix` ends the labels of its rows, so that
     one method may stand in a table several times. Parts of one name are run once for a paper.
-    `rows` are those that its protocol gives besides, or in their place.
+    `rows` are those that its protocol gives besides, or in their place. `lacking` says why a data
+    set cannot carry it, "" where it can.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Part:
     above: Callable[[Ground], Mapping[str, Any]] | Mapping[str, Any] = field(default_factory=dict)
     suffix: str = ""
     rows: tuple[str, ...] = ()
+    lacking: Callable[[Ground], str] = lambda _: ""
 
     def entries(self, ground: Ground) -> Sequence[Table]:
         """Return the method entries on a data set."""
@@ -123,10 +126,12 @@ class PaperTable:
         parts: the experiments behind it.
         claims: what the paper says about it.
         figure: the picture to draw: `strip`, `matrix`, `convergence`, `noise`, `bars`, `epochs`,
-            `rates`, `front`.
+            `rates`, `front`, `settings`.
         rows: row label -> printed name, where a label alone says too little.
         note: what a reader must know about the comparison.
         apart: fields of `vergence.app.agreement` in which its parts differ by design.
+        quoted: printed rows of other work, which are not run.
+        less: columns where less is better, beside those of a unit where it is.
         front: columns by which rows are weighed at once: those that no other row matches or beats
             in all of them, and beats in one, are marked.
     """
@@ -142,6 +147,8 @@ class PaperTable:
     rows: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
     apart: tuple[str, ...] = ()
+    quoted: tuple[str, ...] = ()
+    less: tuple[str, ...] = ()
     front: tuple[str, ...] = ()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 
 from vergence.app import plot_gaze, plots
 from vergence.app.papers.adaptive import SHARES, noisy
-from vergence.app.papers.outcome import Outcome
+from vergence.app.papers.outcome import Outcome, scale, unit
 from vergence.app.papers.splitfed import EPOCHS, TEST_ROWS, TRAIN_ROWS
 from vergence.app.papers.splitfed_front import BUDGETS, METHODS, RULES, setting
 from vergence.app.papers.splitfed_front import label as placed
@@ -27,6 +28,8 @@ from vergence.app.style import (
 )
 from vergence.metrics.intervals import interval
 
+OWN_DATA = ("within", "paced")
+"""Protocols by which people are judged on their own data, round by round."""
 BUDGET_COLOURS = ("#3f3f46", "#0072b2", "#1b9e9e")
 """Of no noise, little and much."""
 
@@ -34,7 +37,8 @@ BUDGET_COLOURS = ("#3f3f46", "#0072b2", "#1b9e9e")
 def draw(outcome: Outcome) -> Figure | None:
     """Return the figure of a table; None where the paper has none or the runs lack its data."""
     kinds = {"strip": strip, "matrix": matrix, "convergence": convergence, "noise": noise,
-             "bars": bars, "epochs": epochs, "rates": rates, "front": front}  # fmt: skip
+             "bars": bars, "epochs": epochs, "rates": rates, "front": front,
+             "settings": settings}  # fmt: skip
     return kinds[outcome.table.figure](outcome) if outcome.table.figure else None
 
 
@@ -70,15 +74,37 @@ def matrix(outcome: Outcome) -> Figure | None:
 
 
 def convergence(outcome: Outcome) -> Figure | None:
-    """Draw the person-specific error over rounds (adaptive FL Fig. 3)."""
-    runs: dict[str, Run] = {}
-    for (_, protocol), result in outcome.results.items():
-        if protocol == "within":
-            runs |= {run.label: run for run in result.study.runs}
-    if not runs:
-        return None
-    first = next(r for (_, protocol), r in outcome.results.items() if protocol == "within").study
-    return plots.convergence(Study(first.folder, tuple(runs.values()), {}))
+    """Draw the main score of own people over rounds (adaptive FL Fig. 3, CFed-VS 4.2, 4.5)."""
+    suffix = {(part.name, part.protocol): part.suffix for part in outcome.table.parts}
+    runs: list[Run] = []
+    for key, result in outcome.results.items():
+        if key[1] in OWN_DATA:
+            runs += [_named(outcome, run, suffix[key]) for run in result.study.runs]
+    return plots.convergence(Study(runs[0].folder, tuple(runs), {})) if runs else None
+
+
+def _named(outcome: Outcome, run: Run, suffix: str) -> Run:
+    """Return a run under its row's printed name, with the metric that decides as its headline."""
+    results = {**run.results, "headline": outcome.metric("main")}
+    return replace(run, label=outcome.name(run.label + suffix), results=results)
+
+
+@styled
+def settings(outcome: Outcome) -> Figure:
+    """Draw every column over the rows, with intervals (CFed-VS Figs. 4.6 and 4.7)."""
+    shown = [label for label in outcome.table.rows if label in outcome.evidence.scores]
+    figure = canvas(2.9 * len(outcome.columns), 2.8)
+    panels = figure.subplots(1, len(outcome.columns), squeeze=False)[0]
+    for axes, column in zip(panels, outcome.columns, strict=True):
+        metric = outcome.metric(column)
+        found = [list(outcome.evidence.scores[label][metric].values()) for label in shown]
+        mean = scale(metric) * np.array([np.mean(values) for values in found])
+        ends = scale(metric) * np.array([interval(values) for values in found])
+        axes.errorbar(range(len(shown)), mean, np.abs(np.nan_to_num(ends.T - mean)), fmt="o-",
+                      capsize=3, color=COLOURS["fedavg"])  # fmt: skip
+        column_names(axes, [outcome.name(label) for label in shown])
+        axes.set_ylabel(unit(metric))
+    return figure
 
 
 @styled

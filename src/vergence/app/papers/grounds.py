@@ -36,6 +36,13 @@ DEFENDED: Mapping[str, tuple[str, ...]] = {
 
 ANGLE: Mapping[str, tuple[str, ...]] = {"main": ("angle_error_deg",), **PRUNED, **DEFENDED}
 
+SUMMARY: Mapping[str, tuple[str, ...]] = {
+    "main": ("f", "tau", "rho"), "tau": ("tau",), "rho": ("rho",),
+    "spread": ("max - min of F (points)",), "rounds": ("rounds to the level",),
+    "silhouette": ("silhouette of the groups",),
+}  # fmt: skip
+"""Of summaries: F decides, as in the thesis; of spread and rounds less is better."""
+
 COMPARED = (
     "FedAdam's server_lr, at 1, 3 and 10 times tau, on training data of eye_synthetic and "
     "mpiigaze_crops; nothing else"
@@ -71,7 +78,8 @@ class Ground:
         server_printed: the same for clients that train at the adaptive-FL paper's rate.
         tuned: what was chosen by looking at scores, and on which data.
         networks: the SplitFed thesis's Models 1 to 3, or what stands in their place, with their
-            local training; `narrow` is Model 2 with few features at a deep cut.
+            local training; `narrow` is Model 2 with few features at a deep cut. Of video
+            summaries: the networks of CFed-VS's chapter.
         size: of eye images, in pixels.
         cuts: of its Models 3, 3a and 3b, and of `narrow`: the clients' last stage.
         labelled: what differs for its supervised tables: everybody has equally much data.
@@ -141,6 +149,19 @@ def _eye(model: str, name: str, local: Mapping[str, Any], **options: Any) -> _Ta
     }
 
 
+def _clips(features: int, hidden: int, rates: tuple[float, float], **options: Any) -> _Table:
+    """Return what a ground of clips has: networks with their rates, vsLSTM's first."""
+    sizes = ({"name": "vslstm", "hidden": hidden}, {"name": "mixture_transformer", "width": hidden})
+    judged = {"judged": "summe"} if options["name"] == "summe" else {}
+    epochs = 20 if features == 1024 else 2  # as in the thesis, on its features
+    return {
+        "table": {"task": {"name": "summary", **judged}, "federation": options,
+                  "local": {"optimiser": "adam", "batch": 4, "epochs": epochs}},
+        "networks": {size["name"]: {"model": {**size, "features": features}, "local": {"lr": rate}}
+                     for size, rate in zip(sizes, rates, strict=True)},
+    }  # fmt: skip
+
+
 def _networks(*models: _Table) -> dict[str, _Table]:
     trained = ({"clip": 0.0}, ADAM, ADAM, ADAM)
     both = zip(("1", "2", "3", "narrow"), models, trained, strict=True)
@@ -171,6 +192,11 @@ TOY = {
 }
 BOTH = ("fedcpf", "adaptive")
 EYES = (*BOTH, "splitfed")
+CLIPS = ("cfedvs",)
+SEVENTH = (
+    "learning rates, of 0.01, 0.003 and 0.001, by the training loss of FedAvg and of the data "
+    "centre with a seed that the tables do not have"
+)
 EGTEA_FIVE = ["P02", "OP03", "OP04", "OP06", "P04"]
 """Subjects with enough test clips; the paper does not say who its five clients are."""
 
@@ -207,12 +233,28 @@ GROUNDS = {
         Ground("ego4d", "real", ("fedcpf",), _video("ego4d", 20), 100, HIT, rho=0.4,
                same_as="Ego4D", root=None,
                note="a video is a client; the paper deals them to five"),
+        Ground("clip_synthetic", "generated", CLIPS, rounds=20, quantities=SUMMARY,
+               **_clips(4, 16, (0.01, 0.003), name="clip_synthetic"), tuned=SEVENTH,
+               note="people's communities are the classes; vsLSTM and Mixture Transformer of width "
+               "16, 2 local epochs"),
+        Ground("tvsum_keyframes", "real", CLIPS, rounds=20, quantities=SUMMARY,
+               **_clips(1280, 32, (1e-3, 1e-3), name="tvsum", keyframes=True, people=4),
+               root="video_summarisation",
+               note="key frames of 20 videos, chosen at extremes of the ratings, dealt to four "
+               "made-up people, each frame a shot; all of one class"),
+        Ground("tvsum", "real", CLIPS, rounds=200, quantities=SUMMARY,
+               **_clips(1024, 256, (1e-4, 1e-4), name="tvsum"), same_as="TVSum", root=None,
+               note="fragments of 50 videos; whole videos for training or test"),
+        Ground("summe", "real", CLIPS, rounds=200, quantities=SUMMARY,
+               **_clips(1024, 256, (1e-4, 1e-4), name="summe"), same_as="SumMe", root=None,
+               note="fragments of 25 videos in three classes of ours"),
         Ground("toy", "toy", BOTH, TOY, 8, {"main": ("error",)}, rate=0.2,
                server=_server(1.0, 1), server_printed=_server(5e-4, 10)),
     )
 }  # fmt: skip
 
-DEFAULT = {"fedcpf": "ego_synthetic", "adaptive": "eye_synthetic", "splitfed": "eye_synthetic"}
+DEFAULT = {"fedcpf": "ego_synthetic", "adaptive": "eye_synthetic", "splitfed": "eye_synthetic",
+           "cfedvs": "clip_synthetic"}  # fmt: skip
 """What a paper's tables run on when nobody says."""
 
 

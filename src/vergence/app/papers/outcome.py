@@ -121,7 +121,8 @@ def _flip(column: str) -> str:
 
 def scale(metric: str) -> float:
     """Return the factor from a score to what is printed: shares are printed as percent."""
-    return 100.0 if metric.startswith(("f1", "recall", "precision")) else 1.0
+    shares = metric == "f" or metric.startswith(("f1", "recall", "precision"))
+    return 100.0 if shares else 1.0
 
 
 def unit(metric: str) -> str:
@@ -208,7 +209,8 @@ def _difference(found: Difference) -> list[str]:
     ends = ", ".join(number(factor * end, 2) for end in (found.lo, found.hi))
     printed = ", ".join(f"{data} {signed(v)}" for data, v in found.printed.items()
                         if math.isfinite(v))  # fmt: skip
-    gain = f"{signed(factor * found.mean)} ({100 * found.share:+.0f} %)".replace("-", MINUS)
+    share = f" ({100 * found.share:+.0f} %)" if math.isfinite(found.share) else ""
+    gain = f"{signed(factor * found.mean)}{share}".replace("-", MINUS)
     return [gain, f"[{ends}]", f"{found.better} of {found.people}", printed]
 
 

@@ -103,6 +103,8 @@ def plan(part: Part, ground: Ground, wish: Wish) -> Planned:
     elif part.protocol not in get_args(Protocol):
         reason = f"this version has no protocol '{part.protocol}'"
         missing = dict.fromkeys(name.values(), reason)
+    elif reason := part.lacking(ground):
+        missing = dict.fromkeys(name.values(), reason)
     else:
         missing = {name[id(e)]: f"this version has no method '{e['name']}'"
                    for e in entries if not exists("methods", e["name"])}  # fmt: skip
@@ -114,8 +116,8 @@ def plan(part: Part, ground: Ground, wish: Wish) -> Planned:
         "methods": there,
         "run": {"rounds": rounds, "seeds": list(range(wish.seeds)),
                 "evaluate_every": max(1, rounds // 5)},
-        **above,
     })  # fmt: skip
+    table = merge(table, dict(above))
     folder = root(ground, wish)
     if folder:
         table = merge(table, {"federation": {"root": folder}})

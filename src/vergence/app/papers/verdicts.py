@@ -202,7 +202,8 @@ def _printed(table: PaperTable, claim: Claim, pair: Pair) -> dict[str, float]:
     if claim.quantity not in table.columns:
         return {}
     at = table.columns.index(claim.quantity)
-    sign = -1.0 if table.unit == "gaze_angle" else 1.0
+    lower = table.unit == "gaze_angle" or claim.quantity in table.less
+    sign = -1.0 if lower else 1.0
     found = {}
     for data, rows in table.printed.items():
         if all(label in rows for label in (*pair.these, pair.rival)):
