@@ -1,7 +1,5 @@
 """Rounds that do not wait for everybody, and updates that arrive late: by hand, and to the bit."""
 
-import re
-import tomllib
 from dataclasses import replace
 
 import pytest
@@ -9,11 +7,8 @@ import torch
 
 from tests.conformance.test_methods import NAMES, build, task_of
 from tests.conformance.test_methods import run as conformed
-from tests.conftest import ROOT
-from tests.docs.pages import options
 from tests.engines.test_remote import there
 from tests.engines.toys import LOCAL, Interrupt, conducted, table, untimed
-from vergence.app import binding, config
 from vergence.core.state import same
 from vergence.core.stream import Stream
 from vergence.core.wire import Message
@@ -364,44 +359,3 @@ def test_clients_elsewhere_are_asked_when_their_time_has_come(tmp_path):
     here = conformed(method, tmp_path / "here", **plan)[1]
     assert there(method, tmp_path, **plan).fingerprint == here.fingerprint
     assert table(tmp_path / "server", "events.csv") == table(tmp_path / "here", "events.csv")
-
-
-# --- settings
-
-
-@pytest.mark.parametrize(("given", "line"), [
-    ({"name": "quorum", "seconds": 30}, "seconds is for deadline; leave it out with 'quorum'"),
-    ({"name": "fedbuff", "a": 0.5}, "a is for fedasync"),
-    ({"sigma": 1.0}, "with 'all', sigma needs clock = true"),
-    ({"name": "quorum", "replies": 0}, "replies"),
-    ({"name": "fedasync", "a": 1.5}, "a must be > 0 and <= 1; got 1.5"),
-    ({"name": "buff"}, "name"),
-    ({"name": "fedbuff", "reply": 3}, "unknown key 'reply'"),
-])  # fmt: skip
-def test_wrong_settings_are_told_in_one_line(given, line):
-    with pytest.raises(ConfigError, match=line):
-        binding.bind(Delivery, given, "delivery")
-
-
-def test_what_asynchronous_delivery_cannot_go_with():
-    with pytest.raises(ConfigError, match=r"presence\.lost = 1 loses all"):
-        Plan(delivery=ASYNC, presence=Presence(lost=1.0))
-    with pytest.raises(ConfigError, match="no rounds that people share"):
-        Plan(delivery=ASYNC, pruning=binding.bind(type(Plan().pruning), {"amount": 0.5}, "pruning"))
-
-
-def test_an_experiment_reads_its_delivery():
-    toy = config.read(ROOT / "experiments" / "toy.toml")
-    read = config.check({**toy, "delivery": {"name": "quorum", "replies": 8}})
-    assert read.plan.delivery == Delivery("quorum", replies=8)
-    assert config.check(toy).plan.delivery == Delivery()
-
-
-def test_the_page_tells_all_settings_and_columns():
-    page = ROOT / "docs" / "delivery.md"
-    found = {key: None if text == "none" else tomllib.loads(f"v = {text}")["v"]
-             for key, text in options(page, "## Settings").items()}  # fmt: skip
-    assert found == vars(Delivery())
-    columns = {name for names in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page.read_text(), re.M)
-               for name in re.findall(r"\w+", names)}  # fmt: skip
-    assert set(store.EVENTS["events.csv"]) <= columns

@@ -279,9 +279,8 @@ class Worker:
                 return self.guard.answer(ask, turn.site)
             return self.trainers.answer(ask, turn.order.progress)
         if isinstance(ask, Mean):
-            if self.private is not None:
-                return self.private.mean(turn.site, ask)
-            return ask.shortened().mean(0)
+            private = self.private
+            return private.mean(turn.site, ask) if private else ask.shortened().mean(0)
         if isinstance(ask, Fit) and self.private is not None:
             return self.private.train(turn.site, ask, turn.batches(), turn.order.progress)
         if self.private is not None and getattr(ask, "data", None) is not turn.site.val:
