@@ -33,12 +33,17 @@ def split(**changed):
     }
 
 
-@pytest.fixture
-def root(tmp_path):
-    savemat(tmp_path / "att_splits.mat", split())
+def write(folder):
+    """Write a set of 25 images in the published layout."""
+    savemat(folder / "att_splits.mat", split())
     features = np.stack([np.arange(25.0), np.full(25, 7.0), np.arange(25) % 3])
     features[0, 24] = 40.0
-    savemat(tmp_path / "res101.mat", {"features": features, "labels": LABELS[:, None]})
+    savemat(folder / "res101.mat", {"features": features, "labels": LABELS[:, None]})
+
+
+@pytest.fixture
+def root(tmp_path):
+    write(tmp_path)
     return tmp_path
 
 

@@ -5,14 +5,16 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
+import tomli_w
 import torch
 
+from tests.data.test_xlsa17 import write as write_xlsa17
 from tests.deploy.deployment import deployed, simulated
 from vergence.app import deploy, deploy_init
 from vergence.app.config import check
 from vergence.app.deploy_asked import FILE, Asked
 from vergence.app.deploy_client import Answering
-from vergence.app.deploy_folder import ClientSide, settings, write_settings
+from vergence.app.deploy_folder import EXPERIMENT, ClientSide, settings, write_settings
 from vergence.core.params import Params
 from vergence.core.state import pack
 from vergence.core.wire import Message
@@ -169,3 +171,38 @@ def test_a_served_teacher_gives_the_same_bits_as_in_process(tmp_path):
         asked = Asked(made.client("owner")).entries()
         assert sum(samples for *_, samples in asked) == (2 + 1) * 320 + (1 + 1) * 320
         assert not (made.server / FILE).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'")
+def test_the_provider_needs_no_path_to_the_data(tmp_path):
+    """The owner's features lie where its folder says; what the provider's names is not there."""
+    data = tmp_path / "data"
+    data.mkdir()
+    write_xlsa17(data)
+    table = {
+        **TEACHER,
+        "task": {
+            "name": "zero_shot",
+            "names": ["killer whale", "sea lion", "bat"],
+            "unseen": ["bat"],
+        },
+        "model": {"name": "mlp", "inputs": 3, "hidden": [4], "classes": 3},
+        "federation": {"name": "xlsa17", "root": str(data)},
+        "methods": [{**TEACHER["methods"][0], "semantics": "random"}],
+    }
+    with deployed(tmp_path, table, clients=OWNER) as made:
+        gone = {**table, "federation": {"name": "xlsa17", "root": str(tmp_path / "nowhere")}}
+        for folder in (made.server, made.client("owner")):
+            (folder / EXPERIMENT).write_text(tomli_w.dumps(gone))
+        side = settings(made.client("owner"), ClientSide)
+        write_settings(made.client("owner"), replace(side, data=str(data)))
+        served, joined = made.serve(), made.join("owner")
+        here = simulated(table, tmp_path / "here")
+        assert served.wait(500) == 0, made.events()
+        assert joined.wait(30) == 0
+        assert made.fingerprints() == here
+        assert str(data) not in "".join(
+            path.read_text(errors="replace") for path in made.server.rglob("*") if path.is_file()
+        )
