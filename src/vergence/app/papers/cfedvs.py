@@ -108,10 +108,10 @@ def mixture(
     methods: Callable[[Ground], list[Table]],
     classes: int = 1,
     suffix: str = "",
-    **federation: Any,
+    more: Above | Mapping[str, Any] = {},  # noqa: B006
 ) -> Part:
     """Return the Mixture Transformer by some methods, with so many classes per client."""
-    above = trained("mixture_transformer", classes, {"federation": federation})
+    above = trained("mixture_transformer", classes, more)
     return Part(name, methods, "paced", above, suffix or with_(classes), lacking=lacking(classes))
 
 
@@ -156,7 +156,13 @@ def in_groups(offset: int) -> str:
 
 def crowd(people: int) -> Part:
     """Return CFed-VS among so many clients, one class each."""
-    return mixture(f"people_{people}", grouped(), suffix=among(people), people=people)
+
+    def more(ground: Ground) -> Mapping[str, Any]:
+        # 100 fragments of SumMe, whole videos held out, leave nothing to test many people on.
+        cut = {"samples": 10 * people, "least": 5} if ground.name == "summe" else {}
+        return {"federation": {"people": people, **cut}}
+
+    return mixture(f"people_{people}", grouped(), suffix=among(people), more=more)
 
 
 def among(people: int) -> str:
