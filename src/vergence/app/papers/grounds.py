@@ -47,8 +47,8 @@ SUMMARY: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Of summaries: F decides, as in the thesis; of spread and rounds less is better."""
 FRIENDS: Mapping[str, tuple[str, ...]] = {
-    "A_n": ("A_n: own-test accuracy",), "A_n pooled": ("A_n: pooled-test accuracy",),
-    "A_d": ("A_d: own-test accuracy",), "A_d pooled": ("A_d: pooled-test accuracy",),
+    "A_n": ("there: own-test accuracy",), "A_n pooled": ("there: pooled-test accuracy",),
+    "A_d": ("away: own-test accuracy",), "A_d pooled": ("away: pooled-test accuracy",),
 }  # fmt: skip
 """Of AP-FL's friends alone: of people who took part, and of who dropped out."""
 IMAGES: Mapping[str, tuple[str, ...]] = {
