@@ -36,7 +36,7 @@ def said(where):
     return where.file.getvalue()
 
 
-LIKE_OTHERS = ("mpiigaze", "tvsum_keyframes", "summe")
+LIKE_OTHERS = ("mpiigaze", "tvsum_keyframes", "summe", "cifar10", "emnist")
 WHERE = [pytest.param(g, marks=pytest.mark.slow if g.name in LIKE_OTHERS else ())
          for g in GROUNDS.values()]  # fmt: skip
 
@@ -161,7 +161,7 @@ def test_unusable_data_is_refused(paper, name, root, words):
     ("name", "words"),
     [
         ("fedcpf/table9", ("no table 'fedcpf/table9'", "did you mean")),
-        ("apfl/table3.2", ("not reproduced yet (issue 8)",)),
+        ("pezsl/table5.2", ("not reproduced yet (issue 9)",)),
         ("fedcpf/fig1", ("vergence report",)),
     ],
 )

@@ -21,6 +21,12 @@ from vergence.errors import ConfigError
 CLASSES = tuple("abcdefghij")
 
 
+class Lettered(Dealt):
+    @property
+    def classes(self):
+        return CLASSES
+
+
 def part(count: int) -> Part:
     """Return so many images of each of ten classes; pixel 0 is the class."""
     labels = np.arange(count * 10) % 10
@@ -30,7 +36,7 @@ def part(count: int) -> Part:
 
 
 def deal(train=40, test=12, **options):
-    return Dealt(**options).deal({"train": part(train), "test": part(test)}, CLASSES, {}).people
+    return Lettered(**options).deal({"train": part(train), "test": part(test)}, {}).people
 
 
 def classes(*samples):
@@ -46,6 +52,18 @@ def test_table_3_1_gives_its_classes_and_shares_them_equally():
             for s in people]  # fmt: skip
     assert twos == [0, 13, 0, 0, 13, 14, 0, 0, 0, 0]
     assert len(people[8].train) + len(people[8].val) == 80  # nobody shares 8 and 9
+
+
+def test_a_share_of_the_images_is_taken_of_every_class_alike():
+    """A quarter of 40 and 12 images of a class is 10 and 3; with all of them nothing is drawn."""
+    few = deal(take=0.25, people=5, split="iid").values()
+    trained = [samples for own in few for samples in (own.train, own.val)]
+    for samples, count in ((trained, 10), ([own.test for own in few], 3)):
+        labels = np.concatenate([s.columns["label"] for s in samples])
+        assert np.bincount(labels).tolist() == [count] * 10
+        assert all((s.columns["image"][:, 0, 0, 0] == s.columns["label"]).all() for s in samples)
+    with pytest.raises(ConfigError, match="take"):
+        deal(take=0.0)
 
 
 @settings(max_examples=30)

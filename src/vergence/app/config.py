@@ -250,6 +250,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         poison=poison if isinstance(poison, Poison) else None,
     )  # fmt: skip
     dataset, root = build_dataset(table["federation"], "federation")
+    table = named(table, dataset)
     proxy = build_proxy(table["proxy"]) if "proxy" in table else None
     network = dict(table["model"])
     name = network.pop("name")
@@ -273,6 +274,16 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         except ConfigError as error:
             raise ConfigError(f"method '{label}': {error}") from error
     return found
+
+
+def named(table: Table, dataset: Dataset) -> Table:
+    """Return the table with the data's class names, where the task takes `names` and has none."""
+    kind = find("tasks", table["task"]["name"], Task)
+    takes = "names" in {known.name for known in fields(kind)}
+    classes = getattr(dataset, "classes", ())
+    if not takes or not classes or table["task"].get("names"):
+        return table
+    return {**table, "task": {**table["task"], "names": list(classes)}}
 
 
 def build_proxy(table: Any) -> Dataset | GivenUp:

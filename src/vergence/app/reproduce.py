@@ -20,10 +20,11 @@ from vergence.app.agreement import agree
 from vergence.app.config import data_root
 from vergence.app.papers import (
     adaptive,
+    apfl_tables,
     capabilities,
     cfedvs,
     cfedvs_tables,
-    defended,
+    dealt,
     fedcpf,
     figures,
     outcome,
@@ -31,7 +32,9 @@ from vergence.app.papers import (
     splitfed_front,
     splitfed_private,
     splitfed_tables,
+    two_tests,
 )
+from vergence.app.papers.apfl_checks import check_apfl
 from vergence.app.papers.base import PaperTable
 from vergence.app.papers.catalog import ELSEWHERE, MEASURED, NOT_YET
 from vergence.app.papers.cfedvs_checks import check_cfedvs
@@ -57,9 +60,10 @@ TABLES: dict[str, PaperTable] = {
         *splitfed_costs.TABLES,
         *splitfed_front.TABLES,
         *cfedvs_tables.TABLES,
+        *apfl_tables.TABLES,
     )
 }
-PROTOCOLS = {**defended.PROTOCOLS, **cfedvs.PROTOCOLS}
+PROTOCOLS = {**two_tests.PROTOCOLS, **cfedvs.PROTOCOLS}
 """Protocol -> how a part is run under it."""
 HOME = Path("runs/reproduce")
 DECLARED = "methods"
@@ -78,7 +82,7 @@ def tables(ids: Sequence[str]) -> list[PaperTable]:
     found: dict[str, PaperTable] = {}
     for name in ids:
         own = [t for t in TABLES.values() if name in (t.id, t.paper)]
-        if not own and name in capabilities.TABLES:
+        if not own and name in (*capabilities.TABLES, dealt.TABLE.id):
             continue
         if not own and name in NOT_YET:
             raise ConfigError(f"{name} is not reproduced yet (issue {NOT_YET[name]})")
@@ -87,7 +91,7 @@ def tables(ids: Sequence[str]) -> list[PaperTable]:
         if not own and name in MEASURED:
             raise ConfigError(f"{name} has a command of its own: `{MEASURED[name]}`")
         if not own:
-            known = [*TABLES, *capabilities.TABLES, *DEFAULT]
+            known = [*TABLES, *capabilities.TABLES, dealt.TABLE.id, *DEFAULT]
             raise ConfigError(f"no table '{name}'{nearest(name, known)}")
         found |= {t.id: t for t in own}
     return list(found.values())
@@ -122,12 +126,15 @@ def reproduce(
     wanted = [(table, ground(table.paper, on)) for table in tables(ids)]
     plans = {table.id: [plan(part, where, wish) for part in table.parts]
              for table, where in wanted}  # fmt: skip
-    declared = capabilities.wanted(ids)
-    if not wanted:
+    declared, parted = capabilities.wanted(ids), dealt.wanted(ids)
+    if declared and not wanted and not parted:
         unread(declared[0].id, {"--on": on, "--root": wish.root, "--rounds": wish.rounds,
                                 "--set": wish.sets or None})  # fmt: skip
     for one in declared:
         capabilities.write(one, (out or HOME / DECLARED) / one.id, console)
+    for one in parted:
+        where = ground(one.paper, on)
+        dealt.write(one, where, wish, (out or HOME / where.name) / one.id, console)
     done = []
     for table, where in wanted:
         home = out or HOME / where.name
@@ -288,7 +295,7 @@ def listing(console: Console, out: Path | None = None) -> None:
     grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for head in ("id", "what", "runs here on", "with --root on", f"in {out or HOME}"):
         grid.add_column(head, no_wrap=head == "id")
-    for table in TABLES.values():
+    for table in (*TABLES.values(), dealt.TABLE):
         fit = [g for g in GROUNDS.values() if table.paper in g.papers and g.kind != "toy"]
         here = [g.name for g in fit if at_hand(g)]
         away = [g.name for g in fit if not at_hand(g)]
@@ -333,13 +340,14 @@ def status(name: str, out: Path | None) -> str:
 def check_paper(ids: Sequence[str], console: Console) -> list[Finding]:
     """Print what the published numbers give when they are computed again."""
     asked = ids or list(DEFAULT)
-    papers = dict.fromkeys(t.paper for t in (*tables(asked), *capabilities.wanted(asked)))
+    runless = (*capabilities.wanted(asked), *dealt.wanted(asked))
+    papers = dict.fromkeys(t.paper for t in (*tables(asked), *runless))
     found = []
     for paper in papers:
         grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_lines=True)
         for head in (f"{paper}: printed or implied", "computed", "verdict"):
             grid.add_column(head)
-        own = {"fedcpf": check_fedcpf, "splitfed": check_splitfed,
+        own = {"fedcpf": check_fedcpf, "splitfed": check_splitfed, "apfl": check_apfl,
                "adaptive": lambda: check_adaptive(*mean_gaze()),
                "cfedvs": lambda: check_cfedvs(data_root(SUMMARIES))}[paper]()  # fmt: skip
         for finding in own:

@@ -43,10 +43,11 @@ def reproduce(
     """Run a paper's tables again, beside its numbers, with a verdict on every claim.
 
     Args:
-        tables: such as fedcpf/table1; fedcpf, adaptive or splitfed for all of a paper.
+        tables: such as fedcpf/table1; fedcpf, adaptive, splitfed or apfl for all of one.
         list_: print every table id and its state.
         check_paper: compute the printed numbers again instead of running anything.
-        on: data set; default ego_synthetic (fedcpf), eye_synthetic (adaptive, splitfed).
+        on: data set; default ego_synthetic (fedcpf), eye_synthetic (adaptive, splitfed),
+            fashion_mnist (apfl).
         root: its folder.
         seeds: how many, 5 by default; fewer is stamped fast.
         rounds: instead of the data set's own number.

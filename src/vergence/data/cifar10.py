@@ -57,6 +57,11 @@ class Cifar10(Dealt, Dataset):
     Options are those of `Dealt`.
     """
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Animals and vehicles."""
+        return CLASSES
+
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and deal images `[n, 3, 32, 32]`.
 
@@ -66,7 +71,7 @@ class Cifar10(Dealt, Dataset):
         """
         read, files, _ = found(data_folder(root, "cifar10", WHERE))
         parts = {part: read(part) for part in COUNTS}
-        return self.deal(parts, CLASSES, {**ABOUT, "files": files})
+        return self.deal(parts, {**ABOUT, "files": files})
 
 
 def found(folder: Path) -> tuple[Callable[[str], Part], str, dict[str, int]]:

@@ -72,6 +72,11 @@ class Cifar100(Dealt, Dataset):
 
     labels: Literal["fine", "coarse"] = "fine"
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Of these labels."""
+        return CLASSES[self.labels]
+
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and deal images `[n, 3, 32, 32]`.
 
@@ -80,7 +85,7 @@ class Cifar100(Dealt, Dataset):
             ConfigError: more people than can get images.
         """
         read = found(data_folder(root, "cifar100", WHERE), self.labels)
-        return self.deal({part: read(part) for part in COUNTS}, CLASSES[self.labels], ABOUT)
+        return self.deal({part: read(part) for part in COUNTS}, ABOUT)
 
 
 def found(folder: Path, labels: str) -> Callable[[str], Part]:

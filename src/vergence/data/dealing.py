@@ -56,6 +56,7 @@ class Dealt:
         table: the classes of each person with split `table`, by default those of the AP-FL chapter
             (Table 3.1). With other than ten classes a number means a tenth of them: all classes in
             order are cut into as many runs as the table has numbers.
+        take: share of each published part's images that is dealt, of every class alike, drawn.
         side: height and width in pixels that images are resized to; none: as published.
         val: share of a person's training images that is for validation.
         split_seed: fixes who gets which image.
@@ -66,6 +67,7 @@ class Dealt:
     alpha: Annotated[float, Gt(0)] = 0.5
     kinds: Annotated[int, Ge(1)] = 2
     table: Table = TABLE_3_1
+    take: Annotated[float, Interval(gt=0, le=1)] = 1.0
     side: Annotated[int, Ge(4)] | None = None
     val: Annotated[float, Interval(gt=0, lt=1)] = 0.1
     split_seed: int = 0
@@ -78,9 +80,12 @@ class Dealt:
         """The data set's name: that of its module."""
         return type(self).__module__.rpartition(".")[2]
 
-    def deal(
-        self, parts: Mapping[str, Part], classes: tuple[str, ...], about: Mapping[str, str]
-    ) -> Federation:
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the classes are called, in the order of their labels."""
+        raise NotImplementedError
+
+    def deal(self, parts: Mapping[str, Part], about: Mapping[str, str]) -> Federation:
         """Deal the parts `train` and `test`, whose labels number the classes.
 
         Columns: `image` uint8 `[n, channels, H, W]`, `label` int64 `[n]`; both are ranges of one
@@ -89,10 +94,11 @@ class Dealt:
         Raises:
             ConfigError: more people than can get images, or classes that cannot be dealt so.
         """
+        parts = {part: self._taken(part, found) for part, found in parts.items()}
         labels = {part: found.labels for part, found in parts.items()}
         shards = 2 if self.split == "shards" else 1
         self._refuse(min(len(labels["train"]) // 2, len(labels["test"]) // shards))
-        owners = self._owners(labels, len(classes))
+        owners = self._owners(labels, len(self.classes))
         sizes = {part: np.bincount(own, minlength=self.people) for part, own in owners.items()}
         fed = int((np.minimum(sizes["train"] // 2, sizes["test"]) > 0).sum())
         self._refuse(self.people if fed == self.people else fed)
@@ -104,12 +110,23 @@ class Dealt:
             for i in range(self.people)
         }
         resized = "" if self.side is None else f"; resized to {self.side} x {self.side} pixels"
+        fewer = "" if self.take == 1 else f"{self.take:g} of the published images; "
         told = {
-            "split": f"{self._told()}; {self.val:g} of a person's training images at random for "
-            f"validation; test images from the published test file{resized}",
-            "classes": ", ".join(classes),
+            "split": f"{fewer}{self._told()}; {self.val:g} of a person's training images at random "
+            f"for validation; test images from the published test file{resized}",
+            "classes": ", ".join(self.classes),
         }
         return Federation(self.name, people, {**about, **told})
+
+    def _taken(self, part: str, found: Part) -> Part:
+        """Return as many images of every class of a part as wanted, in their order."""
+        if self.take == 1:
+            return found
+        draw = Stream(self.name, self.split_seed, "take", part).numpy()
+        of = np.split(np.lexsort((draw.random(len(found.labels)), found.labels)),
+                      np.bincount(found.labels).cumsum()[:-1])  # fmt: skip
+        rows = np.sort(np.concatenate([own[: round(self.take * len(own))] for own in of]))
+        return Part(found.labels[rows], lambda: found.images()[torch.from_numpy(rows)])
 
     def _refuse(self, most: int) -> None:
         if self.people > most:

@@ -60,6 +60,11 @@ class Emnist(Dealt, Dataset):
 
     kind: Literal["letters", "balanced", "digits"] = "letters"
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Letters or digits."""
+        return FILES[self.kind].classes
+
     def load(self, root: str | None = None) -> Federation:
         """Read, verify, turn upright and deal images `[n, 1, 28, 28]`.
 
@@ -68,7 +73,7 @@ class Emnist(Dealt, Dataset):
             ConfigError: more people than can get images.
         """
         files = FILES[self.kind]
-        return self.deal(files.parts(data_folder(root, "emnist", WHERE)), files.classes, ABOUT)
+        return self.deal(files.parts(data_folder(root, "emnist", WHERE)), ABOUT)
 
 
 def check(root: Path) -> list[Check]:

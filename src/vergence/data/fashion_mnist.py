@@ -43,6 +43,11 @@ class FashionMnist(Dealt, Dataset):
 
     people: Annotated[int, Ge(1)] = 1000
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Kinds of clothes."""
+        return FILES.classes
+
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and deal images `[n, 1, 28, 28]`.
 
@@ -51,7 +56,7 @@ class FashionMnist(Dealt, Dataset):
             ConfigError: more people than can get images.
         """
         folder = data_folder(root, "fashion_mnist", FILES.where)
-        return self.deal(FILES.parts(folder), FILES.classes, ABOUT)
+        return self.deal(FILES.parts(folder), ABOUT)
 
 
 def check(root: Path) -> list[Check]:

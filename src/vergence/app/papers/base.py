@@ -15,14 +15,15 @@ Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 Protocol = Literal[
     "within", "matrix", "leave_one_out", "next", "training", "pruned", "strangers", "few_shot",
-    "attacked", "lied_to", "paced",
+    "attacked", "lied_to", "paced", "both_tests", "absent", "friends",
 ]  # fmt: skip
 """Own later data; everybody's model on everybody's data; trained without the person; the model of
 the person before; what a model trained without the person makes of its training data; pruned, and
 trained without the person; trained without a few people; gaze codes read with a few labels by
 people nobody trained on; own later data, with what the run cost and an attacker's success; the
 same, run once more with people who lie; own later data, with how far people are apart and how many
-rounds a level took, seed by seed."""
+rounds a level took, seed by seed; own test images by person, everybody's by seed; both of who was
+away, by seed; both of AP-FL's friends alone."""
 
 LEFT_OUT = " left out"
 """Ends the label of a row whose people took no part in training."""
@@ -38,7 +39,7 @@ class Part:
     `above` is merged over the data set's experiment; `suffix` ends the labels of its rows, so that
     one method may stand in a table several times. Parts of one name are run once for a paper.
     `rows` are those that its protocol gives besides, or in their place. `lacking` says why a data
-    set cannot carry it, "" where it can.
+    set cannot carry it, `barrier` why it cannot carry an entry; "" where it can.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Part:
     suffix: str = ""
     rows: tuple[str, ...] = ()
     lacking: Callable[[Ground], str] = lambda _: ""
+    barrier: Callable[[Table, Ground], str] = lambda *_: ""
 
     def entries(self, ground: Ground) -> Sequence[Table]:
         """Return the method entries on a data set."""
@@ -103,9 +105,9 @@ def alike(text: str, where: str, within: float, these: str, *rivals: str, **more
     return better(text, where, these, *rivals, within=within, **more)
 
 
-def order(text: str, where: str, *labels: str) -> Claim:
+def order(text: str, where: str, *labels: str, **more: Any) -> Claim:
     """Return the claim that rows stand in this order, worst first."""
-    return Claim(text, where, tuple(Pair((high,), low) for low, high in pairwise(labels)))
+    return Claim(text, where, tuple(Pair((high,), low) for low, high in pairwise(labels)), **more)
 
 
 def peak(text: str, where: str, these: Sequence[str], others: Sequence[str], **more: Any) -> Claim:
@@ -126,7 +128,7 @@ class PaperTable:
         parts: the experiments behind it.
         claims: what the paper says about it.
         figure: the picture to draw: `strip`, `matrix`, `convergence`, `noise`, `bars`, `epochs`,
-            `rates`, `front`, `settings`.
+            `rates`, `front`, `settings`, `rounds`, `generator`.
         rows: row label -> printed name, where a label alone says too little.
         note: what a reader must know about the comparison.
         apart: fields of `vergence.app.agreement` in which its parts differ by design.
@@ -134,6 +136,8 @@ class PaperTable:
         less: columns where less is better, beside those of a unit where it is.
         front: columns by which rows are weighed at once: those that no other row matches or beats
             in all of them, and beats in one, are marked.
+        spread: columns that have an interval besides the leading one.
+        over: what intervals are over.
     """
 
     id: str
@@ -150,6 +154,8 @@ class PaperTable:
     quoted: tuple[str, ...] = ()
     less: tuple[str, ...] = ()
     front: tuple[str, ...] = ()
+    spread: tuple[str, ...] = ()
+    over: str = "people, seeds averaged within a person"
 
     @property
     def paper(self) -> str:

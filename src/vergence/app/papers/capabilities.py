@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -192,17 +193,29 @@ def block(table: Capability, records: Sequence[dict[str, str]]) -> Block:
 def write(table: Capability, folder: Path, console: Console) -> list[dict[str, str]]:
     """Print a table, and write verdicts.json and report.md."""
     records = told(table)
-    shown = block(table, records)
+    head = {"id": table.id, "title": table.title, "on": "the methods' declarations", "stamps": [],
+            "seeds": 0}  # fmt: skip
+    leave(block(table, records), head, records, folder, console)
+    return records
+
+
+def leave(
+    shown: Block,
+    head: Mapping[str, Any],
+    records: Sequence[Mapping[str, str]],
+    folder: Path,
+    console: Console,
+    picture: str = "",
+) -> None:
+    """Print a table that no training is behind, and write verdicts.json and report.md."""
     shown.show(console)
     counts = tally([record["verdict"] for record in records])
     console.print(Text(counts))
     folder.mkdir(parents=True, exist_ok=True)
     command = "vergence " + shlex.join(sys.argv[1:])
-    write_json(folder / "verdicts.json", {
-        "id": table.id, "title": table.title, "on": "the methods' declarations", "stamps": [],
-        "seeds": 0, "command": command, "claims": records,
-    })  # fmt: skip
+    write_json(folder / "verdicts.json", {**head, "command": command, "claims": records})
+    below = f"\n![{shown.heading}]({picture})\n" if picture else ""
     with replacing(folder / "report.md") as scratch:
-        scratch.write_text(f"{shown.markdown()}\n{counts}.\n\n`{command}`\n", encoding="utf-8")
+        scratch.write_text(f"{shown.markdown()}\n{counts}.\n\n`{command}`\n{below}",
+                           encoding="utf-8")  # fmt: skip
     console.print(f"written: {folder}", soft_wrap=True)
-    return records

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from vergence.app import plot_gaze, plots
 from vergence.app.papers.adaptive import SHARES, noisy
+from vergence.app.papers.apfl_figures import generator, rounds
 from vergence.app.papers.outcome import Outcome, scale, unit
 from vergence.app.papers.splitfed import EPOCHS, TEST_ROWS, TRAIN_ROWS
 from vergence.app.papers.splitfed_front import BUDGETS, METHODS, RULES, setting
@@ -38,7 +39,7 @@ def draw(outcome: Outcome) -> Figure | None:
     """Return the figure of a table; None where the paper has none or the runs lack its data."""
     kinds = {"strip": strip, "matrix": matrix, "convergence": convergence, "noise": noise,
              "bars": bars, "epochs": epochs, "rates": rates, "front": front,
-             "settings": settings}  # fmt: skip
+             "settings": settings, "rounds": rounds, "generator": generator}  # fmt: skip
     return kinds[outcome.table.figure](outcome) if outcome.table.figure else None
 
 

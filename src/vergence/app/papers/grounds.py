@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from vergence.data.cifar10 import CLASSES as CIFAR10
+from vergence.data.cifar100 import FINE as CIFAR100
+from vergence.data.emnist import FILES as EMNIST
+from vergence.data.fashion_mnist import FILES as FASHION
 from vergence.errors import ConfigError, nearest
 
 _Table = dict[str, Any]
@@ -42,6 +46,14 @@ SUMMARY: Mapping[str, tuple[str, ...]] = {
     "silhouette": ("silhouette of the groups",),
 }  # fmt: skip
 """Of summaries: F decides, as in the thesis; of spread and rounds less is better."""
+FRIENDS: Mapping[str, tuple[str, ...]] = {
+    "A_n": ("there: own-test accuracy",), "A_n pooled": ("there: pooled-test accuracy",),
+    "A_d": ("away: own-test accuracy",), "A_d pooled": ("away: pooled-test accuracy",),
+}  # fmt: skip
+"""Of AP-FL's friends alone: of people who took part, and of who dropped out."""
+IMAGES: Mapping[str, tuple[str, ...]] = {
+    "main": ("pooled_accuracy",), "own": ("accuracy",), **FRIENDS
+}  # fmt: skip
 
 COMPARED = (
     "FedAdam's server_lr, at 1, 3 and 10 times tau, on training data of eye_synthetic and "
@@ -84,6 +96,7 @@ class Ground:
         cuts: of its Models 3, 3a and 3b, and of `narrow`: the clients' last stage.
         labelled: what differs for its supervised tables: everybody has equally much data.
         glances: what differs where gaze is learned without labels, `eyes` where it is with them.
+        classes: of images, by name.
         same_as: the paper's data set that this is.
         root: where its files lie below VERGENCE_DATA; None: --root must say; "" for no files.
         note: what differs from the paper.
@@ -104,6 +117,7 @@ class Ground:
     size: str = "36x60"
     labelled: Mapping[str, Any] = field(default_factory=dict)
     glances: Mapping[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
     eyes: Mapping[str, Any] = field(default_factory=dict)
     tuned: str = "nothing"
     same_as: str = ""
@@ -190,6 +204,22 @@ TOY = {
     "federation": {"name": "toy", "people": 4},
     "local": {"epochs": 2, "batch": 8, "lr": 0.05},
 }
+
+
+def _images(name: str, classes: int, image: list[int], take: float, **options: Any) -> _Table:
+    return {
+        "task": {"name": "images"},
+        "model": {"name": "small_cnn", "image": image, "classes": classes},
+        "federation": {"name": name, "take": take, **options},
+        "local": {"epochs": 1, "batch": 50, **ADAM},
+    }
+
+
+SMALLER = (
+    "small_cnn, a small share of the images (federation.take) and ten rounds of one epoch at rate "
+    "1e-3; the thesis has a network sixteen times as large, all images, 20 epochs a round at 2e-4, "
+    "and states no rounds"
+)
 BOTH = ("fedcpf", "adaptive")
 EYES = (*BOTH, "splitfed")
 CLIPS = ("cfedvs",)
@@ -248,13 +278,23 @@ GROUNDS = {
         Ground("summe", "real", CLIPS, rounds=200, quantities=SUMMARY,
                **_clips(1024, 256, (1e-4, 1e-4), name="summe"), same_as="SumMe", root=None,
                note="fragments of 25 videos in three classes of ours"),
+        Ground("fashion_mnist", "real", ("apfl",),
+               _images("fashion_mnist", 10, [1, 28, 28], 0.06), 10, IMAGES, classes=FASHION.classes,
+               same_as="Fashion-MNIST", root="fashion_mnist", note=SMALLER),
+        Ground("cifar10", "real", ("apfl",), _images("cifar10", 10, [3, 32, 32], 0.1), 10, IMAGES,
+               classes=CIFAR10, same_as="CIFAR10", root="cifar10", note=SMALLER),
+        Ground("cifar100", "real", ("apfl",), _images("cifar100", 100, [3, 32, 32], 0.1), 10,
+               IMAGES, classes=CIFAR100, same_as="CIFAR100", root=None, note=SMALLER),
+        Ground("emnist", "real", ("apfl",), _images("emnist", 26, [1, 28, 28], 0.1), 10, IMAGES,
+               classes=EMNIST["letters"].classes, same_as="EMNIST", root=None,
+               note=SMALLER),
         Ground("toy", "toy", BOTH, TOY, 8, {"main": ("error",)}, rate=0.2,
                server=_server(1.0, 1), server_printed=_server(5e-4, 10)),
     )
 }  # fmt: skip
 
 DEFAULT = {"fedcpf": "ego_synthetic", "adaptive": "eye_synthetic", "splitfed": "eye_synthetic",
-           "cfedvs": "clip_synthetic"}  # fmt: skip
+           "cfedvs": "clip_synthetic", "apfl": "fashion_mnist"}  # fmt: skip
 """What a paper's tables run on when nobody says."""
 
 

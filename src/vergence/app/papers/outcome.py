@@ -21,7 +21,7 @@ from vergence.app.papers.adaptive import SEED
 from vergence.app.papers.base import PaperTable
 from vergence.app.papers.grounds import Ground
 from vergence.app.papers.running import Result
-from vergence.app.papers.verdicts import Difference, Evidence, Verdict, tally
+from vergence.app.papers.verdicts import Difference, Evidence, Verdict, printed_on, tally
 from vergence.app.results import write_json
 from vergence.app.saving import replacing
 from vergence.app.style import DASH, METHOD_NAMES, MINUS, metric_name, number
@@ -67,6 +67,11 @@ class Outcome:
     def comparable(self) -> bool:
         """Whether the printed numbers have the unit of ours."""
         return self.ground.task == self.table.unit
+
+    @property
+    def printed(self) -> Mapping[str, Mapping[str, tuple[float, ...]]]:
+        """The paper's rows on this data set, where it is one of the paper's; else on all."""
+        return printed_on(self.table, self.ground)
 
     @property
     def columns(self) -> list[str]:
@@ -122,7 +127,7 @@ def _flip(column: str) -> str:
 def scale(metric: str) -> float:
     """Return the factor from a score to what is printed: shares are printed as percent."""
     shares = metric == "f" or metric.startswith(("f1", "recall", "precision"))
-    return 100.0 if shares else 1.0
+    return 100.0 if shares or "accuracy" in metric else 1.0
 
 
 def unit(metric: str) -> str:
@@ -132,7 +137,7 @@ def unit(metric: str) -> str:
 
 def labels(outcome: Outcome) -> list[str]:
     """Return the rows: the paper's first, then what it lacks, then the priors."""
-    printed = [label for rows in outcome.table.printed.values() for label in rows]
+    printed = [label for rows in outcome.printed.values() for label in rows]
     found = dict.fromkeys([*printed, *outcome.evidence.scores, *outcome.evidence.missing])
     return sorted(found, key=lambda label: label.endswith(PRIOR))
 
@@ -144,8 +149,8 @@ def rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
     heads = [""]
     for column in columns:
         heads.append(f"{column} person" if column in EXTREMES else unit(outcome.metric(column)))
-        heads += ["95 % interval"] if column == lead else []
-    for data in outcome.table.printed:
+        heads += ["95 % interval"] if column in (lead, *outcome.table.spread) else []
+    for data in outcome.printed:
         heads += [f"{data}, printed", "ours - printed"]
     lines = [_row(outcome, label, columns, lead) for label in labels(outcome)]
     if outcome.table.front:
@@ -164,14 +169,14 @@ def _row(outcome: Outcome, label: str, columns: Sequence[str], lead: str) -> lis
         metric = outcome.metric(column)
         factor, ours = scale(metric), outcome.value(label, column)
         cells.append(number(factor * ours, 2))
-        if column == lead:
+        if column in (lead, *outcome.table.spread):
             people = outcome.evidence.scores.get(label, {}).get(metric, {})
             ends = interval(people.values()) if people else (math.nan, math.nan)
             told = ", ".join(number(factor * end, 2) for end in ends)
             none = "" if label in outcome.evidence.scores else "not run"
             cells.append(f"[{told}]" if people else none)
     at = outcome.table.columns.index(lead) if lead in outcome.table.columns else None
-    for printed in outcome.table.printed.values():
+    for printed in outcome.printed.values():
         theirs = printed.get(label)
         cells.append("" if theirs is None else " / ".join(number(v, 2) for v in theirs))
         gap = math.nan
@@ -211,7 +216,8 @@ def _difference(found: Difference) -> list[str]:
                         if math.isfinite(v))  # fmt: skip
     share = f" ({100 * found.share:+.0f} %)" if math.isfinite(found.share) else ""
     gain = f"{signed(factor * found.mean)}{share}".replace("-", MINUS)
-    return [gain, f"[{ends}]", f"{found.better} of {found.people}", printed]
+    units = "" if found.unit == "person" else f" {found.unit}s"
+    return [gain, f"[{ends}]", f"{found.better} of {found.people}{units}", printed]
 
 
 def facts(outcome: Outcome) -> list[str]:
@@ -224,8 +230,7 @@ def facts(outcome: Outcome) -> list[str]:
         f"{told['seeds']} seeds, {told['rounds']} rounds, {told['budget']}",
         f"tuned: {outcome.ground.tuned}",
         f"machine: {told['machine']}; {told['minutes']:.1f} minutes in rounds",
-        f"decided by {', '.join(deciding)}; 95 % t interval over people, seeds averaged "
-        "within a person",
+        f"decided by {', '.join(deciding)}; 95 % t interval over {outcome.table.over}",
     ] + ([outcome.table.note] if outcome.table.note else [])
 
 
@@ -296,7 +301,7 @@ def record(outcome: Outcome) -> dict[str, Any]:
             label: {"ours": {c: outcome.value(label, c) for c in outcome.columns},
                     "interval": _ends(outcome, label),
                     "printed": {data: dict(zip(outcome.table.columns, table[label], strict=True))
-                                for data, table in outcome.table.printed.items()
+                                for data, table in outcome.printed.items()
                                 if label in table},
                     **({"noisy": outcome.noisy[label]} if label in outcome.noisy else {})}
             for label in labels(outcome)

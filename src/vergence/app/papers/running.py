@@ -108,6 +108,7 @@ def plan(part: Part, ground: Ground, wish: Wish) -> Planned:
     else:
         missing = {name[id(e)]: f"this version has no method '{e['name']}'"
                    for e in entries if not exists("methods", e["name"])}  # fmt: skip
+        missing |= {name[id(e)]: why for e in entries if (why := part.barrier(e, ground))}
     there = [e for e in entries if name[id(e)] not in missing]
     if not there:
         return Planned(part, None, missing, {})

@@ -50,7 +50,7 @@ class Difference:
     of the difference plus the claim's margin, a share of each person's rival value. `printed` maps
     the paper's data set to its own difference, NaN where a number is missing. `most` is the largest
     difference of a person, `alike` the p-value of the test that the mean lies within the claim's
-    limit, NaN for a claim without one.
+    limit, NaN for a claim without one. `unit` is what the interval is over: persons, seeds, rounds.
     """
 
     these: tuple[str, ...]
@@ -66,6 +66,7 @@ class Difference:
     printed: Mapping[str, float]
     most: float = math.nan
     alike: float = math.nan
+    unit: str = "person"
 
     @property
     def word(self) -> str:
@@ -115,9 +116,9 @@ def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -
     if reason:
         return Verdict(claim, "not testable here", reason)
     metrics = ground.quantities[claim.quantity]
-    found = [_difference(table, claim, pair, metrics[0], evidence) for pair in claim.pairs]
+    found = [_difference(table, claim, pair, metrics[0], evidence, ground) for pair in claim.pairs]
     also = [
-        _difference(table, claim, pair, metric, evidence)
+        _difference(table, claim, pair, metric, evidence, ground)
         for metric in metrics[1:]
         for pair in claim.pairs
     ]
@@ -130,7 +131,7 @@ def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -
 
 def _word(found: Sequence[Difference]) -> tuple[Word, str]:
     if any(math.isnan(d.lo) for d in found):
-        return "not testable here", "one person: nothing is known about the spread over people"
+        return "not testable here", _alone(found)
     against = [d for d in found if d.word == "opposite"]
     open_ = [d for d in found if d.word == "none"]
     if against:
@@ -149,7 +150,7 @@ def _alike(claim: Claim, found: Sequence[Difference]) -> tuple[Word, str]:
             return "holds", f"for everybody {told}; at most {most.most:.2g}"
         return "contradicted", f"{most.most:.2g} apart from {most.rival}"
     if any(math.isnan(d.alike) for d in found):
-        return "not testable here", "one person: nothing is known about the spread over people"
+        return "not testable here", _alone(found)
     ps = "two one-sided t tests, p = " + ", ".join(f"{d.alike:.2g}" for d in found)
     apart = [d for d in found if d.lo > limit or d.hi < -limit]
     if apart:
@@ -158,6 +159,12 @@ def _alike(claim: Claim, found: Sequence[Difference]) -> tuple[Word, str]:
     if open_:
         return "not shown", f"not shown to be {told} of {_rivals(open_)}: {ps}"
     return "holds", f"{told}: {ps}"
+
+
+def _alone(found: Sequence[Difference]) -> str:
+    unit = next(d.unit for d in found if d.people < 2)
+    over = "people" if unit == "person" else f"{unit}s"
+    return f"one {unit}: nothing is known about the spread over {over}"
 
 
 def _rivals(found: Sequence[Difference]) -> str:
@@ -178,7 +185,7 @@ def _obstacle(claim: Claim, ground: Ground, evidence: Evidence) -> str:
 
 
 def _difference(
-    table: PaperTable, claim: Claim, pair: Pair, metric: str, evidence: Evidence
+    table: PaperTable, claim: Claim, pair: Pair, metric: str, evidence: Evidence, ground: Ground
 ) -> Difference:
     scores = evidence.scores
     rival = scores[pair.rival][metric]
@@ -192,12 +199,28 @@ def _difference(
     return Difference(
         pair.these, pair.rival, metric, float(gain.mean()), share, *interval(gain),
         interval(gain + claim.margin * np.abs(other)), int((gain > TIE).sum()), len(people),
-        _printed(table, claim, pair), float(np.abs(gain).max()),
-        tost(gain, claim.within) if claim.within else math.nan,
+        _printed(table, claim, pair, ground), float(np.abs(gain).max()),
+        tost(gain, claim.within) if claim.within else math.nan, unit_of(people),
     )  # fmt: skip
 
 
-def _printed(table: PaperTable, claim: Claim, pair: Pair) -> dict[str, float]:
+def unit_of(names: Sequence[str]) -> str:
+    """Return what scores are over, by their names.
+
+    >>> unit_of(["seed 0", "seed 1"]), unit_of(["p000", "p001"])
+    ('seed', 'person')
+    """
+    first = names[0].partition(" ")[0] if names else ""
+    return first if first in ("seed", "round") else "person"
+
+
+def printed_on(table: PaperTable, ground: Ground) -> Mapping[str, Mapping[str, tuple[float, ...]]]:
+    """Return a table's printed rows on a data set, where it is one of the paper's; else on all."""
+    same = table.printed.get(ground.same_as)
+    return table.printed if same is None else {ground.same_as: same} if same else {}
+
+
+def _printed(table: PaperTable, claim: Claim, pair: Pair, ground: Ground) -> dict[str, float]:
     """Return the paper's own difference, data set by data set."""
     if claim.quantity not in table.columns:
         return {}
@@ -205,7 +228,7 @@ def _printed(table: PaperTable, claim: Claim, pair: Pair) -> dict[str, float]:
     lower = table.unit == "gaze_angle" or claim.quantity in table.less
     sign = -1.0 if lower else 1.0
     found = {}
-    for data, rows in table.printed.items():
+    for data, rows in printed_on(table, ground).items():
         if all(label in rows for label in (*pair.these, pair.rival)):
             mine = float(np.mean([rows[label][at] for label in pair.these]))
             found[data] = sign * (mine - rows[pair.rival][at])
