@@ -242,14 +242,14 @@ def test_another_run_has_another_noise_and_a_run_without_a_defence_none(tmp_path
 
 def test_every_epoch_is_a_release_and_the_book_adds_up_to_the_budget(tmp_path):
     """Two rounds of two epochs: four releases of a picture, which spend epsilon 8 together."""
-    run(tmp_path, SplitFedU(local=LOCAL, cut="conv3"), privacy=NARROW)
-    plan = Plan(rounds=2, privacy=NARROW)
-    noise = outlook(plan, SplitFedU(local=LOCAL, cut="conv3"), SMALL, PEOPLE).veiling.multiple
+    plan, method = Plan(rounds=2, privacy=NARROW), SplitFedU(local=LOCAL, cut="conv3")
+    run(tmp_path, method, privacy=NARROW)
+    noise = outlook(plan, method, SMALL, PEOPLE).veiling.multiple
     assert gaussian_epsilon(2 / noise, 1e-5) == pytest.approx(8, rel=1e-6)
     for book in books(tmp_path).values():
         assert book.most == pytest.approx(4 / noise**2)
         assert min(book.costs.values()) == book.most
-    told = spent(plan, tmp_path / "state")["picture"]
+    told = spent(plan, method, tmp_path / "state")["picture"]
     assert told["epsilon"] == pytest.approx(8, rel=1e-6)
     assert "updates of the clients' layers" in told["only"]
 
@@ -276,7 +276,7 @@ def test_pixel_noise_is_told_per_unit_of_change(tmp_path):
     assert gain(SMALL, PEOPLE.people["p00"].train) == pytest.approx(4)
     assert outlook(plan, method, SMALL, PEOPLE).veiling.scale == pytest.approx(2)
     run(tmp_path, method, privacy=DEFENCES["conv1"])
-    assert spent(plan, tmp_path / "state")["pixel"]["epsilon"] == pytest.approx(8)
+    assert spent(plan, method, tmp_path / "state")["pixel"]["epsilon"] == pytest.approx(8)
 
 
 def test_a_picture_is_not_sent_beyond_its_budget(tmp_path, monkeypatch):

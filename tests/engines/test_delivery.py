@@ -293,6 +293,8 @@ REFUSED = {
     "fedpac": "asks? clients more than once",
     "feddf": "looks at every single reply",
     "fedgen": "looks at every single reply",
+    "pe_zsl": "do not begin by asking",
+    "sg_zsl": "do not begin by asking",
     "centralised": "nothing arrives late",
 }
 SERVED = {name for name in NAMES if build(name).served}

@@ -176,4 +176,5 @@ def test_explain_and_results_say_from_whom_people_are_hidden(tmp_path):
     assert f"{2 * 0.5 * 2 / 12:.3g} in every entry" in line
     assert forecast(USER, plan, FedAvg(), 12).level.shares == 3
     conducted(tmp_path, STILL, rounds=1, privacy=PADS)
-    assert "the server while at least 3" in spent(plan, tmp_path / "state")["person"]["against"]
+    found = spent(plan, STILL, tmp_path / "state")
+    assert "the server while at least 3" in found["person"]["against"]
