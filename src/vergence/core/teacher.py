@@ -19,7 +19,7 @@ from vergence.core.site import Batch, Site
 from vergence.core.stages import SMASHED
 from vergence.core.task import Task
 from vergence.core.wire import Message, Reply, reply
-from vergence.core.zero_shot import KNOWN, TEACHER
+from vergence.core.zero_shot import KNOWN, REAL, TEACHER
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,12 @@ class Guarded(Taught[Owner]):
     @abstractmethod
     def real(self, c: Owner, msg: Message, site: Site) -> Batch:
         """Return what made-up samples are compared with as `real`; nothing where they are not."""
+
+    def alongside(self, msg: Message, site: Site) -> Batch:
+        """Return as many real samples as made-up ones, drawn anew for every question."""
+        rng = site.rng.child(str(msg.facts["question"])).torch()
+        rows = torch.randint(len(site.train), (len(msg["made"]["made"]),), generator=rng)
+        return {REAL: site.task.inputs(site.train.take(rows))[0]}
 
     def silence(self, msg: Message, task: Task) -> dict[str, Params]:
         """Return what a reply of an owner without a teacher has in it: zeros, erased."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from vergence.core.site import Batch, Site
 from vergence.core.task import Task
 from vergence.core.teacher import Guarded, Owner
 from vergence.core.wire import Message
-from vergence.core.zero_shot import REAL
 from vergence.data.semantics import of_task
 
 
@@ -42,8 +40,4 @@ class PeZsl(Guarded):
 
     def real(self, c: Owner, msg: Message, site: Site) -> Batch:
         """Return as many real samples as made-up ones, drawn anew for every question."""
-        if not self.compares:
-            return {}
-        rng = site.rng.child(str(msg.facts["question"])).torch()
-        rows = torch.randint(len(site.train), (len(msg["made"]["made"]),), generator=rng)
-        return {REAL: site.task.inputs(site.train.take(rows))[0]}
+        return self.alongside(msg, site) if self.compares else {}

@@ -83,11 +83,6 @@ class SgZsl(Guarded):
 
     def real(self, c: Owner, msg: Message, site: Site) -> Batch:
         """Return the profile, or as many real samples as made-up ones, drawn anew."""
-        if not self.compares:
-            return {}
-        if not self.looks:
-            assert c.profile is not None
-            return {REAL: c.profile["shares"]}
-        rng = site.rng.child(str(msg.facts["question"])).torch()
-        rows = torch.randint(len(site.train), (len(msg["made"]["made"]),), generator=rng)
-        return {REAL: site.task.inputs(site.train.take(rows))[0]}
+        if self.looks:
+            return self.alongside(msg, site)
+        return {REAL: c.profile["shares"]} if c.profile is not None else {}
