@@ -340,6 +340,16 @@ def test_finding_ones_group_takes_no_time_and_excuses_nobody(delivery, tmp_path,
     assert len({r["client"] for r in rows}) == 3
 
 
+def test_who_is_away_is_not_asked_for_a_group(tmp_path, monkeypatch):
+    monkeypatch.setattr(FedGroup, "setup", lambda _, s, __: s)
+    trace = tmp_path / "trace.csv"
+    days = ["p00,0,1,1", "p01,0,1,1", "p02,0,0,0"]
+    trace.write_text("\n".join(["client,round,idle,charging", *days]))
+    method, presence = FedGroup(local=STEPS, clusters=2), Presence(trace=str(trace))
+    conducted(tmp_path / "a", method, delivery=BUFFER, presence=presence)
+    assert {r["client"] for r in table(tmp_path / "a", "turns.csv")} == {"p00", "p01"}
+
+
 def test_slow_clients_take_as_many_times_as_long_and_strangers_are_refused(tmp_path):
     slow = replace(Delivery(clock=True), slow={"p02": 8.0})
     times = []

@@ -95,13 +95,9 @@ class Simulator:
         return asked
 
     def exchange(
-        self,
-        request: Request,
-        server: Any,
-        round: int,
-        progress: float,
+        self, request: Request, server: Any, round: int, progress: float,
         points: tuple[str, ...] = (),
-    ) -> Aggregate | dict[str, Sealed]:
+    ) -> Aggregate | dict[str, Sealed]:  # fmt: skip
         """Answer one request of a round."""
         exposed = self.method.exposure.get(request.verb)
         if exposed is None or exposed.reveal != request.reveal:
@@ -111,6 +107,9 @@ class Simulator:
             )
         messages = self._messages(request.to, request.verb, server, round)
         timed = self.phase == str(round) and not exposed.joining
+        if self.asynchronous and self.phase == str(round) and exposed.joining:  # no cohort is drawn
+            here = self.presence.here
+            messages = {c: m for c, m in messages.items() if here(c, round, self.stream)}
         if self.asynchronous and timed:
             return self._whoever_arrives(request, messages, server, exposed, progress, points)
         silent = self._silent(messages, round, timed)
