@@ -29,7 +29,7 @@ from vergence.privacy.keyed import Secret
 from vergence.privacy.told_numbers import Changes, ToldNumbers, of_counts, of_mean
 
 MOST, DRAWS = 60, 20
-"""Clips of a person that are looked at, and how often noise is drawn."""
+"""Clips of a person that an attacker has, and how often noise is drawn."""
 SHORTER = 0.9
 """Share of a video's frames that another cut of it has."""
 LEVELS = (("a person", 8.0), ("a person", 1.0), ("a sample", 1.0))
@@ -37,9 +37,9 @@ LEVELS = (("a person", 8.0), ("a person", 1.0), ("a sample", 1.0))
 REHEARSED = Secret(bytes(32))
 """Of noise that hides nothing: the same audit gives the same table."""
 NOTES = (
-    "Numbers: each was cut to a bound that nobody's data may set, here the power of two above the "
-    "largest (of distances, or of samples that somebody has), and has Laplace noise for that "
-    f"epsilon, which protects these numbers alone; drawn {DRAWS} times.",
+    "Numbers: each was cut to a bound that nobody's data may set, here the least power of two from "
+    "the largest up (of distances, or of samples that somebody has), and has Laplace noise for "
+    f"that epsilon, which protects these numbers alone; drawn {DRAWS} times.",
 )
 
 
@@ -125,17 +125,18 @@ def distances_told(saved: Saved, data: Federation) -> tuple[Numbers, tuple[Tenso
         return torch.tensor([[dtw(clip.numpy(), proxy, per_frame) for proxy in proxies]
                              for clip in clips], dtype=torch.float64)  # fmt: skip
 
-    known, asked, cut = [], [], []
+    known, asked, cut, whole = [], [], [], []
     for splits in data.people.values():
-        clips = saved.task.sequences(few(splits.train, MOST))
-        cut.append(far([clip[: max(1, round(SHORTER * len(clip)))] for clip in clips]))
-        asked.append(far(clips))
+        clips = saved.task.sequences(splits.train)
+        asked.append(far(clips))  # all of them: this is what was told
+        seen = clips[:MOST]
+        cut.append(far([clip[: max(1, round(SHORTER * len(clip)))] for clip in seen]))
+        whole.append(asked[-1][:MOST])
         known.append(far(saved.task.sequences(few(others(splits), MOST))).mean(0))
-    whole = torch.cat(asked)
-    bound = above(float(whole.max()))
+    bound = above(max(float(each.max()) for each in asked))
     changes = [of_mean(bound, len(proxies), len(each)) for each in asked]
     means = torch.stack([each.mean(0) for each in asked])
-    return Numbers(torch.stack(known), means, bound, changes), (torch.cat(cut), whole)
+    return Numbers(torch.stack(known), means, bound, changes), (torch.cat(cut), torch.cat(whole))
 
 
 def of_distances(numbers: Numbers) -> Iterator[Record]:
@@ -188,8 +189,8 @@ def line(finds: str, rate: Rate, chance: float) -> Record:
 
 
 def above(most: float) -> float:
-    """Return the power of two above a number > 0."""
-    return float(2 ** torch.tensor(most).log2().ceil())
+    """Return the least power of two that is not below a number; 1 where that is 0."""
+    return float(2 ** torch.tensor(most).log2().ceil()) if most > 0 else 1.0
 
 
 def others(splits: Splits) -> Samples:

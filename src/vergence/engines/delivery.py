@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -72,8 +73,8 @@ class Delivery:
     def __post_init__(self) -> None:
         check_ranges(self, "delivery")
         for client, times in self.slow.items():
-            if not times > 0:
-                raise ConfigError(f"delivery: slow.{client} must be > 0; got {times:g}")
+            if not 0 < times < math.inf:
+                raise ConfigError(f"delivery: slow.{client} must be > 0 and finite; got {times:g}")
         for f in fields(self):
             default = f.default if f.default_factory is MISSING else f.default_factory()
             if getattr(self, f.name) == default:

@@ -24,7 +24,8 @@ class ToldNumbers:
     """Laplace noise on a few numbers of one person, told once.
 
     Attributes:
-        bound: each number is cut to [0, bound]; not learned from the data.
+        bound: each number is cut to [0, bound]; not learned from the data. Where it is a mean, so
+            must every sample's value have been, or a sample moves it further than `change`.
         change: how far, in L1 over all numbers, what is protected can move them (`of_mean`,
             `of_counts`).
         epsilon: of one telling; delta is 0. Telling anew costs as much again.

@@ -227,7 +227,7 @@ def facts(outcome: Outcome) -> list[str]:
     return [
         f"data: {told['data']} ({outcome.ground.kind}), {told['people']} people"
         + (f"; {outcome.ground.note}" if outcome.ground.note else ""),
-        f"{told['seeds']} seeds, {told['rounds']} rounds, {told['budget']}",
+        f"seeds: {told['seeds']}, rounds: {told['rounds']}, {told['budget']}",
         f"tuned: {outcome.ground.tuned}",
         f"machine: {told['machine']}; {told['minutes']:.1f} minutes in rounds",
         f"decided by {', '.join(deciding)}; 95 % t interval over {outcome.table.over}",
