@@ -28,6 +28,9 @@ from vergence.app.papers import (
     fedcpf,
     figures,
     outcome,
+    pezsl,
+    pezsl_tables,
+    sgzsl_tables,
     splitfed_costs,
     splitfed_front,
     splitfed_private,
@@ -41,6 +44,7 @@ from vergence.app.papers.cfedvs_checks import check_cfedvs
 from vergence.app.papers.checks import Finding, check_adaptive, check_fedcpf
 from vergence.app.papers.grounds import DEFAULT, GROUNDS, Ground, ground
 from vergence.app.papers.outcome import Outcome
+from vergence.app.papers.pezsl_checks import check_pezsl, check_sgzsl
 from vergence.app.papers.running import SEEDS, Planned, Result, Wish, plan, priors_of
 from vergence.app.papers.splitfed_checks import check_splitfed
 from vergence.app.papers.verdicts import Evidence, judge, tally
@@ -61,9 +65,11 @@ TABLES: dict[str, PaperTable] = {
         *splitfed_front.TABLES,
         *cfedvs_tables.TABLES,
         *apfl_tables.TABLES,
+        *pezsl_tables.TABLES,
+        *sgzsl_tables.TABLES,
     )
 }
-PROTOCOLS = {**two_tests.PROTOCOLS, **cfedvs.PROTOCOLS}
+PROTOCOLS = {**two_tests.PROTOCOLS, **cfedvs.PROTOCOLS, **pezsl.PROTOCOLS}
 """Protocol -> how a part is run under it."""
 HOME = Path("runs/reproduce")
 DECLARED = "methods"
@@ -349,7 +355,8 @@ def check_paper(ids: Sequence[str], console: Console) -> list[Finding]:
             grid.add_column(head)
         own = {"fedcpf": check_fedcpf, "splitfed": check_splitfed, "apfl": check_apfl,
                "adaptive": lambda: check_adaptive(*mean_gaze()),
-               "cfedvs": lambda: check_cfedvs(data_root(SUMMARIES))}[paper]()  # fmt: skip
+               "cfedvs": lambda: check_cfedvs(data_root(SUMMARIES)),
+               "pezsl": check_pezsl, "sgzsl": check_sgzsl}[paper]()  # fmt: skip
         for finding in own:
             style = "green" if finding.ok else "red"
             grid.add_row(finding.says, finding.computed, Text(finding.verdict, style))

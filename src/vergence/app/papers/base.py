@@ -15,7 +15,7 @@ Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 Protocol = Literal[
     "within", "matrix", "leave_one_out", "next", "training", "pruned", "strangers", "few_shot",
-    "attacked", "lied_to", "paced", "both_tests", "absent", "friends",
+    "attacked", "lied_to", "paced", "both_tests", "absent", "friends", "taught",
 ]  # fmt: skip
 """Own later data; everybody's model on everybody's data; trained without the person; the model of
 the person before; what a model trained without the person makes of its training data; pruned, and
@@ -23,7 +23,8 @@ trained without the person; trained without a few people; gaze codes read with a
 people nobody trained on; own later data, with what the run cost and an attacker's success; the
 same, run once more with people who lie; own later data, with how far people are apart and how many
 rounds a level took, seed by seed; own test images by person, everybody's by seed; both of who was
-away, by seed; both of AP-FL's friends alone."""
+away, by seed; both of AP-FL's friends alone; of
+one owner, by seed, students and the teacher that taught them."""
 
 LEFT_OUT = " left out"
 """Ends the label of a row whose people took no part in training."""

@@ -29,7 +29,7 @@ from vergence.app.style import (
 )
 from vergence.metrics.intervals import interval
 
-OWN_DATA = ("within", "paced")
+OWN_DATA = ("within", "paced", "taught")
 """Protocols by which people are judged on their own data, round by round."""
 BUDGET_COLOURS = ("#3f3f46", "#0072b2", "#1b9e9e")
 """Of no noise, little and much."""

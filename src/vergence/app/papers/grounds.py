@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vergence.data.cifar10 import CLASSES as CIFAR10
+from vergence.data.cifar10_unseen import SHARED
 from vergence.data.cifar100 import FINE as CIFAR100
 from vergence.data.emnist import FILES as EMNIST
 from vergence.data.fashion_mnist import FILES as FASHION
+from vergence.data.xlsa17_splits import APY, AWA
+from vergence.data.zsl_synthetic import NAMES
 from vergence.errors import ConfigError, nearest
 
 _Table = dict[str, Any]
@@ -54,6 +57,10 @@ FRIENDS: Mapping[str, tuple[str, ...]] = {
 IMAGES: Mapping[str, tuple[str, ...]] = {
     "main": ("pooled_accuracy",), "own": ("accuracy",), **FRIENDS
 }  # fmt: skip
+TAUGHT: Mapping[str, tuple[str, ...]] = {
+    "main": ("H",), "T1": ("T1",), "u": ("u",), "s": ("s",)
+}  # fmt: skip
+"""Of a provider that learned from a teacher's answers."""
 
 COMPARED = (
     "FedAdam's server_lr, at 1, 3 and 10 times tau, on training data of eye_synthetic and "
@@ -215,6 +222,26 @@ def _images(name: str, classes: int, image: list[int], take: float, **options: A
     }
 
 
+def _owned(name: str, inputs: int, hidden: list[int], classes: int, **more: Any) -> _Table:
+    """Return one owner's table; `told` names classes where the task does not know them."""
+    return {
+        "task": {"name": "zero_shot", **more.pop("told", {})},
+        "model": {"name": "mlp", "inputs": inputs, "hidden": hidden, "classes": classes},
+        "federation": {"name": name, **more},
+        "local": {"epochs": 10, "batch": 32, "optimiser": "adam", "lr": 1e-3},
+    }
+
+
+def _listed(name: str, folder: str, unseen: str, classes: int) -> Ground:
+    """Return the ground of generated features on a real set's lists and attributes."""
+    told = {"names": f"{folder}/att_splits.mat", "unseen": unseen.split(", ")}
+    table = _owned("zsl_synthetic", 256, [128, 64], classes, features=256, share=0.1, told=told)
+    return Ground(name, "generated", ZERO_SHOT, table, 50, TAUGHT, root=folder,
+                  note="256 features generated from the real attributes, a tenth of the images "
+                  "of the published lists; which class an image is of is drawn")  # fmt: skip
+
+
+ZERO_SHOT = ("pezsl", "sgzsl")
 SMALLER = (
     "small_cnn, a small share of the images (federation.take) and ten rounds of one epoch at rate "
     "1e-3; the thesis has a network sixteen times as large, all images, 20 epochs a round at 2e-4, "
@@ -288,13 +315,31 @@ GROUNDS = {
         Ground("emnist", "real", ("apfl",), _images("emnist", 26, [1, 28, 28], 0.1), 10, IMAGES,
                classes=EMNIST["letters"].classes, same_as="EMNIST", root=None,
                note=SMALLER),
+        Ground("zsl_synthetic", "generated", ZERO_SHOT,
+               _owned("zsl_synthetic", 64, [64, 32], 16), 50, TAUGHT, classes=NAMES,
+               note="12 seen and 4 unseen made-up classes, 64 features, T_g 20 and T_s 30 rounds"),
+        _listed("awa2_lists", "zsl_splits/AWA2", AWA, 50),
+        _listed("apy_lists", "zsl_splits/APY", APY, 32),
+        Ground("cifar10_unseen", "real", ZERO_SHOT,
+               _owned("cifar10_unseen", 1280, [256, 128], 7,
+                      told={"names": list(SHARED), "unseen": ["cat", "boat"]}),
+               50, TAUGHT, classes=SHARED, root="cifar10",
+               note="five seen and two unseen classes of CIFAR-10, features of a network that has "
+               "seen them all"),
+        Ground("xlsa17", "real", ZERO_SHOT,
+               _owned("xlsa17", 2048, [1024, 512], 50,
+                      told={"names": "xlsa17/AWA2/att_splits.mat", "unseen": AWA.split(", ")}),
+               130, TAUGHT, same_as="AWA2", root="xlsa17/AWA2",
+               note="AWA2; for another set --root and --set task.names, task.unseen, "
+               "model.classes"),
         Ground("toy", "toy", BOTH, TOY, 8, {"main": ("error",)}, rate=0.2,
                server=_server(1.0, 1), server_printed=_server(5e-4, 10)),
     )
 }  # fmt: skip
 
 DEFAULT = {"fedcpf": "ego_synthetic", "adaptive": "eye_synthetic", "splitfed": "eye_synthetic",
-           "cfedvs": "clip_synthetic", "apfl": "fashion_mnist"}  # fmt: skip
+           "cfedvs": "clip_synthetic", "apfl": "fashion_mnist",
+           **dict.fromkeys(ZERO_SHOT, "zsl_synthetic")}  # fmt: skip
 """What a paper's tables run on when nobody says."""
 
 

@@ -34,6 +34,8 @@ COLOUR = {
     "not testable here": "yellow",
 }
 PRIOR = " (prior)"
+OWNERS = ("T1", "u", "s", "H")
+"""Mean accuracies of classes."""
 EXTREMES = {"best": min, "worst": max}
 NAMES = METHOD_NAMES | {
     "fedpac": "FedPAC",
@@ -126,7 +128,7 @@ def _flip(column: str) -> str:
 
 def scale(metric: str) -> float:
     """Return the factor from a score to what is printed: shares are printed as percent."""
-    shares = metric == "f" or metric.startswith(("f1", "recall", "precision"))
+    shares = metric in ("f", *OWNERS) or metric.startswith(("f1", "recall", "precision"))
     return 100.0 if shares or "accuracy" in metric else 1.0
 
 

@@ -1,0 +1,146 @@
+"""Chapters 5 and 6 of the Durham thesis: what is asked of teachers, and how it is judged.
+
+There is one owner, so that nothing is known about a spread over people: everything is told seed by
+seed. Source: the Durham thesis, sections 5.4 and 6.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vergence.app.config import Experiment
+from vergence.app.papers.apfl import unreadable
+from vergence.app.papers.base import Part, Table
+from vergence.app.papers.defended import kept
+from vergence.app.papers.grounds import Ground
+from vergence.app.papers.outcome import PRIOR
+from vergence.app.papers.running import Result, priors_of, settle
+from vergence.app.run import load_data
+from vergence.app.runs import Run
+from vergence.app.saved import read_saved
+from vergence.core.fitting import Solver
+from vergence.data.owner import OWNER
+
+KINDS = {"omniscient": " (teacher of all classes)", "quasi": " (teacher of seen classes)"}
+"""Which teacher -> the end of a row's label: which classes it saw."""
+OM, QUASI = KINDS.values()
+TEACHER = "teacher"
+GUIDES = {
+    "white_box": "gradients", "black_box": "scores", "by_its_student": "student",
+    "by_estimates": "estimates",
+}  # fmt: skip
+"""Row -> how the generator learns; the last two are ours."""
+SMALL: Table = {"generator_rounds": 20, "samples": 50, "batch": 160, "hidden": 128}
+THESIS: Table = {"generator_rounds": 50, "samples": 400, "hidden": 4096, "rate": 1e-5}
+SIZES = {"zsl_synthetic": SMALL, "awa2_lists": SMALL, "apy_lists": {**SMALL, "alpha": 1.0},
+         "cifar10_unseen": {**SMALL, "samples": 100}, "xlsa17": THESIS}  # fmt: skip
+"""Of the methods, by ground: alpha is the thesis's, 0.5, and 1 on aPY."""
+ATTRIBUTES, NAMES, RANDOM, BERT, VECTORS = "attributes", "names", "random", "bert", "word_vectors"
+Meant = Mapping[str, str]
+AWA2: Meant = {ATTRIBUTES: "zsl_splits/AWA2/att_splits.mat",
+               VECTORS: "zsl_splits/AWA2/att_splits.mat#wv",
+               BERT: "zsl_splits/AWA2/bert_class_embeddings.npz"}  # fmt: skip
+APY: Meant = {ATTRIBUTES: "zsl_splits/APY/att_splits.mat",
+              BERT: "zsl_splits/APY/bert_class_embeddings.npz"}  # fmt: skip
+MEANT: Mapping[str, Meant] = {
+    "zsl_synthetic": {ATTRIBUTES: "words", VECTORS: "glove", "minilm": "minilm"},
+    "awa2_lists": AWA2,
+    "apy_lists": APY,
+    "cifar10_unseen": {**APY, VECTORS: "glove", "minilm": "minilm"},
+    "xlsa17": AWA2,
+}
+"""Ground -> row -> where descriptions of classes come from; spelling and random vectors besides."""
+
+
+def described(ground: Ground) -> Meant:
+    """Return every source of descriptions of a ground, by row."""
+    return {**MEANT[ground.name], NAMES: "names", RANDOM: "random"}
+
+
+def unknown(entry: Table, ground: Ground) -> str:
+    """Return why descriptions cannot be had here; "" where they can."""
+    source = entry["semantics"]
+    packaged = source in ("glove", "minilm") and ground.classes
+    return unreadable(source, "{}", ground.classes) if packaged else ""
+
+
+def asked(ground: Ground, label: str, **options: Any) -> Table:
+    """Return PE-ZSL with the sizes of a ground, attributes telling it what classes are."""
+    return {"name": "pe_zsl", "label": label, "semantics": MEANT[ground.name][ATTRIBUTES],
+            **SIZES[ground.name], **options}  # fmt: skip
+
+
+def sentinel(ground: Ground, label: str, **options: Any) -> Table:
+    """Return SG-ZSL, comparing with a profile; its teacher knows what the owner says it does."""
+    return asked(ground, label, **{"name": "sg_zsl", "knows": "all", **options})
+
+
+def taught(
+    name: str,
+    methods: Callable[[Ground], list[Table]],
+    suffix: str = OM,
+    teacher: str = "omniscient",
+) -> Part:
+    """Return some ways to ask one teacher, which has a row of its own."""
+    return Part(name, methods, "taught", {"federation": {"teacher": teacher}}, suffix,
+                (TEACHER + suffix,), barrier=unknown)  # fmt: skip
+
+
+def every_way(teacher: str, method: Callable[..., Table] = asked, **options: Any) -> Part:
+    """Return the white box and all black boxes, of an omniscient or quasi-omniscient teacher."""
+
+    def ways(ground: Ground) -> list[Table]:
+        return [method(ground, label, guide=guide, **options) for label, guide in GUIDES.items()]
+
+    return taught(f"ways_{teacher}", ways, KINDS[teacher], teacher)
+
+
+def judged(part: Part, experiment: Experiment, out: Path) -> Result:
+    """Score students, and the teacher that answered the first of them, seed by seed.
+
+    Priors are the same for every seed; that of the most frequent class is the first part's.
+    """
+    study = settle(experiment, out)
+    metrics = study.runs[0].results["metrics"]
+    scores = {run.label + part.suffix: {m: by_seed(run, m) for m in metrics} for run in study.runs}
+    scores[TEACHER + part.suffix] = kept(out / "teacher.json", lambda: teachers(study.runs[0]))
+    chance = priors_of(study)[f"chance{PRIOR}"]
+    scores[f"chance{PRIOR}"] = {
+        metric: {_seed(seed): people[OWNER] for seed in study.runs[0].seeds}
+        for metric, people in chance.items()
+    }
+    return Result(scores, study)
+
+
+def by_seed(run: Run, metric: str) -> dict[str, float]:
+    """Return seed -> the final score of the owner's test samples."""
+    return {_seed(row.seed): row.value for row in run.values
+            if row.metric == metric and row.evaluation == "P0"}  # fmt: skip
+
+
+def teachers(run: Run) -> dict[str, dict[str, float]]:
+    """Return metric -> seed -> the score of the teacher that the owner kept.
+
+    A teacher has no outputs for classes that it does not know.
+    """
+    ready = load_data(read_saved(run.folder, run.seeds[0]).experiment).ready
+    test = ready.people[OWNER].test
+    found: dict[str, dict[str, float]] = {}
+    for seed in run.seeds:
+        saved = read_saved(run.folder, seed)
+        owner = saved.clients.get(OWNER, None)
+        output = Solver(saved.task).outputs(owner.teacher, test)
+        told = saved.task.metrics(saved.task.among(output, owner.known["classes"]), test)
+        for metric, value in told.items():
+            found.setdefault(metric, {})[_seed(seed)] = value
+    return found
+
+
+def _seed(seed: int) -> str:
+    return f"seed {seed}"
+
+
+PROTOCOLS = {"taught": judged}
+"""Protocol -> how a part is run under it."""
