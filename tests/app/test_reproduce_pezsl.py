@@ -31,6 +31,7 @@ def told(tmp_path_factory):
             for row, found in result.scores.items()}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_owner_is_told_seed_by_seed(told):
     for row in ("white_box" + OM, "white_box" + QUASI, TEACHER + OM, TEACHER + QUASI,
                 "chance (prior)"):  # fmt: skip
@@ -39,6 +40,7 @@ def test_one_owner_is_told_seed_by_seed(told):
     assert set(told["chance (prior)"]["T1"].values()) == {0.25}
 
 
+@pytest.mark.slow
 def test_the_teacher_is_the_one_that_answered(told):
     """Without outputs for unseen classes it is right on none of them, by definition."""
     knows_all, knows_seen = told[TEACHER + OM], told[TEACHER + QUASI]
@@ -50,6 +52,7 @@ def test_the_teacher_is_the_one_that_answered(told):
     assert first != second, "every seed has a teacher of its own"
 
 
+@pytest.mark.slow
 def test_every_part_can_be_planned_where_it_says_it_can():
     for part in PARTS.values():
         for name in ("zsl_synthetic", "awa2_lists"):
