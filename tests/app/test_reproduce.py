@@ -36,8 +36,8 @@ def said(where):
     return where.file.getvalue()
 
 
-LIKE_OTHERS = ("mpiigaze", "tvsum_keyframes", "summe", "cifar10", "emnist", "apy_lists", "awa2_lists",
-               "xlsa17", "cifar10_unseen")  # fmt: skip
+LIKE_OTHERS = ("mpiigaze", "tvsum_keyframes", "summe", "cifar10", "emnist", "apy_lists",
+               "awa2_lists", "xlsa17", "cifar10_unseen")  # fmt: skip
 WHERE = [pytest.param(g, marks=pytest.mark.slow if g.name in LIKE_OTHERS else ())
          for g in GROUNDS.values()]  # fmt: skip
 
