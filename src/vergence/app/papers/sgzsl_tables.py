@@ -77,7 +77,7 @@ MANY: Mapping[str, Table] = {
     "zsl_synthetic": {"images": 600}, "awa2_lists": {"share": 1.0}, "apy_lists": {"share": 1.0},
 }  # fmt: skip
 WIDE: Table = {"batch": 128, "lr": 3e-3}
-"""Of Table 6.5: with the other tables' samples no budget up to 50 leaves a teacher above chance."""
+"""Of Table 6.5: with the other tables' samples no budget up to 50 left a teacher above chance."""
 
 
 def within(epsilon: int | None, compare: str = "profile") -> str:
