@@ -14,9 +14,9 @@ from vergence.privacy.rule import Rule
 RULES = names("privacy.robust", Rule)
 PEOPLE = People(people=7).load()
 """As many as Krum needs for one liar in five."""
-NO_RULE = {"ap_fl", "centralised", "cfedvs", "feddf", "fedgen", "fedgroup", "fedpac", "scaffold",
-           "local_loss_split", "smashed_average", "split", "splitfed", "splitfed_u",
-           "splitfed_v2"}  # fmt: skip
+NO_RULE = {"ap_fl", "centralised", "cfedvs", "feddf", "fedgen", "fedgroup", "fedpac", "pe_zsl",
+           "scaffold", "sg_zsl", "local_loss_split", "smashed_average", "split", "splitfed",
+           "splitfed_u", "splitfed_v2"}  # fmt: skip
 MASKED = {"fedcpf", "fedselect", "ifca"}
 
 

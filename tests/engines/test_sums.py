@@ -34,6 +34,8 @@ REFUSED = {
     "fedgroup": "every single reply to 'probe'",
     "feddf": "every single reply to 'train'",
     "fedgen": "every single reply to 'train'",
+    "pe_zsl": "every single reply to 'guide'",
+    "sg_zsl": "every single reply to 'guide'",
     "ap_fl": "every single reply to 'tell'",
     "split": "every single reply to 'train'",
 }

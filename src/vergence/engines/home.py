@@ -206,7 +206,7 @@ class Home:
         file, between = errand.file, None
         for step in steps(errand):
             note, body = self._carry_out(replace(step, file=file))
-            if between is not None:
+            if between is not None and (note["filed"] is not None or note["status"] != "ok"):
                 self._own(between).unlink(missing_ok=True)
             yield note, body
             if note["status"] != "ok":
