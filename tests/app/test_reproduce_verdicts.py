@@ -134,7 +134,7 @@ def test_verdicts_are_counted_apart():
 
 def test_every_claim_names_rows_that_its_table_runs():
     for one in app.TABLES.values():
-        made = {OWN, OTHERS, "random (prior)", *one.quoted} | {
+        made = {OWN, OTHERS, "random (prior)", "chance (prior)", *one.quoted} | {
             entry.get("label", entry["name"]) + part.suffix
             for part in one.parts for entry in part.entries(ground(one.paper, None))
         } | {row for part in one.parts for row in part.rows}  # fmt: skip
