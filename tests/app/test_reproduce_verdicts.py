@@ -8,7 +8,7 @@ import pytest
 from vergence.app import reproduce as app
 from vergence.app.papers import fedcpf
 from vergence.app.papers.base import OTHERS, OWN, Claim, Pair, PaperTable, better, order, peak
-from vergence.app.papers.grounds import GROUNDS, ground
+from vergence.app.papers.grounds import GROUNDS
 from vergence.app.papers.outcome import COLOUR
 from vergence.app.papers.verdicts import KINDS, Evidence, judge, tally
 
@@ -132,12 +132,17 @@ def test_verdicts_are_counted_apart():
         tally(["does not hold"])
 
 
+def rows_on(one, *places):
+    """Return the rows of a table on any of these data sets."""
+    return {OWN, OTHERS, "random (prior)", "chance (prior)", *one.quoted} | {
+        entry.get("label", entry["name"]) + part.suffix
+        for part in one.parts for place in places for entry in part.entries(place)
+    } | {row for part in one.parts for row in part.rows}  # fmt: skip
+
+
 def test_every_claim_names_rows_that_its_table_runs():
     for one in app.TABLES.values():
-        made = {OWN, OTHERS, "random (prior)", "chance (prior)", *one.quoted} | {
-            entry.get("label", entry["name"]) + part.suffix
-            for part in one.parts for entry in part.entries(ground(one.paper, None))
-        } | {row for part in one.parts for row in part.rows}  # fmt: skip
+        made = rows_on(one, *(place for place in GROUNDS.values() if one.paper in place.papers))
         for claim in one.claims:
             named = {label for pair in claim.pairs for label in (*pair.these, pair.rival)}
             assert named <= made, (one.id, claim.text)
