@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from vergence.app.papers.verdicts import Evidence
 from vergence.app.run import start
 from vergence.app.runs import read
 from vergence.app.saved import read_saved
+from vergence.data.checks import below_data
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError, StateError
 
@@ -38,8 +40,19 @@ def said(where):
 
 LIKE_OTHERS = ("mpiigaze", "tvsum_keyframes", "summe", "cifar10", "emnist", "apy_lists",
                "awa2_lists", "xlsa17", "cifar10_unseen")  # fmt: skip
-WHERE = [pytest.param(g, marks=pytest.mark.slow if g.name in LIKE_OTHERS else ())
-         for g in GROUNDS.values()]  # fmt: skip
+NAMED = {"awa2_lists": "zsl_splits/AWA2", "apy_lists": "zsl_splits/APY",
+         "cifar10_unseen": "zsl_splits/APY", "xlsa17": "xlsa17/AWA2"}  # fmt: skip
+"""Where the names or descriptions of classes lie, which an experiment needs to be read."""
+
+
+def marks(g):
+    missing = g.name in NAMED and not Path(below_data(NAMED[g.name])).is_dir()
+    reason = f"no research data: {NAMED.get(g.name)}; set VERGENCE_DATA"
+    slow = [pytest.mark.slow] if g.name in LIKE_OTHERS else []
+    return [*slow, pytest.mark.skipif(missing, reason=reason)]
+
+
+WHERE = [pytest.param(g, marks=marks(g)) for g in GROUNDS.values()]
 
 
 @pytest.mark.parametrize("where", WHERE, ids=lambda g: g.name)
