@@ -159,38 +159,20 @@ def test_nan_is_no_answer_and_a_question_sent_again_costs_nothing(folder, tmp_pa
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'")
-def test_a_served_teacher_gives_the_same_bits_as_in_process(tmp_path):
-    """Owner and provider are processes that meet over TLS; the provider's folder has no data."""
-    with deployed(tmp_path, TEACHER, clients=OWNER) as made:
-        served, joined = made.serve(), made.join("owner")
-        here = simulated(TEACHER, tmp_path / "here")
-        assert served.wait(500) == 0, made.events()
-        assert joined.wait(30) == 0
-        assert made.fingerprints() == here
-        assert set(here) == {"pe_zsl", "sg_zsl"}
-        asked = Asked(made.client("owner")).entries()
-        assert sum(samples for *_, samples in asked) == (2 + 1) * 320 + (1 + 1) * 320
-        assert not (made.server / FILE).exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'")
-def test_the_provider_needs_no_path_to_the_data(tmp_path):
-    """The owner's features lie where its folder says; what the provider's names is not there."""
+def test_a_served_teacher_gives_the_bits_of_one_process_to_a_provider_without_data(tmp_path):
+    """They meet over TLS. The features lie where the owner's folder says; the provider's folder,
+    and the experiment of both, name a place that is not there.
+    """
     data = tmp_path / "data"
     data.mkdir()
     write_xlsa17(data)
+    names = ["killer whale", "sea lion", "bat"]
     table = {
         **TEACHER,
-        "task": {
-            "name": "zero_shot",
-            "names": ["killer whale", "sea lion", "bat"],
-            "unseen": ["bat"],
-        },
+        "task": {"name": "zero_shot", "names": names, "unseen": ["bat"]},
         "model": {"name": "mlp", "inputs": 3, "hidden": [4], "classes": 3},
         "federation": {"name": "xlsa17", "root": str(data)},
-        "methods": [{**TEACHER["methods"][0], "semantics": "random"}],
+        "methods": [{**method, "semantics": "random"} for method in TEACHER["methods"]],
     }
     with deployed(tmp_path, table, clients=OWNER) as made:
         gone = {**table, "federation": {"name": "xlsa17", "root": str(tmp_path / "nowhere")}}
@@ -203,6 +185,9 @@ def test_the_provider_needs_no_path_to_the_data(tmp_path):
         assert served.wait(500) == 0, made.events()
         assert joined.wait(30) == 0
         assert made.fingerprints() == here
+        assert set(here) == {"pe_zsl", "sg_zsl"}
+        asked = Asked(made.client("owner")).entries()
+        assert sum(samples for *_, samples in asked) == (2 + 1) * 60 + (1 + 1) * 60
         assert str(data) not in "".join(
             path.read_text(errors="replace") for path in made.server.rglob("*") if path.is_file()
         )
