@@ -73,6 +73,7 @@ def words(found):
     return {v.claim.text: v.word for v in found.verdicts}
 
 
+@pytest.mark.slow
 def test_fl_and_splitfed_have_equal_bits(done):
     """The thesis shows 0.28 degrees between them; here all three people's errors are equal."""
     found = done[1]["splitfed/table4.7"]

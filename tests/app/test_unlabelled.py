@@ -51,6 +51,7 @@ def runs(tmp_path_factory):
         yield {name: folder / name / "people" / "n02" / "seed0" for name in names}
 
 
+@pytest.mark.slow
 def test_the_table_has_every_row_on_the_same_unseen_people(runs, tmp_path):
     """Fault 1 was a script that did not run: this one goes from saved runs to the table."""
     said, out = io.StringIO(), tmp_path / "few.csv"

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.engines.toys import CHAIN
+from tests.engines.toys import CHAIN, mostly_slow
 from vergence.app.binding import find, names
 from vergence.core.conversation import Attend, Attended, Request
 from vergence.core.fitting import Local
@@ -108,7 +108,11 @@ def run(method, tmp_path, people=None, **plan):
     return folder, conduct(method, task_of(method), people, Plan(**plan), folder)
 
 
-@pytest.fixture(params=NAMES)
+ALIKE = ("fedyogi", "fedadagrad", "fedavgm", "sg_zsl")
+"""Kin of methods that run by default."""
+
+
+@pytest.fixture(params=mostly_slow(NAMES, *(n for n in NAMES if n not in ALIKE)))
 def method(request):
     return build(request.param)
 

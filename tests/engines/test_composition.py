@@ -142,6 +142,7 @@ def test_settings_that_exclude_each_other_are_not_paired():
     assert not clashing(SETTINGS["pads"], SETTINGS["DP-SGD"])
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_matrix_as_it_is():
     page = (ROOT / "docs" / "composition.md").read_text()
     for block in blocks(load(ROOT / "experiments" / "toy.toml").table):
