@@ -1,7 +1,6 @@
 """`vergence data partition`, the table it leaves in a run, and the picture of it."""
 
 import csv
-import gzip
 import io
 import re
 
@@ -12,14 +11,13 @@ from PIL import Image
 from rich.console import Console
 
 from tests.app.commands import vergence, write
-from tests.data.test_fashion_mnist import idx, images_of, labels_of
+from tests.data.test_fashion_mnist import fill
 from vergence.app import remains
 from vergence.app.partition import FILE, bubbles, counts, of_study, show
 from vergence.app.partition import write as write_table
 from vergence.app.report import figure, report
 from vergence.app.runs import Study
 from vergence.core.site import Federation, Samples, Splits
-from vergence.data.fashion_mnist import FILES
 from vergence.errors import ConfigError, StateError
 
 ONE = """
@@ -34,12 +32,7 @@ run = { rounds = 1, seeds = [0], workers = 1 }
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fashion")
-    for part, stem in FILES.stems.items():
-        for what, made in (("images-idx3", images_of(part)), ("labels-idx1", labels_of(part))):
-            path = folder / f"{stem}-{what}-ubyte.gz"
-            path.write_bytes(gzip.compress(idx(made), 1))
-    return folder
+    return fill(tmp_path_factory.mktemp("fashion"))
 
 
 def people(**labels):

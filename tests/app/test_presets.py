@@ -1,12 +1,11 @@
 """The experiments of the SplitFed gaze thesis: its models, where they are cut, how they train."""
 
-import gzip
 
 import pytest
 
 from tests.app.commands import vergence
 from tests.conftest import ROOT
-from tests.data.test_fashion_mnist import idx, images_of, labels_of
+from tests.data.test_fashion_mnist import fill
 from vergence.app.config import load, merge
 from vergence.app.papers.grounds import GROUNDS
 from vergence.app.results import person_means
@@ -15,7 +14,7 @@ from vergence.core.codec import Compression
 from vergence.core.splitting import Splitting
 from vergence.core.stream import Stream
 from vergence.data.dealing import TABLE_3_1
-from vergence.data.fashion_mnist import FILES, FashionMnist
+from vergence.data.fashion_mnist import FashionMnist
 from vergence.data.mpiigaze import Mpiigaze
 
 MODELS = {
@@ -102,10 +101,7 @@ def test_it_trains(tmp_path):
 @pytest.mark.slow
 def test_images_score_alike_with_fedavg_and_with_splitfed(tmp_path):
     """The file's own methods, on 400 made-up pictures for 20 people."""
-    for part, stem in FILES.stems.items():
-        for what, made in (("images-idx3", images_of(part)), ("labels-idx1", labels_of(part))):
-            path = tmp_path / f"{stem}-{what}-ubyte.gz"
-            path.write_bytes(gzip.compress(idx(made)))
+    fill(tmp_path)
     sets = [f"federation.root={tmp_path}", "run.rounds=1", "local.steps=2", "run.workers=1"]
     experiment = load(ROOT / "experiments" / "splitfed_images.toml", sets)
     start(experiment, tmp_path / "out")

@@ -1,6 +1,5 @@
 """Tables of the AP-FL chapter: both tests, who was away, friends, and who has which classes."""
 
-import gzip
 import json
 from dataclasses import replace
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.app.test_reproduce import console, said
-from tests.data.test_fashion_mnist import idx, images_of, labels_of
+from tests.data.test_fashion_mnist import fill
 from vergence.app import reproduce as app
 from vergence.app.config import check
 from vergence.app.papers import apfl, apfl_checks, apfl_figures, dealt, two_tests
@@ -21,7 +20,6 @@ from vergence.app.papers.running import Wish, plan
 from vergence.app.papers.verdicts import Evidence, judge, printed_on
 from vergence.app.runs import read
 from vergence.data.dealing import TABLE_3_1
-from vergence.data.fashion_mnist import FILES
 from vergence.errors import ConfigError
 
 FASHION = GROUNDS["fashion_mnist"]
@@ -32,12 +30,7 @@ OWN, POOLED = "accuracy", "pooled_accuracy"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fashion")
-    for part, stem in FILES.stems.items():
-        for what, made in (("images-idx3", images_of(part)), ("labels-idx1", labels_of(part))):
-            path = folder / f"{stem}-{what}-ubyte.gz"
-            path.write_bytes(gzip.compress(idx(made), 1))
-    return str(folder)
+    return str(fill(tmp_path_factory.mktemp("fashion")))
 
 
 @pytest.fixture(scope="module")

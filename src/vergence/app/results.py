@@ -22,6 +22,7 @@ from safetensors.torch import save
 
 from vergence.core.disk import write_whole
 from vergence.core.method import Method
+from vergence.core.naming import called
 from vergence.core.site import Federation
 from vergence.core.task import Task
 from vergence.engines.conduct import UPLOAD
@@ -110,7 +111,7 @@ def write_results(
     write_json(folder / "results.json", {
         "method": name,
         "label": label,
-        "task": type(task).__module__.rpartition(".")[2],
+        "task": called(task),
         "federation": federation.name,
         "people": list(people),
         "clients": len(federation.clients),

@@ -30,6 +30,7 @@ from vergence.app.saved import Saved, read_saved
 from vergence.app.showcase import write_maps
 from vergence.app.tensorboard import Board
 from vergence.core.method import Method
+from vergence.core.naming import called
 from vergence.core.pruning import weights
 from vergence.core.site import Federation
 from vergence.core.stream import Stream
@@ -264,7 +265,7 @@ def _leave_behind(
     grouping.write(path / grouping.FILE, finals, loaded.ready, who)
     shares = [s for saved in finals if (s := _share(method, saved)) is not None]
     results.write_results(
-        path, label, type(method).__module__.rpartition(".")[2], first.task, loaded.raw,
+        path, label, called(method), first.task, loaded.raw,
         who, first.solving,
         {saved.task.seed: saved.fingerprint for saved in finals},
         float(np.mean(shares)) if shares else None, experiment.plan.rounds,
@@ -281,7 +282,7 @@ def _share(method: Method, saved: Saved) -> float | None:
 def _write_index(experiment: Experiment, task: Task, out: Path) -> None:
     done = [label for label in experiment.methods if (out / label / "results.json").exists()]
     runs = [
-        {"label": label, "method": type(experiment.methods[label]).__module__.rpartition(".")[2],
+        {"label": label, "method": called(experiment.methods[label]),
          "dir": label}
         for label in done
     ]  # fmt: skip
@@ -296,9 +297,7 @@ def _write_index(experiment: Experiment, task: Task, out: Path) -> None:
 
 def _judge(experiment: Experiment, out: Path) -> None:
     """Say of every method how many people it harms, where local-only ran beside it, and seal it."""
-    names = {
-        label: type(m).__module__.rpartition(".")[2] for label, m in experiment.methods.items()
-    }
+    names = {label: called(m) for label, m in experiment.methods.items()}
     alone = [label for label, name in names.items() if name == "local_only"]
     for label in names if experiment.several else ():
         if alone and not results.judged(out / label):

@@ -10,6 +10,7 @@ from typing import ClassVar, Generic, Literal, TypeVar
 from vergence.core.conversation import ClientId, Conversation
 from vergence.core.fitting import Local
 from vergence.core.mask import Mask
+from vergence.core.naming import called
 from vergence.core.params import Params
 from vergence.core.ranges import check_ranges
 from vergence.core.site import Samples, Site
@@ -93,7 +94,7 @@ class Method(ABC, Generic[S, C]):
     """True: whoever serves hands clients' layers from one to the next, and so has them."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, type(self).__module__.rpartition(".")[2])
+        check_ranges(self, called(self))
 
     def check(self, task: Task) -> None:
         """Refuse a task this method cannot work with, before anything is trained.

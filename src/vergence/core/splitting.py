@@ -27,6 +27,7 @@ from vergence.core.conversation import (
 )
 from vergence.core.fitting import Local, OptimiserState, batches
 from vergence.core.method import Exposed, Method
+from vergence.core.naming import called
 from vergence.core.params import Params
 from vergence.core.site import Batch, Samples, Site
 from vergence.core.stages import PULL, SMASHED, Piece, pieces, reading, stages_of
@@ -114,12 +115,12 @@ class Cutting(Method[P, H]):
     @property
     def module(self) -> str:
         """What an experiment calls this method."""
-        return type(self).__module__.rpartition(".")[2]
+        return called(self)
 
     def check_inputs(self, task: Task) -> None:
         """Refuse a task whose networks are not fed stage by stage."""
         if type(task).inputs is Task.inputs:
-            name = type(task).__module__.rpartition(".")[2]
+            name = called(task)
             raise ConfigError(
                 f"{self.module} cuts a network in two, and task '{name}' feeds its network as a "
                 "whole; use gaze_angle, images or cross_encoder"

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from vergence.core.naming import called
 from vergence.core.site import Batch, Samples
 from vergence.core.task import Model, Task, own_randomness
 from vergence.errors import ConfigError
@@ -104,7 +105,7 @@ def staged(model: Model) -> Staged:
     """
     network = model.build()
     if not isinstance(network, Staged):
-        name = type(model).__module__.rpartition(".")[2]
+        name = called(model)
         raise ConfigError(
             f"model '{name}' is not a row of stages and cannot be cut for split learning; use "
             "lenet, small_eye, resnet_preact, resnet18, small_cnn, apfl_cnn, mlp or softmax, or "
@@ -169,7 +170,7 @@ def _check(model: Model, network: Staged, found: Sequence[Piece]) -> None:
     Raises:
         ConfigError: layers are registered in another order than they are used, or drop at random.
     """
-    name = type(model).__module__.rpartition(".")[2]
+    name = called(model)
     joined = [n for piece in found for n, _ in _network(piece.network).named_parameters()]
     if joined != [n for n, _ in network.named_parameters()]:
         raise ConfigError(f"model '{name}' must register its layers in the order of its stages")

@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from vergence.core.naming import called
 from vergence.core.params import Params
 from vergence.core.site import Batch, Federation, Samples
 from vergence.errors import ConfigError
@@ -126,7 +127,7 @@ class Task(ABC):
         Raises:
             ConfigError: networks of this task are not cut into stages.
         """
-        name = type(self).__module__.rpartition(".")[2]
+        name = called(self)
         raise ConfigError(f"task '{name}' does not say what enters its network's first stage")
 
     def features(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -151,7 +152,7 @@ class Task(ABC):
         Raises:
             ConfigError: this task tells no classes apart.
         """
-        name = type(self).__module__.rpartition(".")[2]
+        name = called(self)
         raise ConfigError(f"task '{name}' has no classes, which this method needs")
 
     def class_names(self) -> tuple[str, ...]:
@@ -160,7 +161,7 @@ class Task(ABC):
         Raises:
             ConfigError: this task names no classes.
         """
-        name = type(self).__module__.rpartition(".")[2]
+        name = called(self)
         raise ConfigError(f"task '{name}' names no classes, which this method needs")
 
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
@@ -172,7 +173,7 @@ class Task(ABC):
         Raises:
             ConfigError: no label of this task stands for a class.
         """
-        name = type(self).__module__.rpartition(".")[2]
+        name = called(self)
         raise ConfigError(f"task '{name}' has no label for a class, which this method needs")
 
     def imitation(self, output: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
@@ -210,7 +211,7 @@ class Task(ABC):
         Raises:
             ConfigError: neither task nor network says so.
         """
-        name = type(self.network).__module__.rpartition(".")[2]
+        name = called(self.network)
         raise ConfigError(f"model '{name}' does not say what it takes in, which this method needs")
 
     def sequences(self, samples: Samples) -> list[Tensor]:
@@ -219,7 +220,7 @@ class Task(ABC):
         Raises:
             ConfigError: samples of this task are no sequences.
         """
-        name = type(self).__module__.rpartition(".")[2]
+        name = called(self)
         raise ConfigError(f"task '{name}' has no sequences, which this method needs")
 
     def proxies(self, count: int) -> list[Tensor]:
@@ -228,7 +229,7 @@ class Task(ABC):
         Raises:
             ConfigError: this task has none.
         """
-        name = type(self).__module__.rpartition(".")[2]
+        name = called(self)
         raise ConfigError(f"task '{name}' has no sequences of nobody's, which this method needs")
 
     @abstractmethod

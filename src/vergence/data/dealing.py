@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from vergence.core.naming import called
 from vergence.core.ranges import check_ranges
 from vergence.core.site import Federation, Samples, Splits
 from vergence.core.stream import Stream
@@ -78,7 +79,7 @@ class Dealt:
     @property
     def name(self) -> str:
         """The data set's name: that of its module."""
-        return type(self).__module__.rpartition(".")[2]
+        return called(self)
 
     @property
     def classes(self) -> tuple[str, ...]:

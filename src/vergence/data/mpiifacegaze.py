@@ -17,7 +17,6 @@ over your face: full-face appearance-based gaze estimation", CVPR workshops 2017
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vergence.core.extras import needed
 from vergence.core.site import Dataset, Federation, Splits
 from vergence.data.cache import Arrays, cached
 from vergence.data.checks import (
@@ -41,7 +41,7 @@ from vergence.data.checks import (
 from vergence.data.eye_patches import both_eyes, cut, frame_samples, verify_yaw_sign
 from vergence.data.mpiigaze_crops import verify_angles
 from vergence.data.parts import Shares, check_shares, deal_at_random
-from vergence.errors import ConfigError, DataError, nearest
+from vergence.errors import DataError, nearest
 
 PEOPLE, FRAMES, SIDE, COLUMNS = 15, 3000, 448, 16
 EYE_WIDTH = 120.0
@@ -200,10 +200,7 @@ def _verify_head_sign(path: Path, corners: NDArray, yaw: NDArray) -> None:
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     """Open `Data/data` and `Data/label` of a file, their shapes verified."""
-    try:
-        h5py = importlib.import_module("h5py")
-    except ImportError:
-        raise ConfigError("reading MPIIFaceGaze needs h5py: pip install 'vergence[hdf5]'") from None
+    h5py = needed("h5py", "reading MPIIFaceGaze", "hdf5")
     try:
         with h5py.File(path, "r") as file:
             data, label = (_dataset(h5py, file, path, name) for name in ("data", "label"))

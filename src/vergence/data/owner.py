@@ -14,6 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vergence.core.naming import called
 from vergence.core.ranges import check_ranges
 from vergence.core.site import Bank, Federation, Samples, Splits
 from vergence.core.stream import Stream
@@ -77,7 +78,7 @@ class Owned:
     @property
     def name(self) -> str:
         """The data set's name: that of its module."""
-        return type(self).__module__.rpartition(".")[2]
+        return called(self)
 
     def draw(self, what: str) -> np.random.Generator:
         """Return the random numbers for `what`."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from vergence.core.extras import needed
 from vergence.core.stream import Stream
 from vergence.core.task import Task
 from vergence.data.checks import below_data, need_file, read_mat, read_npz
@@ -139,13 +138,8 @@ def _placed(places: Tensor) -> Tensor:
     return standard @ rows / (WIDTH * places.shape[1]) ** 0.5
 
 
-def _installed(package: str) -> ModuleType:
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        raise ConfigError(
-            f"semantics: {package} is not installed; run: pip install 'vergence[semantics]'"
-        ) from None
+def _installed(package: str) -> Any:
+    return needed(package, "semantics: this source", "semantics")
 
 
 def _minilm(texts: Sequence[str]) -> Tensor:

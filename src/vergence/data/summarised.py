@@ -25,7 +25,6 @@ summarizing web videos using titles", CVPR 2015; layout of Zhang et al., ECCV 20
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -35,9 +34,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
+from vergence.core.extras import needed
 from vergence.data.checks import need_file
 from vergence.data.summary_originals import PLACES, Original, originals
-from vergence.errors import ConfigError, DataError
+from vergence.errors import DataError
 
 EVERY, RATINGS = 15, (1, 5)
 """The usual step between sampled frames; the range of TVSum's ratings."""
@@ -93,10 +93,7 @@ def read_videos(path: Path) -> dict[str, Summarised]:
     """
     if path.is_dir() or path.suffix in (".tsv", ".mat"):
         return {f"video_{i}": _sampled(one) for i, one in enumerate(originals(path), 1)}
-    try:
-        h5py = importlib.import_module("h5py")
-    except ImportError:
-        raise ConfigError("reading annotations needs h5py: pip install 'vergence[hdf5]'") from None
+    h5py = needed("h5py", "reading annotations", "hdf5")
     need_file(path, WHERE)
     try:
         with h5py.File(path, "r") as file:

@@ -13,7 +13,6 @@ Licence: research only, not packaged. Source: Gygli et al., ECCV 2014; Song et a
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
+from vergence.core.extras import needed
 from vergence.data.checks import need_file, read_mat
-from vergence.errors import ConfigError, DataError
+from vergence.errors import DataError
 
 PLACES = {
     "summe": ("GT",),
@@ -81,10 +81,7 @@ def _lines(path: Path) -> Iterator[Original]:
 
 
 def _struct(path: Path) -> Iterator[Original]:
-    try:
-        h5py = importlib.import_module("h5py")
-    except ImportError:
-        raise ConfigError("reading annotations needs h5py: pip install 'vergence[hdf5]'") from None
+    h5py = needed("h5py", "reading annotations", "hdf5")
     need_file(path, HINT)
     try:
         with h5py.File(path, "r") as file:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vergence.core.fitting import Fit, Fitted, Solver
 from vergence.core.mask import Mask
 from vergence.core.method import Method
+from vergence.core.naming import called
 from vergence.core.params import Params
 from vergence.core.site import Federation, Site
 from vergence.core.stream import Stream
@@ -59,7 +60,7 @@ def foreseen(plan: Plan, method: Method, task: Task, federation: Federation) -> 
         turn = getattr(method, f"on_{verb}")(state, message, site)
         state, _ = drive(turn, rehearsal.answer)
     if not rehearsal.draws:
-        name = type(method).__module__.rpartition(".")[2]
+        name = called(method)
         raise ConfigError(_nothing(name, policy.of, rehearsal.room))
     return Foreseen(rehearsal.choices, rehearsal.draws)
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vergence.core.method import Method
+from vergence.core.naming import called
 from vergence.core.splitting import Cutting, Splitting
 from vergence.core.task import Task
 from vergence.engines.clashes import AMONG_SETTINGS, WITH_METHODS, Clash
@@ -84,7 +85,7 @@ class Case(Settings):
     @property
     def module(self) -> str:
         """What an experiment calls the method."""
-        return type(self.method).__module__.rpartition(".")[2]
+        return called(self.method)
 
     @cached_property
     def each(self) -> str:

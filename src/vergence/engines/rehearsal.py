@@ -9,6 +9,7 @@ import torch
 from vergence.core.conversation import Mean
 from vergence.core.fitting import Compute, Fit, Fitted, Solver
 from vergence.core.method import Method
+from vergence.core.naming import called
 from vergence.core.site import Federation, Samples, Site, Splits
 from vergence.core.stream import Stream
 from vergence.core.task import Task
@@ -37,7 +38,7 @@ def rehearsed(
         ConfigError: something else than training would look at training samples, or the network
             mixes samples: DP-SGD does not protect that.
     """
-    name = type(method).__module__.rpartition(".")[2]
+    name = called(method)
     if method.served:
         raise ConfigError(
             f"privacy.solver protects what a client's training gives, and '{name}' sends single "

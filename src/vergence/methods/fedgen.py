@@ -16,6 +16,7 @@ from torch.nn.functional import linear
 from vergence.core.conversation import ClientId, Conversation, collect, compute, fit, step
 from vergence.core.fitting import Local, OptimiserState
 from vergence.core.method import Exposed, Method, Nothing
+from vergence.core.naming import called
 from vergence.core.objective import Objective, each
 from vergence.core.params import Params
 from vergence.core.site import Batch, Samples, Site
@@ -103,7 +104,7 @@ class FedGen(Method[Teachers, Nothing]):
             ConfigError: the task tells no classes apart, or its head is not one linear layer.
         """
         if not task.classes:
-            name = type(task).__module__.rpartition(".")[2]
+            name = called(task)
             raise ConfigError(f"task '{name}' tells no classes apart, which fedgen needs")
         model, layer = task.init(), task.linear_head()
         head = tuple(n for n in model.layout.names if n.rpartition(".")[0] == layer)

@@ -16,6 +16,7 @@ from torch.nn.functional import one_hot
 from vergence.core.conversation import ClientId, Conversation, aggregate, collect, compute, fit
 from vergence.core.mask import Mask
 from vergence.core.method import Exposed, Method
+from vergence.core.naming import called
 from vergence.core.objective import Align
 from vergence.core.params import Params
 from vergence.core.site import Site
@@ -88,7 +89,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
         """Refuse a task that tells no classes apart, and a network that cannot be split."""
         super().check(task)
         if not task.classes:
-            name = type(task).__module__.rpartition(".")[2]
+            name = called(task)
             raise ConfigError(f"task '{name}' tells no classes apart, which fedpac needs")
 
     def server(self, task: Task) -> Collaboration:

@@ -12,6 +12,7 @@ import numpy as np
 from annotated_types import Interval
 from numpy.typing import NDArray
 
+from vergence.core.naming import called
 from vergence.core.params import Params
 from vergence.core.ranges import check_ranges
 from vergence.core.stream import Stream
@@ -69,7 +70,7 @@ class Rule(ABC):
     @property
     def name(self) -> str:
         """What experiment files call it."""
-        return type(self).__module__.rpartition(".")[2]
+        return called(self)
 
     @property
     def trusted(self) -> str:

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vergence.core.classifying import Classifying, Scores
 from vergence.core.site import Batch, Federation, Samples
-from vergence.core.task import Task
 from vergence.errors import ConfigError
 
 WHITE = 255
-Scores = Float[Tensor, "samples classes"]
 
 
 @dataclass(frozen=True)
-class Images(Task):
+class Images(Classifying):
     """Predict `label` int64 `[n]` from `image` uint8 `[n, channels, H, W]`, by cross-entropy.
 
     A model is scored on a person's own test images, and on everybody's put together (`pooled_`):
@@ -63,10 +61,6 @@ class Images(Task):
             raise ConfigError(f"images: images are {image.dtype}; give uint8, 0 to {WHITE}")
         return image.float().div_(WHITE), ()
 
-    def class_of(self, batch: Batch) -> Tensor:
-        """Return the labels."""
-        return batch["label"]
-
     def class_names(self) -> tuple[str, ...]:
         """Return the names given, or numbers in their place.
 
@@ -85,39 +79,10 @@ class Images(Task):
         image = getattr(self.network, "image", None)
         return super().input_range() if image is None else (tuple(image), 0.0, 1.0)
 
-    def loss(self, output: Scores, batch: Batch) -> Float[Tensor, ""]:
-        """Return the mean cross-entropy in nats."""
-        return functional.cross_entropy(output, batch["label"])
-
     @property
     def classes(self) -> int:  # type: ignore[override]
         """How many classes the network tells apart."""
         return getattr(self.network, "classes", 0)
-
-    def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
-        """Return the classes as labels."""
-        return {"label": classes}
-
-    def imitation(self, output: Scores, teacher: Scores, temperature: float = 1.0) -> Tensor:
-        """Return KL(softmax(teacher / temperature) || softmax(output / temperature)), in nats."""
-        wanted, found = ((x / temperature).log_softmax(1) for x in (teacher, output))
-        return functional.kl_div(found, wanted, reduction="batchmean", log_target=True)
-
-    def told(self, output: Scores) -> Scores:
-        """Return the probabilities of the classes."""
-        return output.softmax(1)
-
-    def heard(self, told: Scores) -> Scores:
-        """Return log-probabilities."""
-        return told.clamp(min=1e-12).log()
-
-    def predicted(self, output: Scores) -> Tensor:
-        """Return the class that scores highest."""
-        return output.argmax(1)
-
-    def among(self, output: Scores, known: Tensor) -> Scores:
-        """Return the scores, of classes that are not known less than any other."""
-        return output.masked_fill(known == 0, -torch.inf)
 
     def metrics(self, outputs: Scores, samples: Samples) -> dict[str, float]:
         """Return the share of images whose own class scores highest, and the mean cross-entropy.

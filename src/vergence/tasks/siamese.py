@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vergence.core.naming import called
 from vergence.core.ranges import check_ranges
 from vergence.core.site import Batch, Federation, Samples
 from vergence.core.task import Model, Task
@@ -80,7 +81,7 @@ class Siamese(Task):
 def _check_target(network: Model, objective: str) -> None:
     has = getattr(network, "target", None)
     if has is None:
-        name = type(network).__module__.rpartition(".")[2]
+        name = called(network)
         raise ConfigError(f"task siamese needs model siamese, got '{name}'")
     if has != (objective == "byol"):
         raise ConfigError(

@@ -8,22 +8,18 @@ from functools import cached_property
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 
+from vergence.core.classifying import Classifying, Scores
 from vergence.core.site import Batch, Federation, Samples
-from vergence.core.task import Task
 from vergence.data import zsl_synthetic
 from vergence.data.semantics import names_of
 from vergence.errors import ConfigError, DataError, nearest
 from vergence.metrics.zero_shot import class_accuracy, zero_shot_scores
 
-Scores = Float[Tensor, "samples classes"]
-
 
 @dataclass(frozen=True)
-class ZeroShot(Task):
+class ZeroShot(Classifying):
     """Predict `y` int64 `[n]` from `x` float32 `[n, d]`, by cross-entropy over all classes.
 
     Every class counts once, however many samples it has. `u` and `s` are the mean accuracies of
@@ -115,34 +111,6 @@ class ZeroShot(Task):
     def input_range(self) -> tuple[tuple[int, ...], float, float]:
         """Return the number of features, which are in [0, 1]."""
         return (getattr(self.network, "inputs", 0),), 0.0, 1.0
-
-    def class_of(self, batch: Batch) -> Tensor:
-        """Return the labels."""
-        return batch["y"]
-
-    def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
-        """Return the classes as labels."""
-        return {"y": classes}
-
-    def loss(self, output: Scores, batch: Batch) -> Float[Tensor, ""]:
-        """Return the mean cross-entropy in nats."""
-        return functional.cross_entropy(output, batch["y"])
-
-    def told(self, output: Scores) -> Scores:
-        """Return the probabilities of the classes."""
-        return output.softmax(1)
-
-    def heard(self, told: Scores) -> Scores:
-        """Return log-probabilities."""
-        return told.clamp(min=1e-12).log()
-
-    def predicted(self, output: Scores) -> Tensor:
-        """Return the class that scores highest."""
-        return output.argmax(1)
-
-    def among(self, output: Scores, known: Tensor) -> Scores:
-        """Return the scores, those of classes that are not known less than any other."""
-        return output.masked_fill(known == 0, -torch.inf)
 
     def metrics(self, outputs: Scores, samples: Samples) -> dict[str, float]:
         """Return `T1`, `u`, `s` and `H`, those that the samples tell; the score is the last.

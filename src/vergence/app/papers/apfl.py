@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from vergence.app.papers.base import Part, Table
+from vergence.data.checks import below_data
 from vergence.data.dealing import TABLE_3_1
 from vergence.data.semantics import meanings
 from vergence.errors import VergenceError
@@ -123,7 +124,7 @@ def unreadable(source: str, prompt: str, classes: tuple[str, ...]) -> str:
     try:
         meanings(classes, source, prompt)
     except VergenceError as error:
-        return str(error)
+        return str(error).replace(below_data(source), source)  # reports travel, machines do not
     return ""
 
 

@@ -1,0 +1,26 @@
+"""Libraries that not everybody needs: each comes with an extra, and is loaded where it is used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from vergence.errors import ConfigError
+
+
+def needed(module: str, doing: str, extra: str) -> Any:
+    """Return a module of an optional library.
+
+    Args:
+        module: to import.
+        doing: what needs it, at the beginning of a sentence.
+        extra: that brings it.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise ConfigError(f"{doing} needs {package}: pip install 'vergence[{extra}]'") from None
