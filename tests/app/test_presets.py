@@ -1,6 +1,5 @@
 """The experiments of the SplitFed gaze thesis: its models, where they are cut, how they train."""
 
-
 import pytest
 
 from tests.app.commands import vergence

@@ -159,7 +159,8 @@ class GridLine:
                 return
             with suppress(Exception):
                 for reply in self.grid.pull_messages([number]):  # a link may hand out others' too
-                    future = self.waiting.pop(reply.metadata.reply_to_message_id, None)
+                    with self.lock:  # sent a moment ago, one may not be waited for yet
+                        future = self.waiting.pop(reply.metadata.reply_to_message_id, None)
                     if future is not None:
                         future.set_result(reply)
 
