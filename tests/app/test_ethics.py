@@ -37,6 +37,16 @@ PixelDP l = 2,sent once,0.11,0.1,80.5
 """
 
 
+TAUGHT = {
+    "task": {"name": "zero_shot"},
+    "model": {"name": "mlp", "inputs": 64, "hidden": [8], "classes": 16},
+    "federation": {"name": "zsl_synthetic", "images": 10},
+    "method": {"name": "pe_zsl", "generator_rounds": 1, "samples": 5, "batch": 40, "hidden": 8},
+    "local": {"epochs": 1, "batch": 32, "lr": 0.05},
+    "run": {"rounds": 2, "workers": 1},
+}
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Return the folder of a run of each plan, its page written; the split one was attacked."""
@@ -282,3 +292,17 @@ def test_a_page_speaks_of_what_is_recorded(task, model, data, said_of, not_said,
     assert all(part in seen for part in said_of)
     assert not re.search(not_said, seen)
     assert any(said_of[-1] in meaning for _, meaning in told["glossary"])
+
+
+def test_an_owner_whose_model_answers_is_told_what_the_answers_give_away(tmp_path):
+    """One person alone: no interval, and a page all the same."""
+    start(check(TAUGHT), tmp_path / "run")
+    ethics(tmp_path / "run")
+    _, seen, plans = page_of(tmp_path / "run")
+    assert "real ones can be worked out from it" in seen
+    assert "people look" not in seen
+    assert plans[0]["model"]["metrics"][0]["lo"] is None
+    silent = merge(TAUGHT, {"method": {"regulariser": "none"}})
+    plan = facts(check(silent), "pe_zsl", None, None)
+    assert "worked out" not in " ".join(map(str, plan["verdict"] + plan["residual"]))
+    assert "answers questions" in " ".join(plan["verdict"])

@@ -17,7 +17,7 @@ from vergence.engines.conduct import Plan
 from vergence.engines.rehearsal import rehearsed
 from vergence.errors import ConfigError
 from vergence.methods.pe_zsl import PeZsl
-from vergence.methods.sg_zsl import SgZsl
+from vergence.methods.sg_zsl import SgZsl, longest
 from vergence.models.mlp import Mlp
 from vergence.privacy.accounting import Charge, epsilon
 from vergence.privacy.book import FOLDER, Book
@@ -44,11 +44,26 @@ def test_a_profile_is_the_mean_of_shares_and_kl_against_it():
     assert float(against(real.softmax(1), made)) == pytest.approx(float(kl(real, made)), abs=1e-7)
 
 
+@pytest.mark.parametrize(("entries", "high"), [(64, 1.0), (50, 2.0), (2, 1.0), (3, 20.0)])
+def test_no_row_of_shares_is_longer_than_its_bound(entries, high):
+    """The longest are corners of the box; one of them comes near the bound where there are many."""
+    corners = torch.tril(torch.full((entries, entries), high))
+    inside = torch.rand(500, entries, generator=Stream("shares").torch()) * high
+    found = torch.cat([corners, inside]).softmax(1).norm(dim=1)
+    bound = longest(entries, 0.0, high)
+    assert float(found.max()) <= bound + 1e-6
+    assert entries < 50 or float(found.max()) > 0.999 * bound
+    assert longest(entries, 5.0, 5.0 + high) == bound
+
+
 def test_the_owner_keeps_the_mean_and_answers_without_samples(tmp_path):
     outcome = conducted(tmp_path, SMALL, task=TASK, federation=PEOPLE, rounds=2)
     x = PEOPLE.people["owner"].train.columns["x"]
     kept = outcome.clients["owner"].profile["shares"]
-    assert torch.allclose(kept, x.softmax(1).mean(0, keepdim=True), atol=1e-6)
+    rows = Mean(x.softmax(1), longest(64, 0.0, 1.0)).shortened()
+    assert 0 < int((rows != x.softmax(1)).any(1).sum()) < len(x) / 10  # features above 1
+    p = rows.mean(0, keepdim=True)
+    assert torch.allclose(kept, p / p.sum(), atol=1e-6)
     assert SMALL.exposure["guide"].blind
     assert not PeZsl().exposure["guide"].blind
 
@@ -88,8 +103,11 @@ def test_a_mean_has_the_noise_that_is_charged_and_is_told_once(tmp_path):
     assert abs(float(off.mean())) < 4 * deviation / d**0.5
     assert torch.equal(solver.mean(site, ask), found)  # the same release again, with the same noise
     assert not torch.equal(solver.mean(site, Mean(ask.values + 1, 2.0)), found)
+    other = DpSolver(TASK, DpSgd(noise=3.0), tmp_path, 0, [Lesson(None, 1.0, 1)])
+    twice = (other.mean(site, ask) - 2.0 / d**0.5) / 2
+    assert not torch.allclose(twice, off, atol=deviation)  # else two of them would cancel the noise
     entries = Book(tmp_path / FOLDER / book_of(0, "owner")).entries
-    assert [entry[2:] for entry in entries] == [(15.0, 1.0, 1)] * 2
+    assert [entry[2:] for entry in entries] == [(15.0, 1.0, 1)] * 2 + [(30.0, 1.0, 1)]
 
 
 def test_comparing_with_samples_is_said_to_go_beyond_the_budget():

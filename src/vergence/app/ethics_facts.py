@@ -79,6 +79,11 @@ def facts(
     }  # fmt: skip
 
 
+def known(number: float) -> float | None:
+    """Return a number, None where it says nothing: one person tells no spread."""
+    return number if math.isfinite(number) else None
+
+
 def stays(means: Means) -> list[str]:
     """Return what does not leave a device."""
     if means.method.pooled:
@@ -155,8 +160,8 @@ def model(
     if run is None or study is None:
         return told
     told["metrics"] = [
-        {"name": metric_name(name), "mean": e.mean, "lo": e.lo, "hi": e.hi, "worst": e.worst,
-         "lower": name in run.lower_is_better}
+        {"name": metric_name(name), "mean": e.mean, "lo": known(e.lo), "hi": known(e.hi),
+         "worst": e.worst, "lower": name in run.lower_is_better}
         for name, e in run.estimates.items()
     ]  # fmt: skip
     told["guess"] = [

@@ -65,6 +65,11 @@ OTHERS = {
         "tells what a picture shows", "What somebody has pictures of",
         "what is in its user's pictures", "sorting pictures of people who agreed to it",
     ),
+    "zero_shot": Subject(
+        "sample", "samples", "of which class they are", ("samples", "classes"),
+        "tells of which class a sample is", "What somebody has samples of",
+        "of which classes its user's samples are", "telling classes apart that nobody recorded",
+    ),
 }  # fmt: skip
 """Task -> its words; all others are about gaze."""
 

@@ -37,6 +37,13 @@ NUMBERS = {
     "counts": "how many recordings of each class each person has",
 }
 """Numbers that everybody tells alone, by the trees of methods."""
+ANSWERS = ("scores", "gradients", "known")
+"""Trees of an owner's answers to questions about made-up samples."""
+
+
+def compares(exposed: Exposed) -> bool:
+    """Tell whether an answer compares what it is asked about with single samples of the owner's."""
+    return exposed.raw and "gradients" in exposed.trees
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,16 @@ class Means:
     def labels(self) -> bool:
         """Whether labels, such as gaze, leave the device."""
         return any("labels" in e.trees for e in self.seen)
+
+    @property
+    def answers(self) -> bool:
+        """Whether no more leaves the device than what a model on it says of made-up samples."""
+        return any("scores" in e.trees for e in self.seen)
+
+    @property
+    def compared(self) -> bool:
+        """Whether these answers compare made-up samples with single real ones."""
+        return any(map(compares, self.seen))
 
     @property
     def numbers(self) -> str:
@@ -173,6 +190,12 @@ def verdict(
     if means.smashed:
         labels = f", and with it {means.subject.labels}" if means.labels else ""
         told.append(f"Something made from every single picture goes to the server{labels}.")
+    elif means.answers:
+        told.append("A model trained on them stays there too, and answers questions. The server "
+                    "learns from what it says of made-up samples.")  # fmt: skip
+        if means.compared:
+            told.append(f"Every answer compares these with single real {means.subject.rebuilt}, "
+                        "and real ones can be worked out from it.")  # fmt: skip
     elif means.least:
         told.append(
             f"The server sees only sums over {means.least} people or more, as long as not too "
@@ -241,6 +264,9 @@ def _server(means: Means) -> str:
             f"for every picture, what the first layers of the model make of it{labels}; {layers} "
             "of the layers on each device"
         )
+    if means.answers:
+        toward = ", and which way single real ones lie" if means.compared else ""
+        return f"what the model on each device says of samples that the server made up{toward}"
     if means.least:
         return f"who took part, and the sum of what {means.least} people or more learned"
     numbers = f"; {means.numbers}" if means.numbers else ""
@@ -275,6 +301,9 @@ def _trusted(means: Means) -> list[str]:
         return told
     if not means.sends:
         return []
+    if means.answers:
+        return ["The server is trusted not to ask until it has a copy of the model on the device. "
+                "A limit on answers is the only bound there is."]  # fmt: skip
     if secrecy is None:
         noise = " It adds the noise, and is trusted to do so." if user else ""
         return [f"The server is trusted with each person's update, and not to keep it.{noise}"]
@@ -307,6 +336,13 @@ def residual(means: Means, budget: Mapping[str, Any]) -> list[str]:
         if not means.labels:
             told.append(f"{means.subject.labels.capitalize()} is not sent, but the server can "
                         "compute much of it from what is.")  # fmt: skip
+    elif means.answers:
+        told.append("A copy of the model on the device: with enough answers the server has one, "
+                    "and whatever can be found out from that model.")  # fmt: skip
+        if means.compared:
+            told.append(f"Single {many}: the answers say how made-up ones would have to change "
+                        "to be more like real ones. From that real ones can be worked out, "
+                        "nearly exactly.")  # fmt: skip
     elif means.sends and not means.least:
         told.append(f"Rebuilt {many}: one person's update, which the server sees, may be turned "
                     f"back into {many}, the more easily the fewer it was made from.")  # fmt: skip

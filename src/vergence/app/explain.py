@@ -13,7 +13,7 @@ from vergence.app.budget import foretold
 from vergence.app.carried import Carried, carried, totals
 from vergence.app.config import Experiment
 from vergence.app.ethics_subjects import subject
-from vergence.app.ethics_words import NUMBERS
+from vergence.app.ethics_words import ANSWERS, NUMBERS, compares
 from vergence.app.explain_sums import rows, sizes
 from vergence.app.run import load_data
 from vergence.core.mask import Mask
@@ -26,7 +26,7 @@ from vergence.errors import ConfigError, DataError
 from vergence.privacy.poison_data import DataPoison
 from vergence.privacy.policy import Privacy
 
-AS_THEY_ARE = {*NUMBERS, "classifier"}
+AS_THEY_ARE = {*NUMBERS, "classifier", *ANSWERS}
 """Trees of methods that are no updates of parameters."""
 WEIGHTS = {
     "number": "one number per person (how many samples)",
@@ -177,7 +177,10 @@ def kept(client: Any) -> list[str]:
     for path, size in array_bytes(pack(client)).items():
         part = path.split(".")[1]
         sizes[part] = sizes.get(part, 0) + size
-    return [f"{f.name} ({sizes[f.name]:,} B)" for f in fields(client) if f.name in sizes]
+    return [
+        f"{f.name} ({sizes[f.name]:,} B)" if f.name in sizes else f"{f.name} (later)"
+        for f in fields(client) if f.name in sizes or getattr(client, f.name) is None
+    ]  # fmt: skip
 
 
 def megabytes(params: Params) -> str:
@@ -200,7 +203,8 @@ def learns(method: Method, task: Task, privacy: Privacy) -> Table:
         trees = f"of {', '.join(_named(exposed, task)) or 'metrics only'}"
         summed = policy is not None and exposed.reveal != "each"
         weights = "of weights their sum" if summed else WEIGHTS[exposed.weight]
-        weights = weights if privacy.user is None else "everybody counts once"
+        if privacy.user is not None or exposed.blind:
+            weights = "everybody counts once"
         blind = "; worked out without data" if exposed.blind else ""
         table.add_row(f"server ({verb})", f"{every} {trees}; {weights}{blind}")
     if rule is not None and any(e.trees for e in method.exposure.values()):
@@ -222,6 +226,9 @@ def learns(method: Method, task: Task, privacy: Privacy) -> Table:
         table.add_row("server", f"{', '.join(columns)} of every sample it is told of")
     if any("smashed" in e.trees for e in method.exposure.values()):
         table.add_row("beware", "pictures can be rebuilt from smashed data (see split_learning.md)")
+    if any(map(compares, method.exposure.values())):
+        table.add_row("beware", "single real samples can be worked out from gradients: made-up "
+                      "ones are compared with them")  # fmt: skip
     ends = method.exposure.get("judge")
     if ends is not None and "pull" in ends.trees:
         what = "pictures (from end)" if task.stays else "labels (from pull and end)"

@@ -58,7 +58,7 @@ class Guarded(Taught[Owner]):
         asked = {"teach", self.verb, "judge"}
         table = {verb: e for verb, e in type(self).exposure.items() if verb in asked}
         for verb in {"guide", "compare"} & set(table):
-            table[verb] = replace(table[verb], blind=not self.looks)
+            table[verb] = replace(table[verb], blind=not self.looks, raw=self.looks)
         object.__setattr__(self, "exposure", table)
 
     @property
@@ -137,7 +137,8 @@ class Guarded(Taught[Owner]):
         """Return as many real samples as made-up ones, drawn anew for every question."""
         rng = site.rng.child(str(msg.facts["question"])).torch()
         rows = torch.randint(len(site.train), (len(msg["made"]["made"]),), generator=rng)
-        return {REAL: site.task.inputs(site.train.take(rows))[0]}
+        real, _ = site.task.inputs(site.train.take(rows))
+        return {REAL: real.cpu()}  # training data may lie on a GPU, questions do not
 
     def silence(self, msg: Message, task: Task) -> dict[str, Params]:
         """Return what a reply of an owner without a teacher has in it: zeros, erased."""

@@ -29,7 +29,7 @@ from vergence.data.checks import Check, compare, data_folder, unreadable
 from vergence.data.owner import Kinds, Lists, Owned, Rows, shared_out
 from vergence.data.semantics import meanings
 from vergence.data.xlsa17_splits import AUTHORS, BASE, WHERE, Split, counted, read_split
-from vergence.errors import ConfigError, DataError
+from vergence.errors import ConfigError, DataError, nearest
 
 WORDS = (
     ("tiny", "small", "large", "huge"),
@@ -109,7 +109,10 @@ class ZslSynthetic(Owned, Dataset):
     def _bare(self) -> tuple[NDArray[np.float64], Kinds, Rows, Lists, dict[str, str]]:
         names = self.unseen or UNSEEN
         if unknown := set(names) - set(NAMES):
-            raise ConfigError(f"zsl_synthetic: unseen has '{min(unknown)}', which is no class")
+            name = min(unknown)
+            raise ConfigError(
+                f"zsl_synthetic: unseen has '{name}', which is no class{nearest(name, NAMES)}"
+            )
         kinds = Kinds(NAMES, tuple(sorted(NAMES.index(name) for name in names)))
         y = np.repeat(np.arange(len(NAMES)), self.images)
         hidden, rows = np.isin(y, kinds.unseen), np.arange(len(y))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,6 +21,16 @@ from vergence.errors import ConfigError
 
 FLOOR = 1e-6
 """The least share of an entry in a profile: noise may take one below 0."""
+
+
+def longest(entries: int, low: float, high: float) -> float:
+    """Return how long softmax(x) is at most for x in [low, high]^entries.
+
+    It is longest where every entry of x is low or high. With a share t of them high and
+    r = exp(high - low) its square is  (1 + t (r^2 - 1)) / (entries (1 + t (r - 1))^2),  at most
+    that at t = 1 / (r + 1).
+    """
+    return min(1.0, math.cosh((high - low) / 2) / math.sqrt(entries))
 
 
 @dataclass(frozen=True)
@@ -77,7 +88,8 @@ class SgZsl(Guarded):
         if not self.compares or self.looks:
             return c, told
         inputs = site.task.inputs(site.train.take(torch.arange(len(site.train))))[0]
-        p = yield from mean(inputs.flatten(1).softmax(1), 1.0)
+        shares = inputs.flatten(1).softmax(1).cpu()
+        p = yield from mean(shares, longest(shares.shape[1], *site.task.input_range()[1:]))
         p = p.clamp(min=FLOOR)
         return replace(c, profile=Params.named(shares=(p / p.sum())[None])), told
 

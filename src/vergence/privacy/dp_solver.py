@@ -76,7 +76,8 @@ def uncovered(verb: str, ask: Any) -> ConfigError:
     what = f"the {ask.want} of" if isinstance(ask, Compute) else "single batches of"
     return ConfigError(
         f"privacy.solver protects what training gives, and '{verb}' of this method also uses "
-        f"{what} training samples; use another method, or an option of it that needs none"
+        f"{what} training samples; use another method, or options of it that need none: its page "
+        "in docs/methods names them"
     )
 
 
@@ -206,7 +207,8 @@ class DpSolver(Solver):
         """
         samples = len(site.train)
         noise = course(self.lessons, samples).mean_noise(self.policy)
-        mark = digest(f"mean {ask.bound!r}".encode(), ask.values.contiguous().numpy().tobytes())
+        asked = f"mean {ask.bound!r} {noise!r}".encode()
+        mark = digest(asked, ask.values.contiguous().numpy().tobytes())
         self._spend(site.id, Entry(mark, mark, noise, 1.0, 1), samples)
         draws = self.secret.child(site.id, mark).child("noise").draws()
         return noised(ask.shortened().sum(0), noise * ask.bound, samples, draws)
