@@ -141,7 +141,8 @@ def report(
 
     Args:
         folder: what `vergence run --out` wrote, or a run directory below.
-        figure: persons, slope, convergence, masks, layers, overlap, bytes, strip, tokens, overview.
+        figure: persons, classes, per_class, slope, convergence, masks, layers, overlap, bytes,
+            strip, tokens, overview.
         for_: `ethics`: what happens to people's data, in plain words, with JSON and cards beside;
             `folder` may then be an experiment file that has not been run.
         out_: where a figure goes (.png, .svg, .pdf), default FIGURE.png in the folder; with

@@ -28,7 +28,7 @@ from vergence.privacy.watch import BLOCK
 
 ROWS = {"people.csv": "person", "turns.csv": "client", "events.csv": "client",
         "priors.csv": "person", "classes.csv": "person",
-        "groups.csv": "person"}  # fmt: skip
+        "groups.csv": "person", "per_class.csv": "person"}  # fmt: skip
 """Tables with rows about single people, and the column that names them."""
 STAYS = (
     "the models, which learned from this person, and what other people keep",

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from vergence.app import partition, plot_gaze, plot_masks, plots
+from vergence.app import by_class, partition, plot_gaze, plot_masks, plots
 from vergence.app.compare import (
     ANYTHING,
     Row,
@@ -29,6 +29,7 @@ from vergence.errors import ConfigError, nearest
 FIGURES: Mapping[str, Callable[[Study], Figure | None]] = {
     "persons": plots.persons,
     "classes": partition.of_study,
+    "per_class": by_class.of_study,
     "slope": plots.slope,
     "convergence": plots.convergence,
     "masks": plots.masks,
@@ -42,6 +43,7 @@ FIGURES: Mapping[str, Callable[[Study], Figure | None]] = {
 
 NEEDS = {
     "classes": "samples with classes (task images), of at most 100 people",
+    "per_class": "accuracies by class (per_class.csv, written for the task zero_shot)",
     "slope": "a local-only run and another one (add local_only to methods)",
     "masks": "a method with personal masks (fedcpf, fedselect)",
     "layers": "a method with personal masks (fedcpf, fedselect)",
@@ -61,6 +63,12 @@ SECTIONS = (
         "classes",
         "Who has what",
         "People by classes; the area of a disc is the number of training samples.",
+    ),
+    (
+        "per_class",
+        "Class by class",
+        "Accuracy of every class, seeds and people averaged; of starred classes whoever predicts "
+        "had no samples.",
     ),
     (
         "slope",

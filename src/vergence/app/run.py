@@ -24,7 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from vergence.app import budget, grouping, partition, results, seals, stamp
+from vergence.app import budget, by_class, grouping, partition, results, seals, stamp
 from vergence.app.config import Experiment, Table
 from vergence.app.saved import Saved, read_saved
 from vergence.app.showcase import write_maps
@@ -263,6 +263,7 @@ def _leave_behind(
     write_maps(path / "maps.npz", worker, first, loaded.raw)
     who = measured(loaded.raw, experiment.plan)
     grouping.write(path / grouping.FILE, finals, loaded.ready, who)
+    by_class.write(path / by_class.FILE, worker, finals, loaded.ready, who)
     shares = [s for saved in finals if (s := _share(method, saved)) is not None]
     results.write_results(
         path, label, called(method), first.task, loaded.raw,

@@ -15,7 +15,7 @@ from vergence.errors import StateError
 NAME = "SHA256SUMS"
 FILES = (
     "config.toml", "stamp.json", "provenance.json", "results.json", "index.json", "priors.csv",
-    "classes.csv", "groups.csv", *TABLES, *EVENTS, "masks.safetensors", "maps.npz",
+    "classes.csv", "groups.csv", "per_class.csv", *TABLES, *EVENTS, "masks.safetensors", "maps.npz",
 )  # fmt: skip
 """What is sealed where it is there; state files carry digests of their own in checkpoint.json."""
 

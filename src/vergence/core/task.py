@@ -205,6 +205,10 @@ class Task(ABC):
         """
         return output
 
+    def per_class(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
+        """Return the accuracy of every class that samples have, by name; default: none is told."""
+        return {}
+
     def input_range(self) -> tuple[tuple[int, ...], float, float]:
         """Return the shape of what enters the network for a sample, its least and largest value.
 
