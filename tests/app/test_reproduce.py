@@ -13,7 +13,6 @@ from tests.conftest import research_data
 from vergence.app import reproduce as app
 from vergence.app.papers import adaptive, figures
 from vergence.app.papers.base import OTHERS, OWN, PaperTable, Part
-from vergence.app.papers.catalog import NOT_YET
 from vergence.app.papers.grounds import GROUNDS, ground
 from vergence.app.papers.outcome import markdown, rows
 from vergence.app.papers.running import Wish, plan, unfilled
@@ -175,7 +174,7 @@ def test_unusable_data_is_refused(paper, name, root, words):
     ("name", "words"),
     [
         ("fedcpf/table9", ("no table 'fedcpf/table9'", "did you mean")),
-        ("pezsl/fig5.4", ("not reproduced yet (issue 9)",)),
+        ("pezsl/table5.1", ("vergence data check",)),
         ("fedcpf/fig1", ("vergence report",)),
     ],
 )
@@ -260,7 +259,7 @@ def test_the_list_has_every_table_and_its_state(done, tmp_path):
     where = console()
     app.listing(where, out)
     told = said(where).splitlines()
-    for name in [*app.TABLES, *NOT_YET]:
+    for name in app.TABLES:
         assert any(line.startswith(f"{name} ") for line in told), name
     for name in ("fedcpf/table1", "fedcpf/fig3", "adaptive/fig2", "adaptive/headline"):
         assert name in app.TABLES
@@ -270,7 +269,6 @@ def test_the_list_has_every_table_and_its_state(done, tmp_path):
     assert app.status("fedcpf/table1", out) == f"toy, 1 seeds, fast: {counts}"
     (line,) = [line for line in told if line.startswith("fedcpf/table2")]
     assert "not run" in line
-    assert any("issue 9: not yet" in line for line in told if line.startswith("sgzsl/fig6.4"))
     file = tmp_path / "fedcpf/table1/verdicts.json"
     file.parent.mkdir(parents=True)
     file.write_text("{")

@@ -1,20 +1,24 @@
 """Chapters 5 and 6 of the Durham thesis run again: one owner, told by seed, and its teacher."""
 
 import json
+import sys
 
 import pytest
+import torch
 
 from tests.app.test_reproduce import console
 from tests.conftest import research_data
 from vergence.app import reproduce as app
-from vergence.app.papers import pezsl, pezsl_checks, sgzsl_tables
+from vergence.app.papers import pezsl, pezsl_checks, pezsl_made, sgzsl_tables
 from vergence.app.papers.grounds import GROUNDS
 from vergence.app.papers.pezsl import OM, QUASI, TEACHER
+from vergence.app.papers.pezsl_made import APART, CLUSTERED, FAR, NEAR, REAL, Made
 from vergence.app.papers.running import Wish, plan
+from vergence.errors import ConfigError
 
 MADE = GROUNDS["zsl_synthetic"]
-PARTS = {part.name: part for one in (*app.pezsl_tables.TABLES, *sgzsl_tables.TABLES)
-         for part in one.parts}  # fmt: skip
+TABLES = (*app.pezsl_tables.TABLES, *sgzsl_tables.TABLES, *pezsl_made.TABLES)
+PARTS = {(part.name, part.protocol): part for table in TABLES for part in table.parts}
 TINY = ("federation.images=20", "local.epochs=3", "local.lr=0.01", "run.workers=1")
 FEW = (
     'methods=[{name="pe_zsl",label="white_box",semantics="words",generator_rounds=1,samples=4,'
@@ -88,3 +92,39 @@ def test_a_table_is_written_with_its_verdicts(tmp_path):
     assert record["rows"][TEACHER + OM]["ours"]["main"] == found.value(TEACHER + OM, "main")
     assert {claim["verdict"] for claim in record["claims"]} == {"not testable here"}
     assert "no row 'mmd" in record["claims"][0]["reason"]
+
+
+def test_made_up_samples_beside_real_ones_by_hand():
+    """On a line, two classes; first the real samples themselves, then 100 off in one heap.
+
+    In the heap all others are equally near, and the first of them is taken.
+    """
+    real, kinds = torch.tensor([[0.0], [1.0], [5.0], [6.0]]), torch.tensor([2, 2, 3, 3])
+    same = Made(real, real[None], kinds, ())
+    assert same.scores == {NEAR: 1, APART: 0, FAR: 0, CLUSTERED: 1}
+    assert same.known == {NEAR: 1, FAR: 1, CLUSTERED: 1}
+    heap = Made(real, torch.stack([real, real * 0 + 106]), kinds, ())
+    assert heap.scores == {NEAR: 0.75, APART: 0.5, FAR: 50, CLUSTERED: 0.75}
+
+
+def test_pictures_need_a_library_that_is_asked_for_before_anything_runs(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    part = pezsl_made.TABLES[0].parts[0]
+    experiment = plan(part, MADE, Wish()).experiment
+    assert experiment is not None
+    with pytest.raises(ConfigError, match=r"needs sklearn: pip install 'vergence\[tsne\]'"):
+        pezsl_made.pictured(part, experiment, tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+def test_pictures_are_drawn_and_numbers_stand_beside_them(tmp_path):
+    wish = Wish(seeds=2, rounds=2, sets=(*TINY, FEW))
+    (found,) = app.reproduce(["pezsl/fig5.4"], console(), wish=wish, out=tmp_path)
+    assert (tmp_path / "pezsl/fig5.4/fig5.4.png").stat().st_size > 10_000
+    for row in ("white_box", REAL):
+        assert list(found.evidence.scores[row + OM][NEAR]) == ["seed 0", "seed 1"]
+    assert found.value(REAL + OM, "far") == 1
+    chance = found.evidence.scores["chance (prior)"]
+    assert chance[NEAR] == {"seed 0": 0.25, "seed 1": 0.25}
+    assert found.value("white_box" + OM, "apart") > 0.9, "a round makes nothing that looks real"

@@ -29,6 +29,7 @@ from vergence.app.papers import (
     figures,
     outcome,
     pezsl,
+    pezsl_made,
     pezsl_tables,
     sgzsl_tables,
     splitfed_costs,
@@ -39,7 +40,7 @@ from vergence.app.papers import (
 )
 from vergence.app.papers.apfl_checks import check_apfl
 from vergence.app.papers.base import PaperTable
-from vergence.app.papers.catalog import ELSEWHERE, MEASURED, NOT_YET
+from vergence.app.papers.catalog import ELSEWHERE, MEASURED
 from vergence.app.papers.cfedvs_checks import check_cfedvs
 from vergence.app.papers.checks import Finding, check_adaptive, check_fedcpf
 from vergence.app.papers.grounds import DEFAULT, GROUNDS, Ground, ground
@@ -67,9 +68,10 @@ TABLES: dict[str, PaperTable] = {
         *apfl_tables.TABLES,
         *pezsl_tables.TABLES,
         *sgzsl_tables.TABLES,
+        *pezsl_made.TABLES,
     )
 }
-PROTOCOLS = {**two_tests.PROTOCOLS, **cfedvs.PROTOCOLS, **pezsl.PROTOCOLS}
+PROTOCOLS = {**two_tests.PROTOCOLS, **cfedvs.PROTOCOLS, **pezsl.PROTOCOLS, **pezsl_made.PROTOCOLS}
 """Protocol -> how a part is run under it."""
 HOME = Path("runs/reproduce")
 DECLARED = "methods"
@@ -81,7 +83,7 @@ def tables(ids: Sequence[str]) -> list[PaperTable]:
     """Return the tables of these ids that rest on runs; a paper's name stands for all of its own.
 
     Raises:
-        ConfigError: an id that is unknown, or not reproduced in this version.
+        ConfigError: an id that is unknown, or that a command of its own measures.
     """
     if not ids:
         raise ConfigError("name a table, such as fedcpf/table1; `vergence reproduce --list`")
@@ -90,8 +92,6 @@ def tables(ids: Sequence[str]) -> list[PaperTable]:
         own = [t for t in TABLES.values() if name in (t.id, t.paper)]
         if not own and name in (*capabilities.TABLES, dealt.TABLE.id):
             continue
-        if not own and name in NOT_YET:
-            raise ConfigError(f"{name} is not reproduced yet (issue {NOT_YET[name]})")
         if not own and name in ELSEWHERE:
             raise ConfigError(f"{name} is a picture of the method: `{ELSEWHERE[name]}`")
         if not own and name in MEASURED:
@@ -312,8 +312,6 @@ def listing(console: Console, out: Path | None = None) -> None:
         grid.add_row(name, "a picture of the method", "", "", f"`{command}`")
     for name, command in MEASURED.items():
         grid.add_row(name, "measured by a command of its own", "", "", f"`{command}`")
-    for name, issue in NOT_YET.items():
-        grid.add_row(Text(name, style="dim"), "", "", "", Text(f"issue {issue}: not yet", "dim"))
     console.print(grid)
 
 

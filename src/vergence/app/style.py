@@ -110,6 +110,8 @@ METRIC_NAMES = {
     "angle_error_peak_deg": "angular error of the peak (°)",
     "pitch_error_deg": "pitch error (°)",
     "yaw_error_deg": "yaw error (°)",
+    "unseen_error_deg": "error in unseen zones (°)",
+    "seen_error_deg": "error in seen zones (°)",
 }
 
 _RC: dict[str, Any] = {

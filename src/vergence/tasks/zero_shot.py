@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vergence.core.classifying import Classifying, Scores
+from vergence.core.naming import called
 from vergence.core.site import Batch, Federation, Samples
 from vergence.data import zsl_synthetic
 from vergence.data.semantics import names_of
@@ -73,14 +74,14 @@ class ZeroShot(Classifying):
             if given not in known:
                 close = nearest(given, names) if isinstance(given, str) else ""
                 raise ConfigError(
-                    f"zero_shot: unseen has '{given}', which is no class{close}; give names, or "
-                    f"numbers from 0 to {len(names) - 1}"
+                    f"{called(self)}: unseen has '{given}', which is no class{close}; give names, "
+                    f"or numbers from 0 to {len(names) - 1}"
                 )
         found = tuple(sorted({known[given] for given in self.unseen}))
         if len(found) != len(self.unseen) or len(found) in (0, len(names)):
             raise ConfigError(
-                f"zero_shot: unseen must name some of the {len(names)} classes but not all, each "
-                f"once; got {list(self.unseen)}"
+                f"{called(self)}: unseen must name some of the {len(names)} classes but not all, "
+                f"each once; got {list(self.unseen)}"
             )
         return found
 
@@ -98,7 +99,7 @@ class ZeroShot(Classifying):
         output = module(batch["x"])
         if output.shape != (len(batch["x"]), self.classes):
             raise ConfigError(
-                f"zero_shot: {type(module).__name__} returned {list(output.shape)} for "
+                f"{called(self)}: {type(module).__name__} returned {list(output.shape)} for "
                 f"{len(batch['x'])} samples; a score per sample and class is needed, the unseen "
                 f"ones too: [{len(batch['x'])}, {self.classes}]"
             )
@@ -141,16 +142,16 @@ class ZeroShot(Classifying):
             theirs = federation.about.get(what)
             if theirs is not None and theirs != ", ".join(own):
                 raise DataError(
-                    f"zero_shot: {what} of '{federation.name}' are {theirs}, those of the task "
-                    f"{', '.join(own)}; set task.names and task.unseen to those of the data"
+                    f"{called(self)}: {what} of '{federation.name}' are {theirs}, those of the "
+                    f"task {', '.join(own)}; set task.names and task.unseen to those of the data"
                 )
         for person, splits in federation.people.items():
             tested = set(splits.test.columns["y"].unique().tolist())
             if not tested <= set(range(len(names))) or not tested & unseen or tested <= unseen:
                 raise DataError(
-                    f"zero_shot: test samples of {person} are of classes {sorted(tested)}; H needs "
-                    f"some of the unseen ones, {sorted(unseen)}, and some of the others, below "
-                    f"{len(names)}"
+                    f"{called(self)}: test samples of {person} are of classes {sorted(tested)}; H "
+                    f"needs some of the unseen ones, {sorted(unseen)}, and some of the others, "
+                    f"below {len(names)}"
                 )
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:

@@ -1,4 +1,4 @@
-"""The tables and figures of the other papers, and the issue that will reproduce each."""
+"""Tables and figures of papers that a command of their own measures or draws."""
 
 from __future__ import annotations
 
@@ -18,13 +18,3 @@ ELSEWHERE = {
     "'privacy.cut={name=\"pixel_dp\",level=2.0}'",
 }
 """Pictures of a method rather than of results, and the command that draws them."""
-
-
-def _ids(paper: str, tables: str, figures: str, issue: int) -> dict[str, int]:
-    named = [f"table{number}" for number in tables.split()]
-    named += [f"fig{number}" for number in figures.split()]
-    return {f"{paper}/{name}": issue for name in named}
-
-
-NOT_YET = _ids("pezsl", "", "5.4", 9) | _ids("sgzsl", "", "6.4", 9)
-"""Id -> issue."""

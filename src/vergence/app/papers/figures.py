@@ -12,6 +12,7 @@ from vergence.app import plot_gaze, plots
 from vergence.app.papers.adaptive import SHARES, noisy
 from vergence.app.papers.apfl_figures import generator, rounds
 from vergence.app.papers.outcome import Outcome, scale, unit
+from vergence.app.papers.pezsl_figures import embedding
 from vergence.app.papers.splitfed import EPOCHS, TEST_ROWS, TRAIN_ROWS
 from vergence.app.papers.splitfed_front import BUDGETS, METHODS, RULES, setting
 from vergence.app.papers.splitfed_front import label as placed
@@ -39,7 +40,8 @@ def draw(outcome: Outcome) -> Figure | None:
     """Return the figure of a table; None where the paper has none or the runs lack its data."""
     kinds = {"strip": strip, "matrix": matrix, "convergence": convergence, "noise": noise,
              "bars": bars, "epochs": epochs, "rates": rates, "front": front,
-             "settings": settings, "rounds": rounds, "generator": generator}  # fmt: skip
+             "settings": settings, "rounds": rounds, "generator": generator,
+             "embedding": embedding}  # fmt: skip
     return kinds[outcome.table.figure](outcome) if outcome.table.figure else None
 
 

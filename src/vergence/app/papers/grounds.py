@@ -57,8 +57,14 @@ FRIENDS: Mapping[str, tuple[str, ...]] = {
 IMAGES: Mapping[str, tuple[str, ...]] = {
     "main": ("pooled_accuracy",), "own": ("accuracy",), **FRIENDS
 }  # fmt: skip
+MADE: Mapping[str, tuple[str, ...]] = {
+    "near": ("nearest real sample: accuracy",), "apart": ("told from real: accuracy",),
+    "far": ("distance to the nearest real sample (real: 1)",),
+    "clustered": ("nearest of its like: accuracy",),
+}  # fmt: skip
+"""Of what a generator makes; of the second and the third less is better."""
 TAUGHT: Mapping[str, tuple[str, ...]] = {
-    "main": ("H",), "T1": ("T1",), "u": ("u",), "s": ("s",)
+    "main": ("H",), "T1": ("T1",), "u": ("u",), "s": ("s",), **MADE
 }  # fmt: skip
 """Of a provider that learned from a teacher's answers."""
 

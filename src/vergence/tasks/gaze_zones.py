@@ -1,0 +1,61 @@
+"""Zones that a person may look into, some of which nobody was seen to look into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vergence.core.classifying import Scores
+from vergence.core.site import Federation, Samples
+from vergence.data import gaze_zones
+from vergence.metrics.angles import angular_error_deg
+from vergence.tasks.zero_shot import ZeroShot
+
+PLACES = torch.deg2rad(torch.tensor(gaze_zones.PLACES))
+"""The middles of the zones, (pitch, yaw) in radians."""
+
+
+@dataclass(frozen=True)
+class GazeZones(ZeroShot):
+    """`zero_shot` of the zones of data `gaze_zones`, scored in degrees too.
+
+    To answer a zone is to say that the person looks at its middle; `gaze` float32 `[n, 2]`,
+    (pitch, yaw) in radians, tells how far off that is.
+    """
+
+    names: tuple[str, ...] | str = gaze_zones.NAMES
+    unseen: tuple[str | int, ...] = gaze_zones.UNSEEN
+
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"unseen_error_deg", "seen_error_deg"})
+
+    def metrics(self, outputs: Scores, samples: Samples) -> dict[str, float]:
+        """Return the scores of `zero_shot`, and mean errors in unseen and in seen zones."""
+        errors = angular_error_deg(PLACES[outputs.argmax(1)], samples.columns["gaze"])
+        return {**super().metrics(outputs, samples), **self.errors(errors, samples)}
+
+    def errors(self, errors: Float[Tensor, " n"], samples: Samples) -> dict[str, float]:
+        """Return the means of errors `[n]` by where people looked, those that samples tell."""
+        hidden = torch.isin(samples.columns["y"], torch.tensor(self.unseen_classes))
+        parts = {"unseen_error_deg": errors[hidden], "seen_error_deg": errors[~hidden]}
+        return {name: float(part.mean()) for name, part in parts.items() if len(part)}
+
+    def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
+        """Score the zone looked into most, and any zone at random, in the mean over draws."""
+        found = super().priors(federation)
+        chance = {
+            person: {**scores, **self.errors(_any(splits.test), splits.test)}
+            for (person, scores), splits in zip(
+                found["chance"].items(), federation.people.values(), strict=True
+            )
+        }
+        return {**found, "chance": chance}
+
+
+def _any(samples: Samples) -> Float[Tensor, " n"]:
+    gaze = samples.columns["gaze"]
+    return torch.stack([angular_error_deg(at.expand_as(gaze), gaze) for at in PLACES]).mean(0)
