@@ -7,7 +7,7 @@ import time
 import pytest
 
 from vergence.app.deploy_keys import genuine, make_node_key, signer
-from vergence.engines.lobby import Errands, Gone, Lobby, Patience, reply
+from vergence.engines.lobby import LATER, Errands, Gone, Lobby, Patience, reply
 from vergence.engines.remote import Lost, unframed
 from vergence.errors import PartialRun
 
@@ -147,6 +147,26 @@ def test_what_went_wrong_at_the_client_is_the_reason(keys):
     node.error = "disk full"
     with pytest.raises(Lost, match="disk full"):
         lobby.ask("a", {}, b"x")
+
+
+def test_a_client_that_answers_later_is_asked_again_within_the_servers_patience(keys):
+    node, waits = Node("a", keys[0]["a"]), []
+    lobby, told = opened(Wire({1: node}), keys, patience=Patience(50.0, 1.0))
+
+    def wait(seconds):
+        waits.append(seconds)
+        node.error = ""
+
+    lobby.over.wait = wait
+    node.error = f"{LATER}40 s: so many samples a minute"
+    assert lobby.ask("a", {}, b"x") == b"x"
+    assert waits == [40.0]
+    assert told[-1].startswith("'a' answers later: ask again in 40 s")
+    for error in (f"{LATER}51 s: so many", f"{LATER}-1 s: so many", f"so many; {LATER}4 s: ever"):
+        node.error = error
+        with pytest.raises(Lost, match=r"so many"):
+            lobby.ask("a", {}, b"x")
+    assert waits == [40.0]
 
 
 def test_bytes_that_are_no_answer_are_lost(keys):

@@ -1,6 +1,9 @@
 """An owner serves its teacher: the same as in process, and what it refuses to answer."""
 
+import os
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -10,15 +13,18 @@ import torch
 
 from tests.data.test_xlsa17 import write as write_xlsa17
 from tests.deploy.deployment import deployed, simulated
-from vergence.app import deploy, deploy_init
+from vergence.app import deploy, deploy_init, ends
 from vergence.app.config import check
 from vergence.app.deploy_asked import FILE, Asked
 from vergence.app.deploy_client import Answering
 from vergence.app.deploy_folder import EXPERIMENT, ClientSide, settings, write_settings
+from vergence.app.ends import Leading
 from vergence.core.params import Params
-from vergence.core.state import pack
+from vergence.core.state import pack, same
 from vergence.core.wire import Message
+from vergence.engines.conduct import conduct
 from vergence.engines.errand import Errand, unframed
+from vergence.engines.lobby import ENOUGH
 from vergence.errors import StateError, VergenceError
 
 OWNER = ("owner",)
@@ -57,12 +63,17 @@ def test_a_minute_has_its_limit_and_passes(tmp_path):
     now = [0.0]
     book = Asked(tmp_path, a_minute=100, clock=lambda: now[0])
     book.count(question(80), "a")
-    now[0] = 20.0
-    with pytest.raises(StateError, match=r"100 samples a minute .* ask again in 40 s"):
+    now[0] = 19.5
+    with pytest.raises(StateError, match=r"again in 41 s: .* 100 samples a minute"):
         book.count(question(30), "b")
     now[0] = 61.0
     book.count(question(30), "b")
-    now[0] = -500.0  # the clock was set back: what lies in the future is not of this minute
+    with pytest.raises(StateError, match=f"^{ENOUGH}.* 101 at once"):  # no minute is long enough
+        book.count(question(101), "c")
+    now[0] = 31.0  # the clock was set back: no new minute begins
+    with pytest.raises(StateError, match="again in 90 s"):
+        book.count(question(80), "c")
+    now[0] = -500.0  # what lies far in the future is not of this minute
     book.count(question(100), "c")
 
 
@@ -75,6 +86,39 @@ def test_a_damaged_book_answers_nothing_and_a_torn_line_is_none(tmp_path):
     (tmp_path / FILE).write_text("time,mark,what,samples\nnonsense\n")
     with pytest.raises(StateError, match=r"damaged .* nothing more is answered"):
         book.count(question(5), "c")
+
+
+def test_the_book_outlives_a_tear_at_every_byte(tmp_path, monkeypatch):
+    """Also through its first line: what was answered after that counts, and is all read again."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    book, file = Asked(tmp_path, clock=lambda: 1000.0), tmp_path / FILE
+    book.count(question(3), "a")
+    data = file.read_bytes()
+    for end in range(len(data)):
+        file.write_bytes(data[:end])
+        assert not book.entries()
+        book.count(question(7), "c")
+        book.count(question(5), "b")
+        assert book.entries() == [(1000.0, "c", 7), (1000.0, "b", 5)]
+    file.write_text("1000.000,a,judge 0.1,3\n")
+    with pytest.raises(StateError, match=r"damaged .*first line"):
+        book.count(question(1), "d")
+
+
+def test_no_name_of_a_turn_damages_the_book(tmp_path):
+    book = Asked(tmp_path)
+    for number, stamp in enumerate(("0.1\n", "0.1\r", '0."', "0.\u2028", "\x1c,", "\ud800")):
+        book.count(question(1, stamp=stamp), str(number))
+    assert len(book.entries()) == 6
+
+
+def test_processes_of_one_owner_share_a_budget(tmp_path):
+    """Every look at the clock lets all the others read too, if they may."""
+    book = Asked(tmp_path, most=3, clock=lambda: time.sleep(0.01) or 0.0)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(book.count, question(1), str(n)) for n in range(8)]
+        assert sum(one.exception() is None for one in asked) == 3
+    assert len(book.entries()) == 3
 
 
 def test_other_turns_are_free(tmp_path):
@@ -154,6 +198,53 @@ def test_nan_is_no_answer_and_a_question_sent_again_costs_nothing(folder, tmp_pa
     assert end.work(note, good) == end.work(note, good)
     with pytest.raises(StateError, match="6 samples in all, has answered 6"):
         end.work(note, pack(about(torch.zeros(1, 64), file, stamp="0.3")))
+
+
+def test_a_main_server_has_no_budget_of_its_own(folder, tmp_path):
+    end, note, file = limited(folder, tmp_path, answers_in_all=1)
+    with pytest.raises(StateError, match="1 samples in all"):
+        end.home(note, closed=True).answer(pack(about(torch.zeros(2, 64), file)))
+
+
+def test_a_batch_of_batches_is_no_sample(folder, tmp_path):
+    end, note, file = limited(folder, tmp_path, answers_in_all=1)
+    with pytest.raises(VergenceError):
+        end.work(note, pack(about(torch.zeros(1, 50, 64), file)))
+
+
+class Wire:
+    """Stands for Flower: the owner is a node of this process."""
+
+    def __init__(self, end):
+        self.end = end
+
+    def nodes(self):
+        return {1: "now"}
+
+    def send(self, node, data, seconds, there=None):
+        return self.end.answer(data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("more", "learns"), [(0, False), (160, True)])
+def test_a_provider_goes_on_when_its_budget_is_spent(more, learns, tmp_path, monkeypatch):
+    """The generator's round asks about 320; of the lesson's 320 `more` are answered."""
+    monkeypatch.setattr(deploy, "needed", lambda: None)
+    method = {**TEACHER["methods"][0], "verify": False, "generator_rounds": 1}
+    table = {**TEACHER, "methods": [method]}
+    deploy_init.init(check(table), OWNER, "127.0.0.1:8000", tmp_path / "out")
+    own, server = tmp_path / "out" / "clients" / "owner", tmp_path / "out" / "server"
+    side = replace(settings(own, ClientSide), answers_in_all=320 + more)
+    found, leading = [], Leading(server, Wire(Answering(own, side)))
+    monkeypatch.setattr(ends, "conduct", lambda *a: found.append(conduct(*a)) or found[0])
+    leading.lobby._greet(1, "now", {})
+    leading.run()
+    assert (server / "run" / "pe_zsl" / "results.json").exists()
+    final = found[0].server
+    assert (final.lesson is not None) is learns
+    assert same(final.model, leading.experiment.task(0).init()) is not learns
+    if learns:
+        assert final.lesson["kept"].tolist() == [1.0] * 160 + [0.0] * 160
 
 
 @pytest.mark.slow

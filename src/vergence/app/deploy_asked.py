@@ -7,18 +7,26 @@ state counts, but not what was asked.
 from __future__ import annotations
 
 import csv
+import fcntl
+import io
+import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vergence.core.disk import settle
+from vergence.core.state import plain
 from vergence.core.wire import Message
 from vergence.engines.errand import Errand
+from vergence.engines.lobby import ENOUGH, LATER
 from vergence.errors import StateError
 
 FILE = "asked.csv"
 COLUMNS = ("time", "mark", "what", "samples")
+Entry = tuple[float, str, int]
+"""When a question was answered, its errand's digest, and how many samples it had."""
 MINUTE = 60.0
 MADE = "made"
 """The tree that holds made-up samples, a row each."""
@@ -43,61 +51,104 @@ class Asked:
     def count(self, errand: Errand, mark: str) -> None:
         """Write an errand's samples down before they are answered; the same errand counts once.
 
+        One process at a time: a client's methods, and whoever asks, share this file.
+
         Raises:
             StateError: more than this client answers, in all or in a minute.
         """
         samples = sum(rows(message) for message in (errand.message, *errand.then))
         if not samples:
             return
-        entries, now = self.entries(), self.clock()
-        if any(known == mark for _, known, _ in entries):
-            return
+        path = self.folder / FILE
+        with path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            whole = untorn(file.read())
+            entries, now = read(whole), self.clock()
+            if any(known == mark for _, known, _ in entries):
+                return
+            self.allow(entries, now, samples)
+            what = f"{errand.message.verb} {plain(errand.stamp)}"
+            line = (f"{now:.3f}", mark, what, samples)
+            file.truncate(len(whole))  # else a line goes on where another was torn
+            file.write(written(*([] if whole else [COLUMNS]), line))
+            file.flush()
+            os.fsync(file.fileno())
+        if not whole:
+            settle(self.folder)
+
+    def allow(self, entries: Sequence[Entry], now: float, samples: int) -> None:
+        """Refuse so many samples more where a limit says so; the server is told, so no path.
+
+        Raises:
+            StateError: they are too many; `ENOUGH` and `LATER` tell a server whether to wait.
+        """
         before = sum(number for _, _, number in entries)
-        where = f"in {self.folder / 'deploy.toml'}"
         if self.most and before + samples > self.most:
             raise StateError(
-                f"this client answers {self.most:,} samples in all, has answered {before:,} and is "
-                f"asked about {samples:,} more; only its owner can raise answers_in_all {where}"
+                f"{ENOUGH}this client answers {self.most:,} samples in all, has answered "
+                f"{before:,} and is asked about {samples:,} more; only its owner can raise "
+                "answers_in_all in its deploy.toml"
             )
-        lately = [(at, number) for at, _, number in entries if 0 <= now - at < MINUTE]
-        if self.a_minute and sum(number for _, number in lately) + samples > self.a_minute:
-            wait = MINUTE - now + min((at for at, _ in lately), default=now)
+        if not self.a_minute:
+            return
+        if samples > self.a_minute:
             raise StateError(
-                f"this client answers {self.a_minute:,} samples a minute and is asked about "
-                f"{samples:,} more; ask again in {wait:.0f} s, in smaller questions, or have its "
-                f"owner raise answers_a_minute {where}"
+                f"{ENOUGH}this client answers {self.a_minute:,} samples a minute and is asked "
+                f"about {samples:,} at once; ask smaller questions (the method's batch), or have "
+                "its owner raise answers_a_minute in its deploy.toml"
             )
-        self._enter(now, mark, f"{errand.message.verb} {errand.stamp}", samples)
+        # A clock that was set back a little opens no new minute.
+        lately = sorted((at, number) for at, _, number in entries if abs(now - at) < MINUTE)
+        over, wait = sum(number for _, number in lately) + samples - self.a_minute, 0.0
+        for at, number in lately:
+            if over <= 0:
+                break
+            over, wait = over - number, at + MINUTE - now
+        if wait:
+            raise StateError(
+                f"{LATER}{math.ceil(wait)} s: this client answers {self.a_minute:,} samples a "
+                f"minute and is asked about {samples:,} more"
+            )
 
-    def entries(self) -> list[tuple[float, str, int]]:
+    def entries(self) -> list[Entry]:
         """Return time, mark and number of all that was answered; a torn last line is none.
 
         Raises:
             StateError: the file is damaged: what was asked is not known.
         """
         path = self.folder / FILE
-        if not path.exists():
-            return []
-        whole = path.read_text(errors="replace").rpartition("\n")[0]
-        try:
-            found = list(csv.reader(whole.splitlines()))[1:]
-            return [(float(at), mark, int(number)) for at, mark, _, number in found]
-        except ValueError as error:
-            raise StateError(
-                f"{path} is damaged ({error}): what was asked is not known, and nothing more is "
-                "answered; restore it"
-            ) from None
+        return read(untorn(path.read_bytes())) if path.exists() else []
 
-    def _enter(self, now: float, mark: str, what: str, samples: int) -> None:
-        path = self.folder / FILE
-        fresh = not path.exists()
-        with path.open("a", newline="") as file:
-            lines = csv.writer(file, lineterminator="\n")
-            if fresh:
-                lines.writerow(COLUMNS)
-            lines.writerow((f"{now:.3f}", mark, what, samples))
-            file.flush()
-            os.fsync(file.fileno())
+
+def untorn(data: bytes) -> bytes:
+    """Return the whole lines of a file; what was asked in a torn one was not answered."""
+    return data[: data.rfind(b"\n") + 1]
+
+
+def read(data: bytes) -> list[Entry]:
+    """Return time, mark and number of every line after the first.
+
+    Raises:
+        StateError: they are damaged.
+    """
+    try:
+        head, *found = csv.reader(io.StringIO(data.decode(), newline="")) if data else [COLUMNS]
+        if tuple(head) != COLUMNS:
+            raise ValueError(f"its first line is not {','.join(COLUMNS)}")
+        return [(float(at), mark, int(number)) for at, mark, _, number in found]
+    except (ValueError, csv.Error) as error:
+        raise StateError(
+            f"{FILE} of this client is damaged ({plain(error)}): what was asked is not known, and "
+            "nothing more is answered; its owner must restore it"
+        ) from None
+
+
+def written(*lines: Sequence[object]) -> bytes:
+    """Return lines of the file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue().encode()
 
 
 def rows(message: Message) -> int:

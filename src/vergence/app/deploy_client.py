@@ -56,16 +56,17 @@ class Answering(End):
         desk = self.desk(note, self.federation, self.folder / "state")
         worker, every = desk.worker, self.experiment.plan.checkpoint_every
         voice = voice_of(self.folder, note, self.sign)
+        side = self.side
+        count = Asked(self.folder, side.answers_in_all, side.answers_a_minute).count
         if not closed:
-            barred, side = self.not_for_the_server(worker.method), self.side
-            asked = Asked(self.folder, side.answers_in_all, side.answers_a_minute)
+            barred = self.not_for_the_server(worker.method)
             return Home(desk, side.client, desk.shelf.folder, every=every, barred=barred,
-                        voice=voice, count=asked.count)  # fmt: skip
-        offered = worker.method.offer(worker.method.server(worker.task), self.side.client)
+                        voice=voice, count=count)  # fmt: skip
+        offered = worker.method.offer(worker.method.server(worker.task), side.client)
         return Home(
-            desk, self.side.client, desk.shelf.folder, every=every,
+            desk, side.client, desk.shelf.folder, every=every,
             barred=not_for_a_main_server(worker.method), apart=frozenset(offered),
-            channel="closed", voice=voice,
+            channel="closed", voice=voice, count=count,
         )  # fmt: skip
 
     def sums(self, method: Method) -> Sums | None:

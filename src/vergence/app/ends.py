@@ -41,7 +41,7 @@ from vergence.core.naming import called
 from vergence.core.site import Federation
 from vergence.engines import flower, flower_processes
 from vergence.engines.conduct import conduct, measured
-from vergence.engines.lobby import Errands, Exchange, Lobby, Patience
+from vergence.engines.lobby import ENOUGH, Errands, Exchange, Lobby, Patience
 from vergence.engines.main_server import Relay
 from vergence.engines.remote import absent, hired
 from vergence.engines.store import Folder
@@ -142,10 +142,12 @@ class Leading:
             tell(self.folder, f"{label}, seed {seed}: round {done} of {plan.rounds}{heard}{score}",
                  "round", label=label, seed=seed, round=done)  # fmt: skip
             board.follow()
-            lost = self.lobby.lost
-            # Before it is kept: done again. What clients open only once, they would refuse again.
-            again = not any("spent: " in reason for reason in lost.values())
-            if metrics.get("replies") == 0 and lost and again:
+            lost, self.lobby.lost = self.lobby.lost, {}  # a round that asks nobody loses nobody
+            # Before it is kept: done again, unless clients would refuse again: what they open only
+            # once, and what their owners' limits do not let them answer.
+            enough = all(reason.startswith(ENOUGH) for reason in lost.values())
+            again = not enough and not any("spent: " in reason for reason in lost.values())
+            if metrics.get("replies") == 0 and again:
                 why = "; ".join(f"{c}: {reason}" for c, reason in lost.items())
                 raise PartialRun(f"nobody's reply counted in round {done} ({why[:400]})")
 

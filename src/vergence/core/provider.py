@@ -286,21 +286,30 @@ class Taught(Method[Provided, O]):
             yield {KIND: part, NOISE: noise, MEANING: s.meaning["vectors"][part]}
 
     def verified(self, s: Provided, owners: Sequence[ClientId]) -> Conversation[Provided]:
-        """Learn what teachers say of the samples that the student learns from: Equation 5.3."""
+        """Learn what teachers say of the samples that the student learns from: Equation 5.3.
+
+        Of a question that nobody answered no sample is kept; without any answer all are asked again
+        in the next round.
+        """
         if s.lesson is not None:
             return s
-        scores, kept = [], []
+        heard, scores, kept = False, [], []
         for at, made_of in enumerate(self.drawn(s, "lesson", 0)):
             samples = yield from forward(s.generator, made_of, on=self.synthesis)
             kinds = made_of[KIND]
             told = yield from self.told(s, owners, at, "judge", samples, kinds)
             if told is None:
-                return s
-            heard = yield from forward(
+                scores.append(torch.zeros(len(kinds), *s.said))
+                kept.append(torch.zeros(len(kinds)))
+                continue
+            checked = yield from forward(
                 NOTHING, {SCORES: told[0], KIND: kinds}, on=self.verification
             )
+            heard = True
             scores.append(told[0])
-            kept.append(heard[:, 1] if self.verify else torch.ones(len(kinds)))
+            kept.append(checked[:, 1] if self.verify else torch.ones(len(kinds)))
+        if not heard:
+            return s
         return replace(s, lesson=Params.named(scores=torch.cat(scores), kept=torch.cat(kept)))
 
     def student_round(self, s: Provided) -> Conversation[Provided]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 import secrets
 import threading
 import time
@@ -24,6 +26,10 @@ SAME = ("config", "vergence code", "torch")
 """What a client must have as the server has it, or its bits differ."""
 GREETING = 60.0
 """Seconds a node has to say who it is."""
+ENOUGH = "it answered enough: "
+"""How a client begins a refusal by a limit that asking again does not change."""
+LATER = "ask again in "
+"""How a client begins a refusal that passes; so many seconds follow."""
 
 
 class Wire(Protocol):
@@ -281,11 +287,26 @@ class Lobby:
             if who != client:
                 raise Lost(f"'{who}' answered in its place")
             if error:
-                raise Lost(error)
+                self._later(client, error, end - time.monotonic())
+                continue
             took = time.monotonic() - begun
             self.log(Exchange(client, kind, len(asked), len(answer), took, own))
             return body
         raise Lost(f"no answer in {self.patience.answer:g} s")
+
+    def _later(self, client: str, error: str, left: float) -> None:
+        """Wait as long as a client says, if it says so and that much time is left.
+
+        Raises:
+            Lost: it is not asked again.
+        """
+        said = re.match(rf"{LATER}(\d{{1,4}}) s: ", error, re.ASCII)
+        wait = max(1.0, float(said[1])) if said else math.inf
+        if wait >= left:
+            raise Lost(error)
+        self.tell(f"'{client}' answers later: {error}", "later", client=client)
+        if self.over.wait(wait):
+            raise Lost(error)
 
     def farewell(self) -> None:
         """Tell those who are there that all is done, as far as they listen."""
