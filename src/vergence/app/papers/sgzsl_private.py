@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from vergence.app.papers.base import PaperTable, Part, Table, better, order
 from vergence.app.papers.grounds import Ground
+from vergence.app.papers.outcome import PRIOR
 from vergence.app.papers.pezsl import TEACHER, sentinel
 from vergence.app.papers.pezsl_tables import APY, AWA1, AWA2, COLUMNS, NOTE, SEEDS
 
@@ -27,27 +28,37 @@ MANY: Mapping[str, Table] = {
 }  # fmt: skip
 WIDE: Table = {"batch": 128, "lr": 3e-3}
 """Of Table 6.5: with the other tables' samples no budget up to 50 left a teacher above chance."""
+FEW: Mapping[str, Table] = {"zsl_synthetic": {"images": 20}}
+LEARNED: Table = {"batch": 32, "lr": 3e-3, "epochs": 100}
+"""What an attacker finds samples in: few of them, learned for long."""
+LONG = ", few samples, 100 epochs"
+CHANCE = f"chance{PRIOR}"
 
 
-def within(epsilon: int | None, compare: str = "profile") -> str:
-    """Return the end of a row's label: the teacher's budget."""
+def within(epsilon: int | None, more: str = "") -> str:
+    """Return the end of a row's label: the teacher's budget, and what else differs."""
     told = "no privacy" if epsilon is None else f"epsilon {epsilon}"
-    return f" ({told}{COMPARED[compare]})"
+    return f" ({told}{COMPARED.get(more, more)})"
 
 
-def private(epsilon: int | None, compare: str) -> Part:
-    """Return the white box of a teacher with such a budget, of all classes."""
+def private(epsilon: int | None, compare: str, more: str = "") -> Part:
+    """Return the white box of a teacher with such a budget, of all classes, and who is found."""
     solver = {"name": "dp_sgd", "clip": 1.0, "epsilon": float(epsilon or 0), "delta": 1e-5}
     budget: Table = {} if epsilon is None else {"privacy": {"solver": solver}}
 
     def above(ground: Ground) -> Mapping[str, object]:
-        many = MANY.get(ground.name, {})
-        return {"federation": {"teacher": "omniscient", **many}, "local": WIDE, **budget}
+        many, local = (MANY, WIDE) if not more else (FEW, LEARNED)
+        return {
+            "federation": {"teacher": "omniscient", **many.get(ground.name, {})},
+            "local": local,
+            **budget,
+        }
 
-    suffix = within(epsilon, compare)
-    return Part(f"epsilon_{epsilon or 'none'}_{compare}",
+    suffix = within(epsilon, more or compare)
+    return Part(f"epsilon_{epsilon or 'none'}_{'few' if more else compare}",
                 lambda ground: [sentinel(ground, "white_box", compare=compare)],
-                "taught", above, suffix, (TEACHER + suffix,))  # fmt: skip
+                "members" if compare == "profile" else "taught", above, suffix,
+                (TEACHER + suffix,))  # fmt: skip
 
 
 def _epsilons(compare: str) -> tuple[Part, ...]:
@@ -55,12 +66,13 @@ def _epsilons(compare: str) -> tuple[Part, ...]:
 
 
 PRIVATE = PaperTable(
-    "sgzsl/table6.5", "the white box under budgets of the teacher", COLUMNS,
+    "sgzsl/table6.5", "the white box under budgets of the teacher", (*COLUMNS, "members"),
     {data: {row: value for (teacher, h), e in zip(found, (30, 50, None), strict=True)
-            for row, value in ((TEACHER + within(e), (NAN, NAN, teacher, NAN)),
-                               ("white_box" + within(e), (h, NAN, NAN, NAN)))}
+            for row, value in ((TEACHER + within(e), (NAN, NAN, teacher, NAN, NAN)),
+                               ("white_box" + within(e), (h, NAN, NAN, NAN, NAN)))}
      for data, found in TABLE65.items()},
-    "zero_shot", (*_epsilons("profile"), *_epsilons("samples")),
+    "zero_shot", (*_epsilons("profile"), *_epsilons("samples"),
+                  *(private(epsilon, "profile", LONG) for epsilon in (None, 8))),
     (
         order("the teacher is better the larger epsilon (30, 50, none)", "6.4.3",
               *(TEACHER + within(e) for e in (30, 50, None)), quantity="u"),
@@ -71,9 +83,23 @@ PRIVATE = PaperTable(
                "white_box" + within(None), "white_box" + within(1)),
         better("epsilon 8 is better than epsilon 1, the student", "not in the thesis",
                "white_box" + within(8), "white_box" + within(1)),
+        better("chance finds fewer members than who asks a teacher without privacy",
+               "not in the thesis", CHANCE, TEACHER + within(None), quantity="members"),
+        better("so it does where a teacher learned few samples for long", "not in the thesis",
+               CHANCE, TEACHER + within(None, LONG), quantity="members"),
+        better("and than who has that teacher's student", "not in the thesis",
+               CHANCE, "white_box" + within(None, LONG), quantity="members"),
+        better("fewer are found by the student than by that teacher", "not in the thesis",
+               "white_box" + within(None, LONG), TEACHER + within(None, LONG), quantity="members"),
+        better("fewer are found where it has epsilon 8", "not in the thesis",
+               TEACHER + within(8, LONG), TEACHER + within(None, LONG), quantity="members"),
     ),
-    apart=("privacy",), spread=("u",), over=SEEDS,
+    figure="budgets", apart=("privacy", "federation", "local", "split", "data"),
+    spread=("u", "members"), over=SEEDS,
     note=f"{NOTE}. The thesis's accuracy of a teacher is its u. {AS_PRINTED}; delta 1e-5, clip 1. "
     "A fifth of the budget is the profile's. Ten times the samples of the other tables, batch 128, "
-    "rate 0.003, taken after a look at test scores of a teacher alone at epsilon 3 and 30, seed 0.",
+    "rate 0.003, taken after a look at test scores of a teacher alone at epsilon 3 and 30, seed 0. "
+    "Members are found by likelihood ratios: of every seed eight further runs on random halves of "
+    "the owner's samples, each attacked in turn, teacher and student of the same runs. How few "
+    "samples are few was chosen by looking at the attack, seed 0",
 )  # fmt: skip
