@@ -8,6 +8,7 @@ import pytest
 from tests.app.commands import run, vergence
 from vergence.app.audit_taught import cut
 from vergence.app.config import check
+from vergence.core.provider import Taught
 
 PAGE = """
 task       = { name = "zero_shot" }
@@ -23,6 +24,7 @@ run        = { rounds = 5, seeds = [0], evaluate_every = 0, workers = 1 }
 def test_fewer_rounds_are_shared_between_generator_and_student(rounds, making):
     experiment = cut(check(tomllib.loads(PAGE)), rounds)
     (method,) = experiment.methods.values()
+    assert isinstance(method, Taught)
     assert (experiment.plan.rounds, method.generator_rounds) == (min(rounds, 5), making)
 
 
