@@ -8,6 +8,7 @@ import pytest
 from tests.app.commands import run, vergence
 from vergence.app.audit_taught import cut
 from vergence.app.config import check
+from vergence.app.papers.members import blind
 from vergence.core.provider import Taught
 
 PAGE = """
@@ -42,3 +43,7 @@ def test_a_teacher_that_learned_by_heart_tells_who_was_in_and_is_copied(tmp_path
     copied = [float(lines[f"a copy of the teacher, by {n} answers to random samples: says the same"]
                     ["value"]) for n in ("100", "10,000")]  # fmt: skip
     assert 1 / 16 < copied[0] < copied[1] < 1
+
+
+def test_where_there_is_nothing_to_find_the_attack_finds_less_than_its_false_alarms():
+    assert 0.4 < blind(0) < 0.9

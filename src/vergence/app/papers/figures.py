@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from vergence.app import plot_gaze, plots
 from vergence.app.papers.adaptive import SHARES, noisy
 from vergence.app.papers.apfl_figures import generator, rounds
+from vergence.app.papers.members import NOTHING
 from vergence.app.papers.outcome import Outcome, scale, unit
 from vergence.app.papers.pezsl import TEACHER
 from vergence.app.papers.pezsl_figures import embedding
@@ -133,7 +134,8 @@ def budgets(outcome: Outcome) -> Figure | None:
         axes.set_xticks(range(len(EPSILONS)), [f"{e or 'none'}" for e in EPSILONS])
         axes.set_xlabel("epsilon of the teacher")
         axes.set_ylabel(unit(metric))
-    panels[-1].axhline(1.0, color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
+    nothing = np.mean(list(outcome.evidence.scores[NOTHING][outcome.metric("members")].values()))
+    panels[-1].axhline(float(nothing), color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
     panels[-1].legend()
     return figure
 

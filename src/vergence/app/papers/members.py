@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vergence.app.audit_members import FPR, line
-from vergence.app.audit_taught import STUDENT, remembered
+from vergence.app.audit_taught import SAMPLES, STUDENT, remembered
 from vergence.app.audit_taught import TEACHER as TAUGHT
 from vergence.app.config import Experiment
 from vergence.app.papers.base import Part
@@ -16,7 +18,11 @@ from vergence.app.papers.outcome import PRIOR
 from vergence.app.papers.pezsl import TEACHER, judged
 from vergence.app.papers.running import Result, priors_of
 from vergence.app.run import load_data
+from vergence.attacks.membership import each_in_turn, halves
+from vergence.attacks.score import tpr_at
 
+NOTHING = f"nothing to find{PRIOR}"
+"""The row of an attack on losses that have nothing to do with who was in."""
 MODELS = 8
 """Shadow runs of every seed, each of which is attacked in turn."""
 
@@ -36,7 +42,7 @@ def attacked(part: Part, experiment: Experiment, out: Path) -> Result:
         scores[row + part.suffix][FOUND] = {
             seed: 100 * told[who]["value"] for seed, told in rates.items()
         }
-    scores[f"chance{PRIOR}"][FOUND] = dict.fromkeys(rates, 100 * FPR)
+    scores[NOTHING] = {FOUND: {seed: blind(at) for at, seed in enumerate(rates)}}
     return Result(scores, found.study, lower=found.study.lower_is_better | {FOUND})
 
 
@@ -51,6 +57,18 @@ def measured(experiment: Experiment) -> dict[str, Any]:
             for who in (TAUGHT, STUDENT)
         }
     return rates
+
+
+def blind(seed: int) -> float:
+    """Return what the attack finds where there is nothing, in percent.
+
+    With few runs that is less than the false alarms: every sample is in half of the runs, so that
+    the attacked one is missing on its own side, and is a little further from its mean.
+    """
+    inside = halves(SAMPLES, MODELS, seed)
+    losses = torch.randn(inside.shape, generator=torch.Generator().manual_seed(seed)).exp()
+    scores, truth = zip(*each_in_turn(losses, inside), strict=True)
+    return 100 * tpr_at(torch.cat(truth), torch.cat(scores), FPR)[0].value
 
 
 PROTOCOLS = {"members": attacked}

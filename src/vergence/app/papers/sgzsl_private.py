@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from vergence.app.papers.base import PaperTable, Part, Table, better, order
 from vergence.app.papers.grounds import Ground
-from vergence.app.papers.outcome import PRIOR
+from vergence.app.papers.members import NOTHING
 from vergence.app.papers.pezsl import TEACHER, sentinel
 from vergence.app.papers.pezsl_tables import APY, AWA1, AWA2, COLUMNS, NOTE, SEEDS
 
@@ -32,7 +32,6 @@ FEW: Mapping[str, Table] = {"zsl_synthetic": {"images": 20}}
 LEARNED: Table = {"batch": 32, "lr": 3e-3, "epochs": 100}
 """What an attacker finds samples in: few of them, learned for long."""
 LONG = ", few samples, 100 epochs"
-CHANCE = f"chance{PRIOR}"
 
 
 def within(epsilon: int | None, more: str = "") -> str:
@@ -83,12 +82,12 @@ PRIVATE = PaperTable(
                "white_box" + within(None), "white_box" + within(1)),
         better("epsilon 8 is better than epsilon 1, the student", "not in the thesis",
                "white_box" + within(8), "white_box" + within(1)),
-        better("chance finds fewer members than who asks a teacher without privacy",
-               "not in the thesis", CHANCE, TEACHER + within(None), quantity="members"),
-        better("so it does where a teacher learned few samples for long", "not in the thesis",
-               CHANCE, TEACHER + within(None, LONG), quantity="members"),
-        better("and than who has that teacher's student", "not in the thesis",
-               CHANCE, "white_box" + within(None, LONG), quantity="members"),
+        better("members are found by a teacher without privacy",
+               "not in the thesis", NOTHING, TEACHER + within(None), quantity="members"),
+        better("by one that learned few samples for long", "not in the thesis",
+               NOTHING, TEACHER + within(None, LONG), quantity="members"),
+        better("by that teacher's student", "not in the thesis",
+               NOTHING, "white_box" + within(None, LONG), quantity="members"),
         better("fewer are found by the student than by that teacher", "not in the thesis",
                "white_box" + within(None, LONG), TEACHER + within(None, LONG), quantity="members"),
         better("fewer are found where it has epsilon 8", "not in the thesis",
