@@ -9,7 +9,7 @@ import torch
 from tests.app.test_reproduce import console
 from tests.conftest import research_data
 from vergence.app import reproduce as app
-from vergence.app.papers import pezsl, pezsl_checks, pezsl_made, sgzsl_tables
+from vergence.app.papers import pezsl, pezsl_checks, pezsl_made, sgzsl_private, sgzsl_tables
 from vergence.app.papers.grounds import GROUNDS
 from vergence.app.papers.pezsl import OM, QUASI, TEACHER
 from vergence.app.papers.pezsl_made import APART, CLUSTERED, FAR, NEAR, REAL, Made
@@ -68,9 +68,9 @@ def test_every_part_can_be_planned_where_it_says_it_can(name):
 
 
 def test_budgets_are_the_teachers():
-    for epsilon in sgzsl_tables.BUDGETS:
-        for compare in sgzsl_tables.COMPARED:
-            experiment = plan(sgzsl_tables.private(epsilon, compare), MADE, Wish()).experiment
+    for epsilon in sgzsl_private.BUDGETS:
+        for compare in sgzsl_private.COMPARED:
+            experiment = plan(sgzsl_private.private(epsilon, compare), MADE, Wish()).experiment
             assert experiment is not None
             solver = experiment.table.get("privacy", {}).get("solver", {})
             assert solver.get("epsilon") == epsilon

@@ -2,7 +2,8 @@
 
 What a server sees depends on the method: smashed data of a split network (`audit_cut`), or what
 clients learned (`audit_updates`). Whether somebody, or a picture, was in the training is asked of
-the model that strangers get (`audit_members`).
+the model that strangers get (`audit_members`), and where owners keep teachers of these
+too (`audit_taught`), of which copies are made (`audit_copies`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from vergence.app import (
     audit_members,
     audit_numbers,
     audit_replay,
+    audit_taught,
     audit_updates,
     seals,
 )
+from vergence.app.audit_copies import copies
 from vergence.app.audit_findings import Findings
 from vergence.app.audit_people import table
 from vergence.app.blocks import Block
@@ -27,6 +30,7 @@ from vergence.app.run import digest, load_data, progress_bar
 from vergence.app.runs import read
 from vergence.app.saved import Saved, read_saved
 from vergence.core.site import Federation
+from vergence.core.teacher import Guarded
 from vergence.errors import ConfigError, StateError, nearest
 
 
@@ -94,10 +98,15 @@ def on_updates(
         )
     bar.update(line, total=1, completed=1)
     line = bar.add_task("members", total=None, score="")
-    rates, more = audit_members.members(
+    taught = isinstance(saved.method, Guarded)
+    asked = audit_taught if taught else audit_members
+    rates, more = asked.members(
         saved, data, quick, lambda done, all_: bar.update(line, completed=done, total=all_)
     )
     numbers, untold = audit_numbers.numbers_told(saved, data)
+    if taught:
+        seeds = read(saved.folder).runs[0].seeds
+        rates += copies([read_saved(saved.folder, seed) for seed in seeds], data, quick)
     lines = [*seen.rates, *numbers, *rates]
     notes = [*NOTES, *(audit_numbers.NOTES if numbers else ())]
     second = table(lines, "audit: whose it was, and who was in", notes) if lines else None

@@ -82,12 +82,7 @@ def members(saved: Saved, data: Federation, quick: bool, tick: Tick) -> Lines:
         why = why or "four people at least are needed, two in and two out"
     if why:
         return [], [("membership of a frame and of a person", why)]
-    # Sums that are secure give the same model, and half of the people may be too few for them.
-    opened = replace(plan.privacy, aggregation=None)
-    plans = [(AS_IT_RAN.removeprefix(", "), replace(plan, privacy=opened))]
-    if plan.privacy.spends:
-        bare = replace(opened, user=None, solver=None, mask=None)
-        plans = [("no defence", replace(plan, privacy=bare)), *plans]
+    plans = sides(plan)
     found: list[Record] = []
     failed: list[tuple[str, str]] = []
     all_ = 2 * MODELS[quick] * len(plans)
@@ -101,6 +96,17 @@ def members(saved: Saved, data: Federation, quick: bool, tick: Tick) -> Lines:
         except ConfigError as error:
             failed.append((f"membership; {name}", str(error)))
     return found, failed
+
+
+def sides(plan: Plan) -> list[tuple[str, Plan]]:
+    """Return a run's plan by name, and before it, where it spends a budget, one without."""
+    # Sums that are secure give the same model, and half of the people may be too few for them.
+    opened = replace(plan.privacy, aggregation=None)
+    plans = [(AS_IT_RAN.removeprefix(", "), replace(plan, privacy=opened))]
+    if plan.privacy.spends:
+        bare = replace(opened, user=None, solver=None, mask=None)
+        plans = [("no defence", replace(plan, privacy=bare)), *plans]
+    return plans
 
 
 def asked(

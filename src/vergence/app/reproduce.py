@@ -27,6 +27,7 @@ from vergence.app.papers import (
     dealt,
     fedcpf,
     figures,
+    members,
     outcome,
     pezsl,
     pezsl_made,
@@ -71,7 +72,8 @@ TABLES: dict[str, PaperTable] = {
         *pezsl_made.TABLES,
     )
 }
-PROTOCOLS = {**two_tests.PROTOCOLS, **cfedvs.PROTOCOLS, **pezsl.PROTOCOLS, **pezsl_made.PROTOCOLS}
+PROTOCOLS = {**two_tests.PROTOCOLS, **cfedvs.PROTOCOLS, **pezsl.PROTOCOLS, **pezsl_made.PROTOCOLS,
+             **members.PROTOCOLS}  # fmt: skip
 """Protocol -> how a part is run under it."""
 HOME = Path("runs/reproduce")
 DECLARED = "methods"

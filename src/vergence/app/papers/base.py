@@ -16,7 +16,7 @@ Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
 Protocol = Literal[
     "within", "matrix", "leave_one_out", "next", "training", "pruned", "strangers", "few_shot",
     "attacked", "lied_to", "paced", "both_tests", "absent", "friends", "taught",
-    "pictured",
+    "pictured", "members",
 ]  # fmt: skip
 """Own later data; everybody's model on everybody's data; trained without the person; the model of
 the person before; what a model trained without the person makes of its training data; pruned, and
@@ -25,7 +25,8 @@ people nobody trained on; own later data, with what the run cost and an attacker
 same, run once more with people who lie; own later data, with how far people are apart and how many
 rounds a level took, seed by seed; own test images by person, everybody's by seed; both of who was
 away, by seed; both of AP-FL's friends alone; of
-one owner, by seed, students and the teacher that taught them; what its generators make."""
+one owner, by seed, students and the teacher that taught them; what its generators make; and how
+often an attacker finds members of the owner's data."""
 
 LEFT_OUT = " left out"
 """Ends the label of a row whose people took no part in training."""
@@ -130,7 +131,7 @@ class PaperTable:
         parts: the experiments behind it.
         claims: what the paper says about it.
         figure: the picture to draw: `strip`, `matrix`, `convergence`, `noise`, `bars`, `epochs`,
-            `rates`, `front`, `settings`, `rounds`, `generator`, `embedding`.
+            `rates`, `front`, `settings`, `rounds`, `generator`, `embedding`, `budgets`.
         rows: row label -> printed name, where a label alone says too little.
         note: what a reader must know about the comparison.
         apart: fields of `vergence.app.agreement` in which its parts differ by design.

@@ -11,8 +11,12 @@ from matplotlib.figure import Figure
 from vergence.app import plot_gaze, plots
 from vergence.app.papers.adaptive import SHARES, noisy
 from vergence.app.papers.apfl_figures import generator, rounds
+from vergence.app.papers.members import NOTHING
 from vergence.app.papers.outcome import Outcome, scale, unit
+from vergence.app.papers.pezsl import TEACHER
 from vergence.app.papers.pezsl_figures import embedding
+from vergence.app.papers.sgzsl_private import BUDGETS as EPSILONS
+from vergence.app.papers.sgzsl_private import within
 from vergence.app.papers.splitfed import EPOCHS, TEST_ROWS, TRAIN_ROWS
 from vergence.app.papers.splitfed_front import BUDGETS, METHODS, RULES, setting
 from vergence.app.papers.splitfed_front import label as placed
@@ -41,7 +45,7 @@ def draw(outcome: Outcome) -> Figure | None:
     kinds = {"strip": strip, "matrix": matrix, "convergence": convergence, "noise": noise,
              "bars": bars, "epochs": epochs, "rates": rates, "front": front,
              "settings": settings, "rounds": rounds, "generator": generator,
-             "embedding": embedding}  # fmt: skip
+             "embedding": embedding, "budgets": budgets}  # fmt: skip
     return kinds[outcome.table.figure](outcome) if outcome.table.figure else None
 
 
@@ -107,6 +111,32 @@ def settings(outcome: Outcome) -> Figure:
                       capsize=3, color=COLOURS["fedavg"])  # fmt: skip
         column_names(axes, [outcome.name(label) for label in shown])
         axes.set_ylabel(unit(metric))
+    return figure
+
+
+@styled
+def budgets(outcome: Outcome) -> Figure | None:
+    """Draw teacher and student over the teacher's epsilon: what they know, and who is found."""
+    drawn = {row + within(epsilon) for row in (TEACHER, "white_box") for epsilon in EPSILONS}
+    if not drawn <= set(outcome.evidence.scores):
+        return None
+    figure = canvas(7.4, 3.0)
+    panels = figure.subplots(1, 2)
+    for axes, column in zip(panels, ("main", "members"), strict=True):
+        metric = outcome.metric(column)
+        for row, colour in zip((TEACHER, "white_box"), SPARE, strict=False):
+            found = [list(outcome.evidence.scores[row + within(epsilon)][metric].values())
+                     for epsilon in EPSILONS]  # fmt: skip
+            mean = scale(metric) * np.array([np.mean(values) for values in found])
+            ends = scale(metric) * np.array([interval(values) for values in found])
+            axes.errorbar(range(len(found)), mean, np.abs(np.nan_to_num(ends.T - mean)),
+                          fmt="o-", capsize=3, color=colour, label=outcome.name(row))  # fmt: skip
+        axes.set_xticks(range(len(EPSILONS)), [f"{e or 'none'}" for e in EPSILONS])
+        axes.set_xlabel("epsilon of the teacher")
+        axes.set_ylabel(unit(metric))
+    nothing = np.mean(list(outcome.evidence.scores[NOTHING][outcome.metric("members")].values()))
+    panels[-1].axhline(float(nothing), color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
+    panels[-1].legend()
     return figure
 
 

@@ -63,10 +63,12 @@ MADE: Mapping[str, tuple[str, ...]] = {
     "clustered": ("nearest of its like: accuracy",),
 }  # fmt: skip
 """Of what a generator makes; of the second and the third less is better."""
+FOUND = "members found, % at 1 % false alarms"
 TAUGHT: Mapping[str, tuple[str, ...]] = {
-    "main": ("H",), "T1": ("T1",), "u": ("u",), "s": ("s",), **MADE
+    "main": ("H",), "T1": ("T1",), "u": ("u",), "s": ("s",), "members": (FOUND,),
+    **MADE,
 }  # fmt: skip
-"""Of a provider that learned from a teacher's answers."""
+"""Of a provider that learned from a teacher's answers, and of who attacks both."""
 
 COMPARED = (
     "FedAdam's server_lr, at 1, 3 and 10 times tau, on training data of eye_synthetic and "
