@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.engines.test_workers import Asks, Falls, Keeps, running
+from tests.engines.test_workers import Falls, running
 from tests.engines.toys import CHAIN, LOCAL, conducted, table, untimed
 from vergence.app.binding import find
 from vergence.core.method import Method
@@ -58,8 +58,6 @@ def session():
 CASES = {
     "fedcpf": (FedCPF(local=LOCAL, rate=0.2), {"solver": "stacked", "points": ("P0", "P1")}),
     "splitfed": (SplitFed(local=LOCAL), {"task": CHAIN}),
-    "each": (Asks(local=LOCAL), {}),
-    "kept": (Keeps(local=LOCAL), {"solver": "sequential"}),
     "judged": (
         FedCPF(local=LOCAL, rate=0.2),
         {"privacy": Privacy(robust=Median()), "poison": Poison("alie", share=0.2)},
@@ -218,7 +216,7 @@ conducted(Path(sys.argv[1]), FedCPF(local=LOCAL, rate=0.01), people=4, engine="r
 class TestEnds:
     pytestmark = needs_ray
 
-    @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
     def test_a_stopped_run_leaves_nobody_behind_and_goes_on(self, tmp_path, monkeypatch, how):
         run, rounds = tmp_path / "run", 100
         script = tmp_path / "script.py"
