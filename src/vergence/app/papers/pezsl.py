@@ -125,7 +125,7 @@ def judged(part: Part, experiment: Experiment, out: Path) -> Result:
         metric: {_seed(seed): people[OWNER] for seed in study.runs[0].seeds}
         for metric, people in chance.items()
     }
-    return Result(scores, study, lower=study.lower_is_better | {SECONDS, UP, DOWN, KEPT})
+    return Result(scores, study)
 
 
 def by_seed(run: Run, metric: str) -> dict[str, float]:
