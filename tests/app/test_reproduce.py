@@ -38,9 +38,10 @@ def said(where):
 
 
 LIKE_OTHERS = ("mpiigaze", "tvsum_keyframes", "summe", "cifar10", "emnist", "apy_lists",
-               "awa2_lists", "xlsa17", "cifar10_unseen")  # fmt: skip
-NAMED = {"awa2_lists": "zsl_splits/AWA2", "apy_lists": "zsl_splits/APY",
-         "cifar10_unseen": "zsl_splits/APY", "xlsa17": "xlsa17/AWA2"}  # fmt: skip
+               "awa1_lists", "awa2_lists", "xlsa17", "cifar10_unseen")  # fmt: skip
+NAMED = {"awa1_lists": "zsl_splits/AWA1", "awa2_lists": "zsl_splits/AWA2",
+         "apy_lists": "zsl_splits/APY", "cifar10_unseen": "zsl_splits/APY",
+         "xlsa17": "xlsa17/AWA2"}  # fmt: skip
 """Where the names or descriptions of classes lie, which an experiment needs to be read."""
 
 

@@ -27,13 +27,17 @@ FEW = (
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """Return scores of Table 5.2's white box under both teachers, two seeds, two rounds."""
+def ran(tmp_path_factory):
+    """Run Table 5.2's white box under both teachers, two seeds, two rounds."""
     wish = Wish(seeds=2, rounds=2, sets=(*TINY, FEW))
     out = tmp_path_factory.mktemp("taught")
     plans = [plan(pezsl.every_way(teacher), MADE, wish) for teacher in pezsl.KINDS]
-    return {row: found for result in app.run_parts(plans, out).values()
-            for row, found in result.scores.items()}  # fmt: skip
+    return list(app.run_parts(plans, out).values())
+
+
+@pytest.fixture(scope="module")
+def told(ran):
+    return {row: found for result in ran for row, found in result.scores.items()}
 
 
 @pytest.mark.slow
@@ -58,7 +62,33 @@ def test_the_teacher_is_the_one_that_answered(told):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["zsl_synthetic", "awa2_lists"])
+def test_costs_are_those_of_a_whole_training(told):
+    """64 questions with classes, 64 without; the owner tells which of 16 classes it knows."""
+    row, teacher, q, d, classes = told["white_box" + OM], told[TEACHER + OM], 64, 64, 16
+    down = 4 * q * (d + 1) + 4 * q * d
+    up = 4 * classes + 4 * q * (classes + d) + 4 * q * classes
+    for metric, sent in ((pezsl.DOWN, down), (pezsl.UP, up)):
+        assert set(row[metric].values()) == {sent / pezsl.MB}
+    weights = sum(4 * (a + 1) * b for a, b in ((64, 64), (64, 32), (32, classes)))
+    for seed, kept in teacher[pezsl.KEPT].items():
+        assert weights < kept * pezsl.MB < 1.1 * weights
+        assert row[pezsl.KEPT][seed] > 3 * kept, "student, generator, and Adam's moments of both"
+        assert teacher[pezsl.SECONDS][seed] > 0
+        assert row[pezsl.SECONDS][seed] > 0
+
+
+@pytest.mark.slow
+def test_a_classifier_that_is_trained_after_the_rounds_counts(ran):
+    """Of a teacher of seen classes alone; another student ends with its last round."""
+    for result, last in zip(ran, (2, 3), strict=True):
+        (run,) = result.study.runs
+        took = {row.round: row.seconds for row in run.rounds if row.seed == 0}
+        assert list(took) == list(range(last + 1))
+        assert min(took.values()) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zsl_synthetic", "awa1_lists"])
 def test_every_part_can_be_planned_where_it_says_it_can(name):
     root = None if name == "zsl_synthetic" else str(research_data("zsl_splits"))
     for part in PARTS.values():

@@ -83,7 +83,7 @@ def traffic(folder: Path, rounds: int) -> dict[str, float]:
 
 
 def seconds(folder: Path) -> float:
-    """Return the seconds spent in rounds, from rounds.csv (each round counted once)."""
+    """Return the seconds of rounds, and before and after them, from rounds.csv."""
     spent: dict[tuple[str, str, str], float] = {}
     with (folder / "rounds.csv").open(newline="") as file:
         for row in csv.DictReader(file):

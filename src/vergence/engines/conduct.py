@@ -178,8 +178,9 @@ class _Conductor:
         fresh = self.method.server(self.task)
         progress = self.folder.load(seed, (*records, Agenda, Message), fresh)
         if progress is None:
+            began = time.perf_counter()
             server, start = self.opening(fresh), 0
-            self.report(0, server, 0.0)
+            self.report(0, server, time.perf_counter() - began)
             if self.plan.checkpoint_every:
                 self.save(0, server)
         else:
@@ -193,9 +194,11 @@ class _Conductor:
         began = time.perf_counter()
         self.simulator.begin("finish")
         there = self.simulator.presence.returned(self.trained_on.clients, rounds)
+        before, tally = server, self.simulator.tally
         server = self.converse(self.method.finish(server, there), server, rounds)
-        tally = self.simulator.tally
         told = {("finish", m): float(np.mean(v)) for m, v in tally.metrics.items()}
+        if server is not before:
+            told["finish", "replies"] = float(tally.counted)
         self.write_rounds(rounds + 1, told, self.cost(tally, time.perf_counter() - began))
         self.flush(rounds + 1, tally)
         self.final(server)

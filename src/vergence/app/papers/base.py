@@ -126,7 +126,7 @@ class PaperTable:
         id: such as `fedcpf/table1`.
         title: what it shows.
         columns: quantities printed; besides those of a claim `best` and `worst`, a person's.
-        printed: the paper's data set -> row -> value of each column, NaN where it prints none.
+        printed: the paper's data set -> row -> values of the first columns, NaN for none.
         unit: the task whose scores may stand beside the printed ones.
         parts: the experiments behind it.
         claims: what the paper says about it.

@@ -225,7 +225,9 @@ def _difference(found: Difference) -> list[str]:
 def facts(outcome: Outcome) -> list[str]:
     """Return the lines that say what this rests on."""
     told = outcome.facts
-    deciding = dict.fromkeys(unit(outcome.metric(c)) for c in outcome.columns or ["main"])
+    asked = {claim.quantity for claim in outcome.table.claims}
+    columns = [c for c in outcome.columns if c in asked] or outcome.columns or ["main"]
+    deciding = dict.fromkeys(unit(outcome.metric(c)) for c in columns)
     return [
         f"data: {told['data']} ({outcome.ground.kind}), {told['people']} people"
         + (f"; {outcome.ground.note}" if outcome.ground.note else ""),
@@ -302,7 +304,7 @@ def record(outcome: Outcome) -> dict[str, Any]:
         "rows": {
             label: {"ours": {c: outcome.value(label, c) for c in outcome.columns},
                     "interval": _ends(outcome, label),
-                    "printed": {data: dict(zip(outcome.table.columns, table[label], strict=True))
+                    "printed": {data: dict(zip(outcome.table.columns, table[label], strict=False))
                                 for data, table in outcome.printed.items()
                                 if label in table},
                     **({"noisy": outcome.noisy[label]} if label in outcome.noisy else {})}

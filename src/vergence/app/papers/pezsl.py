@@ -14,38 +14,51 @@ from vergence.app.config import Experiment
 from vergence.app.papers.apfl import unreadable
 from vergence.app.papers.base import Part, Table
 from vergence.app.papers.defended import kept
-from vergence.app.papers.grounds import Ground
+from vergence.app.papers.grounds import COSTS, Ground
 from vergence.app.papers.outcome import PRIOR
 from vergence.app.papers.running import Result, priors_of, settle
 from vergence.app.run import load_data
 from vergence.app.runs import Run
 from vergence.app.saved import read_saved
 from vergence.core.fitting import Solver
+from vergence.core.state import pack
 from vergence.data.owner import OWNER
 
 KINDS = {"omniscient": " (teacher of all classes)", "quasi": " (teacher of seen classes)"}
 """Which teacher -> the end of a row's label: which classes it saw."""
 OM, QUASI = KINDS.values()
 TEACHER = "teacher"
+SECONDS, UP, DOWN, KEPT = (names[0] for names in COSTS.values())
+MB = 1e6
 GUIDES = {
     "white_box": "gradients", "black_box": "scores", "by_its_student": "student",
     "by_estimates": "estimates",
 }  # fmt: skip
 """Row -> how the generator learns; the last two are ours."""
 SMALL: Table = {"generator_rounds": 20, "samples": 50, "batch": 160, "hidden": 128}
+LISTED: Table = {**SMALL, "generator_rounds": 25, "samples": 100}
 THESIS: Table = {"generator_rounds": 50, "samples": 400, "hidden": 4096, "rate": 1e-5}
-SIZES = {"zsl_synthetic": SMALL, "awa2_lists": SMALL, "apy_lists": {**SMALL, "alpha": 1.0},
-         "cifar10_unseen": {**SMALL, "samples": 100}, "xlsa17": THESIS}  # fmt: skip
+SIZES = {
+    "zsl_synthetic": SMALL, "awa1_lists": LISTED, "awa2_lists": LISTED,
+    "apy_lists": {**LISTED, "alpha": 1.0},
+    "cifar10_unseen": {**SMALL, "generator_rounds": 50, "samples": 400}, "xlsa17": THESIS,
+}  # fmt: skip
 """Of the methods, by ground: alpha is the thesis's, 0.5, and 1 on aPY."""
 ATTRIBUTES, NAMES, RANDOM, BERT, VECTORS = "attributes", "names", "random", "bert", "word_vectors"
 Meant = Mapping[str, str]
-AWA2: Meant = {ATTRIBUTES: "zsl_splits/AWA2/att_splits.mat",
-               VECTORS: "zsl_splits/AWA2/att_splits.mat#wv",
-               BERT: "zsl_splits/AWA2/bert_class_embeddings.npz"}  # fmt: skip
-APY: Meant = {ATTRIBUTES: "zsl_splits/APY/att_splits.mat",
-              BERT: "zsl_splits/APY/bert_class_embeddings.npz"}  # fmt: skip
+
+
+def _published(name: str) -> Meant:
+    folder = f"zsl_splits/{name}"
+    return {ATTRIBUTES: f"{folder}/att_splits.mat", BERT: f"{folder}/bert_class_embeddings.npz"}
+
+
+APY = _published("APY")
+AWA1, AWA2 = ({**_published(name), VECTORS: f"zsl_splits/{name}/att_splits.mat#wv"}
+              for name in ("AWA1", "AWA2"))  # fmt: skip
 MEANT: Mapping[str, Meant] = {
     "zsl_synthetic": {ATTRIBUTES: "words", VECTORS: "glove", "minilm": "minilm"},
+    "awa1_lists": AWA1,
     "awa2_lists": AWA2,
     "apy_lists": APY,
     "cifar10_unseen": {**APY, VECTORS: "glove", "minilm": "minilm"},
@@ -104,7 +117,8 @@ def judged(part: Part, experiment: Experiment, out: Path) -> Result:
     """
     study = settle(experiment, out)
     metrics = study.runs[0].results["metrics"]
-    scores = {run.label + part.suffix: {m: by_seed(run, m) for m in metrics} for run in study.runs}
+    scores = {run.label + part.suffix: {m: by_seed(run, m) for m in metrics} | costs(run)
+              for run in study.runs}  # fmt: skip
     scores[TEACHER + part.suffix] = kept(out / "teacher.json", lambda: teachers(study.runs[0]))
     chance = priors_of(study)[f"chance{PRIOR}"]
     scores[f"chance{PRIOR}"] = {
@@ -120,11 +134,29 @@ def by_seed(run: Run, metric: str) -> dict[str, float]:
             if row.metric == metric and row.evaluation == "P0"}  # fmt: skip
 
 
+def costs(run: Run) -> dict[str, dict[str, float]]:
+    """Return metric -> seed -> what the student's training took, and what its provider keeps."""
+    took = {(row.seed, row.round): row.seconds for row in run.rounds if row.round}
+    found: dict[str, dict[str, float]] = {SECONDS: {}, UP: {}, DOWN: {}, KEPT: {}}
+    for seed in run.seeds:
+        own = [turn for turn in run.turns if turn.seed == seed]
+        told = (
+            sum(spent for (of, _), spent in took.items() if of == seed),
+            sum(turn.bytes_up for turn in own) / MB,
+            sum(turn.bytes_down for turn in own) / MB,
+            len(pack(read_saved(run.folder, seed).server)) / MB,
+        )
+        for metric, value in zip(found, told, strict=True):
+            found[metric][_seed(seed)] = value
+    return found
+
+
 def teachers(run: Run) -> dict[str, dict[str, float]]:
-    """Return metric -> seed -> the score of the teacher that the owner kept.
+    """Return metric -> seed -> scores and costs of the teacher that the owner kept.
 
     A teacher has no outputs for classes that it does not know.
     """
+    took = {row.seed: row.seconds for row in run.rounds if not row.round}
     ready = load_data(read_saved(run.folder, run.seeds[0]).experiment).ready
     test = ready.people[OWNER].test
     found: dict[str, dict[str, float]] = {}
@@ -133,7 +165,8 @@ def teachers(run: Run) -> dict[str, dict[str, float]]:
         owner = saved.clients.get(OWNER, None)
         output = Solver(saved.task).outputs(owner.teacher, test)
         told = saved.task.metrics(saved.task.among(output, owner.known["classes"]), test)
-        for metric, value in told.items():
+        spent = {SECONDS: took[seed], KEPT: len(pack(owner)) / MB}
+        for metric, value in (told | spent).items():
             found.setdefault(metric, {})[_seed(seed)] = value
     return found
 

@@ -8,7 +8,7 @@ Source: the Durham thesis, chapter 6, Tables 6.2 to 6.7, Figure 6.5.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from vergence.app.papers.base import PaperTable, Part, Table, alike, better, order, peak
@@ -31,8 +31,10 @@ from vergence.app.papers.pezsl_tables import (
     AWA1,
     AWA2,
     COLUMNS,
+    COSTED,
     NOTE,
     SEEDS,
+    SPENT,
     TABLE52,
     two_boxes,
 )
@@ -41,30 +43,36 @@ from vergence.app.papers.sgzsl_private import AS_PRINTED, PRIVATE
 NAN = math.nan
 Rows = Mapping[str, Mapping[str, tuple[float, ...]]]
 WEIGHED = ("ce", "mmd", "kl", "profile")
-WHITE: Rows = {
-    AWA2: {"ce" + OM: (79.8, NAN, 76.1, 83.8), "mmd" + OM: (82.5, NAN, 79.9, 85.1),
-           "kl" + OM: (82.7, NAN, 79.0, 86.7)},
-    APY: {"ce" + OM: (83.7, NAN, 83.0, 84.5), "mmd" + OM: (83.5, NAN, 81.5, 85.5),
-          "kl" + OM: (84.8, NAN, 83.9, 85.7)},
-}  # fmt: skip
-BLACK: Rows = {
-    AWA1: {"ce" + OM: (26.8, NAN, 26.8, 26.7), "mmd" + OM: (28.2, NAN, 31.8, 25.3),
-           "kl" + OM: (30.9, NAN, 33.5, 28.6)},
-    AWA2: {"ce" + OM: (23.4, NAN, 23.7, 23.2), "mmd" + OM: (25.5, NAN, 33.8, 20.5),
-           "kl" + OM: (27.0, NAN, 29.0, 25.3)},
-    APY: {"ce" + OM: (24.3, NAN, 23.2, 25.6), "mmd" + OM: (30.3, NAN, 26.0, 36.3),
-          "kl" + OM: (35.2, NAN, 30.2, 42.2)},
-}  # fmt: skip
-TABLE66: Rows = {
-    AWA1: {ATTRIBUTES + OM: (72.0, NAN, 64.7, 81.1), VECTORS + OM: (69.5, NAN, 61.6, 80.0),
-           BERT + OM: (79.8, NAN, 77.9, 81.8)},
-    AWA2: {ATTRIBUTES + OM: (79.6, NAN, 76.8, 82.7), VECTORS + OM: (76.3, NAN, 71.4, 81.9),
-           BERT + OM: (82.7, NAN, 79.0, 86.7)},
-}  # fmt: skip
-DEEP = {"1 hidden layer": 1, "2 hidden layers": 2, "3 hidden layers": 3}
-TABLE67 = {AWA1: ((28.6, 31.9, 25.9), (30.9, 33.5, 28.6), (27.1, 27.9, 26.3)),
-           APY: ((32.3, 30.4, 34.4), (35.2, 30.2, 42.2), (32.0, 28.5, 36.4))}  # fmt: skip
-"""Data set -> depth -> H, u, s."""
+
+
+def _printed(
+    labels: Sequence[str], numbers: Mapping[str, Sequence[tuple[float, float, float]]]
+) -> Rows:
+    """Return data set -> row -> H, T1, u, s from H, u, s of every row: T1 is not printed."""
+    return {data: {label: (h, NAN, u, s)
+                   for label, (h, u, s) in zip(labels, found, strict=True)}
+            for data, found in numbers.items()}  # fmt: skip
+
+
+CONSTRAINTS = ("ce" + OM, "mmd" + OM, "kl" + OM)
+WHITE = _printed(CONSTRAINTS, {
+    AWA2: ((79.8, 76.1, 83.8), (82.5, 79.9, 85.1), (82.7, 79.0, 86.7)),
+    APY: ((83.7, 83.0, 84.5), (83.5, 81.5, 85.5), (84.8, 83.9, 85.7)),
+})  # fmt: skip
+BLACK = _printed(CONSTRAINTS, {
+    AWA1: ((26.8, 26.8, 26.7), (28.2, 31.8, 25.3), (30.9, 33.5, 28.6)),
+    AWA2: ((23.4, 23.7, 23.2), (25.5, 33.8, 20.5), (27.0, 29.0, 25.3)),
+    APY: ((24.3, 23.2, 25.6), (30.3, 26.0, 36.3), (35.2, 30.2, 42.2)),
+})  # fmt: skip
+TABLE66 = _printed((ATTRIBUTES + OM, VECTORS + OM, BERT + OM), {
+    AWA1: ((72.0, 64.7, 81.1), (69.5, 61.6, 80.0), (79.8, 77.9, 81.8)),
+    AWA2: ((79.6, 76.8, 82.7), (76.3, 71.4, 81.9), (82.7, 79.0, 86.7)),
+})  # fmt: skip
+DEPTHS = {1: " (1 hidden layer)", 2: " (2 hidden layers)", 3: " (3 hidden layers)"}
+TABLE67 = _printed(["black_box" + end for end in DEPTHS.values()], {
+    AWA1: ((28.6, 31.9, 25.9), (30.9, 33.5, 28.6), (27.1, 27.9, 26.3)),
+    APY: ((32.3, 30.4, 34.4), (35.2, 30.2, 42.2), (32.0, 28.5, 36.4)),
+})  # fmt: skip
 NEAR = 0.05
 """Accuracy within which depths, or weights of R, are "closely aligned", fixed before any run."""
 
@@ -101,12 +109,8 @@ def _deep(depth: int) -> Part:
             for label, guide in (("black_box", "scores"), ("by_estimates", "estimates"))
         ]
 
-    suffix = _depth(depth)
+    suffix = DEPTHS[depth]
     return Part(f"depth_{depth}", ways, "taught", wide, suffix, (TEACHER + suffix,))
-
-
-def _depth(depth: int) -> str:
-    return f" ({next(name for name, found in DEEP.items() if found == depth)})"
 
 
 NOISES, ALPHAS = (20, 100, 400, 768), (0.1, 0.5, 1.0, 10.0)
@@ -131,11 +135,11 @@ BY_ALPHA = tuple(_rows("alpha", ALPHAS))
 TABLES = (
     PaperTable(
         "sgzsl/table6.2", "both teachers, white box and black boxes, compared with a profile",
-        COLUMNS, TABLE52, "zero_shot",
+        COSTED, TABLE52, "zero_shot",
         (every_way("omniscient", sentinel), every_way("quasi", partial(sentinel, knows="seen"))),
         two_boxes("Table 6.2"), apart=ALONE, spread=("T1",), over=SEEDS,
         note=f"{NOTE}. The printed rows are those of Table 5.2; pezsl/table5.2 compares with "
-        "samples.",
+        f"samples. {SPENT}.",
     ),
     PaperTable(
         "sgzsl/table6.3", "constraints of the generator, white box", COLUMNS, WHITE, "zero_shot",
@@ -178,13 +182,10 @@ TABLES = (
     ),
     PaperTable(
         "sgzsl/table6.7", "black boxes by depth", COLUMNS,
-        {data: {"black_box" + _depth(depth): (h, NAN, u, s)
-                for depth, (h, u, s) in zip((1, 2, 3), found, strict=True)}
-         for data, found in TABLE67.items()},
-        "zero_shot", tuple(map(_deep, (1, 2, 3))),
+        TABLE67, "zero_shot", tuple(map(_deep, DEPTHS)),
         tuple(
             alike(f"depth makes no difference (within 5 points), {way}", "6.4.5", NEAR,
-                  label + _depth(2), label + _depth(1), label + _depth(3))
+                  label + DEPTHS[2], label + DEPTHS[1], label + DEPTHS[3])
             for label, way in (("black_box", "as printed"), ("by_estimates", "by estimates"))
         ),
         apart=("model",), spread=("u",), over=SEEDS,
