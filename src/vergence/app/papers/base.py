@@ -134,6 +134,7 @@ class PaperTable:
             `rates`, `front`, `settings`, `rounds`, `generator`, `embedding`, `budgets`.
         rows: row label -> printed name, where a label alone says too little.
         note: what a reader must know about the comparison.
+        tuned: what was chosen by looking at scores, where the data set does not say it.
         apart: fields of `vergence.app.agreement` in which its parts differ by design.
         quoted: printed rows of other work, which are not run.
         less: columns where less is better, beside those of a unit where it is.
@@ -153,6 +154,7 @@ class PaperTable:
     figure: str | None = None
     rows: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    tuned: str = ""
     apart: tuple[str, ...] = ()
     quoted: tuple[str, ...] = ()
     less: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.stats import ttest_ind_from_stats
 
 from vergence.app.papers import adaptive, fedcpf
+from vergence.metrics.zero_shot import harmonic
 
 HALF = 0.005
 """Half of the last printed digit of a percentage."""
@@ -28,11 +29,6 @@ class Finding:
     def verdict(self) -> str:
         """`ok` or `does not hold`."""
         return "ok" if self.ok else "does not hold"
-
-
-def harmonic(precision: float, recall: float) -> float:
-    """Return F1 = 2 P R / (P + R)."""
-    return 2 * precision * recall / (precision + recall)
 
 
 def check_fedcpf() -> list[Finding]:

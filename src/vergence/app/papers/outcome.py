@@ -232,7 +232,7 @@ def facts(outcome: Outcome) -> list[str]:
         f"data: {told['data']} ({outcome.ground.kind}), {told['people']} people"
         + (f"; {outcome.ground.note}" if outcome.ground.note else ""),
         f"seeds: {told['seeds']}, rounds: {told['rounds']}, {told['budget']}",
-        f"tuned: {outcome.ground.tuned}",
+        f"tuned: {outcome.table.tuned or outcome.ground.tuned}",
         f"machine: {told['machine']}; {told['minutes']:.1f} minutes in rounds",
         f"decided by {', '.join(deciding)}; 95 % t interval over {outcome.table.over}",
     ] + ([outcome.table.note] if outcome.table.note else [])

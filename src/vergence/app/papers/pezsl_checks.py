@@ -7,13 +7,9 @@ from collections.abc import Mapping
 from vergence.app.papers import pezsl_tables, sgzsl_tables
 from vergence.app.papers.checks import Finding
 from vergence.data.xlsa17_splits import COUNTS
+from vergence.metrics.zero_shot import harmonic
 
 PRINTED_IMAGES = {"AWA1": 30_475, "AWA2": 37_322, "APY": 15_539}
-
-
-def harmonic(u: float, s: float) -> float:
-    """Return 2us / (u + s), 0 if both are 0."""
-    return 2 * u * s / (u + s) if u + s else 0.0
 
 
 def check_pezsl() -> list[Finding]:
