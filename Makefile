@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN    := .venv/bin
 # Files of tests go to a process per core, four at most; each file's tests stay together.
 SHARED := -n auto --maxprocesses 4 --dist loadfile
+# Slow tests wait for processes of their own: three at once keep two cores busy.
+SLOW   := -n 3 --dist loadfile
 
 help: ## show this help
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 15
@@ -31,7 +33,7 @@ check: setup ## lint, types, import contracts, slow tests, every command of READ
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest $(SHARED) -m slow
+	$(BIN)/python -m pytest $(SLOW) -m slow
 
 results: demo ## run every experiment and rewrite docs/results (needs the research data; an hour)
 	for e in osie mpiigaze_crops ego_synthetic gazecom; do \
