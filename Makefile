@@ -22,7 +22,7 @@ setup: .venv/done ## install into .venv
 
 demo: setup ## train on 15 real viewers, print the table, write the report and an overlay video
 	rm -rf runs/demo
-	$(BIN)/vergence run experiments/quickstart.toml --out runs/demo
+	$(BIN)/vergence run quickstart --out runs/demo
 	$(BIN)/vergence predict runs/demo/fedcpf src/vergence/data/samples/aria/adt/rgb_upright.mp4 --out runs/demo/aria_adt.mp4
 
 test: setup ## run the tests, less than five minutes
@@ -41,14 +41,14 @@ results: demo ## run every experiment and rewrite docs/results (needs the resear
 	$(BIN)/python docs/make_results.py runs/demo runs/osie runs/mpiigaze_crops runs/ego_synthetic runs/gazecom
 
 study: setup ## compare every method on three data sets, and the papers' claims (research data; hours)
-	$(BIN)/vergence sweep experiments/rivals_eye.toml --out runs/rivals_eye_sweep
+	$(BIN)/vergence study sweep experiments/rivals_eye.toml --out runs/rivals_eye_sweep
 	$(BIN)/vergence run runs/rivals_eye_sweep/best.toml --out runs/rivals_eye
 	for e in rivals_osie rivals_ego anatomy_eye anatomy_ego norms split_ahead splitfed_images; do \
 	    $(BIN)/vergence run experiments/$$e.toml --out runs/$$e || exit 1; done
 	for n in 5 10 30; do \
 	    $(BIN)/vergence run experiments/crowds.toml --set federation.people=$$n --out runs/crowds_$$n || exit 1; done
 	for e in mpiigaze_strangers split_people split_real; do \
-	    $(BIN)/vergence evaluate leave-one-out experiments/$$e.toml --out runs/$$e || exit 1; done
+	    $(BIN)/vergence study evaluate leave-one-out experiments/$$e.toml --out runs/$$e || exit 1; done
 	$(BIN)/vergence reproduce fedcpf adaptive splitfed
 	$(BIN)/python docs/make_results.py $(addprefix runs/,rivals_eye rivals_osie rivals_ego anatomy_eye anatomy_ego crowds_5 crowds_10 crowds_30 norms split_ahead splitfed_images mpiigaze_strangers split_people split_real cross_eye reproduce/ego_synthetic reproduce/eye_synthetic)
 
@@ -58,18 +58,21 @@ drills: setup ## kill, harm and fuzz a federation, print the table (a quarter of
 drills-flower: setup ## the same over Flower, and attacks on a server's port (a quarter of an hour)
 	$(BIN)/python -m tests.deploy.flower_drills
 
+mutants: setup ## open 76 holes in copies of the code, one by one: do tests notice? (ten minutes)
+	$(BIN)/python -m tests.mutants
+
 bench: setup ## measure the engine and the generators
-	$(BIN)/vergence bench --json runs/bench.json
-	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/method_overhead.py
-	$(BIN)/python benchmarks/scale.py
-	$(BIN)/python benchmarks/codec.py
-	$(BIN)/python benchmarks/video.py
-	$(BIN)/python benchmarks/ego_acceptance.py
-	$(BIN)/python benchmarks/eye_acceptance.py
+	$(BIN)/python -m benchmarks.bench --json runs/bench.json
+	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.method_overhead
+	$(BIN)/python -m benchmarks.scale
+	$(BIN)/python -m benchmarks.codec
+	$(BIN)/python -m benchmarks.video
+	$(BIN)/python -m benchmarks.ego_acceptance
+	$(BIN)/python -m benchmarks.eye_acceptance
 
 clean: ## remove everything that was made
 	rm -rf .venv runs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test check results study drills drills-flower bench clean
+.PHONY: help setup demo test check results study drills drills-flower mutants bench clean

@@ -1,6 +1,6 @@
 """What somebody gets who was away while everybody else trained, by method.
 
-python benchmarks/absent.py --rounds 10: ten people of Fashion-MNIST with two classes each, as in
+python -m benchmarks.absent --rounds 10: ten people of Fashion-MNIST with two classes each, as in
 Table 3.1 of the Durham thesis. Person 8, who alone has bags and boots, or whom `--away` says, is
 away in every round and back at the end. Accuracy in percent on that person's test images (`own`)
 and on everybody's (`pooled`): means over seeds, with the 95 % interval of their mean (Student's t),
@@ -19,24 +19,27 @@ import numpy as np
 import torch
 from scipy import stats
 
-from vergence.core.fitting import Local, Solver
-from vergence.core.generator import KIND, MEANING, NOISE, frozen, labelled
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
 from vergence.core.params import Params
-from vergence.core.site import Federation, Samples, Splits
-from vergence.core.stepping import Forward, Trainers
-from vergence.core.stream import Stream
-from vergence.data.fashion_mnist import FILES, FashionMnist
-from vergence.engines.conduct import Outcome, conduct
-from vergence.engines.plan import Plan
-from vergence.engines.presence import Presence
-from vergence.engines.store import Folder
-from vergence.methods.ap_fl import GlobalMemory, Memory, apart, mixed
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Forward
+from vergence.data.images.fashion_mnist import FILES, FashionMnist
+from vergence.engine.participation import Participation
+from vergence.engine.plan import Plan
+from vergence.engine.round_loop import RunOutcome, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedavg_ft import FedAvgFT
+from vergence.methods.generative.ap_fl import GlobalMemory, Memory, apart, mixed
+from vergence.methods.generative.sample_generator import KIND, MEANING, NOISE, frozen, labelled
 from vergence.methods.local_only import LocalOnly
 from vergence.models.small_cnn import SmallCnn
 from vergence.tasks.images import Images
+from vergence.training.sequential import Solver
+from vergence.training.steps import Trainers
 
 OWNED = ((0, 1), (2, 3), (6, 7), (4, 5), (2, 4), (2, 3), (6, 7), (4, 5), (8, 9), (0, 1))
 """Who has which classes; only person 8 has bags and boots."""
@@ -76,28 +79,43 @@ def _parts(whole: Splits, person: int, images: int) -> list[Samples]:
     return found
 
 
-def methods(args: argparse.Namespace, local: Local) -> dict[str, Method]:
+def methods(args: argparse.Namespace, local: LocalTraining) -> dict[str, Method]:
     """Return the methods by their rows' names."""
     tune = local.epochs * 10
-    made = {f"AP-FL {space}, {source}": GlobalMemory(
-                local, FedAvg(local), space=space, semantics=source,
-                prompt=PROMPTS.get(source, "{}"),
-                distances=args.distances, passes=args.passes, tune_epochs=tune)
-            for space in args.spaces for source in args.semantics}  # fmt: skip
-    return {"local": LocalOnly(local), "FedAvg": FedAvg(local),
-            "FedAvg-FT": FedAvgFT(local, tune_epochs=tune), **made}  # fmt: skip
+    made = {
+        f"AP-FL {space}, {source}": GlobalMemory(
+            local,
+            FedAvg(local),
+            space=space,
+            semantics=source,
+            prompt=PROMPTS.get(source, "{}"),
+            distances=args.distances,
+            passes=args.passes,
+            tune_epochs=tune,
+        )
+        for space in args.spaces
+        for source in args.semantics
+    }
+    return {
+        "local": LocalOnly(local),
+        "FedAvg": FedAvg(local),
+        "FedAvg-FT": FedAvgFT(local, tune_epochs=tune),
+        **made,
+    }
 
 
-def trained(args: argparse.Namespace, method: Method, task: Images, people: Federation) -> Outcome:
+def trained(
+    args: argparse.Namespace, method: Method, task: Images, people: Federation
+) -> RunOutcome:
     """Run a method without the person, or, where everybody trains alone, with nobody else."""
     alone = isinstance(method, LocalOnly)
-    presence = Presence() if alone else Presence(gone={args.away: 0}, back=(args.away,))
+    presence = Participation() if alone else Participation(gone={args.away: 0}, back=(args.away,))
     plan = Plan(rounds=args.rounds, evaluate_every=0, workers=1, presence=presence)
     with tempfile.TemporaryDirectory() as place:
-        folder = Folder(Path(place), {"config": "a", "code": "b", "data": "c"})
+        folder = RunDirectory(Path(place), {"config": "a", "code": "b", "data": "c"})
         folder.open()
         found = conduct(method, task, people.only([args.away]) if alone else people, plan, folder)
-        return Outcome(found.fingerprint, found.server, dict(found.clients))
+        return RunOutcome(found.fingerprint, found.server, dict(found.clients))
 
 
 def rows_of(
@@ -106,8 +124,10 @@ def rows_of(
     """Return a method's rows: accuracies on the person's and on everybody's test images."""
     outcome, solver = trained(args, method, task, people), Solver(task)
     state = outcome.clients.get(args.away)
-    tests = [people.people[args.away].test,
-             Samples.concatenate([splits.test for splits in people.people.values()])]  # fmt: skip
+    tests = [
+        people.people[args.away].test,
+        Samples.concatenate([splits.test for splits in people.people.values()]),
+    ]
 
     def scored(params: Params) -> tuple[float, float]:
         own, pooled = (100 * solver.score(params, test) for test in tests)
@@ -117,8 +137,10 @@ def rows_of(
         kept = None if state is None else getattr(state, "params", None)
         return {name: scored(outcome.server.model if kept is None else kept)}
     mixes = {f"{name}, beta {share:g}": mixed(state.mine, state.friend, share) for share in SHARES}
-    return {f"{name}, made up": recognised(method, task, outcome.server, args.away),
-            **{row: scored(params) for row, params in mixes.items()}}  # fmt: skip
+    return {
+        f"{name}, made up": recognised(method, task, outcome.server, args.away),
+        **{row: scored(params) for row, params in mixes.items()},
+    }
 
 
 def recognised(
@@ -127,7 +149,7 @@ def recognised(
     """Return how many made-up samples of one's, and of all classes show their class, in percent."""
     net, meaning = apart(memory.generator)
     kinds = torch.arange(10).repeat_interleave(50)
-    noise = torch.randn(len(kinds), method.noise, generator=Stream("absent").torch())
+    noise = torch.randn(len(kinds), method.noise, generator=RandomStream("absent").torch())
     batch = {NOISE: noise, MEANING: meaning[kinds], KIND: kinds}
     judge, ask = method.judge(task), Trainers(task)
     samples = ask.answer(Forward(net, batch, method.imagining), 1.0)
@@ -142,7 +164,9 @@ def seed_of(args: argparse.Namespace, seed: int) -> Scores:
     """Return every row of one seed."""
     people = dealt(args, seed)
     task = Images(SmallCnn(), seed=seed, names=FILES.classes)
-    local = Local(epochs=args.epochs, batch=50, optimiser="adam", lr=args.lr, weight_decay=0.0)
+    local = LocalTraining(
+        epochs=args.epochs, batch=50, optimizer="adam", lr=args.lr, weight_decay=0.0
+    )
     found: Scores = {}
     for name, method in methods(args, local).items():
         found |= rows_of(args, name, method, task, people)

@@ -1,6 +1,6 @@
 """Who waits for whom: virtual time until an accuracy, and the accuracy in the end, by delivery.
 
-python benchmarks/asynchronous.py --root DIR: twelve people with 300 pictures of Fashion-MNIST each,
+python -m benchmarks.asynchronous --root DIR: twelve people with 300 pictures of Fashion-MNIST each,
 class shares from Dirichlet(0.3); a turn of the median speed is one virtual second, speeds are
 log-normal with sigma .5. Three of twelve are then 5, 7 and 10 times slower, replies get lost, three
 others leave for good at half time. `until` is the first evaluation at or above a stated mean
@@ -26,33 +26,35 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from vergence.app.results import write_json
-from vergence.app.style import SPARE, canvas, save, styled
-from vergence.core.fitting import Local, Solver
+from vergence.core.data import Samples
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
-from vergence.core.site import Federation, Samples
 from vergence.core.task import Task
-from vergence.data.clip_synthetic import ClipSynthetic
-from vergence.data.fashion_mnist import FILES, FashionMnist
-from vergence.engines.conduct import conduct
-from vergence.engines.delivery import Delivery
-from vergence.engines.plan import Plan
-from vergence.engines.presence import Presence
-from vergence.engines.store import Folder
-from vergence.methods.ap_fl import GlobalMemory, mixed
-from vergence.methods.cfedvs import CFedVS
+from vergence.data.images.fashion_mnist import FILES, FashionMnist
+from vergence.data.synthetic.clip_synthetic import ClipSynthetic
+from vergence.engine.delivery import Delivery
+from vergence.engine.participation import Participation
+from vergence.engine.plan import Plan
+from vergence.engine.round_loop import conduct
+from vergence.engine.storage.run_directory import RunDirectory
+from vergence.methods.clustered.cfedvs import CFedVS
+from vergence.methods.clustered.fedgroup import FedGroup
+from vergence.methods.clustered.ifca import IFCA
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.fedgroup import FedGroup
-from vergence.methods.ifca import IFCA
+from vergence.methods.generative.ap_fl import GlobalMemory, mixed
 from vergence.metrics.intervals import interval
 from vergence.models.softmax import Softmax
 from vergence.models.vslstm import VsLSTM
+from vergence.reports.plots.style import SPARE, canvas, save, styled
+from vergence.results.write import write_json
 from vergence.tasks.images import Images
-from vergence.tasks.summary import Summary
+from vergence.tasks.summary import SummaryTask
+from vergence.training.sequential import Solver
 
 PEOPLE, PICTURES = 12, 300
-TURN = Local(steps=12, batch=25, optimiser="sgd", lr=0.1, momentum=0.0)
-WATCHED = Local(steps=4, batch=4, optimiser="adam", lr=0.01)
+TURN = LocalTraining(steps=12, batch=25, optimizer="sgd", lr=0.1, momentum=0.0)
+WATCHED = LocalTraining(steps=4, batch=4, optimizer="adam", lr=0.01)
 DELIVERIES = {
     "all": Delivery(clock=True),
     "quorum of 8": Delivery("quorum", replies=8),
@@ -90,11 +92,14 @@ class Case:
         local = self.method.local
         pace = float((local.steps or 1) * local.batch)
         return Plan(
-            rounds=10_000, workers=1, solver="sequential", checkpoint_every=0,
+            rounds=10_000,
+            workers=1,
+            solver="sequential",
+            checkpoint_every=0,
             evaluate_every=EVERY.get(delivery.name, 1),
-            presence=Presence(lost=self.lost, gone=self.gone or {}),
+            presence=Participation(lost=self.lost, gone=self.gone or {}),
             delivery=replace(delivery, pace=pace, slow=late),
-        )  # fmt: skip
+        )
 
     def curve(self, delivery: Delivery) -> Curve:
         """Return virtual seconds, the headline and rounds held, until the horizon."""
@@ -108,7 +113,7 @@ class Case:
                 raise Enough
 
         with tempfile.TemporaryDirectory() as place:
-            folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+            folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
             folder.open()
             try:
                 conduct(self.method, self.task, self.people, self.plan(delivery), folder, tick)
@@ -142,8 +147,12 @@ def conditions(given: argparse.Namespace, seed: int) -> dict[str, Case]:
     """Return what happens to people, by name."""
     plain = Case(FedAvg(TURN), Images(Softmax(), seed), pictures(given.root, seed), given.horizon)
     slow = replace(plain, slow=True)
-    return {"speeds": plain, "stragglers": slow, "30 % lost": replace(slow, lost=LOST),
-            "3 leave": slow}  # fmt: skip
+    return {
+        "speeds": plain,
+        "stragglers": slow,
+        "30 % lost": replace(slow, lost=LOST),
+        "3 leave": slow,
+    }
 
 
 def leaving(case: Case, curve: Curve) -> Case:
@@ -155,15 +164,17 @@ def leaving(case: Case, curve: Curve) -> Case:
 def grouping(given: argparse.Namespace, seed: int) -> dict[str, Case]:
     """Return methods that group people, on clips of three communities."""
     people = ClipSynthetic(people=PEOPLE, clips=15, seed=seed).load()
-    task = Summary(VsLSTM(4, 8), seed)
+    task = SummaryTask(VsLSTM(4, 8), seed)
     kinds: dict[str, Method] = {
         "FedAvg": FedAvg(WATCHED),
         "IFCA": IFCA(WATCHED),
         "FedGroup": FedGroup(WATCHED, probe=4),
         "CFed-VS": CFedVS(WATCHED),
     }
-    return {name: Case(kind, task, people, given.horizon, slow=True, lost=LOST)
-            for name, kind in kinds.items()}  # fmt: skip
+    return {
+        name: Case(kind, task, people, given.horizon, slow=True, lost=LOST)
+        for name, kind in kinds.items()
+    }
 
 
 def measured(given: argparse.Namespace) -> list[dict[str, Any]]:
@@ -178,8 +189,14 @@ def measured(given: argparse.Namespace) -> list[dict[str, Any]]:
                 stayed = known.get(("stragglers", delivery), [])
                 now = leaving(case, stayed) if name == "3 leave" else case
                 known[name, delivery] = now.curve(how)
-                lines.append({"condition": name, "delivery": delivery, "seed": seed,
-                              "curve": known[name, delivery]})  # fmt: skip
+                lines.append(
+                    {
+                        "condition": name,
+                        "delivery": delivery,
+                        "seed": seed,
+                        "curve": known[name, delivery],
+                    }
+                )
                 write_json(given.json, lines)
                 print(f"# seed {seed} {name} {delivery}", flush=True)
     return lines
@@ -213,7 +230,7 @@ def served(given: argparse.Namespace, seed: int, how: Delivery) -> tuple[float, 
     plan = replace(case.plan(how), rounds=rounds, evaluate_every=0)
     plan = replace(plan, presence=replace(plan.presence, back=(who,)))
     with tempfile.TemporaryDirectory() as place:
-        folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         state = conduct(method, task, people, plan, folder).clients[who]
     test, solver = people.people[who].test, Solver(task)
@@ -284,8 +301,11 @@ def figure(lines: list[dict[str, Any]], ends: float) -> Figure:
         for delivery, colour in zip(DELIVERIES, SPARE, strict=False):
             if not any(x["delivery"] == delivery for x in lines):
                 continue
-            curves = [np.array(x["curve"])[:, :2] for x in lines
-                      if (x["condition"], x["delivery"]) == (name, delivery)]  # fmt: skip
+            curves = [
+                np.array(x["curve"])[:, :2]
+                for x in lines
+                if (x["condition"], x["delivery"]) == (name, delivery)
+            ]
             values = np.array([np.interp(times, *curve.T) for curve in curves])
             axes.fill_between(times, values.min(0), values.max(0), color=colour, alpha=0.14, lw=0)
             axes.plot(times, values.mean(0), color=colour, lw=1.2, label=delivery)

@@ -1,6 +1,6 @@
 """Two worker processes against two Ray workers: seconds per round, and beside the rounds.
 
-python benchmarks/cluster.py [--repeats 3] [--rounds 6]: FedCPF, 8 people, one epoch; every
+python -m benchmarks.cluster [--repeats 3] [--rounds 6]: FedCPF, 8 people, one epoch; every
 measurement in a process of its own, the two engines in turn; median over rounds after the first.
 """
 
@@ -16,27 +16,31 @@ from statistics import median
 
 import torch
 
-from vergence.core.fitting import Local
-from vergence.data.ego_synthetic import EgoSynthetic
-from vergence.data.toy import Toy as People
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
+from vergence.core.local_training import LocalTraining
+from vergence.data.synthetic.ego.ego_synthetic import EgoSynthetic
+from vergence.data.synthetic.toy import Toy as People
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedcpf import FedCPF
-from vergence.models.glc_vit import GlcVit
+from vergence.models.glc.glc_vit import GlcVit
 from vergence.models.linear import Linear
 from vergence.tasks.gaze_map import GazeMap
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
 
 ENGINES = {"simulator": "2 processes", "ray": "2 Ray workers"}
 WORK = {
-    "a line of 5 entries": lambda: (Toy(Linear()), People(people=8), 8),
+    "a line of 5 entries": lambda: (ToyTask(Linear()), People(people=8), 8),
     "a line of 1,000,001 entries": lambda: (
-        Toy(Linear(inputs=1_000_000)), People(people=8, inputs=1_000_000, samples=5), 8,
+        ToyTask(Linear(inputs=1_000_000)),
+        People(people=8, inputs=1_000_000, samples=5),
+        8,
     ),
     "GlcVit tiny64": lambda: (
-        GazeMap(GlcVit(preset="tiny64")), EgoSynthetic(people=8, clips=12), 4,
+        GazeMap(GlcVit(preset="tiny64")),
+        EgoSynthetic(people=8, clips=12),
+        4,
     ),
-}  # fmt: skip
+}
 """A task, its people, and the batch size."""
 
 
@@ -44,21 +48,26 @@ def measure(work: str, engine: str, rounds: int) -> dict[str, float | str]:
     """Run twice; return the median round, and the seconds of both runs that are no round's."""
     torch.set_num_threads(1)
     task, people, batch = WORK[work]()
-    method = FedCPF(local=Local(epochs=1, batch=batch, lr=1e-3), rate=0.1)
+    method = FedCPF(local=LocalTraining(epochs=1, batch=batch, lr=1e-3), rate=0.1)
     federation, beside = people.load(), []
     plan = Plan(rounds=rounds + 1, evaluate_every=0, workers=2, solver="sequential", engine=engine)
     marks: list[float] = []
     for _ in range(2):
         marks.clear()
         with tempfile.TemporaryDirectory() as place:
-            folder = Folder(Path(place), {"config": "benchmark"})
+            folder = RunDirectory(Path(place), {"config": "benchmark"})
             folder.open()
             began = time.perf_counter()
-            outcome = conduct(method, task, federation, plan, folder,
-                              lambda *_: marks.append(time.perf_counter()))  # fmt: skip
+            outcome = conduct(
+                method, task, federation, plan, folder, lambda *_: marks.append(time.perf_counter())
+            )
             beside.append(marks[0] - began + time.perf_counter() - marks[-1])
-    return {"round": median(b - a for a, b in itertools.pairwise(marks[1:])), "first": beside[0],
-            "next": beside[1], "fingerprint": outcome.fingerprint}  # fmt: skip
+    return {
+        "round": median(b - a for a, b in itertools.pairwise(marks[1:])),
+        "first": beside[0],
+        "next": beside[1],
+        "fingerprint": outcome.fingerprint,
+    }
 
 
 def main() -> None:
@@ -79,8 +88,10 @@ def main() -> None:
         for _, engine in itertools.product(range(options.repeats), ENGINES):
             done = subprocess.run(
                 [sys.executable, __file__, "--rounds", str(options.rounds), "--one", work, engine],
-                stdout=subprocess.PIPE, text=True, check=True,
-            )  # fmt: skip
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
             found[engine].append(json.loads(done.stdout))
         assert len({run["fingerprint"] for runs in found.values() for run in runs}) == 1
         for engine, runs in found.items():

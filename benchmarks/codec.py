@@ -1,6 +1,6 @@
 """Bytes against error of every codec of the wire, at 1.83 M parameters (LeNet).
 
-python benchmarks/codec.py [--rounds 10]: prints a Markdown table. `normal` is a vector of random
+python -m benchmarks.codec [--rounds 10]: prints a Markdown table. `normal` is a vector of random
 normal numbers; the updates are those of one synthetic person (600 eye patches) who trains on for
 so many rounds of one epoch. Errors are relative L2 norms; those of the sum compare all rounds'
 decoded updates with all rounds' updates, without and with error feedback. CPU milliseconds on one
@@ -17,15 +17,17 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from vergence.core.codec import Compression
-from vergence.core.fitting import Fit, Local, Solver
+from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params
-from vergence.core.stream import Stream
-from vergence.core.wire import size
-from vergence.data.eye_synthetic import EyeSynthetic
-from vergence.engines.served import keep_memory
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
+from vergence.engine.workers.process_main import keep_memory
 from vergence.models.lenet import LeNet
 from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.sequential import Solver
+from vergence.wire.codecs import Compression
+from vergence.wire.size import size
 
 CODECS = [
     Compression("fp32"),
@@ -46,8 +48,8 @@ def updates(rounds: int) -> list[Tensor]:
     person = next(iter(EyeSynthetic(people=1, samples=600).load().people.values()))
     solver, params, found = Solver(task), task.init(), []
     for at in range(rounds):
-        ask = Fit(params, person.train, Local(epochs=1))
-        end = solver.fit(ask, Stream("codec", at)).params
+        ask = Fit(params, person.train, LocalTraining(epochs=1))
+        end = solver.fit(ask, RandomStream("codec", at)).params
         end = Params(end.flat.clone(), end.layout)
         found.append((end - params).flat)
         params = end

@@ -1,6 +1,6 @@
 """Which groups one number per person makes of generated clips, beside what people were made from.
 
-python benchmarks/communities.py: ten people with three clips each, whose distance to a proxy is the
+python -m benchmarks.communities: ten people with three clips each, whose distance to a proxy is the
 sum of DTW, that sum over the frames of both clips, or DTW as a mean over frames. Agreement
 (adjusted Rand) with three communities that differ in speed, length and mean, and with the lengths
 of people who differ in nothing else: there 1 is a fault.
@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from vergence.data.clip_synthetic import COMMUNITIES, PROXY, drawn
-from vergence.metrics.clusters import adjusted_rand, kmeans
-from vergence.metrics.warping import dtw
+from vergence.data.synthetic.clip_synthetic import COMMUNITIES, PROXY, drawn
+from vergence.metrics.clustering import adjusted_rand, kmeans
+from vergence.metrics.dtw import dtw
 
 PEOPLE, CLIPS = 10, 3
 DISTANCES: dict[str, Callable] = {

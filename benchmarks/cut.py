@@ -1,10 +1,11 @@
 """Error of a split network against what stands at its cut, and what an attacker gets back.
 
-    python benchmarks/cut.py [ROW ...]
+    python -m benchmarks.cut [ROW ...]
 
 `experiments/split_u_bottleneck.toml` (U-shape, ten of the generator's people) with another defence
-in every row, one seed, one process; then `vergence audit --quick` on the first person. Pixel noise
-stands behind the first convolution, all others behind the third. One Markdown line per row.
+in every row, one seed, one process; then `vergence privacy audit --quick` on the first person.
+Pixel noise stands behind the first convolution, all others behind the third.
+One Markdown line per row.
 """
 
 import argparse
@@ -15,10 +16,10 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from vergence.app.audit import audit
-from vergence.app.config import load
-from vergence.app.run import start
-from vergence.app.runs import read
+from vergence.audit.run import audit
+from vergence.experiment.run import start
+from vergence.experiment.schema import load
+from vergence.results.read import read
 
 EXPERIMENT = Path(__file__).parent.parent / "experiments" / "split_u_bottleneck.toml"
 SHALLOW = ["method.cut=conv1"]

@@ -1,6 +1,6 @@
 """Clients of split learning that lie at the cut: error and worst person, by lie and depth of cut.
 
-python benchmarks/cut_poisoning.py --json cut_poisoning.json: SplitFed on the people of
+python -m benchmarks.cut_poisoning --json cut_poisoning.json: SplitFed on the people of
 experiments/robust.toml; a fifth of them send changed smashed data beside true labels, in every
 batch. Without liars the cut changes nothing (SplitFed V1 is FedAvg), so that one clean row will do.
 `noticed` is the share of lying batches outside of the range that honest people's smashed data span.
@@ -16,22 +16,23 @@ from typing import Any
 
 import torch
 
-from vergence.app import config
-from vergence.app.results import write_json
-from vergence.app.run import progress_bar
-from vergence.attacks.cut_poison import LIES
-from vergence.attacks.tap import lying
-from vergence.core.site import Federation
-from vergence.core.splitting import Splitting
+from vergence.attacks.cut_poisoning import LIES
+from vergence.attacks.malicious_parties import lying
+from vergence.core.federation import Federation
+from vergence.core.requests import Forward
 from vergence.core.stages import stages_of
-from vergence.core.stepping import Forward, Trainer
 from vergence.core.task import Task
-from vergence.engines.conduct import conduct
-from vergence.engines.store import Folder
-from vergence.methods.splitfed import SplitFed
-from vergence.methods.splitfed_v2 import SplitFedV2
-from vergence.privacy.output_range import Span
-from vergence.privacy.poison import chosen
+from vergence.engine.round_loop import conduct
+from vergence.engine.storage.run_directory import RunDirectory
+from vergence.experiment import schema as config
+from vergence.experiment.run import progress_bar
+from vergence.methods.split.base import BatchwiseSplit
+from vergence.methods.split.splitfed import SplitFed
+from vergence.methods.split.splitfed_v2 import SplitFedV2
+from vergence.privacy.poisoning.updates import chosen
+from vergence.privacy.split.output_range import Span
+from vergence.results.write import write_json
+from vergence.training.steps import Trainer
 
 EXPERIMENT = Path(__file__).parent.parent / "experiments" / "robust.toml"
 METHODS = {"splitfed": SplitFed, "splitfed_v2": SplitFedV2}
@@ -44,8 +45,14 @@ def ready(seed: int, rounds: int, cut: str, method: str) -> tuple[Any, Task, Fed
     table = {k: v for k, v in config.read(EXPERIMENT).items() if k not in ("privacy", "poison")}
     table["method"] = {"name": method, "cut": cut}
     table["local"] = {**table["local"], "clip": 0.0}
-    table["run"] = {**table["run"], "seeds": [seed], "evaluate_every": 0, "workers": 1,
-                    "checkpoint_every": 0, "rounds": rounds}  # fmt: skip
+    table["run"] = {
+        **table["run"],
+        "seeds": [seed],
+        "evaluate_every": 0,
+        "workers": 1,
+        "checkpoint_every": 0,
+        "rounds": rounds,
+    }
     experiment = config.check(table)
     (made,) = experiment.methods.values()
     federation = experiment.model.prepare(experiment.federation())
@@ -61,18 +68,27 @@ def run(
     if lie is not None:
         made = lying(made, liars, LIES[lie])
     with tempfile.TemporaryDirectory() as place:
-        folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         server = conduct(made, task, federation, plan, folder).server
         with (folder.path / "people.csv").open(newline="") as file:
-            errors = [float(row["value"]) for row in csv.DictReader(file)
-                      if row["metric"] == task.headline]  # fmt: skip
+            errors = [
+                float(row["value"])
+                for row in csv.DictReader(file)
+                if row["metric"] == task.headline
+            ]
     noticed = 0.0 if lie is None else caught(server.front, made, task, federation, liars, lie)
     return statistics.mean(errors), max(errors), noticed
 
 
-def caught(front: Any, method: Splitting[Any, Any], task: Task, federation: Federation,
-           liars: tuple[str, ...], lie: str) -> float:  # fmt: skip
+def caught(
+    front: Any,
+    method: BatchwiseSplit[Any, Any],
+    task: Task,
+    federation: Federation,
+    liars: tuple[str, ...],
+    lie: str,
+) -> float:
     """Return the share of liars' batches outside of the median of honest people's ranges."""
     piece = method.front(task)
     trainer, draws = Trainer(piece), torch.Generator().manual_seed(0)
@@ -101,8 +117,15 @@ def measured(given: argparse.Namespace) -> list[dict[str, Any]]:
                 found.append(run(lie, cut, given.method, given.share, seed, given.rounds))
                 bar.update(line, advance=1, score=f"{lie}/{cut}")
             mean, worst, noticed = (statistics.mean(x) for x in zip(*found, strict=True))
-            lines.append({"lie": lie or "none", "cut": cut if lie else "any", "mean": mean,
-                          "worst": worst, "noticed": noticed})  # fmt: skip
+            lines.append(
+                {
+                    "lie": lie or "none",
+                    "cut": cut if lie else "any",
+                    "mean": mean,
+                    "worst": worst,
+                    "noticed": noticed,
+                }
+            )
     return lines
 
 
@@ -112,9 +135,11 @@ def markdown(lines: list[dict[str, Any]]) -> str:
     cuts = list(dict.fromkeys(x["cut"] for x in lines[1:]))
     cell = {(x["lie"], x["cut"]): x for x in lines[1:]}
     without = f"{clean['mean']:.2f} ({clean['worst']:.2f})"
-    table = [f"| lie | {' | '.join(f'cut after {c}' for c in cuts)} | noticed |",
-             "|---|" + "--:|" * (len(cuts) + 1),
-             f"| none | {' | '.join([without] * len(cuts))} | |"]  # fmt: skip
+    table = [
+        f"| lie | {' | '.join(f'cut after {c}' for c in cuts)} | noticed |",
+        "|---|" + "--:|" * (len(cuts) + 1),
+        f"| none | {' | '.join([without] * len(cuts))} | |",
+    ]
     for lie in lies:
         shown = [f"{cell[lie, c]['mean']:.2f} ({cell[lie, c]['worst']:.2f})" for c in cuts]
         noticed = ", ".join(f"{cell[lie, c]['noticed']:.0%}" for c in cuts)
@@ -139,8 +164,10 @@ def main() -> None:
     given.json.parent.mkdir(parents=True, exist_ok=True)
     write_json(given.json, lines)
     print(markdown(lines))
-    print(f"\ndegrees, mean (worst person); {time.perf_counter() - began:.0f} s; "
-          f"numbers: {given.json}")  # fmt: skip
+    print(
+        f"\ndegrees, mean (worst person); {time.perf_counter() - began:.0f} s; "
+        f"numbers: {given.json}"
+    )
 
 
 if __name__ == "__main__":

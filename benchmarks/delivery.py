@@ -1,6 +1,6 @@
 """Error against virtual time of runs that keep a clock: a picture and a Markdown table.
 
-python benchmarks/delivery.py runs/async runs/async_quorum runs/async_fedbuff --out async.png: the
+python -m benchmarks.delivery runs/async runs/async_quorum runs/async_fedbuff --out async.png: the
 headline of people (P0), mean over seeds, between two evaluations interpolated linearly; bands run
 from the lowest to the highest seed. All runs end where the first of their seeds does.
 """
@@ -12,10 +12,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from vergence.app.compare import ANYTHING, gather
-from vergence.app.runs import Run, Study
-from vergence.app.style import SPARE, canvas, metric_name, save, styled, title
 from vergence.errors import StateError
+from vergence.reports.plots.style import SPARE, canvas, metric_name, save, styled, title
+from vergence.results.compare import ANYTHING, gather
+from vergence.results.read import Run, StudyResults
 
 Floats = NDArray[np.float64]
 
@@ -32,21 +32,25 @@ def timed(run: Run) -> list[tuple[Floats, Floats]]:
         clock = {row.round: row.value for row in rows if row.metric == "clock"}
         if not clock:
             raise StateError(f"{run.folder} kept no clock; set delivery.clock = true, or a name")
-        error = {row.round: row.value for row in rows
-                 if (row.evaluation, row.metric) == ("P0", run.headline)}  # fmt: skip
+        error = {
+            row.round: row.value
+            for row in rows
+            if (row.evaluation, row.metric) == ("P0", run.headline)
+        }
         at = np.array([clock.get(round, 0.0) for round in sorted(error)])
         found.append((at, np.array([error[round] for round in sorted(error)])))
     return found
 
 
-def curves(study: Study, times: Floats) -> dict[str, Floats]:
+def curves(study: StudyResults, times: Floats) -> dict[str, Floats]:
     """Return, per run, the headline `[seeds, times]`."""
-    return {title(run): np.array([np.interp(times, *one) for one in timed(run)])
-            for run in study.runs}  # fmt: skip
+    return {
+        title(run): np.array([np.interp(times, *one) for one in timed(run)]) for run in study.runs
+    }
 
 
 @styled
-def figure(study: Study, times: Floats) -> Figure:
+def figure(study: StudyResults, times: Floats) -> Figure:
     """Draw the curves."""
     page = canvas(6.4, 3.8)
     axes = page.add_subplot()
@@ -55,8 +59,9 @@ def figure(study: Study, times: Floats) -> Figure:
         axes.plot(times, values.mean(0), color=colour, lw=1.8, label=name)
     axes.set_xlabel("virtual seconds")
     axes.set_ylabel(metric_name(study.headline))
-    axes.set_ylim(top=float(np.median([v[:, len(times) // 12].max()
-                                       for v in curves(study, times).values()])))  # fmt: skip
+    axes.set_ylim(
+        top=float(np.median([v[:, len(times) // 12].max() for v in curves(study, times).values()]))
+    )
     axes.legend()
     return page
 
@@ -77,8 +82,11 @@ def main() -> None:
     print("|---|--:|" + "--:|" * len(times))
     for run, (name, values) in zip(study.runs, curves(study, times).items(), strict=True):
         clock = {(r.seed, r.round): r.value for r in run.rounds if r.metric == "clock"}
-        counted = sum(r.value for r in run.rounds
-                      if r.metric == "replies" and clock[r.seed, r.round] <= times[-1])  # fmt: skip
+        counted = sum(
+            r.value
+            for r in run.rounds
+            if r.metric == "replies" and clock[r.seed, r.round] <= times[-1]
+        )
         cells = " | ".join(f"{value:.2f}" for value in values.mean(0))
         print(f"| {name} | {counted / len(run.seeds):.0f} | {cells} |")
     save(figure(study, np.linspace(0, end, 200)), given.out)

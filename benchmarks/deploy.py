@@ -1,8 +1,8 @@
 """What an exchange over Flower costs: a server and clients as processes of this machine, with TLS.
 
-python benchmarks/deploy.py [--clients 15] [--methods fedavg,splitfed] [--rounds 4] [--main-server]
-python benchmarks/deploy.py --methods fedavg --sums pads
-python benchmarks/deploy.py --methods fedavg,fedcpf --sums shares
+python -m benchmarks.deploy [--clients 15] [--methods fedavg,splitfed] [--rounds 4] [--main-server]
+python -m benchmarks.deploy --methods fedavg --sums pads
+python -m benchmarks.deploy --methods fedavg,fedcpf --sums shares
 
 Every method runs in the simulator, too: fingerprints must be equal. Seconds per round are the
 median over rounds but the first. `clients` is the time of the slowest client's own work in a round,
@@ -26,28 +26,36 @@ from pathlib import Path
 
 import tomli_w
 
-from vergence.app.config import check
-from vergence.app.run import start
+from vergence.experiment.run import start
+from vergence.experiment.schema import check
 
-COMMAND = [sys.executable, "-c", "from vergence.app.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from vergence.cli.main import main; main()"]
 
 
 SHARES = {"name": "additive", "aggregators": ["north", "south", "west"]}
-SUMS = {"plain": {}, "pads": {"privacy": {"aggregation": "secure"}},
-        "shares": {"privacy": {"aggregation": SHARES}}}  # fmt: skip
+SUMS = {
+    "plain": {},
+    "pads": {"privacy": {"aggregation": "secure"}},
+    "shares": {"privacy": {"aggregation": SHARES}},
+}
 
 
 def table(clients, methods, rounds, people, sums):
     """Return the experiment: small eye patches, three or four batches a round."""
     return {
-        "task": {"name": "gaze_angle"}, "model": {"name": people["model"]},
-        "federation": {"name": "eye_synthetic", "people": clients, "samples": 60,
-                       "size": people["size"]},
+        "task": {"name": "gaze_angle"},
+        "model": {"name": people["model"]},
+        "federation": {
+            "name": "eye_synthetic",
+            "people": clients,
+            "samples": 60,
+            "size": people["size"],
+        },
         "methods": [{"name": name} for name in methods],
         "local": {"epochs": 1, "batch": 16, "lr": 0.01},
         "run": {"rounds": rounds, "evaluate_every": 0, "solver": "sequential"},
         **SUMS[sums],
-    }  # fmt: skip
+    }
 
 
 def deployed(made, folder, clients, main):
@@ -60,13 +68,28 @@ def deployed(made, folder, clients, main):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def run(*arguments, **options):
-        return subprocess.Popen([*COMMAND, "deploy", *map(str, arguments)], env=environment,
-                                cwd=folder, stdin=subprocess.DEVNULL, **options)  # fmt: skip
+        return subprocess.Popen(
+            [*COMMAND, "deploy", *map(str, arguments)],
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            **options,
+        )
 
     quiet = {"stdout": subprocess.DEVNULL}
     roles = ["--main-server"] if main else []
-    run("init", "exp.toml", "--clients", ",".join(names), "--address", f"127.0.0.1:{port}",
-        "--out", "d", *roles, **quiet).wait()  # fmt: skip
+    run(
+        "init",
+        "exp.toml",
+        "--clients",
+        ",".join(names),
+        "--address",
+        f"127.0.0.1:{port}",
+        "--out",
+        "d",
+        *roles,
+        **quiet,
+    ).wait()
     homes = [Path("d/clients") / name for name in names] + ([Path("d/main")] if main else [])
     homes += [path.relative_to(folder) for path in (folder / "d" / "aggregators").glob("*")]
     started = [run("join", home, **quiet) for home in homes]
@@ -88,8 +111,11 @@ def costs(server, label):
     Last, bytes of the aggregator that has most.
     """
     events = [json.loads(line) for line in (server / "events.jsonl").read_text().splitlines()]
-    ends = [datetime.fromisoformat(e["time"]).timestamp() for e in events
-            if e["event"] == "round" and e.get("label") == label]  # fmt: skip
+    ends = [
+        datetime.fromisoformat(e["time"]).timestamp()
+        for e in events
+        if e["event"] == "round" and e.get("label") == label
+    ]
     with (server / "exchanges.csv").open() as file:
         rows = list(csv.DictReader(file))
     found = []
@@ -103,9 +129,15 @@ def costs(server, label):
         people = [name for name in asked if name.startswith("p")]
         others = [name for name in asked if name not in people]
         count = max(map(asked.get, people)) + max(map(asked.get, others), default=0)
-        found.append((end - begin, max(map(worked.get, people)), count,
-                      statistics.mean(map(size.get, people)),
-                      max(map(size.get, others), default=0)))  # fmt: skip
+        found.append(
+            (
+                end - begin,
+                max(map(worked.get, people)),
+                count,
+                statistics.mean(map(size.get, people)),
+                max(map(size.get, others), default=0),
+            )
+        )
     return [statistics.median(values) for values in zip(*found, strict=True)]
 
 
@@ -127,17 +159,24 @@ def main():
         folder = Path(at)
         start(check(made), folder / "here")
         server = deployed(made, folder, asked.clients, asked.main_server)
-        print(f"\n{asked.clients} clients, {asked.rounds} rounds, sums: {asked.sums}, "
-              f"load {os.getloadavg()[0]:.1f}\n")  # fmt: skip
+        print(
+            f"\n{asked.clients} clients, {asked.rounds} rounds, sums: {asked.sums}, "
+            f"load {os.getloadavg()[0]:.1f}\n"
+        )
         print("| method | same bits | s per round | clients | transport | exchanges | MB | other |")
         print("|---|---|---:|---:|---:|---:|---:|---:|")
         for label in methods:
-            here, there = (json.loads((root / label / "results.json").read_text())["fingerprint"]
-                           for root in (folder / "here", server / "run"))  # fmt: skip
+            here, there = (
+                json.loads((root / label / "results.json").read_text())["fingerprint"]
+                for root in (folder / "here", server / "run")
+            )
             whole, own, count, size, other = costs(server, label)
             same = "yes" if here == there else "NO"
-            print(f"| {label} | {same} | {whole:.2f} | {own:.2f} | {whole - own:.2f} | "
-                  f"{count:g} | {size / 1e6:.3f} | {other / 1e6:.3f} |", flush=True)  # fmt: skip
+            print(
+                f"| {label} | {same} | {whole:.2f} | {own:.2f} | {whole - own:.2f} | "
+                f"{count:g} | {size / 1e6:.3f} | {other / 1e6:.3f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

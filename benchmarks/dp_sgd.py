@@ -1,6 +1,6 @@
 """A step of DP-SGD beside a plain one, on one thread: processor seconds, interleaved, medians.
 
-    python benchmarks/dp_sgd.py [--rounds 15]
+    python -m benchmarks.dp_sgd [--rounds 15]
 
 LeNet on patches of 36 x 60, batches of 32 (on average), as MPIIGaze is trained with; made-up
 pictures, since time does not depend on them. Both are the solvers that a run uses, with everything
@@ -15,13 +15,16 @@ from pathlib import Path
 
 import torch
 
-from vergence.core.fitting import Fit, Local, Solver
-from vergence.core.site import Samples, Site
-from vergence.core.stream import Stream
+from vergence.core.client import ClientContext
+from vergence.core.data import Samples
+from vergence.core.local_training import LocalTraining
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
 from vergence.models.lenet import LeNet
-from vergence.privacy.dp_solver import DpSolver, Lesson
-from vergence.privacy.policy import DpSgd
+from vergence.privacy.config import DpSgd
+from vergence.privacy.dp.dp_sgd_solver import DpSolver, TrainingPass
 from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.sequential import Solver
 
 STEPS = 10
 NOISE = 2.5
@@ -43,14 +46,14 @@ def seconds(work) -> float:
 
 def measure(channels: tuple[int, int], rounds: int) -> None:
     task, data = GazeAngle(LeNet(channels)), people(3000)
-    local = Local(steps=STEPS, batch=32, lr=0.01)
-    site = Site("p00", data, data, task, 0, Stream("bench"))
+    local = LocalTraining(steps=STEPS, batch=32, lr=0.01)
+    site = ClientContext("p00", data, data, task, 0, RandomStream("bench"))
     with tempfile.TemporaryDirectory() as folder:
         plain = Solver(task)
-        private = DpSolver(task, DpSgd(noise=NOISE), Path(folder), 0, [Lesson(local, 1.0, 1)])
+        private = DpSolver(task, DpSgd(noise=NOISE), Path(folder), 0, [TrainingPass(local, 1.0, 1)])
         ask, times, ratios = Fit(task.init(), data, local), {"plain": [], "private": []}, []
         for at in range(-2, rounds):
-            stream = Stream("bench", at + 2)
+            stream = RandomStream("bench", at + 2)
             one = seconds(lambda stream=stream: plain.fit(ask, stream))
             other = seconds(lambda stream=stream: private.train(site, ask, stream))
             if at >= 0:
@@ -60,8 +63,10 @@ def measure(channels: tuple[int, int], rounds: int) -> None:
     told = ", ".join(f"{n} {1e3 * statistics.median(t):.1f} ms" for n, t in times.items())
     size = sum(p.numel() for p in plain.module.parameters())
     low, high = sorted(ratios)[len(ratios) // 10], sorted(ratios)[-1 - len(ratios) // 10]
-    print(f"LeNet {channels}, {size:,} parameters: {told} a step; "
-          f"ratio {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})")  # fmt: skip
+    print(
+        f"LeNet {channels}, {size:,} parameters: {told} a step; "
+        f"ratio {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
+    )
 
 
 def main() -> None:

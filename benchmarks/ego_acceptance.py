@@ -1,6 +1,6 @@
 """Measure the acceptance targets of the egocentric generator (egovideo design note, 6.4).
 
-Run `python benchmarks/ego_acceptance.py [--people 12] [--clips 40] [--seed 0]`; prints target,
+Run `python -m benchmarks.ego_acceptance [--people 12] [--clips 40] [--seed 0]`; prints target,
 measured value and whether it was met, per preset, and exits with 1 if one was missed.
 
 F1 is the pixel F1 with thresholds 0..1 on 64 x 64 maps over the pooled scored frames of the test
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from vergence.data.ego_gaze import chances
-from vergence.data.ego_person import PRESETS
-from vergence.data.ego_synthetic import Clip, EgoSynthetic
-from vergence.data.parts import part_sizes
-from vergence.metrics.labels import fixation_counts, label_maps, smoothed
+from vergence.data.splits import part_sizes
+from vergence.data.synthetic.ego.ego_synthetic import EgoClip, EgoSynthetic
+from vergence.data.synthetic.ego.gaze_behavior import chances
+from vergence.data.synthetic.ego.people import PRESETS
+from vergence.metrics.gaze_maps import fixation_counts, label_maps, smoothed
 from vergence.metrics.map_priors import PERSONAL_SIGMA, SHARED_SIGMA
 from vergence.metrics.saliency_f1 import FULL_GRID, pixel_f1
 
@@ -38,10 +38,10 @@ EVERY, ORACLE_CLIPS = 10, 16
 
 @dataclass
 class Wearer:
-    train: list[Clip]
-    test: list[Clip]
+    train: list[EgoClip]
+    test: list[EgoClip]
 
-    def points(self, part: list[Clip]) -> np.ndarray:
+    def points(self, part: list[EgoClip]) -> np.ndarray:
         return np.concatenate([c.gaze.point[c.scored] for c in part])
 
 
@@ -93,7 +93,7 @@ def blobs(points: np.ndarray, spread: np.ndarray) -> np.ndarray:
     return y[:, :, None] * x[:, None, :] / (2 * np.pi * SIDE * SIDE)
 
 
-def policy_map(habits: object, clip: Clip, t: int, fps: int) -> np.ndarray:
+def policy_map(habits: object, clip: EgoClip, t: int, fps: int) -> np.ndarray:
     found = chances(habits, clip.lens, clip.scene, clip.gaze.head[t], t, fps)
     spread = np.full_like(found.points, SPOT)
     spread[-1] = np.hypot(habits.spread, SPOT)

@@ -1,6 +1,6 @@
 """Seconds per round: FedCPF beside FedAvg, interleaved, five synthetic wearers.
 
-python benchmarks/engine.py [--preset cpu64] [--rounds 2]: wall and CPU seconds of whole rounds
+python -m benchmarks.engine [--preset cpu64] [--rounds 2]: wall and CPU seconds of whole rounds
 (turns, aggregation, checkpoint), without evaluation, median over rounds; the first round warms up.
 """
 
@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 from statistics import median
 
-from vergence.core.fitting import Local
-from vergence.data.ego_synthetic import EgoSynthetic
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
+from vergence.core.local_training import LocalTraining
+from vergence.data.synthetic.ego.ego_synthetic import EgoSynthetic
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
-from vergence.models.glc_vit import GlcVit
+from vergence.models.glc.glc_vit import GlcVit
 from vergence.tasks.gaze_map import GazeMap
 
 
@@ -33,7 +33,7 @@ def measure(method, task, people, rounds, workers) -> tuple[list[float], float]:
     """Run a method; return the wall seconds of each round after the first, and CPU per round."""
     marks: list[float] = []
     with tempfile.TemporaryDirectory() as place:
-        folder = Folder(Path(place), {"config": "benchmark"})
+        folder = RunDirectory(Path(place), {"config": "benchmark"})
         folder.open()
         began = cpu_seconds()
         plan = Plan(rounds=rounds + 1, evaluate_every=0, workers=workers)
@@ -51,7 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     people = EgoSynthetic(people=5, clips=40).load()
     task = GazeMap(GlcVit(preset=options.preset))
-    local = Local(epochs=1, batch=8, optimiser="adamw", lr=1e-3)
+    local = LocalTraining(epochs=1, batch=8, optimizer="adamw", lr=1e-3)
     sizes = [len(s.train) for s in people.people.values()]
     print(f"{options.preset}, 5 people with {sizes} clips, 1 epoch, {options.workers} workers")
     for turn in range(2):

@@ -1,6 +1,6 @@
 """Measure the golden bands of the eye generator (eyeimages design note, 5.2, 5.3).
 
-Run `python benchmarks/eye_acceptance.py [--folds 0]`; prints target, measured value and whether it
+Run `python -m benchmarks.eye_acceptance [--folds 0]`; prints target, measured value and whether it
 was met, and exits with 1 if one was missed. `--folds N` adds N leave-one-person-out folds of the
 classic LeNet (10 people x 300 left eyes, a minute and a half each) and its two error bands.
 """
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from vergence.data.eye_render import Eyes, equalise, render
-from vergence.data.eye_synthetic import EyeSynthetic
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
+from vergence.data.synthetic.eyes.rendering import Eyes, equalise, render
 from vergence.metrics.angles import angular_error_deg, mean_direction
 
 

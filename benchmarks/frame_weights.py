@@ -1,6 +1,6 @@
 """FedAvg by frames against FedAvg by clips, on clips of unequal length, paired over seeds.
 
-python benchmarks/frame_weights.py: ten made-up people, whose clips have about 60, 120 or 240
+python -m benchmarks.frame_weights: ten made-up people, whose clips have about 60, 120 or 240
 frames. They find the same important (`alike`), or people with clips of another length another thing
 (`apart`). With --root, key frames of TVSum dealt to four people, 11 to 28 frames a clip. A seed
 draws data, first weights and batches; both runs of a pair share them. Printed are tau and F, means
@@ -15,25 +15,26 @@ from pathlib import Path
 
 import numpy as np
 
-from vergence.core.fitting import Local, Solver
-from vergence.core.site import Federation
-from vergence.data.clip_synthetic import ClipSynthetic
-from vergence.data.tvsum import TVSum
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
+from vergence.data.synthetic.clip_synthetic import ClipSynthetic
+from vergence.data.video_summaries.tvsum import TVSum
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.metrics.intervals import interval
 from vergence.models.vslstm import VsLSTM
-from vergence.tasks.summary import Summary
+from vergence.tasks.summary import SummaryTask
+from vergence.training.sequential import Solver
 
-LOCAL = Local(epochs=2, batch=4, optimiser="adam", lr=0.01)
+LOCAL = LocalTraining(epochs=2, batch=4, optimizer="adam", lr=0.01)
 MEASURES = ("tau", "f")
 
 
-def measured(people: Federation, task: Summary, rounds: int) -> list[float]:
+def measured(people: Federation, task: SummaryTask, rounds: int) -> list[float]:
     """Return tau and F of the model after the last round, means over people."""
     with tempfile.TemporaryDirectory() as place:
-        folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, checkpoint_every=0, workers=1)
         model = conduct(FedAvg(local=LOCAL), task, people, plan, folder).server.model
@@ -51,7 +52,10 @@ def compared(name: str, load: Callable[[int], Federation], network: VsLSTM, args
     """Print a data set's row per measure."""
     rows = []
     for seed in range(args.seeds):
-        people, tasks = load(seed), [Summary(network, seed, counts=c) for c in ("frames", "clips")]
+        people, tasks = (
+            load(seed),
+            [SummaryTask(network, seed, counts=c) for c in ("frames", "clips")],
+        )
         chance = mean(tasks[0].priors(people)["random"].values())
         rows.append([*(measured(people, task, args.rounds) for task in tasks), chance])
     found = np.array(rows)

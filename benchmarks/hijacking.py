@@ -1,6 +1,6 @@
 """A server that hijacks a client's layers: what it sees, and when SplitGuard says so.
 
-python benchmarks/hijacking.py --data crops --json hijacking.json: one client trains with a server
+python -m benchmarks.hijacking --data crops --json hijacking.json: one client trains with a server
 that never looks at its labels, draws the client's layers to features of its own choice and decodes
 them (FSHA); beside it the mean image, the same decoder where the client was trained honestly, and
 the inverse network that knows the honest client's layers. The client lies about labels now and then
@@ -22,26 +22,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vergence.app.results import write_json
-from vergence.app.run import progress_bar
 from vergence.attacks import score
-from vergence.attacks.hijack import Hijack, Hijacker
-from vergence.attacks.inverse_network import Inverse
-from vergence.core.fitting import Local, OptimiserState
+from vergence.attacks.hijacking import Hijacker, HijackSettings
+from vergence.attacks.inverse_network import InverseNetworkAttack
+from vergence.core.data import Samples
+from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.params import Params
-from vergence.core.site import Samples
+from vergence.core.requests import Forward, Step
 from vergence.core.stages import PULL, SMASHED, Piece, pieces
-from vergence.core.stepping import Forward, Step, Trainer
-from vergence.data.eye_synthetic import EyeSynthetic
-from vergence.data.mpiigaze import Mpiigaze
-from vergence.data.mpiigaze_crops import MpiigazeCrops
+from vergence.data.eye_images.mpiigaze import Mpiigaze
+from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
+from vergence.experiment.run import progress_bar
 from vergence.models.lenet import LeNet
 from vergence.models.small_eye import SmallEye
-from vergence.privacy.keyed import Secret
-from vergence.privacy.split_guard import Guard, SplitGuard, Verdict
+from vergence.privacy.keyed_noise import NoiseKey
+from vergence.privacy.split.split_guard import SplitGuard, SplitGuardTest, Verdict
+from vergence.results.write import write_json
 from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.steps import Trainer
 
-LOCAL = Local(optimiser="adamw", lr=2e-3)
+LOCAL = LocalTraining(optimizer="adamw", lr=2e-3)
 WHERE = {"real": "eyes/mpiigaze_p00_36x60", "crops": "eyes/mpiigaze_9x15"}
 CUTS = {"real": ("pool1", "pool2", "fc1"), "crops": ("conv1", "conv3", "fc1")}
 
@@ -102,7 +103,7 @@ class Half:
 
     piece: Piece
     params: Params = field(init=False)
-    optimiser: OptimiserState = field(default_factory=lambda: OptimiserState({}, 0))
+    optimiser: OptimizerState = field(default_factory=lambda: OptimizerState({}, 0))
 
     def __post_init__(self) -> None:
         self.params, self.trainer = self.piece.init().copy(), Trainer(self.piece)
@@ -142,11 +143,11 @@ def mixed(tail: Half, hijacker: Hijacker, share: float) -> Server:
 
 
 def trained(
-    front: Half, server: Server, data: Samples, batches: int, guard: Guard, seed: int
+    front: Half, server: Server, data: Samples, batches: int, guard: SplitGuardTest, seed: int
 ) -> Iterator[None]:
     """Let a client train with a server, batch by batch; it takes no step with answers to lies."""
     order = torch.Generator().manual_seed(seed)
-    lies = Secret(bytes(32)).child("lies", seed).draws()
+    lies = NoiseKey(bytes(32)).child("lies", seed).draws()
     for _ in range(batches):
         rows = torch.randint(len(data), (LOCAL.batch,), generator=order)
         batch, false = data.take(rows), guard.lies
@@ -158,8 +159,8 @@ def trained(
         yield
 
 
-def guard_of(seed: int) -> Guard:
-    return Guard(SplitGuard(), Secret(bytes(32)).child("guard", seed).draws())
+def guard_of(seed: int) -> SplitGuardTest:
+    return SplitGuardTest(SplitGuard(), NoiseKey(bytes(32)).child("guard", seed).draws())
 
 
 def attacked(
@@ -170,7 +171,7 @@ def attacked(
     front, shadow = Half(ahead), pixels(stage.shadow)
     torch.manual_seed(1000 + seed)
     inputs = stage.task.inputs(stage.shadow.take(slice(None)))[0]
-    hijacker = Hijacker(shadow, inputs, ahead.network.build(), Hijack(seed=seed))
+    hijacker = Hijacker(shadow, inputs, ahead.network.build(), HijackSettings(seed=seed))
     server: Server = lambda smashed, _: hijacker.answer(smashed)  # noqa: E731
     if share is not None:
         server = mixed(Half(behind), hijacker, share)
@@ -197,14 +198,16 @@ def beside(stage: Scene, cut: str, batches: int, seed: int) -> dict[str, list[fl
     front, shadow = Half(ahead), pixels(stage.shadow)
     torch.manual_seed(1000 + seed)
     inputs = stage.task.inputs(stage.shadow.take(slice(None)))[0]
-    hijacker = Hijacker(shadow, inputs, ahead.network.build(), Hijack(seed=seed))
+    hijacker = Hijacker(shadow, inputs, ahead.network.build(), HijackSettings(seed=seed))
     server = honest(Half(behind))
     for _ in trained(front, server, stage.victim, batches, guard_of(seed), seed):
         pass
-    network = Inverse(10).learned(front.gives(stage.shadow.take(slice(None))), shadow)
+    network = InverseNetworkAttack(10).learned(front.gives(stage.shadow.take(slice(None))), shadow)
     smashed = front.gives(stage.victim.take(slice(None)))
-    return {"inverse network": told(stage, network.found(smashed)),
-            "decoder, honest server": told(stage, hijacker.found(smashed))}  # fmt: skip
+    return {
+        "inverse network": told(stage, network.found(smashed)),
+        "decoder, honest server": told(stage, hijacker.found(smashed)),
+    }
 
 
 def watched(
@@ -247,14 +250,21 @@ def measured(given: argparse.Namespace) -> list[dict[str, Any]]:
             other = beside(stage, cut, given.batches, 0)
             tick()
             alarms = watched(stage, cut, given.watch, given.trials, tick)
-            lines.append({
-                "data": stage.data, "cut": cut, "hijacked": runs, "hiding": hidden, **other,
-                "mean image": told(
-                    stage, score.mean_image(pixels(stage.shadow), len(stage.victim))
-                ),
-                "honest accused": alarms.count("accused"), "honest": len(alarms),
-                "honest trusted": alarms.count("trusted"),
-            })  # fmt: skip
+            lines.append(
+                {
+                    "data": stage.data,
+                    "cut": cut,
+                    "hijacked": runs,
+                    "hiding": hidden,
+                    **other,
+                    "mean image": told(
+                        stage, score.mean_image(pixels(stage.shadow), len(stage.victim))
+                    ),
+                    "honest accused": alarms.count("accused"),
+                    "honest": len(alarms),
+                    "honest trusted": alarms.count("trusted"),
+                }
+            )
     return lines
 
 
@@ -269,8 +279,13 @@ def markdown(lines: list[dict[str, Any]], batches: int) -> str:
         cells += [mean(then), mean([run["end"] for run in line["hijacked"]]), line["hiding"]["end"]]
         shown = [f"{c[0]:.4f} ({c[1]:.2f})" if c else "not accused" for c in cells]
         table.append(f"| {line['cut']} | {' | '.join(shown)} |")
-    heads = ["cut", "FSHA accused after batches", "FSHA that hides", "honest, accused",
-             "honest, trusted"]  # fmt: skip
+    heads = [
+        "cut",
+        "FSHA accused after batches",
+        "FSHA that hides",
+        "honest, accused",
+        "honest, trusted",
+    ]
     table += ["", f"| {' | '.join(heads)} |", "|---|--:|--:|--:|--:|"]
     for line in lines:
         when = [str(run["accused"] or "never") for run in line["hijacked"]]
@@ -304,8 +319,10 @@ def main() -> None:
     given.json.parent.mkdir(parents=True, exist_ok=True)
     write_json(given.json, lines)
     print(markdown(lines, given.batches))
-    print(f"\nMSE (SSIM); {lines[0]['data']} eyes; {time.perf_counter() - began:.0f} s, "
-          f"{time.process_time() - cpu:.0f} s of CPU; numbers: {given.json}")  # fmt: skip
+    print(
+        f"\nMSE (SSIM); {lines[0]['data']} eyes; {time.perf_counter() - began:.0f} s, "
+        f"{time.process_time() - cpu:.0f} s of CPU; numbers: {given.json}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Who is it? Masks, updates, smashed data and gaze labels of one session told by another's: top-1.
 
-python benchmarks/identity.py --data crops: the same people train twice with the same start, once
+python -m benchmarks.identity --data crops: the same people train twice with the same start, once
 with some of their pictures, once with others, of other days where days are known. Names are known
 in the first session and asked in the second, or in the next round of the same one. Data: MPIIGaze
 9x15 crops (eleven people), or the generator's; without the files the generator stands in, and says
@@ -19,31 +19,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vergence.app.results import write_json
-from vergence.app.run import progress_bar
-from vergence.attacks.identity import Glances, in_place, nearest, votes
-from vergence.attacks.score import Rate, Recogniser
-from vergence.attacks.tap import overheard
-from vergence.core.fitting import Local
-from vergence.core.mask import Mask
+from vergence.attacks.identity import IdentifiedSamples, in_place, nearest, votes
+from vergence.attacks.malicious_parties import overheard
+from vergence.attacks.score import Classifier, Rate
+from vergence.core.client import ClientContext
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.masks import Mask
+from vergence.core.messages import Reply
 from vergence.core.method import Method
-from vergence.core.site import Federation, Samples, Site, Splits
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Forward
 from vergence.core.stages import pieces
-from vergence.core.stepping import Forward, Trainer
-from vergence.core.stream import Stream
-from vergence.core.wire import Reply
-from vergence.data.eye_synthetic import EyeSynthetic
-from vergence.data.mpiigaze_crops import MpiigazeCrops
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
+from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
+from vergence.experiment.run import progress_bar
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.methods.fedselect import FedSelect
-from vergence.methods.splitfed import SplitFed
+from vergence.methods.split.splitfed import SplitFed
 from vergence.models.small_eye import SmallEye
+from vergence.results.write import write_json
 from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.steps import Trainer
 
-LOCAL = Local(optimiser="adamw", lr=2e-3)
+LOCAL = LocalTraining(optimizer="adamw", lr=2e-3)
 WHERE = "eyes/mpiigaze_9x15"
 TASK = GazeAngle(SmallEye(pose=False))
 BATCH = 32
@@ -54,7 +57,7 @@ Seen = dict[int, dict[str, tuple[Tensor, Tensor | None]]]
 def noted(method: Any, seen: Seen) -> Any:
     """Return a method whose replies are written down, as a server without sums has them."""
 
-    def told(site: Site, _: str, said: Reply) -> None:
+    def told(site: ClientContext, _: str, said: Reply) -> None:
         bits = said.weight.bits.float() if isinstance(said.weight, Mask) else None
         update = said.trees["model"].flat.clone()
         seen.setdefault(site.round, {})[site.id] = (update if bits is None else update * bits, bits)
@@ -64,7 +67,7 @@ def noted(method: Any, seen: Seen) -> Any:
 
 def run(method: Method[Any, Any], federation: Federation, rounds: int) -> Any:
     with tempfile.TemporaryDirectory() as place:
-        folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
         return conduct(method, TASK, federation, plan, folder).server
@@ -94,7 +97,7 @@ def taken(splits: Splits, part: str, person: str, most: int = 200) -> Splits:
     """
     samples: Samples = getattr(splits, part)
     rows = torch.linspace(0, len(samples) - 1, min(most, len(samples))).long()
-    order = torch.randperm(len(rows), generator=Stream(f"{part} {person}").torch())
+    order = torch.randperm(len(rows), generator=RandomStream(f"{part} {person}").torch())
     return replace(splits, train=samples.subset(rows[order]))
 
 
@@ -124,7 +127,7 @@ def vectors(name: str, kind: type, pair: list[Federation], rounds: int) -> list[
 def labels(one: Federation, other: Federation) -> list[dict[str, Any]]:
     """Return the lines of gaze labels alone: by all of a session's, and by batches."""
     gaze = [[s.train.columns["gaze"] for s in part.people.values()] for part in (one, other)]
-    known = Glances.of(gaze[0])
+    known = IdentifiedSamples.of(gaze[0])
     whole = torch.tensor([known.named(labels) for labels in gaze[1]])
     parts = [
         (p, batch)
@@ -148,12 +151,18 @@ def smashed(one: Federation, other: Federation, rounds: int) -> list[dict[str, A
     lines = []
     for cut in ("pictures", "conv1", "fc1"):
         piece = pieces(TASK, "conv1" if cut == "pictures" else cut)[0]
-        params = piece.init().like(torch.cat([server.front.flat, server.tail.flat])[
-            : piece.init().layout.n])  # fmt: skip
+        params = piece.init().like(
+            torch.cat([server.front.flat, server.tail.flat])[: piece.init().layout.n]
+        )
         trainer = Trainer(piece)
 
-        def given(samples: Samples, cut: str = cut, piece: Any = piece, trainer: Any = trainer,
-                  params: Any = params) -> Tensor:  # fmt: skip
+        def given(
+            samples: Samples,
+            cut: str = cut,
+            piece: Any = piece,
+            trainer: Any = trainer,
+            params: Any = params,
+        ) -> Tensor:
             batch = samples.take(slice(None))
             if cut == "pictures":
                 return batch["image"].float() / 255
@@ -161,8 +170,9 @@ def smashed(one: Federation, other: Federation, rounds: int) -> list[dict[str, A
             return out if out.ndim == 4 else out.view(*out.shape, 1, 1)
 
         whose = [torch.full((len(s.train),), i) for i, s in enumerate(one.people.values())]
-        network = Recogniser(torch.cat([given(s.train) for s in one.people.values()]),
-                             torch.cat(whose))  # fmt: skip
+        network = Classifier(
+            torch.cat([given(s.train) for s in one.people.values()]), torch.cat(whose)
+        )
         named = [network.named(given(s.train)) for s in other.people.values()]
         name = cut if cut == "pictures" else f"smashed data after {cut}"
         lines.append(line(f"{name}: a frame", "other days", counted(named, 1)))
@@ -181,8 +191,14 @@ def counted(named: list[Tensor], size: int) -> Rate:
 
 
 def line(what: str, asked: str, rate: Rate) -> dict[str, Any]:
-    return {"seen": what, "asked": asked, "top_1": rate.value, "low": rate.low, "high": rate.high,
-            "of": rate.of}  # fmt: skip
+    return {
+        "seen": what,
+        "asked": asked,
+        "top_1": rate.value,
+        "low": rate.low,
+        "high": rate.high,
+        "of": rate.of,
+    }
 
 
 def measured(given: argparse.Namespace) -> tuple[str, int, list[dict[str, Any]]]:
@@ -213,8 +229,9 @@ def markdown(lines: list[dict[str, Any]], people: int) -> str:
         f"{1 / people:.0%} | {x['of']} |"
         for x in lines
     ]
-    return "\n".join(["| seen | asked in | top-1 | chance | decisions |", "|---|---|--:|--:|--:|",
-                      *rows])  # fmt: skip
+    return "\n".join(
+        ["| seen | asked in | top-1 | chance | decisions |", "|---|---|--:|--:|--:|", *rows]
+    )
 
 
 def main() -> None:
@@ -231,8 +248,10 @@ def main() -> None:
     given.json.parent.mkdir(parents=True, exist_ok=True)
     write_json(given.json, lines)
     print(markdown(lines, people))
-    print(f"\n{people} people, {data} eyes; {time.perf_counter() - began:.0f} s; "
-          f"numbers: {given.json}")  # fmt: skip
+    print(
+        f"\n{people} people, {data} eyes; {time.perf_counter() - began:.0f} s; "
+        f"numbers: {given.json}"
+    )
 
 
 if __name__ == "__main__":

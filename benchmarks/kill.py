@@ -2,7 +2,7 @@
 
 Only the parent is killed; its workers must notice and end by themselves. Prints `20/20 equal`.
 
-    python benchmarks/kill.py [EXPERIMENT] [--kills 20] [--seed 0] [--set a.b=c ...]
+    python -m benchmarks.kill [EXPERIMENT] [--kills 20] [--seed 0] [--set a.b=c ...]
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from vergence.app.runs import read
+from vergence.results.read import read
 
-TOY = Path(__file__).parent.parent / "experiments" / "toy.toml"
-COMMAND = [sys.executable, "-c", "from vergence.app.cli import main; main()"]
+TOY = Path(__file__).parent.parent / "src" / "vergence" / "experiments" / "toy.toml"
+COMMAND = [sys.executable, "-c", "from vergence.cli.main import main; main()"]
 PATIENCE_S = 5.0
 
 
@@ -99,8 +99,11 @@ class Trials:
         went_on = subprocess.run([*COMMAND, "resume", str(out)], stdout=subprocess.DEVNULL)
         equal = went_on.returncode == 0 and fingerprints(out) == self.whole
         ended = "LEFT" if left_s is None else f"gone in {left_s:.2f} s"
-        print(f"{number:3d}: killed at {share:4.0%}, {where}; {len(workers)} workers {ended}; "
-              f"{'equal' if equal else 'DIFFERENT'}", flush=True)  # fmt: skip
+        print(
+            f"{number:3d}: killed at {share:4.0%}, {where}; {len(workers)} workers {ended}; "
+            f"{'equal' if equal else 'DIFFERENT'}",
+            flush=True,
+        )
         shutil.rmtree(out)
         return equal and left_s is not None
 

@@ -1,6 +1,6 @@
 """Gaze labels that a U-shape never sends, found by its server: degrees of error, beside the mean.
 
-python benchmarks/labels.py --data crops: SplitFed in a U-shape trains as it always does; its server
+python -m benchmarks.labels --data crops: SplitFed in a U-shape trains as it always does; its server
 reads gaze from smashed data (learned on shadow people, who tell theirs), and solves for it from the
 gradients that come back at the second cut. The table has the first round and the last. Data:
 MPIIGaze 9x15 crops, five clients, six shadow people, or the generator's; without the files the
@@ -19,27 +19,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vergence.app.results import write_json
-from vergence.app.run import progress_bar
-from vergence.attacks.label_inference import Follower, Loss, Reader
-from vergence.attacks.tap import heard_from, tree, watched
-from vergence.core.conversation import ClientId, Conversation
-from vergence.core.fitting import Local
+from vergence.attacks.label_inference import Follower, LabelInferenceAttack, Loss
+from vergence.attacks.malicious_parties import heard_from, tree, watched
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation
+from vergence.core.data import Samples
+from vergence.core.federation import Federation
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import LocalTraining
+from vergence.core.messages import Message, Reply
 from vergence.core.params import Params
-from vergence.core.site import Federation, Samples, Site
+from vergence.core.requests import Forward
 from vergence.core.stages import pieces
-from vergence.core.stepping import Forward, Trainer
-from vergence.core.wire import Message, Reply
-from vergence.data.eye_synthetic import EyeSynthetic
-from vergence.data.mpiigaze_crops import MpiigazeCrops
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
-from vergence.methods.splitfed_u import EndHalf, Ends, SplitFedU
+from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
+from vergence.experiment.run import progress_bar
+from vergence.methods.split.splitfed_u import EndHalf, Ends, SplitFedU
 from vergence.metrics.angles import angular_error_deg, mean_direction
 from vergence.models.small_eye import SmallEye
+from vergence.results.write import write_json
 from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.steps import Trainer
 
-LOCAL = Local(optimiser="adamw", lr=2e-3)
+LOCAL = LocalTraining(optimizer="adamw", lr=2e-3)
 WHERE = "eyes/mpiigaze_9x15"
 
 
@@ -66,7 +70,9 @@ class Noted(SplitFedU):
         NOTES.ends.append(s)
         return (yield from super().round(s, cohort))
 
-    def on_judge(self, c: EndHalf, msg: Message, site: Site) -> Conversation[tuple[EndHalf, Reply]]:
+    def on_judge(
+        self, c: EndHalf, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[EndHalf, Reply]]:
         assert NOTES.truth is not None
         NOTES.truth.append((NOTES.at, site.train.take(c.waiting[0])["gaze"].clone()))
         return (yield from super().on_judge(c, msg, site))
@@ -84,9 +90,9 @@ def people(data: str) -> tuple[str, Federation, Samples]:
         federation = EyeSynthetic(people=11, samples=300, size="9x15").load()
     shadow = [federation.people[p].train for p in federation.clients[5:]]
     names = set.intersection(*(set(part.columns) for part in shadow))
-    joined = Samples.concatenate([
-        Samples({n: p.columns[n][:: max(1, len(p) // 200)] for n in names}) for p in shadow
-    ])  # fmt: skip
+    joined = Samples.concatenate(
+        [Samples({n: p.columns[n][:: max(1, len(p) // 200)] for n in names}) for p in shadow]
+    )
     clients = federation.only(federation.clients[:5])
     few = {p: replace(s, train=fewer(s.train)) for p, s in clients.people.items()}
     return data, replace(clients, people=few), joined
@@ -120,7 +126,7 @@ def spied(criterion: Loss, federation: Federation, rounds: int) -> tuple[Any, Ga
         return see
 
     with tempfile.TemporaryDirectory() as place:
-        folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
         conduct(watched(method, follow), task, federation, plan, folder)
@@ -136,7 +142,7 @@ def read(task: GazeAngle, front: Params, federation: Federation, shadow: Samples
         batch = samples.take(slice(None))
         return trainer.forward(Forward(front, batch, lambda _: piece)).clone()
 
-    network = Reader().learned(smashed(shadow), shadow.columns["gaze"])
+    network = LabelInferenceAttack().learned(smashed(shadow), shadow.columns["gaze"])
     errors = []
     with torch.no_grad():
         for splits in federation.people.values():
@@ -163,12 +169,26 @@ def measured(given: argparse.Namespace) -> tuple[str, list[dict[str, Any]]]:
                 for guess, (at, gaze) in zip(found, notes.truth, strict=True)
             ]
             ends = {"first": 0, "last": given.rounds - 1}
-            lines.append({"attack": "read from smashed data", "loss": criterion, **{
-                name: read(task, notes.ends[at].front, federation, shadow)
-                for name, at in ends.items()}})  # fmt: skip
-            lines.append({"attack": "solved from gradients", "loss": criterion, **{
-                name: float(torch.cat([e for round_, e in errors if round_ == at]).mean())
-                for name, at in ends.items()}})  # fmt: skip
+            lines.append(
+                {
+                    "attack": "read from smashed data",
+                    "loss": criterion,
+                    **{
+                        name: read(task, notes.ends[at].front, federation, shadow)
+                        for name, at in ends.items()
+                    },
+                }
+            )
+            lines.append(
+                {
+                    "attack": "solved from gradients",
+                    "loss": criterion,
+                    **{
+                        name: float(torch.cat([e for round_, e in errors if round_ == at]).mean())
+                        for name, at in ends.items()
+                    },
+                }
+            )
             bar.update(line, advance=1)
     return data, lines
 

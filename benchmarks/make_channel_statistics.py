@@ -1,13 +1,13 @@
 """Measure the mean and deviation of every feature channel on public pictures, once.
 
 Writes src/vergence/models/efficientnet_lite0_channels.safetensors from the training images of the
-packaged OSIE sample: python benchmarks/make_channel_statistics.py
+packaged OSIE sample: python -m benchmarks.make_channel_statistics
 """
 
 import torch
 from safetensors.torch import save_file
 
-from vergence.data.osie import Osie
+from vergence.data.saliency.osie import Osie
 from vergence.models import pretrained
 
 train = next(iter(Osie().load().people.values())).train

@@ -1,6 +1,6 @@
 """Draw the packaged OSIE sample: 160 of 700 images, all 15 viewers, every fixation of theirs.
 
-Run: python benchmarks/make_osie_sample.py OSIE_ROOT [TARGET]
+Run: python -m benchmarks.make_osie_sample OSIE_ROOT [TARGET]
 
 OSIE_ROOT holds stimuli/ID.jpg and fixations.npz or fixations.mat. Pictures of 320x240 are copied as
 they are, larger ones are resized (Lanczos) and saved as JPEG of quality 88. Of the images that the
@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vergence.data.osie import COLUMNS, FIRST, IMAGES, SAMPLE, Osie, read_fixations
-from vergence.data.parts import part_sizes
+from vergence.data.saliency.osie import COLUMNS, FIRST, IMAGES, SAMPLE, Osie, read_fixations
+from vergence.data.splits import part_sizes
 
 SEED, COUNT, SIZE, QUALITY = 2014, 160, (320, 240), 88
 

@@ -1,6 +1,6 @@
 """Was this frame, or this person, in the training? LiRA on a small gaze network, beside chance.
 
-python benchmarks/membership.py: the generator's people (9x15), many small_eye networks, each
+python -m benchmarks.membership: the generator's people (9x15), many small_eye networks, each
 trained on a random half of the frames, or of the people. Every network is the attacked one in turn
 and all others are its shadows. A person is looked for twice: by the very frames they may have
 trained with, and by frames of other days, which nobody trained with.
@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vergence.app.results import write_json
-from vergence.app.run import progress_bar
 from vergence.attacks.membership import each_in_turn, halves, of_people
 from vergence.attacks.score import least_epsilon, tpr_at
 from vergence.attacks.training import learn
-from vergence.core.site import Samples
-from vergence.data.eye_synthetic import EyeSynthetic
+from vergence.core.data import Samples
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
+from vergence.experiment.run import progress_bar
 from vergence.models.small_eye import SmallEye
+from vergence.results.write import write_json
 
 FPR = 0.01
 
@@ -55,10 +55,15 @@ def told(name: str, scores: list[Tensor], truth: list[Tensor]) -> dict[str, Any]
     """Return a line of the table."""
     true, false = tpr_at(torch.cat(truth), torch.cat(scores), FPR)
     return {
-        "question": name, "tpr": true.value, "low": true.low, "high": true.high,
-        "fpr": false.value, "members": true.of, "others": false.of,
+        "question": name,
+        "tpr": true.value,
+        "low": true.low,
+        "high": true.high,
+        "fpr": false.value,
+        "members": true.of,
+        "others": false.of,
         "least_epsilon": least_epsilon(true, false),
-    }  # fmt: skip
+    }
 
 
 def measured(given: argparse.Namespace) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """CPU milliseconds of what a turn does around the fit, at 1.83 M parameters (LeNet).
 
-python benchmarks/method_overhead.py [--repeats 40]: one thread, medians of CPU time per part, for
+python -m benchmarks.method_overhead [--repeats 40]: one thread, medians of CPU time per part, for
 FedAvg and for FedCPF at three moments: its first turn (nothing personal yet), a turn halfway (a
 quarter personal, the mask still grows), and one with the mask full (half personal).
 """
@@ -12,14 +12,14 @@ from statistics import median
 
 import torch
 
-from vergence.core.mask import Mask
+from vergence.core.masks import Mask
+from vergence.core.messages import Message, reply, seal
 from vergence.core.params import Params
-from vergence.core.wire import Message, reply, seal
-from vergence.engines.served import keep_memory
+from vergence.engine.workers.process_main import keep_memory
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.fedcpf import FedCPF, Personal, Window
+from vergence.methods.fedcpf import FedCPF, MaskWindow, Personal
 from vergence.models.lenet import LeNet
-from vergence.privacy.guards import fault
+from vergence.privacy.reply_checks import fault
 
 
 class Parts:
@@ -62,7 +62,7 @@ def personal(share: float, model: Params, generator: torch.Generator) -> Persona
     mask = Mask(ranks < share, layout)
     kept = Mask(ranks < max(share - 0.05, 0.0), layout)
     total = (~mask).keep(abs(noisy(model * 0.0, 1e-3, generator)))
-    return Personal(noisy(model, 1e-3, generator), kept, mask, Window(total, 3, 1))
+    return Personal(noisy(model, 1e-3, generator), kept, mask, MaskWindow(total, 3, 1))
 
 
 def fedcpf(title: str, share: float, repeats: int, model: Params, generator: torch.Generator):

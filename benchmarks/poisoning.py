@@ -1,6 +1,6 @@
 """Attacks against robust rules: mean error and worst person, as a Markdown table and as JSON.
 
-python benchmarks/poisoning.py --seeds 0 1 2 --json poisoning.json: every attack under every
+python -m benchmarks.poisoning --seeds 0 1 2 --json poisoning.json: every attack under every
 defence, for every share of liars. The experiment is experiments/robust.toml, less its own rule and
 attack. Every defence is told the true share of liars; who lies is drawn anew for every seed, and
 FLTrust trusts somebody who is honest at every share. Everybody is measured on their own, honest
@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from vergence.app import config
-from vergence.app.results import write_json
-from vergence.app.run import progress_bar
-from vergence.engines.conduct import conduct
-from vergence.engines.store import Folder
-from vergence.privacy.poison import chosen
+from vergence.engine.round_loop import conduct
+from vergence.engine.storage.run_directory import RunDirectory
+from vergence.experiment import schema as config
+from vergence.experiment.run import progress_bar
+from vergence.privacy.poisoning.updates import chosen
+from vergence.results.write import write_json
 
 EXPERIMENT = Path(__file__).parent.parent / "experiments" / "robust.toml"
 ATTACKS: dict[str, dict[str, Any]] = {
@@ -62,8 +62,13 @@ def table_of(cell: Cell, rounds: int | None) -> dict[str, Any]:
     """Return the experiment of a cell."""
     attack, share, defence, seed = cell
     table = {k: v for k, v in config.read(EXPERIMENT).items() if k not in ("privacy", "poison")}
-    table["run"] = {**table["run"], "seeds": [seed], "evaluate_every": 0, "workers": 1,
-                    "checkpoint_every": 0}  # fmt: skip
+    table["run"] = {
+        **table["run"],
+        "seeds": [seed],
+        "evaluate_every": 0,
+        "workers": 1,
+        "checkpoint_every": 0,
+    }
     if rounds is not None:
         table["run"]["rounds"] = rounds
     if attack != CLEAN:
@@ -86,13 +91,16 @@ def measured(cell: Cell, rounds: int | None) -> dict[str, float]:
     experiment = config.check(table_of(cell, rounds))
     task, (method,) = experiment.task(cell[3]), experiment.methods.values()
     with tempfile.TemporaryDirectory() as place:
-        folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         ready = experiment.model.prepare(experiment.federation())
         conduct(method, task, ready, experiment.plan, folder)
         with (folder.path / "people.csv").open(newline="") as file:
-            return {row["person"]: float(row["value"]) for row in csv.DictReader(file)
-                    if row["metric"] == task.headline}  # fmt: skip
+            return {
+                row["person"]: float(row["value"])
+                for row in csv.DictReader(file)
+                if row["metric"] == task.headline
+            }
 
 
 def name(cell: Cell) -> str:
@@ -105,8 +113,9 @@ def run(given: argparse.Namespace) -> dict[str, dict[str, float]]:
     wanted = list(cells(given))
     left = [cell for cell in wanted if name(cell) not in found]
     with progress_bar() as bar, ProcessPoolExecutor(given.jobs) as pool:
-        line = bar.add_task("poisoning", total=len(wanted), completed=len(wanted) - len(left),
-                            score="")  # fmt: skip
+        line = bar.add_task(
+            "poisoning", total=len(wanted), completed=len(wanted) - len(left), score=""
+        )
         waiting = {pool.submit(measured, cell, given.rounds): cell for cell in left}
         for done in as_completed(waiting):
             found[name(waiting[done])] = done.result()
@@ -115,8 +124,9 @@ def run(given: argparse.Namespace) -> dict[str, dict[str, float]]:
     return {name(cell): found[name(cell)] for cell in wanted}
 
 
-def summary(found: dict[str, dict[str, float]], attack: str, share: float, defence: str,
-            seeds: list[int]) -> tuple[float, float]:  # fmt: skip
+def summary(
+    found: dict[str, dict[str, float]], attack: str, share: float, defence: str, seeds: list[int]
+) -> tuple[float, float]:
     """Return the mean over people and the worst person, both averaged over seeds."""
     runs = [list(found[name((attack, share, defence, seed))].values()) for seed in seeds]
     return float(np.mean([np.mean(r) for r in runs])), float(np.mean([max(r) for r in runs]))
@@ -124,8 +134,10 @@ def summary(found: dict[str, dict[str, float]], attack: str, share: float, defen
 
 def markdown(found: dict[str, dict[str, float]], given: argparse.Namespace) -> str:
     """Return the table: mean error (worst person), one row for every attack and share."""
-    lines = [f"| attack | liars | {' | '.join(given.defences)} |",
-             f"|---|--:|{'--:|' * len(given.defences)}"]  # fmt: skip
+    lines = [
+        f"| attack | liars | {' | '.join(given.defences)} |",
+        f"|---|--:|{'--:|' * len(given.defences)}",
+    ]
     rows = [(CLEAN, 0.2), *itertools.product(given.attacks, given.shares)]
     for attack, share in rows:
         told = [summary(found, attack, share, d, given.seeds) for d in given.defences]
@@ -138,12 +150,15 @@ def verdicts(found: dict[str, dict[str, float]], given: argparse.Namespace) -> I
     """Say which defence holds best against each attack, and whether any is near the clean sum."""
     clean, _ = summary(found, CLEAN, 0.2, "none", given.seeds)
     for attack, share in itertools.product(given.attacks, given.shares):
-        mean, best = min((summary(found, attack, share, d, given.seeds)[0], d)
-                         for d in given.defences)  # fmt: skip
+        mean, best = min(
+            (summary(found, attack, share, d, given.seeds)[0], d) for d in given.defences
+        )
         kind = "targeted" if attack in TARGETED else "untargeted"
         held = "holds" if mean <= CLOSE * clean else "NONE holds; nearest"
-        yield (f"{attack} ({kind}), {share:.0%}: {held} {best}, {mean:.2f} = {mean / clean:.2f} x "
-               f"the clean sum's {clean:.2f}")  # fmt: skip
+        yield (
+            f"{attack} ({kind}), {share:.0%}: {held} {best}, {mean:.2f} = {mean / clean:.2f} x "
+            f"the clean sum's {clean:.2f}"
+        )
 
 
 def main() -> None:

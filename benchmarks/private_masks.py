@@ -1,9 +1,9 @@
 """Masks chosen under a budget: how far from those that data would choose, and what it costs.
 
-    python benchmarks/private_masks.py [ROW ...] [--rounds 8]
+    python -m benchmarks.private_masks [ROW ...] [--rounds 8]
 
-`experiments/quickstart.toml` (15 real viewers of the packaged sample) with FedCPF alone, one seed,
-one process. In every choice the groups drawn are compared with those of the highest mean change:
+The packaged experiment `quickstart` (15 real viewers) with FedCPF alone, one seed, one process.
+In every choice the groups drawn are compared with those of the highest mean change:
 `met` is the share of them that was drawn, `chance` what a blind choice of as many meets. One
 Markdown line per row.
 """
@@ -15,12 +15,12 @@ from unittest.mock import patch
 
 import torch
 
-from vergence.app.config import load
-from vergence.app.run import start
-from vergence.app.runs import read
-from vergence.privacy.mask_budget import Groups
+from vergence.experiment.run import start
+from vergence.experiment.schema import load
+from vergence.privacy.dp.mask_budget import Groups
+from vergence.results.read import read
 
-EXPERIMENT = Path(__file__).parent.parent / "experiments" / "quickstart.toml"
+EXPERIMENT = Path(__file__).parent.parent / "src" / "vergence" / "experiments" / "quickstart.toml"
 PLAIN = ['methods=[{ name = "fedcpf", rate = 0.1 }]', "run.workers=1", "run.evaluate_every=0"]
 BLIND = ['methods=[{ name = "fedcpf", rate = 0.1, select = "random" }]', *PLAIN[1:]]
 ROWS = {"no budget": PLAIN, "by lot": BLIND, "no masks": ['methods=["fedavg"]', *PLAIN[1:]]} | {

@@ -1,6 +1,6 @@
 """How much of an eye comes back from what a split-learning server sees: a table per defence.
 
-python benchmarks/reconstruction.py --data real --json reconstruction.json: a gaze network is
+python -m benchmarks.reconstruction --data real --json reconstruction.json: a gaze network is
 trained with the defence at its cut; victims send their images; an inverse network, trained on other
 people, looks for them. Data:
 
@@ -26,28 +26,28 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from vergence.app.results import write_json
-from vergence.app.run import progress_bar
 from vergence.attacks import score
-from vergence.attacks.defended import Bare, Clipped, PixelNoise, sends
-from vergence.attacks.inverse_network import Inverse, through
+from vergence.attacks.defended_clients import Clipped, PixelNoise, UndefendedClient, sends
+from vergence.attacks.inverse_network import InverseNetworkAttack, through
 from vergence.attacks.training import BATCH, learn
-from vergence.attacks.view import Prior, View
+from vergence.attacks.view import AttackerKnowledge, AttackerView
+from vergence.core.data import Samples
 from vergence.core.params import Params
-from vergence.core.site import Samples
 from vergence.core.stages import Staged
-from vergence.data.eye_synthetic import EyeSynthetic
-from vergence.data.mpiigaze import Mpiigaze
-from vergence.data.mpiigaze_crops import FILE as CROPS
-from vergence.data.mpiigaze_crops import MpiigazeCrops
+from vergence.data.eye_images.mpiigaze import Mpiigaze
+from vergence.data.eye_images.mpiigaze_crops import FILE as CROPS
+from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.errors import ConfigError
+from vergence.experiment.run import progress_bar
 from vergence.models.lenet import LeNet
 from vergence.models.small_eye import SmallEye
-from vergence.privacy import dp_sgd
-from vergence.privacy.accounting import noise_for
-from vergence.privacy.bottleneck import Bottleneck
-from vergence.privacy.keyed import Secret
-from vergence.privacy.per_sample import Clipper
+from vergence.privacy.dp import dp_sgd
+from vergence.privacy.dp.accounting import noise_for
+from vergence.privacy.dp.per_sample_gradients import Clipper
+from vergence.privacy.keyed_noise import NoiseKey
+from vergence.privacy.split.bottleneck import Bottleneck
+from vergence.results.write import write_json
 
 SENDS = 10
 """Rounds in which a victim sends every image: the thesis's epochs."""
@@ -66,8 +66,10 @@ class Eyes:
     @classmethod
     def of(cls, parts: dict[int, Samples], most: int) -> "Eyes":
         """Return at most so many images of each person, spread over what there is."""
-        kept = [(p, s, torch.linspace(0, len(s) - 1, min(most, len(s))).long())
-                for p, s in parts.items()]  # fmt: skip
+        kept = [
+            (p, s, torch.linspace(0, len(s) - 1, min(most, len(s))).long())
+            for p, s in parts.items()
+        ]
         return cls(
             torch.cat([s.columns["image"][rows].float() / 255 for _, s, rows in kept]),
             torch.cat([s.columns["gaze"][rows] for _, s, rows in kept]),
@@ -127,7 +129,7 @@ class Row:
 
     name: str
     cut: str
-    defence: Bare = Bare()
+    defence: UndefendedClient = UndefendedClient()
     attackers: tuple[str, ...] = ("plain",)
     epsilon: float | None = None
     note: str = ""
@@ -144,8 +146,12 @@ def rows(size: tuple[int, int], quick: bool) -> Iterator[Row]:
         yield Row(f"PixelDP l = {level:g}", usual, PixelNoise(level), fresh)
     for epsilon in (8.0,) if quick else (8.0, 1.0):
         made = Bottleneck.for_budget(CLIP, epsilon, DELTA, releases=1)
-        yield Row(f"clipped bottleneck, epsilon {epsilon:g}", "fc1", Clipped(made),
-                  ("adaptive",) if quick else ("plain", "adaptive"))  # fmt: skip
+        yield Row(
+            f"clipped bottleneck, epsilon {epsilon:g}",
+            "fc1",
+            Clipped(made),
+            ("adaptive",) if quick else ("plain", "adaptive"),
+        )
     yield Row("DP-SGD, epsilon 0.5", usual, epsilon=0.5)
 
 
@@ -199,13 +205,14 @@ class Private:
         self.noise = noise_for(epsilon, DELTA, self.rate, steps)
         self.clipper, self.own = Clipper(front, CLIP), dict(front.named_parameters())
         self.flat = torch.empty(sum(p.numel() for p in self.own.values()))
-        self.secret, self.step = Secret(bytes(32)).child("dp"), 0
+        self.secret, self.step = NoiseKey(bytes(32)).child("dp"), 0
 
     def loss(self, tail: Staged) -> Tensor:
         """Return a loss whose gradient is the server's own, and for the client the private one."""
         self.step += 1
-        rows = dp_sgd.poisson(len(self.eyes.images), self.rate,
-                              self.secret.child(self.step, "who").draws())  # fmt: skip
+        rows = dp_sgd.poisson(
+            len(self.eyes.images), self.rate, self.secret.child(self.step, "who").draws()
+        )
         served = sum(0 * p.sum() for p in tail.parameters())
         split = self.flat.zero_().split([p.numel() for p in self.own.values()])
         found = {n: part.view_as(p) for part, (n, p) in zip(split, self.own.items(), strict=True)}
@@ -225,7 +232,7 @@ class Judges:
     """What scores reconstructions: a gaze network without defence, and who knows the victims."""
 
     gaze: nn.Module
-    people: score.Recogniser | None
+    people: score.Classifier | None
 
     def scores(self, eyes: Eyes, found: Tensor) -> dict[str, Any]:
         rank = self.people and self.people.rank_1(found, eyes.people)
@@ -241,15 +248,21 @@ def attacked(row: Row, whole: Staged, stage: Scene, epochs: int) -> Iterator[tup
     """Yield what each attacker of a row finds of the victims' images."""
     front, _ = parts(whole, row.cut)
     averages = "averaging" in row.attackers
-    batches = sends("victims", through(front, stage.victim.images), row.defence,
-                    SENDS if averages else 1, Params.of(front), Secret(bytes(32)))  # fmt: skip
+    batches = sends(
+        "victims",
+        through(front, stage.victim.images),
+        row.defence,
+        SENDS if averages else 1,
+        Params.of(front),
+        NoiseKey(bytes(32)),
+    )
     once = tuple(batch for batch in batches if batch.round == 0)
     for who in row.attackers:
         times = SENDS if who == "averaging" else 1
         known = None if who == "plain" else row.defence.imitation(times)
-        prior = Prior(stage.shadow.images, stage.shadow.people, front, known)
-        view = View("server", batches if times > 1 else once)
-        yield who, Inverse(epochs).attack(view, prior, "victims")[1]
+        prior = AttackerKnowledge(stage.shadow.images, stage.shadow.people, front, known)
+        view = AttackerView("server", batches if times > 1 else once)
+        yield who, InverseNetworkAttack(epochs).attack(view, prior, "victims")[1]
 
 
 def measured(stage: Scene, quick: bool) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
@@ -261,15 +274,17 @@ def measured(stage: Scene, quick: bool) -> tuple[list[dict[str, Any]], dict[str,
     bare = trained(usual, eyes, stage.size, learning)
     several = len(stage.known.people.unique()) > 1
     judges = Judges(
-        bare, score.Recogniser(stage.known.images, stage.known.people) if several else None
+        bare, score.Classifier(stage.known.images, stage.known.people) if several else None
     )
     asked: dict[str, Tensor] = {
         "original": victim.images,
         "mean image": score.mean_image(stage.shadow.images, len(victim.images)),
         "chance (another eye)": score.another(victim.images),
     }
-    lines = [{"defence": name, "attacker": "", "model_deg": None, **judges.scores(victim, images)}
-             for name, images in asked.items()]  # fmt: skip
+    lines = [
+        {"defence": name, "attacker": "", "model_deg": None, **judges.scores(victim, images)}
+        for name, images in asked.items()
+    ]
     if judges.people:
         lines[-1]["rank_1"] = [1 / len(judges.people.known)] * 3
     with progress_bar() as bar:
@@ -277,15 +292,25 @@ def measured(stage: Scene, quick: bool) -> tuple[list[dict[str, Any]], dict[str,
         for row in plan:
             bar.update(line, score=row.name)
             try:
-                whole = bare if row.name in ("no defence", "U-shape") else trained(
-                    row, eyes, stage.size, learning)  # fmt: skip
+                whole = (
+                    bare
+                    if row.name in ("no defence", "U-shape")
+                    else trained(row, eyes, stage.size, learning)
+                )
             except ConfigError as missing:
                 print(f"{row.name}: left out, {missing}")
                 continue
             error = model_error(row, whole, victim)
             for who, found in attacked(row, whole, stage, seeking):
-                lines.append({"defence": row.name, "attacker": who, "model_deg": error,
-                              **judges.scores(victim, found), "note": row.note})  # fmt: skip
+                lines.append(
+                    {
+                        "defence": row.name,
+                        "attacker": who,
+                        "model_deg": error,
+                        **judges.scores(victim, found),
+                        "note": row.note,
+                    }
+                )
                 if row.name != "U-shape":
                     asked[f"{row.name}\n{who}"] = found
             bar.update(line, advance=1)
@@ -313,17 +338,27 @@ class _Joined(nn.Module):
 
 def markdown(lines: list[dict[str, Any]]) -> str:
     """Return the table."""
-    heads = ["defence", "attacker", "MSE", "SSIM", "gaze of the picture", "re-identified",
-             "the model's own error"]  # fmt: skip
+    heads = [
+        "defence",
+        "attacker",
+        "MSE",
+        "SSIM",
+        "gaze of the picture",
+        "re-identified",
+        "the model's own error",
+    ]
     table = [f"| {' | '.join(heads)} |", "|---|---|" + "--:|" * 5]
     for line in lines:
         rank, model = line["rank_1"], line["model_deg"]
         cells = [
-            line["defence"], line["attacker"], f"{line['mse']:.4f}", f"{line['ssim']:.3f}",
+            line["defence"],
+            line["attacker"],
+            f"{line['mse']:.4f}",
+            f"{line['ssim']:.3f}",
             f"{line['gaze_deg']:.1f} deg",
             f"{rank[0]:.0%} ({rank[1]:.0%} to {rank[2]:.0%})" if rank else "one victim",
             "" if model is None else f"{model:.1f} deg",
-        ]  # fmt: skip
+        ]
         table.append(f"| {' | '.join(cells)} |")
     return "\n".join(table)
 
@@ -340,8 +375,9 @@ def draw(asked: dict[str, Tensor], out: Path, columns: int = 8) -> None:
         for cell, number in zip(cells, shown.tolist(), strict=True):
             cell.imshow(images[number, 0], cmap="gray", vmin=0, vmax=1)
             cell.axis("off")
-        cells[0].text(-0.1, 0.5, name, ha="right", va="center", fontsize=8,
-                      transform=cells[0].transAxes)  # fmt: skip
+        cells[0].text(
+            -0.1, 0.5, name, ha="right", va="center", fontsize=8, transform=cells[0].transAxes
+        )
     figure.subplots_adjust(0.22, 0.01, 0.99, 0.99, 0.04, 0.06)
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out)
@@ -364,9 +400,11 @@ def main() -> None:
     if given.picture:
         draw(asked, given.picture)
     print(markdown(lines))
-    print(f"\n{len(stage.shadow.images)} shadow images, {len(stage.victim.images)} attacked, "
-          f"{time.perf_counter() - began:.0f} s, {time.process_time() - cpu:.0f} s of CPU; "
-          f"numbers: {given.json}")  # fmt: skip
+    print(
+        f"\n{len(stage.shadow.images)} shadow images, {len(stage.victim.images)} attacked, "
+        f"{time.perf_counter() - began:.0f} s, {time.process_time() - cpu:.0f} s of CPU; "
+        f"numbers: {given.json}"
+    )
 
 
 if __name__ == "__main__":

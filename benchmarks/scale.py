@@ -1,6 +1,6 @@
 """What many clients cost: a million registered, and memory as the number of trained ones grows.
 
-python benchmarks/scale.py [--registered 1000000] [--rounds 20]: processor time that the main
+python -m benchmarks.scale [--registered 1000000] [--rounds 20]: processor time that the main
 process spends per round on choosing a cohort and on bookkeeping (training happens in the workers),
 the peak memory of the whole process tree (PSS), and that peak for cohorts of 10 to 1000 clients
 less the bytes of the data (always of as many people).
@@ -19,17 +19,18 @@ from statistics import median
 import psutil
 import torch
 
-from vergence.bench.workloads import Network, Packed
-from vergence.core.fitting import Local
-from vergence.core.site import Federation, Samples, Splits
-from vergence.data.crowd import Crowd
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.presence import Presence
-from vergence.engines.store import Folder
+from benchmarks.bench.workloads import Network, Packed
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
+from vergence.data.synthetic.crowd import Crowd
+from vergence.engine.participation import Participation
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.models.linear import Linear
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
 
 
 @dataclass
@@ -63,7 +64,7 @@ class Peak:
 
 def run(method, task, people, plan, tick=None) -> None:
     with tempfile.TemporaryDirectory() as place:
-        folder = Folder(Path(place), {"config": "benchmark"})
+        folder = RunDirectory(Path(place), {"config": "benchmark"})
         folder.open()
         conduct(method, task, people, plan, folder, tick)
 
@@ -71,20 +72,30 @@ def run(method, task, people, plan, tick=None) -> None:
 def registered(count: int, rounds: int) -> None:
     """A crowd, a hundred a round: main process's time per round, peak memory."""
     marks: list[float] = []
-    plan = Plan(rounds=rounds, evaluate_every=0, evaluate_people=100,
-                presence=Presence(cohort=100))  # fmt: skip
-    methods = {"fedavg": FedAvg(local=Local(batch=8)), "fedcpf": FedCPF(local=Local(batch=8))}
+    plan = Plan(
+        rounds=rounds, evaluate_every=0, evaluate_people=100, presence=Participation(cohort=100)
+    )
+    methods = {
+        "fedavg": FedAvg(local=LocalTraining(batch=8)),
+        "fedcpf": FedCPF(local=LocalTraining(batch=8)),
+    }
     for name, method in methods.items():
         marks.clear()
         with Peak() as peak:
-            run(method, Toy(Linear()), Crowd(people=count).load(), plan,
-                lambda *_: marks.append(time.process_time()))  # fmt: skip
+            run(
+                method,
+                ToyTask(Linear()),
+                Crowd(people=count).load(),
+                plan,
+                lambda *_: marks.append(time.process_time()),
+            )
         spent = [1e3 * (b - a) for a, b in itertools.pairwise(marks[1:])]
         print(
             f"{count:,} registered, 100 a round, {rounds} rounds, {name}: {median(spent):.1f} ms "
             f"of the main process per round, {median(spent[-5:]):.1f} in the last five, peak "
-            f"{peak.top / 2**20:.0f} MB", flush=True,
-        )  # fmt: skip
+            f"{peak.top / 2**20:.0f} MB",
+            flush=True,
+        )
 
 
 def people(count: int, rows: int) -> Federation:
@@ -112,8 +123,9 @@ def trained(network: str, method, counts: list[int]) -> None:
             run(method, Packed(Network(network)), some, plan)
         print(
             f"{network}, {type(method).__name__}, {count} of {len(data.clients)} clients trained: "
-            f"{(peak.top - size) / 2**20:.0f} MB beside {size / 2**20:.0f} MB of data", flush=True,
-        )  # fmt: skip
+            f"{(peak.top - size) / 2**20:.0f} MB beside {size / 2**20:.0f} MB of data",
+            flush=True,
+        )
         os._exit(0)
 
 
@@ -123,7 +135,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    local = Local(batch=2, clip=0.0)
+    local = LocalTraining(batch=2, clip=0.0)
     trained("lenet", FedAvg(local=local), [10, 100, 1000])
     trained("cnn", FedCPF(local=local), [10, 100, 1000])
     registered(options.registered, options.rounds)

@@ -1,6 +1,6 @@
 """What secure sums cost: CPU seconds at clients, server and aggregators, and bytes.
 
-python benchmarks/secure_aggregation.py [--clients 14] [--words 1827000] [--repeats 3]: prints a
+python -m benchmarks.secure_aggregation [--clients 14] [--words 1827000] [--repeats 3]: prints a
 Markdown table. Updates are random normal numbers, masks keep a fifth of the entries. Seconds are of
 one thread, the least of the repeats; those of a client are the mean over clients and hold
 quantising, those of a server hold reading the sum. Bytes are those of all messages of a client,
@@ -18,18 +18,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from vergence.core.mask import Mask
-from vergence.core.method import Exposed
+from vergence.core.aggregation import add_up
+from vergence.core.masks import Mask
+from vergence.core.messages import SealedReply, reply, seal
+from vergence.core.method import Exposure
 from vergence.core.params import Params
-from vergence.core.wire import Sealed, add_up, reply, seal
-from vergence.privacy.additive_sharing import Aggregator, Contributor
-from vergence.privacy.coordinator import Coordinator
-from vergence.privacy.form import Form, Ranges
-from vergence.privacy.pairwise_messages import Pairwise
-from vergence.privacy.ring import withheld
-from vergence.privacy.secure_aggregation import Client, Server, converse
-from vergence.privacy.shared_messages import Shared
-from vergence.privacy.terms import Spent, signing_pair
+from vergence.privacy.secure_aggregation.additive import Aggregator, Contributor
+from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams
+from vergence.privacy.secure_aggregation.packing import withheld
+from vergence.privacy.secure_aggregation.pairwise import PairwiseClient, PairwiseServer, converse
+from vergence.privacy.secure_aggregation.pairwise_messages import PairwiseParams
+from vergence.privacy.secure_aggregation.relay import Coordinator
+from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout, ValueLimits
+from vergence.privacy.secure_aggregation.session import UsedContributions, signing_pair
 
 LEAST = 3
 
@@ -80,13 +81,19 @@ class Clock:
                 return end.value
 
 
-def under_pads(form: Form, sealed: Mapping[str, Sealed], gone: Mapping[str, int]) -> Clock:
+def under_pads(
+    form: ReplyLayout, sealed: Mapping[str, SealedReply], gone: Mapping[str, int]
+) -> Clock:
     clock, keys = Clock(), {name: signing_pair() for name in sealed}
     known = {name: pair[1] for name, pair in keys.items()}
-    terms = Pairwise("bench", "0", 0, form.words, LEAST, form.digest, 2 * len(sealed) // 3 + 1)
+    threshold = max(2 * len(sealed) // 3 + 1, LEAST)
+    terms = PairwiseParams("bench", "0", 0, form.words, threshold, form.digest)
     rows = {name: clock.timed(name, form.row, one) for name, one in sealed.items()}
-    ends = {n: Client(n, terms, row, keys[n][0], known, Spent()) for n, row in rows.items()}
-    server = clock.timed("server", Server, terms, known)
+    ends = {
+        n: PairwiseClient(n, terms, row, keys[n][0], known, UsedContributions())
+        for n, row in rows.items()
+    }
+    server = clock.timed("server", PairwiseServer, terms, known)
     total = clock.hold(converse(server), ends, gone)
     clock.timed("server", form.aggregate, total.words, len(total.names))
     np.testing.assert_array_equal(total.words, plain(rows, total.names))
@@ -94,7 +101,11 @@ def under_pads(form: Form, sealed: Mapping[str, Sealed], gone: Mapping[str, int]
 
 
 def on_shares(
-    form: Form, sealed: Mapping[str, Sealed], many: int, gated: bool, gone: Mapping[str, int]
+    form: ReplyLayout,
+    sealed: Mapping[str, SealedReply],
+    many: int,
+    gated: bool,
+    gone: Mapping[str, int],
 ) -> Clock:
     clock, aggregators = Clock(), tuple(f"aggregator {i}" for i in range(many))
     keys = {name: signing_pair() for name in (*sealed, *aggregators, "server")}
@@ -102,14 +113,14 @@ def on_shares(
     packing, gate = form.trees["model"], {}
     if gated:
         dealer = "server" if many == 2 else aggregators[-1]
-        gate = {"gated": form.entries, "least": LEAST, "count_bits": packing.count_bits,
-                "dealer": dealer}  # fmt: skip
-    terms = Shared("bench", "0", 0, form.words, LEAST, form.digest, aggregators, **gate)
+        gate = {"gated": form.entries, "count_bits": packing.count_bits, "dealer": dealer}
+    terms = AdditiveParams("bench", "0", 0, form.words, LEAST, form.digest, aggregators, **gate)
     rows = {name: clock.timed(name, form.row, one) for name, one in sealed.items()}
     ends: dict[str, Any] = {
-        n: Contributor(n, terms, row, keys[n][0], known) for n, row in rows.items()
+        n: Contributor(n, terms, row, keys[n][0], known, UsedContributions())
+        for n, row in rows.items()
     }
-    ends |= {n: Aggregator(n, terms, keys[n][0], known, Spent()) for n in aggregators}
+    ends |= {n: Aggregator(n, terms, keys[n][0], known, UsedContributions()) for n in aggregators}
     talk = Coordinator(terms, tuple(sealed), known, keys["server"][0]).converse()
     total = clock.hold(talk, ends, gone)
     clock.timed("server", form.aggregate, total.words, len(total.names))
@@ -127,7 +138,7 @@ def plain(rows: Mapping[str, np.ndarray], names: tuple[str, ...]) -> np.ndarray:
     return total
 
 
-def in_clear(sealed: Mapping[str, Sealed]) -> Clock:
+def in_clear(sealed: Mapping[str, SealedReply]) -> Clock:
     clock = Clock()
     clock.timed("server", add_up, sealed.values(), {})
     for name, one in sealed.items():
@@ -137,7 +148,7 @@ def in_clear(sealed: Mapping[str, Sealed]) -> Clock:
 
 def replies(
     clients: int, n: int, masked: bool, trees: tuple[str, ...] = ("model",)
-) -> tuple[Form, dict[str, Sealed]]:
+) -> tuple[ReplyLayout, dict[str, SealedReply]]:
     rng, found = torch.Generator().manual_seed(0), {}
     like = Params.named(a=torch.zeros(n))
     for i in range(clients):
@@ -145,9 +156,9 @@ def replies(
         mask = Mask(torch.rand(n, generator=rng) < 0.2, like.layout)
         answer = reply(mask if masked else 100.0, {"loss": 1.0}, **updates)
         found[f"client {i:02d}"] = seal(answer, 0)
-    exposed = Exposed(trees=trees, weight="mask" if masked else "number")
-    ranges = Ranges(clients, total=100.0, weight=1 if masked else 1e4)
-    return Form(exposed, dict.fromkeys(trees, like), ranges), found
+    exposed = Exposure(trees=trees, weight="mask" if masked else "number")
+    ranges = ValueLimits(clients, total=100.0, weight=1 if masked else 1e4)
+    return ReplyLayout(exposed, dict.fromkeys(trees, like), ranges), found
 
 
 def main() -> None:
@@ -167,12 +178,18 @@ def main() -> None:
         "pads": lambda: under_pads(*whole, {}),
         "pads, 2 vanish before their words": lambda: under_pads(*whole, late),
         "pads, 2 vanish after": lambda: under_pads(*whole, dict.fromkeys(late, 3)),
-        **{f"shares, {k} aggregators":
-           lambda k=k: on_shares(*whole, k, False, {}) for k in (2, 3, 4)},
+        **{
+            f"shares, {k} aggregators": lambda k=k: on_shares(*whole, k, False, {})
+            for k in (2, 3, 4)
+        },
         "in clear, masks": lambda: in_clear(masked[1]),
-        **{f"shares, {k} aggregators, masks, counts of {LEAST} or more":
-           lambda k=k: on_shares(*masked, k, True, {}) for k in (2, 3, 4)},
-    }  # fmt: skip
+        **{
+            f"shares, {k} aggregators, masks, counts of {LEAST} or more": lambda k=k: on_shares(
+                *masked, k, True, {}
+            )
+            for k in (2, 3, 4)
+        },
+    }
     for name, hold in rows.items():
         clocks = [hold() for _ in range(given.repeats)]
         show(name, min(clocks, key=lambda c: sum(c.seconds.values())), given.clients, given.words)
@@ -184,9 +201,12 @@ def show(name: str, clock: Clock, clients: int, n: int) -> None:
 
     ups = [b for key, b in clock.up.items() if key.startswith("client")]
     downs = [b for key, b in clock.down.items() if key.startswith("client")] or [0]
-    print(f"| {name} | {spent('client') / clients:.3f} | {spent('server'):.2f} | "
-          f"{spent('aggregator'):.2f} | {sum(clock.seconds.values()):.2f} | "
-          f"{max(ups) / (4 * n):.3f} | {max(downs) / 1e6:.3f} |", flush=True)  # fmt: skip
+    print(
+        f"| {name} | {spent('client') / clients:.3f} | {spent('server'):.2f} | "
+        f"{spent('aggregator'):.2f} | {sum(clock.seconds.values()):.2f} | "
+        f"{max(ups) / (4 * n):.3f} | {max(downs) / 1e6:.3f} |",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

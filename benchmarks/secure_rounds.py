@@ -1,6 +1,6 @@
 """What secure sums add to a round of gaze15 (15 people, 608 images each, LeNet of 1.83 M).
 
-python benchmarks/secure_rounds.py [--rounds 2] [--people 15]: prints a Markdown table. Seconds are
+python -m benchmarks.secure_rounds [--rounds 2] [--people 15]: prints a Markdown table. Seconds are
 CPU seconds of a round, all ends in one process and one thread, the least of the rounds; "added" is
 beside the plain row of the same method and engine. Bytes are those of all messages that a client
 sends in a round, packed as they travel, beside its update as float32.
@@ -15,24 +15,26 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from vergence.bench import workloads
+from benchmarks.bench import workloads
 from vergence.core.method import Method
-from vergence.engines import sum_talks
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
+from vergence.engine import secure_sum_protocol
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedadam import FedAdam
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
-from vergence.privacy.policy import Privacy, Secrecy, User
+from vergence.privacy.config import Privacy, SecureAggregationConfig, UserLevelConfig
 
 OPEN, PADS, SHARES = (
     Privacy(),
-    Privacy(aggregation=Secrecy()),
-    Privacy(aggregation=Secrecy("additive")),
+    Privacy(aggregation=SecureAggregationConfig()),
+    Privacy(aggregation=SecureAggregationConfig("additive")),
 )
-NARROW = Privacy(aggregation=Secrecy(range=1.0, weight=1000.0, entry_bits=32))
-FOUR = Privacy(aggregation=Secrecy("additive", aggregators=("one", "two", "three", "four")))
-USER = User(clip=1.0, epsilon=8.0)
+NARROW = Privacy(aggregation=SecureAggregationConfig(range=1.0, weight=1000.0, entry_bits=32))
+FOUR = Privacy(
+    aggregation=SecureAggregationConfig("additive", aggregators=("one", "two", "three", "four"))
+)
+USER = UserLevelConfig(clip=1.0, epsilon=8.0)
 HIDDEN = [replace(policy, user=USER) for policy in (OPEN, PADS, SHARES)]
 ROWS: list[tuple[str, type[Method], str, Privacy]] = [
     ("FedAvg, simulated", FedAvg, "simulator", OPEN),
@@ -55,10 +57,10 @@ class Counted:
     """Counts the bytes of what clients say."""
 
     def __init__(self) -> None:
-        self.bytes, self.honest = Counter(), sum_talks.thawed
+        self.bytes, self.honest = Counter(), secure_sum_protocol.thawed
 
     def __call__(self, message):
-        self.bytes[getattr(message, "sender", "server")] += len(sum_talks.pack(message))
+        self.bytes[getattr(message, "sender", "server")] += len(secure_sum_protocol.pack(message))
         return message  # what is packed again would be timed twice
 
 
@@ -69,11 +71,17 @@ def one(kind: type[Method], engine: str, privacy: Privacy, rounds: int, people: 
     federation = workloads.federation(job, workload.scored)
     few = federation.only(federation.clients[:people])
     method, task = kind(local=workloads.local(job)), workloads.task("lenet", workload.loss)
-    plan = Plan(rounds=rounds, engine=engine, workers=1, solver="sequential", evaluate_every=0,
-                privacy=privacy)  # fmt: skip
+    plan = Plan(
+        rounds=rounds,
+        engine=engine,
+        workers=1,
+        solver="sequential",
+        evaluate_every=0,
+        privacy=privacy,
+    )
     ticks = []
     with tempfile.TemporaryDirectory() as place:
-        folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         conduct(method, task, few, plan, folder, lambda *_: ticks.append(time.process_time()))
     return min(b - a for a, b in pairwise(ticks)), task.init().layout.n
@@ -103,12 +111,12 @@ def main() -> None:
 
 def sent(kind: type[Method], privacy: Privacy, people: int) -> int:
     """Return the most bytes that a client sends in the sum of a round."""
-    counted, honest = Counted(), sum_talks.thawed
-    sum_talks.thawed = counted
+    counted, honest = Counted(), secure_sum_protocol.thawed
+    secure_sum_protocol.thawed = counted
     try:
         one(kind, "bytes", privacy, 1, people)
     finally:
-        sum_talks.thawed = honest
+        secure_sum_protocol.thawed = honest
     return max(count for name, count in counted.bytes.items() if name.startswith("c0"))
 
 

@@ -1,6 +1,6 @@
 """Secure sums of whole updates while people vanish: exact, or aborted, and never anything else.
 
-python benchmarks/secure_trials.py [--trials 500] [--clients 14] [--words 1827000]: before random
+python -m benchmarks.secure_trials [--trials 500] [--clients 14] [--words 1827000]: before random
 steps random people vanish, seldom an aggregator. Every sum is compared with the plain sum of the
 quantised rows, word by word. Prints a Markdown table of how many ended how; stops at a wrong one.
 """
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from rich.progress import track
 
-from secure_aggregation import LEAST, on_shares, replies, under_pads
-from vergence.privacy.terms import Aborted
+from benchmarks.secure_aggregation import LEAST, on_shares, replies, under_pads
+from vergence.privacy.secure_aggregation.session import Aborted
 
 CLIENT_STEPS = 5
 """Of a sum under pads: keys, shares, masked words, who is in, what unmasks."""

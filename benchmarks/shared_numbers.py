@@ -1,6 +1,6 @@
 """What the numbers tell that CFed-VS, FedGen and AP-FL have everybody tell, with and without noise.
 
-python benchmarks/shared_numbers.py --root DIR, the folder with fashion_mnist and
+python -m benchmarks.shared_numbers --root DIR, the folder with fashion_mnist and
 video_summarisation; parts whose data are missing are left out, and said to be.
 
 distances: one number each, or three, of thirty generated people in three communities with 15
@@ -25,8 +25,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.app.audit_numbers import (
-    Numbers,
+from vergence.attacks.disclosed_statistics import remembered
+from vergence.attacks.membership import each_in_turn, halves
+from vergence.attacks.score import Rate
+from vergence.audit.disclosed_statistics import (
+    DisclosedNumbers,
     above,
     counts_told,
     distances_told,
@@ -34,36 +37,35 @@ from vergence.app.audit_numbers import (
     of_distances,
     of_videos,
 )
-from vergence.attacks.membership import each_in_turn, halves
-from vergence.attacks.score import Rate
-from vergence.attacks.shared_numbers import remembered
-from vergence.core.fitting import Local
-from vergence.core.generator import KIND, MEANING, NOISE, frozen, labelled
+from vergence.core.data import Samples
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.messages import Reply
 from vergence.core.params import Params
-from vergence.core.site import Federation, Samples
-from vergence.core.stepping import Forward, Trainers
-from vergence.core.stream import Stream
-from vergence.core.wire import Reply
-from vergence.data.clip_synthetic import ClipSynthetic
-from vergence.data.fashion_mnist import FILES, FashionMnist
-from vergence.data.tvsum import TVSum
-from vergence.engines.conduct import conduct
-from vergence.engines.plan import Plan
-from vergence.engines.store import Folder
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Forward
+from vergence.data.images.fashion_mnist import FILES, FashionMnist
+from vergence.data.synthetic.clip_synthetic import ClipSynthetic
+from vergence.data.video_summaries.tvsum import TVSum
+from vergence.engine.plan import Plan
+from vergence.engine.round_loop import conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import DataError
-from vergence.methods.ap_fl import GlobalMemory, Memory, apart
-from vergence.methods.cfedvs import CFedVS
+from vergence.methods.clustered.cfedvs import CFedVS
 from vergence.methods.fedavg import FedAvg
-from vergence.metrics.clusters import adjusted_rand
-from vergence.metrics.warping import dtw
+from vergence.methods.generative.ap_fl import GlobalMemory, Memory, apart
+from vergence.methods.generative.sample_generator import KIND, MEANING, NOISE, frozen, labelled
+from vergence.metrics.clustering import adjusted_rand
+from vergence.metrics.dtw import dtw
 from vergence.models.softmax import Softmax
 from vergence.models.vslstm import VsLSTM
-from vergence.privacy.keyed import Secret
-from vergence.privacy.told_numbers import ToldNumbers, of_counts
+from vergence.privacy.dp.disclosed_statistics import DisclosedStatistics, of_counts
+from vergence.privacy.keyed_noise import NoiseKey
 from vergence.tasks.images import Images
-from vergence.tasks.summary import Summary
+from vergence.tasks.summary import SummaryTask
+from vergence.training.steps import Trainers
 
-LOCAL = Local(steps=20, batch=20, optimiser="sgd", lr=0.1, momentum=0.0)
+LOCAL = LocalTraining(steps=20, batch=20, optimizer="sgd", lr=0.1, momentum=0.0)
 EPSILON = 1.0
 """Of the noise on counts that a generator is made with, for a person."""
 
@@ -90,12 +92,15 @@ def percent(share: float) -> str:
 def distances(seeds: int) -> dict[str, list[dict[str, Any]]]:
     """Return the lines of distances, and print how well groups are found behind noise."""
     found: dict[str, list[dict[str, Any]]] = {}
-    kinds = {"one distance": CFedVS(), "one, a mean over frames": CFedVS(per_frame=True),
-             "three distances": CFedVS(proxies=3)}  # fmt: skip
+    kinds = {
+        "one distance": CFedVS(),
+        "one, a mean over frames": CFedVS(per_frame=True),
+        "three distances": CFedVS(proxies=3),
+    }
     agreed: dict[str, list[float]] = {}
     for seed in range(seeds):
         people = ClipSynthetic(people=30, clips=15, seed=seed).load()
-        task = Summary(VsLSTM(4, 8), seed)
+        task = SummaryTask(VsLSTM(4, 8), seed)
         for name, method in kinds.items():
             saved: Any = SimpleNamespace(server=method.server(task), method=method, task=task)
             numbers, videos = distances_told(saved, people)
@@ -104,34 +109,46 @@ def distances(seeds: int) -> dict[str, list[dict[str, Any]]]:
             for level, value in agreement(numbers, method):
                 agreed.setdefault(f"{name} | {level}", []).append(value)
     for name, values in agreed.items():
-        print(f"| {name} | agreement of groups | {np.mean(values):.2f} "
-              f"({min(values):.2f} to {max(values):.2f}) |")  # fmt: skip
+        print(
+            f"| {name} | agreement of groups | {np.mean(values):.2f} "
+            f"({min(values):.2f} to {max(values):.2f}) |"
+        )
     return found
 
 
-def agreement(numbers: Numbers, method: CFedVS) -> Iterator[tuple[str, float]]:
+def agreement(numbers: DisclosedNumbers, method: CFedVS) -> Iterator[tuple[str, float]]:
     """Yield by noise how well the groups of what was told are the communities."""
     many = len(numbers.asked)
     made = [i % 3 for i in range(many)]
     for name, noisy in numbers.levels():
         draws = noisy(numbers.asked).split(many)
-        yield name, float(np.mean([adjusted_rand(made, method.grouped(d.numpy()).tolist())
-                                   for d in draws]))  # fmt: skip
+        yield (
+            name,
+            float(
+                np.mean([adjusted_rand(made, method.grouped(d.numpy()).tolist()) for d in draws])
+            ),
+        )
 
 
 def videos(root: Path) -> dict[str, list[dict[str, Any]]]:
     """Return the lines of TVSum's key frames."""
     people = TVSum(people=4, keyframes=True).load(str(root / "video_summarisation"))
-    task = Summary(VsLSTM(1280, 8))
-    clips = [clip.numpy() for s in people.people.values() for part in (s.train, s.val, s.test)
-             for clip in task.sequences(part)]  # fmt: skip
+    task = SummaryTask(VsLSTM(1280, 8))
+    clips = [
+        clip.numpy()
+        for s in people.people.values()
+        for part in (s.train, s.val, s.test)
+        for clip in task.sequences(part)
+    ]
     proxy, found = clips.pop(), {}
     for name, per_frame in (("a video's distance", False), ("a video's mean distance", True)):
         whole, cut = (
-            torch.tensor([[dtw(clip[: round(share * len(clip))], proxy, per_frame)]
-                          for clip in clips], dtype=torch.float64)
+            torch.tensor(
+                [[dtw(clip[: round(share * len(clip))], proxy, per_frame)] for clip in clips],
+                dtype=torch.float64,
+            )
             for share in (1.0, 0.9)
-        )  # fmt: skip
+        )
         told_of(found, name, of_videos((cut, whole), above(float(whole.max()))))
     return found
 
@@ -159,8 +176,8 @@ class Noisy(GlobalMemory):
         c, said = yield from super().on_tell(c, msg, site)
         kept = said.trees["counts"]
         bound = above(float(kept.flat.sum()))
-        policy = ToldNumbers(bound, of_counts(bound).person, EPSILON)
-        noise = Secret(bytes(32)).child(site.id, site.task.seed).draws()
+        policy = DisclosedStatistics(bound, of_counts(bound).person, EPSILON)
+        noise = NoiseKey(bytes(32)).child(site.id, site.task.seed).draws()
         hidden = policy.told(kept.flat, noise).clamp(min=0).float()
         return c, Reply({**said.trees, "counts": kept.like(hidden)}, said.weight, said.metrics)
 
@@ -168,14 +185,22 @@ class Noisy(GlobalMemory):
 def generators(root: Path, runs: int) -> None:
     """Print what the generator tells, and what the model that goes with it does."""
     whole = FashionMnist(10, "table").load(str(root / "fashion_mnist"))
-    people = replace(whole, people={n: replace(s, train=few(s.train, 200), test=few(s.test, 100))
-                                    for n, s in whole.people.items()})  # fmt: skip
+    people = replace(
+        whole,
+        people={
+            n: replace(s, train=few(s.train, 200), test=few(s.test, 100))
+            for n, s in whole.people.items()
+        },
+    )
     people = Softmax().prepare(people)
     names, who = list(people.people), halves(len(people.people), runs, 0)
-    kinds = torch.stack([s.train.columns["label"].bincount(minlength=10) > 0
-                         for s in people.people.values()])  # fmt: skip
-    for name, kind in (("counts as they are", GlobalMemory), (f"counts, epsilon {EPSILON:g} for a "
-                                                              "person", Noisy)):  # fmt: skip
+    kinds = torch.stack(
+        [s.train.columns["label"].bincount(minlength=10) > 0 for s in people.people.values()]
+    )
+    for name, kind in (
+        ("counts as they are", GlobalMemory),
+        (f"counts, epsilon {EPSILON:g} for a person", Noisy),
+    ):
         made, shown = [], []
         for run in range(runs):
             some = people.only([n for n, in_ in zip(names, who[run].tolist(), strict=True) if in_])
@@ -197,17 +222,22 @@ def print_line(finds: str, shown: Tensor, inside: Tensor) -> None:
     hits = of = often = 0
     mixed = (inside.sum(0) >= 3) & ((~inside).sum(0) >= 3)
     for ratio, truth in each_in_turn((-shown[:, mixed]).exp(), inside[:, mixed]):
-        hits, of, often = hits + int(((ratio > 0) == truth).sum()), of + len(truth), often + int(
-            truth.sum())  # fmt: skip
+        hits, of, often = (
+            hits + int(((ratio > 0) == truth).sum()),
+            of + len(truth),
+            often + int(truth.sum()),
+        )
     rate = Rate(hits, of)
-    print(f"| {finds} | {rate.value:.0%} ({rate.low:.0%} to {rate.high:.0%}) | "
-          f"{max(often, of - often) / of:.0%} | {of} |")  # fmt: skip
+    print(
+        f"| {finds} | {rate.value:.0%} ({rate.low:.0%} to {rate.high:.0%}) | "
+        f"{max(often, of - often) / of:.0%} | {of} |"
+    )
 
 
 def trained(method: GlobalMemory, task: Images, people: Federation) -> Memory:
     """Return what the server of a run has in the end."""
     with tempfile.TemporaryDirectory() as place:
-        folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         plan = Plan(rounds=5, evaluate_every=0, checkpoint_every=0, workers=1, solver="sequential")
         return conduct(method, task, people, plan, folder).server
@@ -217,7 +247,7 @@ def of_generator(method: GlobalMemory, task: Images, memory: Memory) -> Tensor:
     """Return the share of made-up samples of each class that the model takes for it."""
     net, meaning = apart(memory.generator)
     kinds = torch.arange(10).repeat_interleave(50)
-    noise = torch.randn(len(kinds), method.noise, generator=Stream("shared numbers").torch())
+    noise = torch.randn(len(kinds), method.noise, generator=RandomStream("shared numbers").torch())
     ask, judge = Trainers(task), method.judge(task)
     batch = {NOISE: noise, MEANING: meaning[kinds], KIND: kinds}
     samples = ask.answer(Forward(net, batch, method.imagining), 1.0)

@@ -1,6 +1,6 @@
 """What cutting a network costs: CPU seconds of a round, beside FedAvg's, in the simulator.
 
-python benchmarks/split.py [people] [images] [rounds]
+python -m benchmarks.split [people] [images] [rounds]
 
 Every method trains LeNet on the same made-up patches, one worker in this process; rounds of all
 methods are interleaved by taking a few rounds of each in turn, and medians over rounds are given.
@@ -16,24 +16,26 @@ from pathlib import Path
 
 import torch
 
-from vergence.core.fitting import Local
-from vergence.core.site import Federation, Samples, Splits
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.requests import Forward
 from vergence.core.stages import pieces
-from vergence.core.stepping import Forward, Trainers
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.local_loss_split import LocalLossSplit
-from vergence.methods.smashed_average import SmashedAverage
-from vergence.methods.split import Split
-from vergence.methods.splitfed import SplitFed
-from vergence.methods.splitfed_u import SplitFedU
-from vergence.methods.splitfed_v2 import SplitFedV2
+from vergence.methods.split.local_loss_split import LocalLossSplit
+from vergence.methods.split.smashed_average import SmashedAverage
+from vergence.methods.split.split import SplitLearning
+from vergence.methods.split.splitfed import SplitFed
+from vergence.methods.split.splitfed_u import SplitFedU
+from vergence.methods.split.splitfed_v2 import SplitFedV2
 from vergence.models.lenet import LeNet
 from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.steps import Trainers
 
 REPEATS = 3
-LOCAL = Local(batch=32, lr=0.01, nesterov=True)
+LOCAL = LocalTraining(batch=32, lr=0.01, nesterov=True)
 METHODS = {
     "FedAvg": FedAvg(local=LOCAL),
     "SplitFed V1": SplitFed(local=LOCAL),
@@ -41,7 +43,7 @@ METHODS = {
     "SplitFed V1, int8": SplitFed(local=LOCAL, number="int8"),
     "SplitFed V1, cut after fc1": SplitFed(local=LOCAL, cut="fc1"),
     "SplitFed V2": SplitFedV2(local=LOCAL),
-    "split": Split(local=LOCAL),
+    "split": SplitLearning(local=LOCAL),
     "U-shape": SplitFedU(local=LOCAL),
     "local loss": LocalLossSplit(local=LOCAL),
     "smashed average": SmashedAverage(local=LOCAL),
@@ -65,13 +67,13 @@ def rounds(name: str, data: Federation, count: int) -> list[float]:
     """Return the CPU seconds of each round after the first."""
     at: list[float] = []
     with tempfile.TemporaryDirectory() as place:
-        folder = Folder(Path(place), {"config": "", "code": "", "data": ""})
+        folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
-        plan = Plan(rounds=count + 1, evaluate_every=0, workers=1, solver="sequential",
-                    checkpoint_every=0)  # fmt: skip
+        plan = Plan(
+            rounds=count + 1, evaluate_every=0, workers=1, solver="sequential", checkpoint_every=0
+        )
         task = GazeAngle(LeNet())
-        conduct(METHODS[name], task, data, plan, folder,
-                lambda *_: at.append(time.process_time()))  # fmt: skip
+        conduct(METHODS[name], task, data, plan, folder, lambda *_: at.append(time.process_time()))
     return [b - a for a, b in itertools.pairwise(at)]
 
 
@@ -80,8 +82,11 @@ def again(data: Federation) -> float:
     task = GazeAngle(LeNet())
     front = pieces(task, "")[0]
     trainers, params = Trainers(task), front.init()
-    batches = [s.train.take(slice(i, i + 32)) for s in data.people.values()
-               for i in range(0, len(s.train), 32)]  # fmt: skip
+    batches = [
+        s.train.take(slice(i, i + 32))
+        for s in data.people.values()
+        for i in range(0, len(s.train), 32)
+    ]
     start = time.process_time()
     for batch in batches:
         trainers.answer(Forward(params, batch, lambda _: front), 0.0)
@@ -98,13 +103,17 @@ def main(count: int = 3, images: int = 320, turns: int = 2) -> None:
             found[name] += rounds(name, data, turns)
         repeated.append(again(data))
     floor = statistics.median(found["FedAvg"])
-    print(f"{count} people, {images} images each, LeNet, batch 32; medians of "
-          f"{REPEATS * turns} rounds, CPU seconds")  # fmt: skip
+    print(
+        f"{count} people, {images} images each, LeNet, batch 32; medians of "
+        f"{REPEATS * turns} rounds, CPU seconds"
+    )
     for name, seconds in found.items():
         median = statistics.median(seconds)
         print(f"{name:28} {median:7.3f} s   {median / floor:5.2f} x FedAvg")
-    print(f"{'of it, forward repeated':28} {statistics.median(repeated):7.3f} s   "
-          f"{statistics.median(repeated) / floor:5.2f} x FedAvg")  # fmt: skip
+    print(
+        f"{'of it, forward repeated':28} {statistics.median(repeated):7.3f} s   "
+        f"{statistics.median(repeated) / floor:5.2f} x FedAvg"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Judge summaries of SumMe and TVSum: random, human, best possible, and published outputs.
 
-Run `python benchmarks/summaries.py --root DIR` with the folder that holds the h5 files of both sets
+Run `python -m benchmarks.summaries --root DIR` with the folder that holds the h5 files of both sets
 (docs/summaries.md); seconds. With published outputs (reference_runs.h5) every summary is made again
 from its scores and compared frame for frame; with key frames, features alone are judged.
 """
@@ -15,8 +15,8 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from vergence.data.shots import coverage
-from vergence.data.summarised import Summarised, file_of, read_videos
+from vergence.data.video_summaries.h5_files import Summarised, file_of, read_videos
+from vergence.data.video_summaries.shots import coverage
 from vergence.metrics.summaries import (
     Agreement,
     agreement,

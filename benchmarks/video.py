@@ -1,6 +1,6 @@
 """Measure video at speed: the generator, GLC forward at batch 1, live prediction, the clip cache.
 
-Run `python benchmarks/video.py [--threads 1] [--video FILE ...]`: medians of wall and of CPU
+Run `python -m benchmarks.video [--threads 1] [--video FILE ...]`: medians of wall and of CPU
 seconds (of all threads), so that a busy machine shows. Frames per second are those of the CPU
 column, per core. `--video` adds videos to the cache's measurement; files lie in the system's page
 cache in the first load as in the second.
@@ -20,14 +20,14 @@ import av
 import numpy as np
 import torch
 
-from vergence.app.overlay import draw, write_overlay
-from vergence.data.aria import SAMPLE, Aria
-from vergence.data.clip_cache import Cut, load_clips, open_video
-from vergence.data.ego_synthetic import EgoSynthetic
+from vergence.data.gaze_video.aria import SAMPLE, Aria
+from vergence.data.gaze_video.clip_cache import ClipWindow, load_clips, open_video
+from vergence.data.synthetic.ego.ego_synthetic import EgoSynthetic
 from vergence.errors import ConfigError
 from vergence.models import pretrained
-from vergence.models.glc_features import GlcFeatures
-from vergence.models.glc_vit import SIZES, GlcVit
+from vergence.models.glc.glc_features import GlcFeatures
+from vergence.models.glc.glc_vit import SIZES, GlcVit
+from vergence.video.overlay import draw, write_overlay
 
 SECONDS, RATE, SIDE = 60, 24, (640, 480)
 """The recordings written for the cache: two people's, generated."""
@@ -136,7 +136,7 @@ def cache(videos: list[Path], place: Path) -> None:
         for size in ((64, 64), (video.width, video.height)):
             name = f"{label}, {len(video.times_s)} frames {size[0]} x {size[1]}"
             jobs[name] = lambda path=path, size=size: load_clips(
-                [[Cut(path, v := open_video(path), np.arange(len(v.times_s)))]], size
+                [[ClipWindow(path, v := open_video(path), np.arange(len(v.times_s)))]], size
             )
     for number, (name, job) in enumerate(jobs.items()):
         first = []

@@ -1,6 +1,6 @@
 """How far closed-form zero-shot learning gets, with descriptions that mean something and without.
 
-python benchmarks/zero_shot.py: ESZSL (features of unit length, lambda = gamma = 1, nothing tuned),
+python -m benchmarks.zero_shot: ESZSL (features of unit length, lambda = gamma = 1, nothing tuned),
 learned from seen classes alone, on generated features; above it who knows how they were generated.
 --root DIR: on the real attributes and lists of an att_splits.mat, features generated.
 --pictures DIR: on pictures of CIFAR-10 as a frozen network sees them, in the mean over every choice
@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.core.site import Federation, Samples
-from vergence.data.checks import below_data
-from vergence.data.cifar10_unseen import NAMES, SHARED, Cifar10Unseen
-from vergence.data.owner import OWNER
-from vergence.data.semantics import meanings
-from vergence.data.zsl_synthetic import ZslSynthetic, likelihood
+from vergence.core.data import Samples
+from vergence.core.federation import Federation
+from vergence.data.images.cifar10_unseen import NAMES, SHARED, Cifar10Unseen
+from vergence.data.io.checks import below_data
+from vergence.data.synthetic.zsl_synthetic import ZslSynthetic, likelihood
+from vergence.data.zero_shot.owner import OWNER
+from vergence.data.zero_shot.semantics import meanings
 from vergence.metrics.zero_shot import eszsl, zero_shot_scores
 from vergence.models.pretrained import in_place_of_images
 

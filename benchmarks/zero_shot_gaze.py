@@ -1,6 +1,6 @@
 """Gaze zones that nobody was seen to look into: closed form, and a network that regresses gaze.
 
-python benchmarks/zero_shot_gaze.py: ESZSL (pixels of unit length, lambda = gamma), learned from the
+python -m benchmarks.zero_shot_gaze: ESZSL (pixels of unit length, lambda = gamma), learned from the
 seen zones, by where zones lie and by vectors that mean nothing; and a network of the experiment's
 size (experiments/zero_shot_gaze.toml) that learns gaze itself in the seen zones: its zone is that
 whose middle is nearest. Means over --draws owners, and over --seeds initial networks of each.
@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.core.site import Splits
-from vergence.core.stream import Stream
-from vergence.data.gaze_zones import NAMES, UNSEEN
-from vergence.data.gaze_zones import GazeZones as Zones
-from vergence.data.owner import OWNER
-from vergence.data.semantics import meanings
+from vergence.core.data import Splits
+from vergence.core.randomness import RandomStream
+from vergence.data.eye_images.gaze_zones import NAMES, UNSEEN
+from vergence.data.eye_images.gaze_zones import GazeZones as Zones
+from vergence.data.zero_shot.owner import OWNER
+from vergence.data.zero_shot.semantics import meanings
 from vergence.metrics.angles import angular_error_deg
 from vergence.metrics.zero_shot import eszsl
 from vergence.models.mlp import Mlp
-from vergence.tasks.gaze_zones import PLACES, GazeZones
+from vergence.tasks.gaze_zones import PLACES, GazeZonesTask
 
 COLUMNS = ("T1", "u", "s", "H")
 DEGREES = ("unseen_error_deg", "seen_error_deg")
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--lamda", type=float, default=0.1)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    task = GazeZones(Mlp(135, (64, 32), len(NAMES)), unseen=tuple(args.unseen))
+    task = GazeZonesTask(Mlp(135, (64, 32), len(NAMES)), unseen=tuple(args.unseen))
     found: dict[str, list[dict[str, float]]] = {}
     for draw in range(args.draws):
         zones = Zones("quasi", nuisance=args.nuisance, unseen=task.unseen_classes, seed=draw)
@@ -63,12 +63,14 @@ def main() -> None:
 
 
 def closed_form(
-    task: GazeZones, owner: Splits, source: str, time: int, lamda: float
+    task: GazeZonesTask, owner: Splits, source: str, time: int, lamda: float
 ) -> dict[str, float]:
     """Score ESZSL, learned from the seen zones."""
     meaning = meanings(NAMES, source, f"{time} {{}}" if time else "{}").vectors
-    x, unknown = (part.columns["x"] / part.columns["x"].norm(dim=1, keepdim=True)
-                  for part in (owner.train, owner.test))  # fmt: skip
+    x, unknown = (
+        part.columns["x"] / part.columns["x"].norm(dim=1, keepdim=True)
+        for part in (owner.train, owner.test)
+    )
     told = eszsl(x, owner.train.columns["y"], meaning, lamda)
     return task.metrics(unknown @ told @ meaning.T, owner.test)
 
@@ -78,7 +80,10 @@ def regression(owner: Splits, seed: int, epochs: int) -> Tensor:
     torch.manual_seed(seed)
     train = owner.train
     network = Mlp(135, (64, 32), 2).build()
-    adam, rng = torch.optim.Adam(network.parameters(), 1e-3), Stream("regression", seed).torch()
+    adam, rng = (
+        torch.optim.Adam(network.parameters(), 1e-3),
+        RandomStream("regression", seed).torch(),
+    )
     for _ in range(epochs):
         for rows in torch.randperm(len(train), generator=rng).split(32):
             adam.zero_grad()
@@ -90,8 +95,9 @@ def regression(owner: Splits, seed: int, epochs: int) -> Tensor:
 
 
 def line(what: str, scores: Sequence[dict[str, float]]) -> None:
-    shares = [f"{100 * np.mean([s[c] for s in scores]):.1f}" if c in scores[0] else ""
-              for c in COLUMNS]  # fmt: skip
+    shares = [
+        f"{100 * np.mean([s[c] for s in scores]):.1f}" if c in scores[0] else "" for c in COLUMNS
+    ]
     degrees = [f"{np.mean([s[c] for s in scores]):.1f}" for c in DEGREES]
     print(f"| {what} | {' | '.join([*shares, *degrees])} |", flush=True)
 

@@ -15,17 +15,18 @@ from pathlib import Path
 from PIL import Image
 from rich.console import Console
 
-from vergence.app import compare
-from vergence.app import unlabelled as codes
-from vergence.app.anatomy import tell
-from vergence.app.config import load
-from vergence.app.crossing import cross
-from vergence.app.plot_swaps import swaps
-from vergence.app.report import figure
-from vergence.app.runs import Run, Study
-from vergence.app.style import metric_name, title
+from vergence.experiment.packaged import packaged
+from vergence.experiment.schema import load
 from vergence.metrics.fairness import HARM
 from vergence.metrics.intervals import interval
+from vergence.reports.html import figure
+from vergence.reports.plots.style import metric_name, title
+from vergence.reports.plots.swaps import swaps
+from vergence.results import compare
+from vergence.results.read import Run, StudyResults
+from vergence.studies import few_shot as codes
+from vergence.studies.cross_dataset import cross
+from vergence.studies.mask_anatomy import tell
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "results"
@@ -38,19 +39,20 @@ CROSSED = ("anatomy_eye", "crowds_10")
 SHORT = ("nss", "auc_judd", "cc", "f1_glc", "f1_hit", "angle_error_deg", "hit5")
 
 
-def table(study: Study, metrics: tuple[str, ...] | None = None) -> str:
+def table(study: StudyResults, metrics: tuple[str, ...] | None = None) -> str:
     """Return the comparison table in Markdown, with all metrics or the named ones."""
     text = compare.to_markdown(compare.rows(study))
     if metrics is None:
         return text
     lines = [line.strip("| ").split(" | ") for line in text.splitlines()]
     lines[0].insert(0, "") if len(lines[0]) < len(lines[1]) else None
-    keep = [i for i, head in enumerate(lines[0])
-            if i < 9 or head in {metric_name(m) for m in metrics}]  # fmt: skip
+    keep = [
+        i for i, head in enumerate(lines[0]) if i < 9 or head in {metric_name(m) for m in metrics}
+    ]
     return "\n".join("| " + " | ".join(row[i] for i in keep) + " |" for row in lines) + "\n"
 
 
-def judged(study: Study, reference: str = "") -> str:
+def judged(study: StudyResults, reference: str = "") -> str:
     """Return fairness, paired tests and ranks; with a reference, its tests against all alone."""
     parts = compare.blocks(study, reference=reference or None)
     wanted = ("tests",) if reference else ("fairness", "tests", "ranks")
@@ -110,9 +112,9 @@ def printed(told: Callable[[Console], None]) -> str:
 
 
 def anatomy(folder: Path) -> str:
-    """Return what `vergence masks` prints."""
+    """Return what `vergence model masks` prints."""
     table = printed(lambda console: tell(folder, console))
-    return f"## What became personal\n\n`vergence masks runs/{folder.name}`:\n\n{table}"
+    return f"## What became personal\n\n`vergence model masks runs/{folder.name}`:\n\n{table}"
 
 
 def crossed(folder: Path) -> None:
@@ -120,7 +122,7 @@ def crossed(folder: Path) -> None:
     runs = [folder.with_name(name) / "fedavg" for name in CROSSED]
     table = printed(lambda console: cross(runs, folder, console))
     names = " ".join(f"runs/{name}/fedavg" for name in CROSSED)
-    text = f"# {folder.name}\n\n`vergence cross {names} --out runs/{folder.name}`:\n\n{table}"
+    text = f"# {folder.name}\n\n`vergence study cross {names} --out runs/{folder.name}`:\n\n{table}"
     (PAGES / f"{folder.name}.md").write_text(text)
 
 
@@ -138,7 +140,7 @@ def source(name: str) -> str:
         return f"experiments/{stem}.toml --set 'methods=[\"centralised\"]'"
     if count.isdigit():
         return f"experiments/{stem}.toml --set federation.people={count}"
-    return f"experiments/{name}.toml"
+    return name if name in packaged() else f"experiments/{name}.toml"
 
 
 def readme(folder: Path) -> None:
@@ -181,8 +183,9 @@ def recipe(folders: list[Path]) -> None:
         scores[PRIOR] = {
             person: values[study.headline]
             for name in ("personal mean", "personal prior")
-            for person, values in study.priors.get(name, {}).items() if person not in tuned
-        }  # fmt: skip
+            for person, values in study.priors.get(name, {}).items()
+            if person not in tuned
+        }
         count, seeds = len(scores["earned"]), len(study.runs[0].seeds)
         named = f"{study.folder.name.removeprefix('recipe_')}: {metric_name(study.headline)}"
         heads += [f"{named}, {count} people, {seeds} seeds", "steps"]
@@ -202,8 +205,12 @@ def recipe(folders: list[Path]) -> None:
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows.values()]
     block = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     text = (ROOT / "README.md").read_text()
-    text = re.sub(r"<!-- recipe -->.*?<!-- end recipe -->",
-                  f"<!-- recipe -->\n{block}\n<!-- end recipe -->", text, flags=re.S)  # fmt: skip
+    text = re.sub(
+        r"<!-- recipe -->.*?<!-- end recipe -->",
+        f"<!-- recipe -->\n{block}\n<!-- end recipe -->",
+        text,
+        flags=re.S,
+    )
     (ROOT / "README.md").write_text(text)
 
 
@@ -233,7 +240,7 @@ def unlabelled(folder: Path) -> None:
     runs = sorted(folder.glob("*/people/n15/seed0"))
     tables = ""
     for source in ("all", "first"):
-        options = codes.Options(source=source)
+        options = codes.FewShotOptions(source=source)
         with io.StringIO() as text:
             found = codes.unlabelled(runs, folder / f"{source}.csv", options, Console(file=text))
         tables += codes.block(found, options).markdown() + "\n"
@@ -243,10 +250,11 @@ def unlabelled(folder: Path) -> None:
     rounds = load(swapped.parent / "config.toml", ()).plan.rounds
     text = f"""# Gaze learned without labels
 
-`vergence evaluate people experiments/unlabelled_cross.toml --people 15 --unseen 5`, Cross-Encoder
-(`cross`), and likewise the auto-encoder (`auto_encoder`, `efc` with the equal-feature constraint),
-SimCLR and BYOL, then `vergence unlabelled`. 15 synthetic people, {rounds} rounds of 2 epochs, 1
-seed, both federated (FedAvg) and in a data centre; the same encoder, people, rounds and rates
+`vergence study evaluate people experiments/unlabelled_cross.toml --people 15 --unseen 5`,
+Cross-Encoder (`cross`), and likewise the auto-encoder (`auto_encoder`, `efc` with the
+equal-feature constraint), SimCLR and BYOL, then `vergence study unlabelled`.
+15 synthetic people, {rounds} rounds of 2 epochs,
+1 seed, both federated (FedAvg) and in a data centre; the same encoder, people, rounds and rates
 for all. No label is used but those of the shots.
 
 {tables}
@@ -256,8 +264,8 @@ beside them.
 
 ![swapped codes](unlabelled.jpg)
 
-A stranger's eyes drawn again by the federated Cross-Encoder (`vergence swaps`): what should change
-with the gaze code is where the iris is, and with the eye code everything else.
+A stranger's eyes drawn again by the federated Cross-Encoder (`vergence study swaps`): what should
+change with the gaze code is where the iris is, and with the eye code everything else.
 """
     (PAGES / "unlabelled.md").write_text(text)
 

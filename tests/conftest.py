@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+pytest_plugins = ["tests.made_up_runs"]
 torch.set_num_threads(1)
 # The same examples every time, and no clock: a busy machine is not a failure.
 settings.register_profile("same", derandomize=True, deadline=None)

@@ -8,15 +8,18 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from vergence.core.conversation import Request
-from vergence.core.fitting import Fit, Fitted, Local, OptimiserState, Solver
-from vergence.core.mask import Mask
+from vergence.core.aggregation import add_up
+from vergence.core.client import ClientContext
+from vergence.core.conversation import drive
+from vergence.core.data import Samples
+from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.masks import Mask
+from vergence.core.messages import Message, seal
 from vergence.core.params import Layout, Params
-from vergence.core.site import Samples, Site
-from vergence.core.stream import Stream
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit, FitResult, Request
 from vergence.core.task import Model, Task
-from vergence.core.wire import Message, add_up, seal
-from vergence.engines.turn import drive
+from vergence.training.sequential import Solver
 
 
 def layout(n: int, name: str = "weight") -> Layout:
@@ -44,9 +47,13 @@ class Numbers:
 def site(round: int, client: str = "a", examples: int = 1):
     """A site whose data nobody looks at."""
     return SimpleNamespace(
-        id=client, train=[None] * examples, val=[None], round=round, rng=Stream("test", client),
+        id=client,
+        train=[None] * examples,
+        val=[None],
+        round=round,
+        rng=RandomStream("test", client),
         choose=Mask.best,
-    )  # fmt: skip
+    )
 
 
 def turn(method, state, received: Params, ends, round=0, client="a", examples=1.0, score=0.0):
@@ -63,8 +70,8 @@ def turn(method, state, received: Params, ends, round=0, client="a", examples=1.
             state, reply = end.value
             return state, seal(reply, round)
         assert isinstance(ask, Fit)
-        answer = Fitted(
-            next(ends), examples, 1, OptimiserState({}, 0), {"loss": 0.0, "score": score}
+        answer = FitResult(
+            next(ends), examples, 1, OptimizerState({}, 0), {"loss": 0.0, "score": score}
         )
 
 
@@ -77,7 +84,7 @@ def values(got: Params) -> list[float]:
     return [round(float(v), 6) for v in got.flat]
 
 
-PLAIN = Local(batch=100, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
+PLAIN = LocalTraining(batch=100, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
 """One gradient step per epoch, on all samples at once, and nothing else."""
 
 
@@ -128,13 +135,13 @@ def pairs(*xy: tuple[float, float]) -> Samples:
 def taught(method, task, state, trees, data, verb="train", round=0, asked=None, facts=None):
     """Take one turn with a real solver; `asked` collects what the turn asks for."""
     solver, number = Solver(task), count()
-    place = Site("a", data, data, task, round, Stream("test", round))
+    place = ClientContext("a", data, data, task, round, RandomStream("test", round))
 
     def answer(ask):
         if asked is not None:
             asked.append(ask)
         if isinstance(ask, Fit):
-            return solver.fit(ask, Stream("t", round, next(number)))
+            return solver.fit(ask, RandomStream("t", round, next(number)))
         return solver.compute(ask)
 
     handler = getattr(method, f"on_{verb}")

@@ -1,36 +1,127 @@
-"""The public names are exactly these, and a run started from Python is a run."""
+"""The public names are exactly these, all of them lazy, and a run started from Python is a run."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 import vergence
+from tests.conftest import ROOT
+
+NAMES = """
+    Aggregate BuiltInPython ClientContext ClientId Comparison ConfigError Conversation DataError
+    Dataset Experiment Exposure Federation Global Layers LocalTraining Mask Message Method Model
+    NoState OptimizerState Params PartialRun Participation Plan Privacy Reply RoundReport Run
+    Samples Share SharedRows Splits StateError Task UntrustedCode VergenceError __version__
+    aggregate attacks collect compare compute data explain fit load_experiment methods metrics
+    models open_run privacy reply run_experiment task_from tasks train
+"""
+SECONDS = 0.3
+"""Processor time that `import vergence` and `vergence --help` may take."""
 
 
 def test_public_names():
-    assert sorted(vergence.__all__) == sorted(vergence._HOMES)
+    assert sorted(vergence.__all__) == sorted(NAMES.split())
+    assert dir(vergence) == sorted(vergence.__all__)
     for name in vergence.__all__:
         assert getattr(vergence, name) is not None
     with pytest.raises(AttributeError, match="nonsense"):
         vergence.nonsense  # noqa: B018
 
 
+def test_packages_offer_their_classes_under_the_names_of_the_field():
+    from vergence.data.saliency.osie import Osie
+    from vergence.methods.fedper import FedPer
+    from vergence.models.glc.glc_features import GlcFeatures
+    from vergence.privacy.robust.krum import Krum
+
+    assert vergence.methods.FedPer is FedPer
+    assert vergence.data.OSIE is Osie
+    assert vergence.models.GLCFeatures is GlcFeatures
+    assert vergence.privacy.Krum is Krum, "of a package inside the package"
+    assert {"FedCPF", "FedAvg", "FedPer", "Ditto", "SplitFed"} <= set(dir(vergence.methods))
+    assert {"OSIE", "Toy", "MPIIGaze"} <= set(dir(vergence.data))
+    assert "Osie" not in dir(vergence.data)
+    assert {"nss", "auc_judd"} <= set(dir(vergence.metrics))
+
+
+def test_every_name_that_a_package_shows_is_there():
+    for package in (
+        vergence.methods,
+        vergence.tasks,
+        vergence.models,
+        vergence.data,
+        vergence.metrics,
+        vergence.attacks,
+    ):
+        for name in dir(package):
+            assert getattr(package, name).__module__.startswith(package.__name__), name
+
+
+def test_a_name_that_no_module_has_is_no_attribute():
+    with pytest.raises(AttributeError, match="has no attribute 'FedNothing'"):
+        vergence.methods.FedNothing  # noqa: B018
+
+
+def test_modules_of_a_package_are_still_imported_by_name():
+    from vergence.methods import fedper
+    from vergence.metrics import fairness
+
+    assert fairness.fairness
+    assert fedper.FedPer is vergence.methods.FedPer
+
+
 def test_run_from_python(tmp_path):
-    from pathlib import Path
-
-    root = Path(__file__).parent.parent
-    experiment = vergence.load(root / "experiments" / "toy.toml", ["run.rounds=2", "run.workers=1"])
-    vergence.run(experiment, tmp_path / "out")
-    assert (tmp_path / "out" / "fedcpf" / "results.json").exists()
-
-
-def test_help_does_not_import_torch():
-    code = (
-        "import sys, vergence.app.cli as c\n"
-        "sys.argv = ['vergence', '--help']\n"
-        "try:\n    c.main()\nexcept SystemExit:\n    pass\n"
-        "sys.exit('torch' in sys.modules)"
+    experiment = vergence.load_experiment(
+        ROOT / "src" / "vergence" / "experiments" / "toy.toml", ["run.rounds=2", "run.workers=1"]
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert done.returncode == 0
+    runs = vergence.run_experiment(experiment, tmp_path / "out")
+    assert (tmp_path / "out" / "fedcpf" / "results.json").exists()
+    assert list(runs) == list(experiment.methods)
+    assert runs["fedcpf"].people == ["p00", "p01", "p02"]
+
+
+def lean(code):
+    """The processor seconds of code in a fresh process, which must not import torch or pandas."""
+    whole = (
+        f"import sys\n{code}\nassert not {{'torch', 'pandas', 'matplotlib'}} & set(sys.modules)\n"
+        "import time; print(time.process_time())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", whole],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+    return float(done.stdout.split()[-1])
+
+
+HELP = """
+import vergence.cli.main as c
+sys.argv = ['vergence', '--help']
+try:
+    c.main()
+except SystemExit:
+    pass
+"""
+NAMED = """
+import vergence as vg
+for package in (vg, vg.methods, vg.tasks, vg.models, vg.data, vg.metrics, vg.privacy, vg.attacks):
+    assert len(dir(package)) > 5
+"""
+
+
+def test_names_are_told_without_importing_torch():
+    assert lean("import vergence") < SECONDS
+    assert lean(NAMED) < 2 * SECONDS
+
+
+def test_help_needs_neither_torch_nor_the_parser_of_arguments():
+    assert lean(f"{HELP}\nassert not {{'cyclopts', 'rich'}} & set(sys.modules)") < SECONDS
+
+
+def test_type_checkers_find_the_types():
+    assert (ROOT / "src" / "vergence" / "py.typed").is_file()
+    assert '"py.typed"' in (ROOT / "pyproject.toml").read_text()

@@ -1,50 +1,182 @@
-"""Federated, personalised gaze models: trained across people without collecting their data."""
+"""Federated, personalised gaze models: trained across people without collecting their data.
+
+Example:
+    >>> import vergence as vg
+    >>> people = vg.data.OSIE()
+    >>> task = vg.tasks.GazeMap(vg.models.GLCFeatures(grid=(30, 40)), criterion="kl")
+    >>> run = vg.train(vg.methods.FedCPF(), task, people, rounds=8)  # doctest: +SKIP
+    >>> run.scores  # doctest: +SKIP
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vergence.app.config import load
-    from vergence.app.run import start as run
-    from vergence.core.conversation import aggregate, collect, compute, fit
-    from vergence.core.mask import Mask
-    from vergence.core.method import Method
+    from importlib.metadata import version
+
+    from vergence import attacks, data, methods, metrics, models, privacy, tasks
+    from vergence.core.aggregation import Aggregate
+    from vergence.core.client import ClientContext
+    from vergence.core.conversation import Conversation, aggregate, collect, compute, fit
+    from vergence.core.data import Samples, SharedRows, Splits
+    from vergence.core.federation import Dataset, Federation
+    from vergence.core.identifiers import ClientId
+    from vergence.core.local_training import LocalTraining, OptimizerState
+    from vergence.core.masks import Mask
+    from vergence.core.messages import Message, Reply, reply
+    from vergence.core.method import Exposure, Global, Layers, Method, NoState
+    from vergence.core.options import Share
     from vergence.core.params import Params
-    from vergence.core.task import Task
-    from vergence.core.wire import reply
+    from vergence.core.task import Model, Task
+    from vergence.engine.participation import Participation
+    from vergence.engine.plan import Plan
+    from vergence.errors import (
+        BuiltInPython,
+        ConfigError,
+        DataError,
+        PartialRun,
+        StateError,
+        UntrustedCode,
+        VergenceError,
+    )
+    from vergence.experiment.comparison import Comparison, compare
+    from vergence.experiment.explanation import explain
+    from vergence.experiment.run import RoundReport
+    from vergence.experiment.schema import Experiment
+    from vergence.experiment.task_from import task_from
+    from vergence.experiment.train import load_experiment, open_run, run_experiment, train
+    from vergence.experiment.trained_run import TrainedRun as Run
+    from vergence.privacy.config import Privacy
+
+    __version__ = version("vergence")
 
 _HOMES = {
-    "load": "app.config",
-    "run": "app.run:start",
+    "Aggregate": "core.aggregation",
+    "BuiltInPython": "errors",
+    "ClientContext": "core.client:ClientContext",
+    "ClientId": "core.identifiers",
+    "Comparison": "experiment.comparison",
+    "ConfigError": "errors",
+    "Conversation": "core.conversation",
+    "DataError": "errors",
+    "Dataset": "core.federation",
+    "Experiment": "experiment.schema",
+    "Exposure": "core.method:Exposure",
+    "Federation": "core.federation",
+    "Global": "core.method",
+    "Layers": "core.method",
+    "LocalTraining": "core.local_training:LocalTraining",
+    "Mask": "core.masks",
+    "Message": "core.messages",
+    "Method": "core.method",
+    "Model": "core.task",
+    "NoState": "core.method:NoState",
+    "OptimizerState": "core.local_training:OptimizerState",
+    "Params": "core.params",
+    "PartialRun": "errors",
+    "Participation": "engine.participation:Participation",
+    "Plan": "engine.plan",
+    "Privacy": "privacy.config",
+    "Reply": "core.messages",
+    "RoundReport": "experiment.run",
+    "Run": "experiment.trained_run:TrainedRun",
+    "Samples": "core.data",
+    "Share": "core.options",
+    "SharedRows": "core.data:SharedRows",
+    "Splits": "core.data",
+    "StateError": "errors",
+    "Task": "core.task",
+    "UntrustedCode": "errors",
+    "VergenceError": "errors",
     "aggregate": "core.conversation",
     "collect": "core.conversation",
+    "compare": "experiment.comparison",
     "compute": "core.conversation",
+    "explain": "experiment.explanation",
     "fit": "core.conversation",
-    "Mask": "core.mask",
-    "Method": "core.method",
-    "Params": "core.params",
-    "Task": "core.task",
-    "reply": "core.wire",
+    "load_experiment": "experiment.train",
+    "open_run": "experiment.train",
+    "reply": "core.messages",
+    "run_experiment": "experiment.train",
+    "task_from": "experiment.task_from",
+    "train": "experiment.train",
 }
+_PACKAGES = ("attacks", "data", "methods", "metrics", "models", "privacy", "tasks")
 
 __all__ = [
+    "Aggregate",
+    "BuiltInPython",
+    "ClientContext",
+    "ClientId",
+    "Comparison",
+    "ConfigError",
+    "Conversation",
+    "DataError",
+    "Dataset",
+    "Experiment",
+    "Exposure",
+    "Federation",
+    "Global",
+    "Layers",
+    "LocalTraining",
     "Mask",
+    "Message",
     "Method",
+    "Model",
+    "NoState",
+    "OptimizerState",
     "Params",
+    "PartialRun",
+    "Participation",
+    "Plan",
+    "Privacy",
+    "Reply",
+    "RoundReport",
+    "Run",
+    "Samples",
+    "Share",
+    "SharedRows",
+    "Splits",
+    "StateError",
     "Task",
+    "UntrustedCode",
+    "VergenceError",
+    "__version__",
     "aggregate",
+    "attacks",
     "collect",
+    "compare",
     "compute",
+    "data",
+    "explain",
     "fit",
-    "load",
+    "load_experiment",
+    "methods",
+    "metrics",
+    "models",
+    "open_run",
+    "privacy",
     "reply",
-    "run",
+    "run_experiment",
+    "task_from",
+    "tasks",
+    "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `vergence --help` need not wait."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("vergence")
+    if name in _PACKAGES:
+        return import_module(f"vergence.{name}")
     if name not in _HOMES:
-        raise AttributeError(f"module 'vergence' has no attribute '{name}'")
+        raise AttributeError(f"module 'vergence' has no attribute '{name}'", name=name)
     module, _, attribute = _HOMES[name].partition(":")
-    return getattr(import_module(f"vergence.{module}"), attribute or name)
+    found = getattr(import_module(f"vergence.{module}"), attribute or name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -2,6 +2,8 @@
 
 VergenceError (2)
 ├── ConfigError (2)      a setting, name or argument that cannot be used
+│   ├── UntrustedCode    Python code that would run, and nobody said that it may
+│   └── BuiltInPython    a run whose parts are Python objects, where a command would need them
 ├── StateError (2)       a run directory or checkpoint that does not fit this call
 ├── DataError (3)        a data file that is missing, truncated, of another version, or unusable
 └── PartialRun (5)       some of the work was done and kept, the rest was not
@@ -21,6 +23,14 @@ class ConfigError(VergenceError):
     """A setting, name or argument that cannot be used."""
 
 
+class UntrustedCode(ConfigError):
+    """Python code that would run, and nobody said that it may."""
+
+
+class BuiltInPython(ConfigError):
+    """A run whose parts are Python objects, which no file names and no command can build."""
+
+
 class StateError(VergenceError):
     """A run directory or checkpoint that does not fit this call."""
 
@@ -35,6 +45,12 @@ class PartialRun(VergenceError):
     """Some of the work was done and kept, the rest was not."""
 
     exit_code = 5
+
+
+def first_line(fault: BaseException) -> str:
+    """Message of a fault, on one line: its first line, else the type of the fault."""
+    text = str(fault).strip().splitlines()
+    return text[0] if text else type(fault).__name__
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -5,33 +5,33 @@ from dataclasses import replace
 import torch
 
 from vergence.attacks.comparisons import compared, exchanged, rebuilt
-from vergence.core.fitting import Local
+from vergence.core.client import ClientContext
+from vergence.core.conversation import drive
+from vergence.core.local_training import LocalTraining
+from vergence.core.messages import Message
 from vergence.core.params import Params
-from vergence.core.site import Site
-from vergence.core.stepping import Trainers
-from vergence.core.stream import Stream
-from vergence.core.teacher import Owner
-from vergence.core.wire import Message
-from vergence.data.zsl_synthetic import ZslSynthetic
-from vergence.engines.turn import drive
-from vergence.methods.pe_zsl import PeZsl
-from vergence.methods.sg_zsl import SgZsl
+from vergence.core.randomness import RandomStream
+from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
+from vergence.methods.generative.pe_zsl import PeZsl
+from vergence.methods.generative.sg_zsl import SgZsl
+from vergence.methods.generative.teacher import Owner
 from vergence.models.mlp import Mlp
 from vergence.tasks.zero_shot import ZeroShot
+from vergence.training.steps import Trainers
 
 TASK = ZeroShot(Mlp(inputs=64, hidden=(8,), classes=16))
 TRAIN = ZslSynthetic(images=10).load().people["owner"].train
 REAL = TRAIN.columns["x"]
-MADE = torch.rand(40, 64, generator=Stream("made").torch())
+MADE = torch.rand(40, 64, generator=RandomStream("made").torch())
 KINDS = Params.named(kinds=torch.arange(40.0) % 16)
-PRINTED = PeZsl(Local(), guide="scores", alpha=0.5)
+PRINTED = PeZsl(LocalTraining(), guide="scores", alpha=0.5)
 WHITE = replace(PRINTED, guide="gradients")
 
 
 def answered(method, verb, question, profile=None):
     """Return the gradients that an owner answers."""
     known = Params.named(classes=torch.ones(16))
-    site = Site("owner", TRAIN, TRAIN, TASK, 0, Stream("site"))
+    site = ClientContext("owner", TRAIN, TRAIN, TASK, 0, RandomStream("site"))
     trees = {"made": Params.named(made=MADE), "kinds": KINDS}
     message = Message(verb, trees, {"question": question})
     turn = getattr(method, f"on_{verb}")(Owner(TASK.init(), known, profile), message, site)
@@ -60,6 +60,6 @@ def test_asked_twice_a_white_box_tells_the_difference_of_two_real_samples():
 def test_a_profile_gives_back_itself():
     """The same mean in every row: no single sample."""
     p = REAL.softmax(1).mean(0, keepdim=True)
-    method = SgZsl(Local(), guide="scores", alpha=0.5, knows="all")
+    method = SgZsl(LocalTraining(), guide="scores", alpha=0.5, knows="all")
     shares = compared(MADE, answered(method, "compare", 0, Params.named(shares=p)), 0.5)
     assert torch.allclose(shares, p.expand_as(shares), atol=1e-6)

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from vergence.attacks.defended import Bare, Clipped, PixelNoise, sends
+from vergence.attacks.defended_clients import Clipped, PixelNoise, UndefendedClient, sends
 from vergence.attacks.inverse_network import through
-from vergence.attacks.view import View
+from vergence.attacks.view import AttackerView
 from vergence.core.params import Params
 from vergence.models.small_eye import SmallEye
-from vergence.privacy.bottleneck import Bottleneck
-from vergence.privacy.keyed import Secret
-from vergence.privacy.pixel_dp import sensitivity
+from vergence.privacy.keyed_noise import NoiseKey
+from vergence.privacy.split.bottleneck import Bottleneck
+from vergence.privacy.split.pixel_dp import sensitivity
 
-SECRET = Secret(bytes(range(32)))
+SECRET = NoiseKey(bytes(range(32)))
 IMAGES = torch.rand(40, 1, 9, 15, generator=torch.Generator().manual_seed(0))
 
 
@@ -26,11 +26,13 @@ def front(stages=("conv1",)):
 def seen(defence, rounds, network):
     clean = through(network, IMAGES)
     batches = sends("p00", clean, defence, rounds, Params.of(network), SECRET, batch=16)
-    return View("server", batches).averaged("p00")[1]
+    return AttackerView("server", batches).averaged("p00")[1]
 
 
 @pytest.mark.parametrize("rounds", [1, 8])
-@pytest.mark.parametrize("defence", [Bare(), PixelNoise(0.5), Clipped(Bottleneck(1.0, 0.3))])
+@pytest.mark.parametrize(
+    "defence", [UndefendedClient(), PixelNoise(0.5), Clipped(Bottleneck(1.0, 0.3))]
+)
 def test_imitations_have_the_mean_and_the_spread_of_what_is_sent(defence, rounds):
     network = front()
     true = seen(defence, rounds, network)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.attacks.extraction import agreement, copy_into, random_samples
+from vergence.attacks.model_extraction import agreement, copy_into, random_samples
 from vergence.errors import ConfigError
 
 SHAPE, CLASSES = 4, 3

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vergence.attacks.gradient_inversion import (
-    Inversion,
+    GradientInversion,
     apart,
     of_update,
     softened,
@@ -13,7 +13,7 @@ from vergence.attacks.gradient_inversion import (
 )
 from vergence.attacks.score import mean_image, mse
 from vergence.core.params import Params
-from vergence.data.eye_synthetic import EyeSynthetic
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.models.small_eye import SmallEye
 
 
@@ -39,7 +39,7 @@ def test_an_eye_comes_back_from_its_gradient():
     image, mean = images[:1], mean_image(images[len(images) // 2 :], 1)
     loss, names, parameters, gradient = seen(image, torch.tensor([[0.5, -0.5]]))
     change = Params.named(**{n: -0.01 * g for n, g in zip(names, gradient, strict=True)})
-    found = Inversion(steps=150).found(loss, parameters, of_update(change, names), mean)
+    found = GradientInversion(steps=150).found(loss, parameters, of_update(change, names), mean)
     assert float(mse(image, found)) < 0.3 * float(mse(image, mean))
     assert float(found.min()) >= 0
     assert float(found.max()) <= 1
@@ -52,7 +52,7 @@ def test_an_alien_gradient_gives_no_eye():
     loss, _, parameters, gradient = seen(image, torch.tensor([[0.5, -0.5]]))
     rng = torch.Generator().manual_seed(1)
     alien = [torch.randn(g.shape, generator=rng) for g in gradient]
-    found = Inversion(steps=60).found(loss, parameters, alien, mean)
+    found = GradientInversion(steps=60).found(loss, parameters, alien, mean)
     assert float(mse(image, found)) > 0.7 * float(mse(image, mean))
 
 
@@ -63,7 +63,9 @@ def test_signs_are_enough():
     loss, _, parameters, gradient = seen(image, torch.tensor([[0.5, -0.5]]))
     signs = [g.sign() for g in gradient]
     error = {
-        read: float(mse(image, Inversion(100, signs=read).found(loss, parameters, signs, mean)))
+        read: float(
+            mse(image, GradientInversion(100, signs=read).found(loss, parameters, signs, mean))
+        )
         for read in (True, False)
     }
     assert error[True] < 0.3 * float(mse(image, mean))

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.attacks.hijack import Hijack, Hijacker, critic
+from vergence.attacks.hijacking import Hijacker, HijackSettings, critic
 from vergence.attacks.score import mean_image, mse
 from vergence.errors import ConfigError
 
-HOW = Hijack(width=8, rank=4, critic_steps=5, penalty=1.0)
+HOW = HijackSettings(width=8, rank=4, critic_steps=5, penalty=1.0)
 PATTERN = torch.linspace(-1, 1, 64).view(1, 1, 8, 8)
 
 
@@ -85,4 +85,4 @@ def test_features_of_any_cut_have_a_critic(shape):
 
 def test_rates_below_zero_are_refused():
     with pytest.raises(ConfigError, match="rate"):
-        Hijack(rate=-1.0)
+        HijackSettings(rate=-1.0)

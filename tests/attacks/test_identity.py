@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from vergence.attacks.identity import RIDGE, Glances, in_place, nearest, votes
+from vergence.attacks.identity import RIDGE, IdentifiedSamples, in_place, nearest, votes
 from vergence.errors import ConfigError
 
 
@@ -34,7 +34,7 @@ def test_one_vector_on_a_side_is_refused():
 def test_gaze_likelihoods_are_those_of_scipy_and_name_the_likeliest():
     rng = np.random.default_rng(0)
     people = [rng.normal((0.0, 0.1), 0.1, (50, 2)), rng.normal((0.1, -0.1), 0.2, (60, 2))]
-    known = Glances.of([torch.from_numpy(p) for p in people])
+    known = IdentifiedSamples.of([torch.from_numpy(p) for p in people])
     asked = rng.normal((0.1, -0.1), 0.2, (30, 2))
     expected = [
         multivariate_normal(p.mean(0), np.cov(p.T) + RIDGE * np.eye(2)).logpdf(asked).mean()
@@ -43,7 +43,7 @@ def test_gaze_likelihoods_are_those_of_scipy_and_name_the_likeliest():
     assert known.likelihood(torch.from_numpy(asked)).tolist() == pytest.approx(expected)
     assert known.named(torch.from_numpy(asked)) == 1
     with pytest.raises(ConfigError, match="two labels"):
-        Glances.of([torch.zeros(1, 2)])
+        IdentifiedSamples.of([torch.zeros(1, 2)])
 
 
 def test_frames_vote():

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.attacks.inverse_network import SHADOW, Inverse, InverseNet, through
+from vergence.attacks.inverse_network import SHADOW, InverseNet, InverseNetworkAttack, through
 from vergence.attacks.score import mean_image, mse
-from vergence.attacks.view import Prior, Sent, View
+from vergence.attacks.view import AttackerKnowledge, AttackerView, ObservedMessages
 from vergence.errors import ConfigError
 from vergence.models.lenet import LeNet
 from vergence.models.small_eye import SmallEye
@@ -48,12 +48,12 @@ def view(sends, defence=None, shadow=False):
         for sender, images in [("p00", VICTIM)] + [(SHADOW, SHADOWS)] * shadow:
             smashed = through(FRONT, images)
             smashed = defence(smashed, generator) if defence else smashed
-            batches.append(Sent(sender, round_, smashed, torch.arange(len(images))))
-    return View("server", tuple(batches))
+            batches.append(ObservedMessages(sender, round_, smashed, torch.arange(len(images))))
+    return AttackerView("server", tuple(batches))
 
 
 def error(view, prior, epochs=10):
-    numbers, found = Inverse(epochs).attack(view, prior, "p00")
+    numbers, found = InverseNetworkAttack(epochs).attack(view, prior, "p00")
     assert numbers.tolist() == list(range(len(VICTIM)))
     return float(mse(VICTIM, found).mean())
 
@@ -62,16 +62,18 @@ BASELINE = float(mse(VICTIM, mean_image(SHADOWS, len(VICTIM))).mean())
 
 
 def test_undefended_eyes_come_back_from_pairs_that_were_sent():
-    assert error(view(1, shadow=True), Prior(SHADOWS)) < 0.15 * BASELINE
+    assert error(view(1, shadow=True), AttackerKnowledge(SHADOWS)) < 0.15 * BASELINE
 
 
 @pytest.mark.slow
 def test_the_adaptive_attacker_beats_the_plain_one_and_averaging_beats_both():
     """The same noise; trained on clean data, through the noise, and through averages of 16."""
     seen = view(1, noised)
-    plain = error(seen, Prior(SHADOWS, front=FRONT))
-    adaptive = error(seen, Prior(SHADOWS, front=FRONT, defence=noised))
-    averaging = error(view(16, noised), Prior(SHADOWS, front=FRONT, defence=averaged_16))
+    plain = error(seen, AttackerKnowledge(SHADOWS, front=FRONT))
+    adaptive = error(seen, AttackerKnowledge(SHADOWS, front=FRONT, defence=noised))
+    averaging = error(
+        view(16, noised), AttackerKnowledge(SHADOWS, front=FRONT, defence=averaged_16)
+    )
     assert averaging < 0.8 * adaptive
     assert adaptive < plain
     assert adaptive < 1.05 * BASELINE
@@ -83,13 +85,14 @@ def test_smashed_data_of_nothing_leave_the_mean_image():
     def alone(smashed, generator):
         return torch.randn(smashed.shape, generator=generator)
 
-    found = error(view(1, alone), Prior(SHADOWS, front=FRONT, defence=alone), epochs=3)
+    found = error(view(1, alone), AttackerKnowledge(SHADOWS, front=FRONT, defence=alone), epochs=3)
     assert 0.9 * BASELINE < found < 1.3 * BASELINE
 
 
 def test_the_same_seed_finds_the_same_image():
     one, other = (
-        Inverse(1).attack(view(1), Prior(SHADOWS, front=FRONT), "p00")[1] for _ in range(2)
+        InverseNetworkAttack(1).attack(view(1), AttackerKnowledge(SHADOWS, front=FRONT), "p00")[1]
+        for _ in range(2)
     )
     assert torch.equal(one, other)
 
@@ -108,6 +111,6 @@ def test_any_cut_of_a_lenet_has_an_inverse_of_the_right_shape(after):
 
 def test_without_anything_to_learn_from_it_says_so():
     with pytest.raises(ConfigError, match="needs images of shadow people"):
-        Inverse().attack(view(1), Prior(), "p00")
+        InverseNetworkAttack().attack(view(1), AttackerKnowledge(), "p00")
     with pytest.raises(ConfigError, match="saw no smashed data of 'shadow'"):
-        Inverse().attack(view(1), Prior(SHADOWS), "p00")
+        InverseNetworkAttack().attack(view(1), AttackerKnowledge(SHADOWS), "p00")

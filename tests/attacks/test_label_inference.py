@@ -3,21 +3,22 @@
 import pytest
 import torch
 
-from tests.engines.toys import STAMP
-from vergence.attacks.label_inference import Follower, Reader
-from vergence.attacks.tap import heard_from, tree, watched
-from vergence.core.fitting import Local
+from tests.engine.toys import STAMP
+from vergence.attacks.label_inference import Follower, LabelInferenceAttack
+from vergence.attacks.malicious_parties import heard_from, tree, watched
+from vergence.core.local_training import LocalTraining
+from vergence.core.requests import Step
 from vergence.core.stages import SMASHED, pieces
-from vergence.core.stepping import Step, Trainer
-from vergence.data.eye_synthetic import EyeSynthetic
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
-from vergence.methods.splitfed_u import SplitFedU
+from vergence.methods.split.splitfed_u import SplitFedU
 from vergence.models.small_eye import SmallEye
 from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.steps import Trainer
 
-LOCAL = Local(epochs=2, batch=16, optimiser="adamw", lr=2e-3)
+LOCAL = LocalTraining(epochs=2, batch=16, optimizer="adamw", lr=2e-3)
 PEOPLE = EyeSynthetic(people=2, samples=60, size="9x15").load()
 
 
@@ -45,7 +46,7 @@ def session(path, criterion):
 
         return see
 
-    folder = Folder(path, STAMP)
+    folder = RunDirectory(path, STAMP)
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1, solver="sequential")
     conduct(watched(method, follow), about, PEOPLE, plan, folder)
@@ -72,8 +73,14 @@ def test_absolute_errors_give_a_label_up_to_the_mean_residual():
     params[weight][:, :2] = torch.eye(2)
     t, gaze = torch.zeros(2, 8), torch.tensor([[0.1, -0.3], [-0.1, 0.1]])
     batch = {SMASHED: t, "gaze": gaze}
-    step = Step(params.copy(), Follower(end, params, LOCAL, "l1").optimiser, batch, LOCAL,
-                lambda _: end, SMASHED)  # fmt: skip
+    step = Step(
+        params.copy(),
+        Follower(end, params, LOCAL, "l1").optimiser,
+        batch,
+        LOCAL,
+        lambda _: end,
+        SMASHED,
+    )
     told = Trainer(end).step(step)
     assert told.loss == pytest.approx(0.15)
     found = Follower(end, params, LOCAL, "l1").labels(t, told.gradient, told.loss)
@@ -91,12 +98,14 @@ def test_a_reader_reads_what_is_linear_and_starts_at_the_mean():
     rng = torch.Generator().manual_seed(0)
     weight = 0.2 * torch.randn(6, 2, generator=rng)
     x, new = torch.randn(400, 6, generator=rng), torch.randn(200, 6, generator=rng)
-    network = Reader(epochs=20).learned(x, x @ weight)
+    network = LabelInferenceAttack(epochs=20).learned(x, x @ weight)
     with torch.no_grad():
         error = (network(new) - new @ weight).norm(dim=1).mean()
         baseline = ((x @ weight).mean(0) - new @ weight).norm(dim=1).mean()
         assert error < 0.2 * baseline
-    idle = Reader(epochs=1).learned(torch.randn(50, 6, generator=rng), torch.full((50, 2), 0.3))
+    idle = LabelInferenceAttack(epochs=1).learned(
+        torch.randn(50, 6, generator=rng), torch.full((50, 2), 0.3)
+    )
     with torch.no_grad():
         assert torch.allclose(idle(new), torch.full((200, 2), 0.3), atol=0.1)
 

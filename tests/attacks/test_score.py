@@ -133,6 +133,6 @@ def test_people_are_recognised_by_what_only_they_have():
     people = torch.arange(90) % 3
     images = 0.2 * noise(90, 1, 9, 15)
     images[torch.arange(90), 0, 4, 3 + 4 * people] = 1
-    known = score.Recogniser(images[:60], 10 + people[:60], epochs=30)
+    known = score.Classifier(images[:60], 10 + people[:60], epochs=30)
     assert known.rank_1(images[60:], 10 + people[60:]).value == 1
     assert known.rank_1(noise(90, 1, 9, 15, seed=5), 10 + people).value < 0.6

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
+from vergence.attacks.disclosed_statistics import closest, held, likeliest, remembered
 from vergence.attacks.identity import in_place
-from vergence.attacks.shared_numbers import closest, held, likeliest, remembered
 from vergence.errors import ConfigError
-from vergence.privacy.keyed import Secret
-from vergence.privacy.told_numbers import ToldNumbers
+from vergence.privacy.dp.disclosed_statistics import DisclosedStatistics
+from vergence.privacy.keyed_noise import NoiseKey
 
 
 def test_the_nearest_number_is_named_and_of_equals_the_first():
@@ -24,8 +24,10 @@ def test_the_nearest_number_is_named_and_of_equals_the_first():
 def test_counts_are_named_by_their_likelihood_and_not_by_how_many_there_are():
     """Shares with half a sample each: (2.5, .5) / 3 and (20.5, 40.5) / 61; asked 20 and 4."""
     known, asked = torch.tensor([[2.0, 0.0], [20.0, 40.0]]), torch.tensor([[20.0, 4.0]])
-    logs = [20 * math.log(2.5 / 3) + 4 * math.log(0.5 / 3),
-            20 * math.log(20.5 / 61) + 4 * math.log(40.5 / 61)]  # fmt: skip
+    logs = [
+        20 * math.log(2.5 / 3) + 4 * math.log(0.5 / 3),
+        20 * math.log(20.5 / 61) + 4 * math.log(40.5 / 61),
+    ]
     assert logs[0] > logs[1]
     assert likeliest(known, asked).tolist() == [0]
     assert closest(known, asked).tolist() == [0]  # 22 against 36
@@ -50,7 +52,7 @@ def test_noise_for_a_person_leaves_little_more_than_chance_and_none_leaves_every
     """N = 20, numbers evenly in [0, 100], epsilon 1: e^1 times chance is the most anybody gets."""
     numbers = torch.linspace(0, 100, 20)[:, None]
     assert in_place(closest(numbers, numbers)).value == 1
-    draws = Secret(bytes(32)).draws()
-    policy = ToldNumbers(bound=100.0, change=100.0, epsilon=1.0)
+    draws = NoiseKey(bytes(32)).draws()
+    policy = DisclosedStatistics(bound=100.0, change=100.0, epsilon=1.0)
     hits = sum(in_place(closest(numbers, policy.told(numbers, draws))).hits for _ in range(300))
     assert 1.2 * 300 < hits < math.e * 300

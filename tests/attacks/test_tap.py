@@ -3,33 +3,33 @@
 import pytest
 import torch
 
-from tests.engines.toys import STAMP
-from vergence.attacks.cut_poison import LIES
-from vergence.attacks.tap import heard_from, lying, tree, watched
-from vergence.core.fitting import Local
-from vergence.data.eye_synthetic import EyeSynthetic
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
-from vergence.methods.split import Split
-from vergence.methods.splitfed import SplitFed
-from vergence.methods.splitfed_v2 import SplitFedV2
+from tests.engine.toys import STAMP
+from vergence.attacks.cut_poisoning import LIES
+from vergence.attacks.malicious_parties import heard_from, lying, tree, watched
+from vergence.core.local_training import LocalTraining
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
+from vergence.methods.split.split import SplitLearning
+from vergence.methods.split.splitfed import SplitFed
+from vergence.methods.split.splitfed_v2 import SplitFedV2
 from vergence.models.small_eye import SmallEye
 from vergence.tasks.gaze_angle import GazeAngle
 
 TASK = GazeAngle(SmallEye(channels=(4, 6), hidden=8, pose=False))
-LOCAL = Local(batch=16, optimiser="adamw", lr=2e-3)
+LOCAL = LocalTraining(batch=16, optimizer="adamw", lr=2e-3)
 PEOPLE = EyeSynthetic(people=3, samples=60, size="9x15").load()
 DRAWS = torch.Generator().manual_seed(0)
 
 
 def run(path, method):
-    folder = Folder(path, STAMP)
+    folder = RunDirectory(path, STAMP)
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1, solver="sequential")
     return conduct(method, TASK, PEOPLE, plan, folder)
 
 
-@pytest.mark.parametrize("kind", [SplitFed, SplitFedV2, Split])
+@pytest.mark.parametrize("kind", [SplitFed, SplitFedV2, SplitLearning])
 def test_who_only_looks_or_says_the_truth_changes_no_bit(kind, tmp_path):
     seen = []
 

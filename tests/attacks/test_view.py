@@ -4,23 +4,23 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.attacks.view import Prior, Sent, Update, View
+from vergence.attacks.view import AttackerKnowledge, AttackerView, ObservedMessages, ObservedUpdate
 from vergence.core.params import Params
 from vergence.errors import ConfigError
 
 
 def sent(sender, round_, values, images):
-    return Sent(sender, round_, torch.tensor(values), torch.tensor(images))
+    return ObservedMessages(sender, round_, torch.tensor(values), torch.tensor(images))
 
 
-VIEW = View(
+VIEW = AttackerView(
     "server",
     (
         sent("p00", 1, [[1.0, 2.0], [5.0, 5.0]], [7, 3]),
         sent("p01", 1, [[9.0, 9.0]], [0]),
         sent("p00", 2, [[3.0, 6.0]], [7]),
     ),
-    (Update("p01", 4, Params.named(w=torch.ones(2))),),
+    (ObservedUpdate("p01", 4, Params.named(w=torch.ones(2))),),
 )
 
 
@@ -42,11 +42,11 @@ def test_what_was_not_seen_cannot_be_attacked():
     with pytest.raises(ConfigError, match="the server saw no smashed data of 'p05'"):
         VIEW.averaged("p05")
     with pytest.raises(ConfigError, match="2 samples with 1 numbers"):
-        View("network", (sent("p00", 1, [[1.0], [2.0]], [1]),))
+        AttackerView("network", (sent("p00", 1, [[1.0], [2.0]], [1]),))
 
 
 def test_levels_of_knowledge():
     images = torch.zeros(1, 1, 2, 2)
-    assert Prior().knowledge == "architecture"
-    assert Prior(images).knowledge == "shadow"
-    assert Prior(images, front=nn.Identity()).knowledge == "weights"
+    assert AttackerKnowledge().knowledge == "architecture"
+    assert AttackerKnowledge(images).knowledge == "shadow"
+    assert AttackerKnowledge(images, front=nn.Identity()).knowledge == "weights"

@@ -8,37 +8,39 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.engines.toys import CHAIN, mostly_slow
-from vergence.app.binding import find, names
-from vergence.core.conversation import Attend, Attended, Request
-from vergence.core.fitting import Local
-from vergence.core.mask import Mask
+from tests.engine.toys import CHAIN, mostly_slow
+from vergence.core.aggregation import add_up
+from vergence.core.conversation import drive
+from vergence.core.local_training import LocalTraining
+from vergence.core.masks import Mask
+from vergence.core.messages import Message
 from vergence.core.method import Method
 from vergence.core.params import Params
-from vergence.core.provider import Taught
-from vergence.core.splitting import Cutting
-from vergence.core.state import pack, same, unpack
-from vergence.core.stream import Stream
-from vergence.core.wire import Message, add_up
-from vergence.data.toy import Toy as People
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.desk import Desk
-from vergence.engines.shelf import Registry, Shelf
-from vergence.engines.simulator import Simulator
-from vergence.engines.store import TABLES, Folder
-from vergence.engines.turn import Order, Worker, drive
-from vergence.engines.workers import InProcess
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Request, ServedGroups, ServeGroups
+from vergence.core.serialization import pack, same, unpack
+from vergence.data.synthetic.toy import Toy as People
+from vergence.engine.client_executor import ClientExecutor, ClientTask
+from vergence.engine.client_runner import ClientRunner
+from vergence.engine.exchange import ClientExchange
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
+from vergence.engine.storage.run_directory import TABLES, RunDirectory
+from vergence.engine.workers.pools import InProcess
+from vergence.experiment.registry import find, names
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.local_loss_split import LocalLossSplit
-from vergence.methods.smashed_average import SmashedAverage
-from vergence.methods.split import Split
-from vergence.methods.splitfed_v2 import SplitFedV2
+from vergence.methods.generative.provider import Taught
+from vergence.methods.split.base import Cutting
+from vergence.methods.split.local_loss_split import LocalLossSplit
+from vergence.methods.split.smashed_average import SmashedAverage
+from vergence.methods.split.split import SplitLearning
+from vergence.methods.split.splitfed_v2 import SplitFedV2
 from vergence.models.linear import Linear
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
 
 NAMES = names("methods", Method)
-LOCAL = Local(epochs=2, batch=8, lr=0.05)
-TASK = Toy(Linear())
+LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
+TASK = ToyTask(Linear())
 
 
 SUITED = {
@@ -76,7 +78,7 @@ def task_of(method):
     return CHAIN if isinstance(method, Cutting) else TASK
 
 
-class Listening(Desk):
+class Listening(ClientRunner):
     """A desk that writes down what crosses between a served client and the server's copy."""
 
     def __init__(self, worker, shelf):
@@ -101,7 +103,7 @@ def build(name):
 
 def run(method, tmp_path, people=None, **plan):
     """Run a method on the toy people; return its folder and outcome."""
-    folder = Folder(tmp_path, {"config": "a", "code": "b", "data": "c"})
+    folder = RunDirectory(tmp_path, {"config": "a", "code": "b", "data": "c"})
     folder.open()
     plan = {"rounds": 4, "evaluate_every": 0, "workers": 1, **plan}
     people = people or People(people=4).load()
@@ -142,19 +144,19 @@ class Shuffled(InProcess):
 
     def run(self, job):
         done = list(super().run(job))
-        order = Stream("shuffle", len(done)).numpy().permutation(len(done))
+        order = RandomStream("shuffle", len(done)).numpy().permutation(len(done))
         yield from (done[i] for i in order)
 
 
 def test_arrival_order_does_not_matter(method, tmp_path, monkeypatch):
     plain = run(method, tmp_path / "a")[1].fingerprint
-    monkeypatch.setattr("vergence.engines.conduct.crew", lambda desk, *_: Shuffled(desk))
+    monkeypatch.setattr("vergence.engine.round_loop.crew", lambda desk, *_: Shuffled(desk))
     assert run(method, tmp_path / "b")[1].fingerprint == plain
 
 
 def test_client_order_does_not_matter_for_aggregates(method, tmp_path):
     """Sums may differ in the last bit, nothing more."""
-    if type(method) in (Split, SplitFedV2):
+    if type(method) in (SplitLearning, SplitFedV2):
         pytest.skip("clients are served one after the other")
     people = People(people=4).load()
     back = replace(people, people=dict(reversed(people.people.items())))
@@ -194,7 +196,7 @@ def test_resuming_at_round_2_equals_running_through(method, tmp_path, monkeypatc
 
 
 def _conductor():
-    from vergence.engines import conduct as module
+    from vergence.engine import round_loop as module
 
     return module._Conductor
 
@@ -216,8 +218,8 @@ def test_empty_reply_set_leaves_the_server_unchanged(method):
             after = end.value
             break
         offered = method.offer(server, "p00")
-        if isinstance(ask, Attend):
-            answer = Attended(add_up([], ask.held), ())
+        if isinstance(ask, ServeGroups):
+            answer = ServedGroups(add_up([], ask.held), ())
         else:
             assert isinstance(ask, Request)
             answer = add_up([], offered) if ask.reveal == "aggregate" else {}
@@ -228,22 +230,27 @@ def transcript(method, place, rounds=3):
     """Return every request and sealed reply of a few rounds: what leaves and reaches clients."""
     people = People(people=3).load()
     trained_on = people.pooled() if method.pooled else people
-    worker = Worker(method, task_of(method), trained_on, people, Stream("run", 0))
+    worker = ClientExecutor(method, task_of(method), trained_on, people, RandomStream("run", 0))
     place.mkdir(exist_ok=True)
-    desk = Listening(worker, Shelf(place, 0, worker.records))
-    simulator = Simulator(
-        method, InProcess(desk), Plan().presence, Stream("run", 0), Registry(desk.shelf)
+    desk = Listening(worker, ClientStateStore(place, 0, worker.records))
+    simulator = ClientExchange(
+        method,
+        InProcess(desk),
+        Plan().presence,
+        RandomStream("run", 0),
+        ClientStateIndex(desk.shelf),
     )
     seen, server = desk.heard, method.server(task_of(method))
 
     def answer(request, at):
-        if isinstance(request, Attend):
+        if isinstance(request, ServeGroups):
             return simulator.attend(request, server, at, 0.0)
         if not isinstance(request, Request):
             return worker.answer(request, 0.0)
         before = dict(simulator.clients)
-        orders = {c: simulator.message(m, request.verb, server, c, at)
-                  for c, m in request.to.items()}  # fmt: skip
+        orders = {
+            c: simulator.message(m, request.verb, server, c, at) for c, m in request.to.items()
+        }
         got = simulator.exchange(request, server, at, 0.0)
         for client, message in orders.items():
             done = worker.do(_order(client, message, before.get(client)))
@@ -258,7 +265,7 @@ def transcript(method, place, rounds=3):
 
 
 def _order(client, message, state):
-    return Order("turn", client, message, state)
+    return ClientTask("turn", client, message, state)
 
 
 def test_exposure_equals_the_committed_table(method, tmp_path):
@@ -309,11 +316,13 @@ def test_alike_people_agree_with_fedavg(method, tmp_path):
     task = task_of(method)
     mine = run(method, tmp_path / "mine", clones, rounds=30)[1]
     theirs = run(FedAvg(local=LOCAL), tmp_path / "theirs", clones, rounds=30)[1]
-    worker = Worker(method, task, clones.pooled() if method.pooled else clones, clones, Stream())
+    worker = ClientExecutor(
+        method, task, clones.pooled() if method.pooled else clones, clones, RandomStream()
+    )
     state = mine.clients.get("a", method.client(task))
     trees = {**method.offer(mine.server, "a"), **method.beside(mine.server)}
     message = Message("evaluate", trees)
-    site = worker.site(clones, Order("evaluate", "a", message))
+    site = worker.site(clones, ClientTask("evaluate", "a", message))
     params = drive(method.model_on(state, message, site), worker.solver.compute)
     weights = [params[name] for name in reversed(params.layout.names) if name.endswith("weight")]
     line = torch.linalg.multi_dot(weights) if task is CHAIN else weights[0]
@@ -325,7 +334,7 @@ def test_bad_replies_are_quarantined_as_if_silent(method, tmp_path, monkeypatch)
     """A client that sends NaN changes nothing for the server or anyone else."""
     if not any(e.trees for e in method.exposure.values()) or method.pooled:
         pytest.skip("this method's replies hold no parameters of several people")
-    honest = Worker._turn
+    honest = ClientExecutor._turn
 
     def poisoned(self, order):
         done = honest(self, order)
@@ -335,11 +344,12 @@ def test_bad_replies_are_quarantined_as_if_silent(method, tmp_path, monkeypatch)
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(Worker, "_turn", poisoned)
+        patch.setattr(ClientExecutor, "_turn", poisoned)
         folder, bad = run(method, tmp_path / "bad")
     with monkeypatch.context() as patch:
         patch.setattr(
-            "vergence.engines.presence.Presence.loses", lambda _, client, *__: client == "p01"
+            "vergence.engine.participation.Participation.loses",
+            lambda _, client, *__: client == "p01",
         )
         _, quiet = run(method, tmp_path / "quiet")
     assert same(bad.server, quiet.server)

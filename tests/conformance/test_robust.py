@@ -3,25 +3,42 @@
 import pytest
 
 from tests.conformance.test_methods import NAMES, build, run
-from vergence.app.binding import find, names
-from vergence.data.toy import Toy as People
-from vergence.engines.composition import check
-from vergence.engines.plan import Plan
+from vergence.data.synthetic.toy import Toy as People
+from vergence.engine.compatibility_check import check
+from vergence.engine.plan import Plan
 from vergence.errors import ConfigError
-from vergence.privacy.policy import Privacy
-from vergence.privacy.rule import Rule
+from vergence.experiment.registry import find, names
+from vergence.privacy.config import Privacy
+from vergence.privacy.robust.base import RobustRule
 
-RULES = names("privacy.robust", Rule)
+RULES = names("privacy.robust", RobustRule)
 PEOPLE = People(people=7).load()
 """As many as Krum needs for one liar in five."""
-NO_RULE = {"ap_fl", "centralised", "cfedvs", "feddf", "fedgen", "fedgroup", "fedpac", "pe_zsl",
-           "scaffold", "sg_zsl", "local_loss_split", "smashed_average", "split", "splitfed",
-           "splitfed_u", "splitfed_v2"}  # fmt: skip
+NO_RULE = {
+    "ap_fl",
+    "centralised",
+    "cfedvs",
+    "feddf",
+    "fedgen",
+    "fedgroup",
+    "fedpac",
+    "pe_zsl",
+    "scaffold",
+    "sg_zsl",
+    "local_loss_split",
+    "smashed_average",
+    "split",
+    "splitfed",
+    "splitfed_u",
+    "splitfed_v2",
+}
 MASKED = {"fedcpf", "fedselect", "ifca"}
 
 
 def rule_of(name):
-    return find("privacy.robust", name, Rule)(**({"root": "p03"} if name == "fltrust" else {}))
+    return find("privacy.robust", name, RobustRule)(
+        **({"root": "p03"} if name == "fltrust" else {})
+    )
 
 
 @pytest.mark.slow
@@ -34,8 +51,9 @@ def test_it_runs_or_is_refused_in_one_sentence(name, tmp_path):
         fits = name not in NO_RULE and (rule.entrywise or name not in MASKED)
         if fits:
             folder, _ = run(method, tmp_path / kind, PEOPLE, **plan)
-            statuses = [r.split(",")[-1] for r in
-                        (folder.path / "turns.csv").read_text().splitlines()[1:]]  # fmt: skip
+            statuses = [
+                r.split(",")[-1] for r in (folder.path / "turns.csv").read_text().splitlines()[1:]
+            ]
             assert "ok" in statuses
             assert all(s == "ok" or s.startswith(f"left out: {kind}: ") for s in statuses)
             continue

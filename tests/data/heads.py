@@ -8,8 +8,8 @@ import numpy as np
 from scipy.ndimage import gaussian_filter, map_coordinates
 from scipy.spatial.transform import Rotation
 
-from vergence.data.camera import Camera
-from vergence.data.normalise import FACE
+from vergence.data.eye_images.camera import Camera
+from vergence.data.eye_images.normalization import FACE
 
 DEPTH, RADIUS, IRIS, PUPIL = 36.7, 12.0, 6.0, 2.5
 EYEBALLS = np.array([(-32.1, -31.7, DEPTH + 8), (32.1, -31.7, DEPTH + 8)])

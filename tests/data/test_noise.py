@@ -6,11 +6,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-from vergence.core.site import Bank, Federation, Samples, Splits
-from vergence.data.crowd import Crowd
-from vergence.data.eye_synthetic import EyeSynthetic
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Federation
 from vergence.data.noise import Noise
-from vergence.data.toy import Toy
+from vergence.data.synthetic.crowd import Crowd
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
+from vergence.data.synthetic.toy import Toy
 from vergence.errors import ConfigError, DataError
 
 EYES = EyeSynthetic(people=4, samples=60)
@@ -18,7 +19,7 @@ EYES = EyeSynthetic(people=4, samples=60)
 
 def shared_bank():
     """Two viewers of the same four grey frames; viewer a trains on frames 1 and 3."""
-    bank = Bank(torch.full((4, 16, 16, 3), 128, dtype=torch.uint8), "frame_ids")
+    bank = SharedRows(torch.full((4, 16, 16, 3), 128, dtype=torch.uint8), "frame_ids")
 
     def part(rows):
         ids = torch.tensor(rows)[:, None]
@@ -108,8 +109,9 @@ def test_people_made_on_demand_stay_so():
     assert list(made.clients) == list(crowd.clients)
     assert made.recipe != crowd.recipe
     for client in crowd.clients:
-        same = torch.equal(made.people[client].train.columns["x"],
-                           crowd.people[client].train.columns["x"])  # fmt: skip
+        same = torch.equal(
+            made.people[client].train.columns["x"], crowd.people[client].train.columns["x"]
+        )
         assert same == (client not in noise.chosen(crowd.clients))
     with pytest.raises(ConfigError, match="people"):
         noise.apply(Crowd().load())

@@ -20,8 +20,8 @@ from subprocess import Popen, TimeoutExpired
 from tests.deploy import sockets
 from tests.deploy.deployment import CLIENTS, Deployment
 from tests.deploy.drilling import Row
-from vergence.app.deploy_folder import ClientSide, settings, write_settings
-from vergence.app.deploy_keys import make_node_key
+from vergence.deployment.folders import ClientSide, settings, write_settings
+from vergence.deployment.keys import make_node_key
 
 PULL = "/v1/fleet/pull-messages"
 PATIENCE = 120.0
@@ -76,25 +76,44 @@ def requests(at: Field) -> Iterator[Row]:
     long_ago = datetime.now(UTC) - timedelta(minutes=10)
     big = {**sockets.signed(own), "content-length": str(1 << 40)}
     cases: list[tuple[str, str, Callable[[], str]]] = [
-        ("request without a signature", "a request without a node's signature",
-         lambda: sockets.refused(port, PULL, {})),
-        ("unregistered node", "its key is not this server's",
-         lambda: sockets.refused(port, PULL, sockets.signed(at.stranger))),
-        ("a client's key, another's signature", "its signature is not genuine",
-         lambda: forged(at)),
+        (
+            "request without a signature",
+            "a request without a node's signature",
+            lambda: sockets.refused(port, PULL, {}),
+        ),
+        (
+            "unregistered node",
+            "its key is not this server's",
+            lambda: sockets.refused(port, PULL, sockets.signed(at.stranger)),
+        ),
+        ("a client's key, another's signature", "its signature is not genuine", lambda: forged(at)),
         ("the same signed request again", "a replay", lambda: replayed(at)),
-        ("a request signed ten minutes ago", "has a clock that is more than 300 s off",
-         lambda: sockets.refused(port, PULL, sockets.signed(own, long_ago))),
-        ("a request of 1 TiB", "a request of more than 16 MiB",
-         lambda: sockets.refused(port, PULL, big)),
-        ("`flwr run` without the key", "commands are taken from `vergence deploy serve` alone",
-         lambda: sockets.refused(port, "/v1/control/start-run", {})),
-    ]  # fmt: skip
+        (
+            "a request signed ten minutes ago",
+            "has a clock that is more than 300 s off",
+            lambda: sockets.refused(port, PULL, sockets.signed(own, long_ago)),
+        ),
+        (
+            "a request of 1 TiB",
+            "a request of more than 16 MiB",
+            lambda: sockets.refused(port, PULL, big),
+        ),
+        (
+            "`flwr run` without the key",
+            "commands are taken from `vergence deploy serve` alone",
+            lambda: sockets.refused(port, "/v1/control/start-run", {}),
+        ),
+    ]
     if address := sockets.own_address():
         paths = ("/v1/control/start-run", "/v1/runtime/acquire-task")
-        cases += [(f"{path} from outside", "the server's own machine alone",
-                   lambda path=path, host=address: sockets.refused(port, path, {}, host))
-                  for path in paths]  # fmt: skip
+        cases += [
+            (
+                f"{path} from outside",
+                "the server's own machine alone",
+                lambda path=path, host=address: sockets.refused(port, path, {}, host),
+            )
+            for path in paths
+        ]
     for what, want, do in cases:
         answered = do()
         at.deployment.until(want, 20)
@@ -125,8 +144,9 @@ def replayed(at: Field) -> str:
     again, reason, _ = sockets.asked(at.port, path, headers, body)
     number = ActivateNodeResponse.FromString(answer).node_id
     body = DeactivateNodeRequest(node_id=number).SerializeToString()
-    left = sockets.asked(at.port, "/v1/fleet/deactivate-node",
-                         sockets.signed(at.mallory / "node"), body)[0]  # fmt: skip
+    left = sockets.asked(
+        at.port, "/v1/fleet/deactivate-node", sockets.signed(at.mallory / "node"), body
+    )[0]
     return reason if (status, again, left) == (200, 401, 200) else f"{status} {again} {left}"
 
 
@@ -136,9 +156,13 @@ def announced(at: Field) -> Row:
     with sockets.announced(at.port, at.mallory / "node"):
         began = time.monotonic()
         spent = paced(at.deployment, 10)
-    return Row("an answer that is announced and never sent", "rounds go on",
-               f"{at.deployment.rounds() - before} rounds ended; the slowest of 10 after it took "
-               f"{max(spent):.2f} s", time.monotonic() - began < 60)  # fmt: skip
+    return Row(
+        "an answer that is announced and never sent",
+        "rounds go on",
+        f"{at.deployment.rounds() - before} rounds ended; the slowest of 10 after it took "
+        f"{max(spent):.2f} s",
+        time.monotonic() - began < 60,
+    )
 
 
 # --- connections
@@ -147,8 +171,11 @@ def announced(at: Field) -> Row:
 def connections(at: Field) -> Iterator[Row]:
     """Open connections that come to nothing; they are closed, and the events say why."""
     port = at.port
-    for version, name in ((ssl.TLSVersion.TLSv1, "1.0"), (ssl.TLSVersion.TLSv1_1, "1.1"),
-                          (ssl.TLSVersion.TLSv1_2, "1.2")):  # fmt: skip
+    for version, name in (
+        (ssl.TLSVersion.TLSv1, "1.0"),
+        (ssl.TLSVersion.TLSv1_1, "1.1"),
+        (ssl.TLSVersion.TLSv1_2, "1.2"),
+    ):
         failed = sockets.shaken(port, version)
         yield closed(at, f"downgrade to TLS {name}", "it spoke TLS older than 1.3", failed != "")
     spoken = sockets.plain(port, b"GET / HTTP/1.0\r\n\r\n")
@@ -191,16 +218,23 @@ def clients(at: Field) -> Iterator[Row]:
             ("join with an unregistered key", "its key is not this server's", strange(at), ()),
             ("join with a revoked key", "the key of 'left' was revoked", left(at), ()),
             ("join a server of another authority", "does not fit", elsewhere(at, old), ()),
-            ("join where the certificate has expired", "has expired",
-             elsewhere(at, old, port), ()),
-            ("join --insecure", "speaks TLS: leave --insecure out", at.copy("open"),
-             ("--insecure",)),
-        ]  # fmt: skip
+            ("join where the certificate has expired", "has expired", elsewhere(at, old, port), ()),
+            (
+                "join --insecure",
+                "speaks TLS: leave --insecure out",
+                at.copy("open"),
+                ("--insecure",),
+            ),
+        ]
         started = [
-            (what, want, folder / "said",
-             deployment.run("join", folder, *more, said=folder / "said"))
+            (
+                what,
+                want,
+                folder / "said",
+                deployment.run("join", folder, *more, said=folder / "said"),
+            )
             for what, want, folder, more in cases
-        ]  # fmt: skip
+        ]
         for what, want, file, process in started:
             yield named(what, want, said_by(process, file), "the client ends with")
 
@@ -263,8 +297,12 @@ def undressed(deployment: Deployment) -> Iterator[Row]:
         want = "it speaks no TLS"
         deployment.until(want, PATIENCE, folder)
         process.terminate()
-        yield named("join a server that speaks no TLS", want, deployment.events(folder),
-                    "the client's events")  # fmt: skip
+        yield named(
+            "join a server that speaks no TLS",
+            want,
+            deployment.events(folder),
+            "the client's events",
+        )
 
 
 def old_server(deployment: Deployment) -> Iterator[Row]:
@@ -274,8 +312,12 @@ def old_server(deployment: Deployment) -> Iterator[Row]:
             shutil.copy(root.parent / name, deployment.server / name)
     said = deployment.folder / "old.txt"
     process = deployment.run("serve", deployment.server, said=said)
-    yield named("serve with an expired certificate", "expired on", said_by(process, said),
-                "the server ends with")  # fmt: skip
+    yield named(
+        "serve with an expired certificate",
+        "expired on",
+        said_by(process, said),
+        "the server ends with",
+    )
 
 
 # --- how slow honest rounds become
@@ -313,11 +355,13 @@ def slowed(at: Field, count: int, blocks: int, each: int, most: float | None = 0
     calm, busy = median(spent["off"]), median(spent["on"])
     cost = attacked / sum(spent["on"])
     return Row(
-        f"{count:,} slow sockets", "rounds " + (f"at most {most:.0%} slower" if most else "go on"),
+        f"{count:,} slow sockets",
+        "rounds " + (f"at most {most:.0%} slower" if most else "go on"),
         f"median of {len(spent['on'])} rounds {busy:.2f} s, of {len(spent['off'])} without "
         f"{calm:.2f} s: {busy / calm - 1:+.1%}; {ended:,} connections ended; the attacker takes "
-        f"{cost:.0%} of one of the two cores", most is None or busy <= (1 + most) * calm,
-    )  # fmt: skip
+        f"{cost:.0%} of one of the two cores",
+        most is None or busy <= (1 + most) * calm,
+    )
 
 
 def flood(at: Field, count: int) -> Row:
@@ -335,9 +379,12 @@ def flood(at: Field, count: int) -> Row:
         for line in lines:
             line.close()
     at.deployment.until("no TLS handshake in 10 s", 20)
-    return Row(f"{count:,} connections that say nothing", "others are served; all closed in 10 s",
-               f"answered in {seconds:.2f} s ({status}); {ended:,} closed",
-               seconds < 2 and ended == count)  # fmt: skip
+    return Row(
+        f"{count:,} connections that say nothing",
+        "others are served; all closed in 10 s",
+        f"answered in {seconds:.2f} s ({status}); {ended:,} closed",
+        seconds < 2 and ended == count,
+    )
 
 
 def over(line: socket.socket) -> bool:
@@ -361,5 +408,9 @@ def revoked(at: Field, joined: Sequence[Popen[bytes]]) -> Row:
     want = f"the key of '{CLIENTS[-1]}' was revoked"
     line = next((line for line in said if want in line and "Error" in line), "")
     found = line.partition("Error: ")[2]
-    return Row("a client revoked in the middle of a run", f"the others go on; it ends with: {want}",
-               f"2 replies from then on; {found}", code != 0 and want in found)  # fmt: skip
+    return Row(
+        "a client revoked in the middle of a run",
+        f"the others go on; it ends with: {want}",
+        f"2 replies from then on; {found}",
+        code != 0 and want in found,
+    )

@@ -20,24 +20,25 @@ from unittest.mock import patch
 import numpy as np
 from scipy import stats
 
-from tests.app.commands import ONE
+from tests.cli.commands import ONE
 from tests.deploy.drilling import METHOD, Row, Sizes, scratch, spread
-from tests.engines.toys import STAMP, conducted, table
-from vergence.app.cli import main as vergence
-from vergence.core.state import unpack
-from vergence.core.stream import Stream
-from vergence.data.toy import Toy as People
-from vergence.engines import store
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.desk import Desk
-from vergence.engines.errand import Errand
-from vergence.engines.home import Home
-from vergence.engines.remote import Lost, absent, hired
-from vergence.engines.shelf import Shelf
-from vergence.engines.store import Folder
-from vergence.engines.turn import Worker
+from tests.engine.toys import STAMP, conducted, table
+from vergence.cli.main import main as vergence
+from vergence.core import files
+from vergence.core.randomness import RandomStream
+from vergence.core.serialization import unpack
+from vergence.data.synthetic.toy import Toy as People
+from vergence.deployment.client_node import ClientNode
+from vergence.deployment.protocol import ClientRequest
+from vergence.deployment.remote_clients import ClientLost, absent, hired
+from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_runner import ClientRunner
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage import run_directory
+from vergence.engine.storage.client_states import ClientStateStore
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.models.linear import Linear
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
 
 RATES = (0.3, 0.5, 0.7)
 PIECE = 256
@@ -51,13 +52,14 @@ class Mortal:
     """A line to homes of which some die: before a turn, in the middle of a file, or after it."""
 
     federation: Any
-    task: Toy
+    task: ToyTask
     folder: Path
     rate: float
+    plan: Plan
 
     def ask(self, client: str, errand: bytes) -> bytes:
         """Answer, or die by a draw that depends on seed, client and round alone."""
-        what, folder = unpack(errand, Errand), self.folder / client
+        what, folder = unpack(errand, ClientRequest), self.folder / client
         folder.mkdir(parents=True, exist_ok=True)
         draw = random.Random(f"{self.task.seed} {client} {what.message.round}")
         dies = what.kind == "turn" and draw.random() < self.rate
@@ -65,13 +67,13 @@ class Mortal:
         if dies and where == "inside":
             (folder / f"seed0.client.{client}.{what.stamp}.safetensors.part").write_bytes(b"half")
         if dies and where != "after":
-            raise Lost("killed")
+            raise ClientLost("killed")
         own = self.federation.only((client,))
-        worker = Worker(METHOD, self.task, own, own, Stream("run", self.task.seed))
-        desk = Desk(worker, Shelf(folder, self.task.seed, worker.records))
-        answer = Home(desk, client, folder).answer(errand)
+        worker = ClientExecutor(METHOD, self.task, own, own, RandomStream("run", self.task.seed))
+        desk = ClientRunner(worker, ClientStateStore(folder, self.task.seed, worker.records))
+        answer = ClientNode(desk, client, folder, plan=self.plan).answer(errand)
         if dies:
-            raise Lost("killed")
+            raise ClientLost("killed")
         return answer
 
 
@@ -80,15 +82,18 @@ def with_deaths(rate: float, seed: int, sizes: Sizes) -> tuple[dict[str, float],
     with scratch() as home:
         federation = People(people=sizes.people).load()
         counts = {client: len(s.train) for client, s in federation.people.items()}
-        task = Toy(Linear(), seed=seed)
-        folder = Folder(home / "server", STAMP, elsewhere=True)
+        task = ToyTask(Linear(), seed=seed)
+        folder = RunDirectory(home / "server", STAMP, elsewhere=True)
         folder.open()
         plan = Plan(rounds=sizes.rounds, evaluate_every=0, solver="sequential")
-        line = Mortal(federation, task, home / "homes", rate)
+        line = Mortal(federation, task, home / "homes", rate, plan)
         conduct(METHOD, task, absent("toy", counts), plan, folder, hire=hired(line))
         turns = [row["status"] for row in table(home / "server", "turns.csv")]
-        ended = {row["round"] for row in table(home / "server", "rounds.csv")
-                 if row["metric"] == "replies" and row["round"] != "0"}  # fmt: skip
+        ended = {
+            row["round"]
+            for row in table(home / "server", "rounds.csv")
+            if row["metric"] == "replies" and row["round"] != "0"
+        }
         people = table(home / "server", "people.csv")
         errors = {r["person"]: float(r["value"]) for r in people if r["metric"] == "error"}
         return errors, len(ended), turns.count("lost: killed") / len(turns)
@@ -101,8 +106,10 @@ def clients(sizes: Sizes) -> Iterator[Row]:
     """
     tasks = [(rate, seed, sizes) for rate in (0.0, *RATES) for seed in range(sizes.seeds)]
     found = list(spread(with_deaths, tasks))
-    by = {rate: [f for t, f in zip(tasks, found, strict=True) if t[0] == rate]
-          for rate in (0.0, *RATES)}  # fmt: skip
+    by = {
+        rate: [f for t, f in zip(tasks, found, strict=True) if t[0] == rate]
+        for rate in (0.0, *RATES)
+    }
 
     def errors(rate: float) -> np.ndarray:
         return np.mean([[e[p] for p in sorted(e)] for e, _, _ in by[rate]], axis=0)
@@ -139,7 +146,7 @@ def dying(where: str, at: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def write_whole(path: Path, *chunks: bytes | memoryview, **_: bool) -> None:
-        part, data = store.part_of(path), b"".join(chunks)
+        part, data = files.part_of(path), b"".join(chunks)
         with part.open("r+b" if part.exists() else "wb", buffering=0) as file:
             for start in range(0, len(data), PIECE):
                 event()
@@ -149,18 +156,18 @@ def dying(where: str, at: int) -> None:
         event()
         part.replace(path)
 
-    honest = Folder.append
+    honest = RunDirectory.append
 
-    def append(self: Folder, name: str, rows: Any) -> None:
+    def append(self: RunDirectory, name: str, rows: Any) -> None:
         rows = list(rows)
         for row in rows:
             honest(self, name, [row])
             event()
 
     if where == "inside a file":
-        store.write_whole = write_whole
+        files.write_whole = write_whole
     elif where == "inside a table":
-        Folder.append = append  # type: ignore[method-assign]
+        RunDirectory.append = append  # type: ignore[method-assign]
     elif where == "opening a file":
         sys.addaudithook(lambda name, _: event() if name == "open" else None)
     dying.left = left  # type: ignore[attr-defined]
@@ -240,11 +247,19 @@ def server(sizes: Sizes) -> Iterator[Row]:
     tasks = list(zip(PLACES, shares, strict=True))
     found = list(spread(kills, tasks))
     for (where, number), (died, same) in zip(tasks, found, strict=True):
-        yield Row(f"server kill -9 {where}", f"{number}/{number} equal fingerprints",
-                  f"{same}/{died}", same == died == number)  # fmt: skip
+        yield Row(
+            f"server kill -9 {where}",
+            f"{number}/{number} equal fingerprints",
+            f"{same}/{died}",
+            same == died == number,
+        )
     total = sum(same for _, same in found)
-    yield Row("server kill -9, all", f"{sizes.kills}/{sizes.kills}", f"{total}/{sizes.kills}",
-              total == sizes.kills)  # fmt: skip
+    yield Row(
+        "server kill -9, all",
+        f"{sizes.kills}/{sizes.kills}",
+        f"{total}/{sizes.kills}",
+        total == sizes.kills,
+    )
 
 
 # --- soak and full disk
@@ -259,10 +274,10 @@ def soaked(rounds: int) -> list[tuple[float, int]]:
         seen.append((float(resident), sum(1 for _ in Path("/proc/self/fd").iterdir())))
 
     with scratch() as home:
-        folder = Folder(home, STAMP)
+        folder = RunDirectory(home, STAMP)
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
-        conduct(METHOD, Toy(Linear()), People(people=3).load(), plan, folder, look)
+        conduct(METHOD, ToyTask(Linear()), People(people=3).load(), plan, folder, look)
     return seen
 
 
@@ -274,11 +289,12 @@ def soak(sizes: Sizes) -> Iterator[Row]:
     slope = np.polyfit(np.arange(len(late)), memory, 1)[0] * 1000 / memory.mean()
     files = {f for _, f in late}
     yield Row(
-        f"soak, {sizes.soak:,} rounds", "memory < 1 % per 1000 rounds, descriptors constant",
+        f"soak, {sizes.soak:,} rounds",
+        "memory < 1 % per 1000 rounds, descriptors constant",
         f"{slope:+.3%} per 1000 rounds at {memory.mean() / 2**20:.0f} MiB; "
         f"{'/'.join(map(str, sorted(files)))} descriptors",
         slope < 0.01 and len(files) == 1,
-    )  # fmt: skip
+    )
 
 
 def command(*arguments: object, largest: int | None = None) -> tuple[int, str]:
@@ -313,10 +329,13 @@ def filled(largest: int) -> tuple[int, int, int, bool]:
         command("run", home / "toy.toml", "--out", home / "whole")
         out = home / "out"
         full, _ = command("run", home / "toy.toml", "--out", out, largest=largest)
-        kept = store.read_manifest(out)["round"] if (out / "state").exists() else -1
+        kept = run_directory.read_manifest(out)["round"] if (out / "state").exists() else -1
         again, _ = command("resume", out)
-        prints = [json.loads((home / n / "results.json").read_text())["fingerprint"]
-                  for n in ("whole", "out") if (home / n / "results.json").exists()]  # fmt: skip
+        prints = [
+            json.loads((home / n / "results.json").read_text())["fingerprint"]
+            for n in ("whole", "out")
+            if (home / n / "results.json").exists()
+        ]
         return full, kept, again, len(prints) == 2 and prints[0] == prints[1]
 
 
@@ -324,8 +343,10 @@ def disk(_: Sizes) -> Iterator[Row]:
     """Let the disk be full (no file may grow beyond a size) at three points of a run; go on."""
     found = spread(filled, [(largest,) for largest in FULL])
     for largest, (full, kept, again, same) in zip(FULL, found, strict=True):
-        yield Row(f"disk full, files end at {largest:,} bytes",
-                  "exit code not 0, previous checkpoint loads",
-                  f"exit {full}, round {kept} of 30 kept, resumed with exit {again}, fingerprint "
-                  f"{'equal' if same else 'DIFFERENT'}",
-                  full not in (0, 99) and kept > 0 and again == 0 and same)  # fmt: skip
+        yield Row(
+            f"disk full, files end at {largest:,} bytes",
+            "exit code not 0, previous checkpoint loads",
+            f"exit {full}, round {kept} of 30 kept, resumed with exit {again}, fingerprint "
+            f"{'equal' if same else 'DIFFERENT'}",
+            full not in (0, 99) and kept > 0 and again == 0 and same,
+        )

@@ -18,10 +18,10 @@ from typing import Any
 
 import tomli_w
 
-from vergence.app.config import check
-from vergence.app.deploy_folder import EVENTS, EXPERIMENT, ServerSide, write_settings
-from vergence.app.deploy_folder import settings as read_settings
-from vergence.app.run import start
+from vergence.deployment.folders import EVENTS, EXPERIMENT, ServerSide, write_settings
+from vergence.deployment.folders import settings as read_settings
+from vergence.experiment.run import start
+from vergence.experiment.schema import check
 
 CLIENTS = ("p00", "p01", "p02")
 TABLE: dict[str, Any] = {
@@ -32,7 +32,7 @@ TABLE: dict[str, Any] = {
     "local": {"epochs": 1, "batch": 16, "lr": 0.01},
     "run": {"rounds": 2, "seeds": [0], "evaluate_every": 0, "solver": "sequential"},
 }
-COMMAND = "import sys; from vergence.app.deploy_commands import deploy; deploy(sys.argv[1:])"
+COMMAND = "import sys; from vergence.cli.deploy import deploy; deploy(sys.argv[1:])"
 
 
 def fedcpf(rounds: int) -> dict[str, Any]:
@@ -46,6 +46,12 @@ def simulated(table: Mapping[str, Any], out: Path) -> dict[str, dict[str, str]]:
     return fingerprints(out)
 
 
+def sums_opened(spent: Path) -> int:
+    """Return how many sums an end's record of what it gave away says were opened."""
+    names = [line.split(" ", 1)[1] for line in spent.read_text().splitlines()]
+    return sum(not name.startswith(("question of ", "row of ", "attempt ")) for name in names)
+
+
 def fingerprints(run: Path) -> dict[str, dict[str, str]]:
     """Return every method's fingerprints, by seed, of a run that is done."""
     found = sorted(run.glob("*/results.json")) or sorted(run.glob("results.json"))
@@ -54,21 +60,39 @@ def fingerprints(run: Path) -> dict[str, dict[str, str]]:
 
 
 class Deployment:
-    """Folders and commands; `deployed` ends every process."""
+    """Folders and commands; `deployed` ends every process.
+
+    It listens on every address, as deployments of several machines do: attacks come from another.
+    """
 
     def __init__(
-        self, folder: Path, table: Mapping[str, Any] = TABLE, roles: Sequence[str] = (),
-        clients: Sequence[str] = CLIENTS, **settings: Any,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        table: Mapping[str, Any] = TABLE,
+        roles: Sequence[str] = (),
+        clients: Sequence[str] = CLIENTS,
+        listen: str = "0.0.0.0",
+        **settings: Any,
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.folder = folder
         self.started: list[subprocess.Popen[bytes]] = []
         (folder / "exp.toml").write_text(tomli_w.dumps(table))
-        made = self.run("init", folder / "exp.toml", "--clients", ",".join(clients),
-                        "--address", self.address, "--out", folder / "out",
-                        *roles).wait(120)  # fmt: skip
+        made = self.run(
+            "init",
+            folder / "exp.toml",
+            "--clients",
+            ",".join(clients),
+            "--address",
+            self.address,
+            "--listen",
+            listen,
+            "--out",
+            folder / "out",
+            *roles,
+        ).wait(120)
         assert made == 0, self.said()
         if settings:
             side = replace(read_settings(self.server, ServerSide), **settings)
@@ -98,9 +122,12 @@ class Deployment:
         with (said or self.folder / "said.txt").open("ab") as file:
             process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, *map(str, arguments)],
-                stdout=file, stderr=file, stdin=subprocess.DEVNULL, cwd=self.folder,
+                stdout=file,
+                stderr=file,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
+            )
         self.started.append(process)
         return process
 

@@ -15,26 +15,27 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tests.app.commands import ONE
+from tests.cli.commands import ONE
 from tests.deploy.deaths import Mortal, command, served
 from tests.deploy.drilling import METHOD, Row, Sizes, scratch, spread
-from tests.engines.toys import STAMP, table
-from vergence.core.state import unpack
-from vergence.data.toy import Toy as People
-from vergence.engines import store
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.errand import Errand
-from vergence.engines.remote import Lost, absent, hired
-from vergence.engines.shelf import Shelf
-from vergence.engines.store import Folder
+from tests.engine.toys import STAMP, table
+from vergence.core.serialization import unpack
+from vergence.data.synthetic.toy import Toy as People
+from vergence.deployment.protocol import ClientRequest
+from vergence.deployment.remote_clients import ClientLost, absent, hired
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage import run_directory
+from vergence.engine.storage.client_states import ClientStateStore
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import VergenceError
 from vergence.models.linear import Linear
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
 
 MOMENTS: dict[str, tuple[type, str, int]] = {
-    "before a table": (Folder, "append", 20), "before a client's state": (Shelf, "write", 25),
-    "before a checkpoint": (Folder, "save", 9),
-}  # fmt: skip
+    "before a table": (RunDirectory, "append", 20),
+    "before a client's state": (ClientStateStore, "write", 25),
+    "before a checkpoint": (RunDirectory, "save", 9),
+}
 """What is called when a disk becomes read-only, and how often before that."""
 CLIENT = "a client's"
 AWAY = (3, 6)
@@ -81,34 +82,34 @@ def stopped(home: Path, moment: str) -> dict[str, Any]:
 class Closed(Mortal):
     """A line to homes of which one may only be read for some rounds, or is not reached in them."""
 
-    def __init__(self, *arguments: Any, silent: bool) -> None:
-        super().__init__(*arguments, rate=0.0)
+    def __init__(self, *arguments: Any, plan: Plan, silent: bool) -> None:
+        super().__init__(*arguments, rate=0.0, plan=plan)
         self.silent, self.shut = silent, False
 
     def ask(self, client: str, errand: bytes) -> bytes:
-        what = unpack(errand, Errand)
+        what = unpack(errand, ClientRequest)
         if what.kind != "turn" or client != "p01":
             return super().ask(client, errand)
         away = AWAY[0] <= what.message.round < AWAY[1]
         if away and self.silent:
-            raise Lost("silent")
+            raise ClientLost("silent")
         if away != self.shut and not self.silent:
             self.shut = away
             (lock if away else unlock)(self.folder / client)
         try:
             return super().ask(client, errand)
         except VergenceError as error:
-            raise Lost(str(error)) from None
+            raise ClientLost(str(error)) from None
 
 
 def told(home: Path, silent: bool) -> tuple[str, list[str]]:
     """Return the fingerprint of a run in which p01 cannot write for a while, and what is said."""
-    federation, task = People(people=3).load(), Toy(Linear())
-    folder = Folder(home / "server", STAMP, elsewhere=True)
+    federation, task = People(people=3).load(), ToyTask(Linear())
+    folder = RunDirectory(home / "server", STAMP, elsewhere=True)
     folder.open()
     counts = {client: len(s.train) for client, s in federation.people.items()}
-    line = Closed(federation, task, home / "homes", silent=silent)
     plan = Plan(rounds=8, evaluate_every=0, solver="sequential")
+    line = Closed(federation, task, home / "homes", plan=plan, silent=silent)
     outcome = conduct(METHOD, task, absent("toy", counts), plan, folder, hire=hired(line))
     rows = table(home / "server", "turns.csv")
     return outcome.fingerprint, [r["status"] for r in rows if r["status"] != "ok"]
@@ -118,8 +119,10 @@ def apart(home: Path, moment: str) -> dict[str, Any]:
     """Do it in a process that mounts for itself alone."""
     found = subprocess.run(
         ["unshare", "-rm", sys.executable, "-m", "tests.deploy.disks", str(home), moment],
-        check=True, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     return json.loads(found.stdout.splitlines()[-1])
 
 
@@ -136,10 +139,12 @@ def unwritable(moment: str) -> Row:
         (home / "toy.toml").write_text(ONE.replace("rounds = 3", "rounds = 10"))
         command("run", home / "toy.toml", "--out", home / "whole")
         out, said = home / "out", apart(home, moment)
-        kept = store.read_manifest(out)["round"]
+        kept = run_directory.read_manifest(out)["round"]
         again, _ = command("resume", out)
-        prints = [json.loads((home / n / "results.json").read_text())["fingerprint"]
-                  for n in ("whole", "out")]  # fmt: skip
+        prints = [
+            json.loads((home / n / "results.json").read_text())["fingerprint"]
+            for n in ("whole", "out")
+        ]
         clear = all(one_line(text, out) for _, text in said.values())
         codes = [code for code, _ in said.values()]
         same = prints[0] == prints[1]
@@ -150,7 +155,7 @@ def unwritable(moment: str) -> Row:
             f"{codes[1]}, round {kept} of 10 kept, then exit {again}, fingerprint "
             f"{'equal' if same else 'DIFFERENT'}",
             clear and codes == [5, 5] and kept > 0 and again == 0 and same,
-        )  # fmt: skip
+        )
 
 
 def closed() -> Row:
@@ -158,22 +163,30 @@ def closed() -> Row:
     with scratch() as home:
         quiet, _ = told(home / "quiet", silent=True)
         found = apart(home, CLIENT)
-        words = ("lost: 'p01' cannot save: Read-only file system", "make it writable in",
-                 str(home / "shut" / "homes" / "p01"))  # fmt: skip
+        words = (
+            "lost: 'p01' cannot save: Read-only file system",
+            "make it writable in",
+            str(home / "shut" / "homes" / "p01"),
+        )
         clear = all(word in status for status in found["said"] for word in words)
         return Row(
-            "client's folder read-only, rounds 4 to 6", "said by the client, as silence",
+            "client's folder read-only, rounds 4 to 6",
+            "said by the client, as silence",
             f"{len(found['said'])} turns {'lost, with the reason' if clear else found['said']}, "
             f"fingerprint {'equal' if found['print'] == quiet else 'DIFFERENT'}",
             clear and len(found["said"]) == 3 and found["print"] == quiet,
-        )  # fmt: skip
+        )
 
 
 def readonly(_: Sizes) -> Iterator[Row]:
     """Let folders be read-only for a while, by real mounts."""
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
-        yield Row("folders read-only", "one line, the same bits afterwards",
-                  "not drilled: this machine lets nobody mount", good=True)  # fmt: skip
+        yield Row(
+            "folders read-only",
+            "one line, the same bits afterwards",
+            "not drilled: this machine lets nobody mount",
+            good=True,
+        )
         return
     yield from spread(unwritable, [(moment,) for moment in MOMENTS])
     yield from spread(closed, [()])
@@ -207,8 +220,10 @@ def jumped() -> tuple[bool, bool]:
         with jumping():
             found = served(home / "out")
         names = ("rounds.csv", "turns.csv", "people.csv")
-        tables = [[{**row, "seconds": ""} for n in names for row in table(home / p, n)]
-                  for p in ("whole", "out")]  # fmt: skip
+        tables = [
+            [{**row, "seconds": ""} for n in names for row in table(home / p, n)]
+            for p in ("whole", "out")
+        ]
         honest = all(float(r["seconds"]) >= 0 for r in table(home / "out", "rounds.csv"))
         return found == whole, tables[0] == tables[1] and honest
 
@@ -216,9 +231,13 @@ def jumped() -> tuple[bool, bool]:
 def clocks(_: Sizes) -> Iterator[Row]:
     """Let the wall clock jump back and forth by years whenever it is read."""
     ((bits, tables),) = spread(jumped, [()])
-    yield Row("clock jumps by -20 to +100 years", "same bits, same tables",
-              f"fingerprint {'equal' if bits else 'DIFFERENT'}, tables "
-              f"{'equal' if tables else 'DIFFERENT'}", bits and tables)  # fmt: skip
+    yield Row(
+        "clock jumps by -20 to +100 years",
+        "same bits, same tables",
+        f"fingerprint {'equal' if bits else 'DIFFERENT'}, tables "
+        f"{'equal' if tables else 'DIFFERENT'}",
+        bits and tables,
+    )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import time
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from tests.engines.toys import LOCAL
+from tests.engine.toys import LOCAL
 from vergence.methods.fedcpf import FedCPF
 
 METHOD = FedCPF(local=LOCAL, rate=0.2)
@@ -29,6 +30,13 @@ class Row:
     wanted: str
     found: str
     good: bool
+
+
+ROWS = {
+    "right": Row("a row, as was asked for", "this", "this", good=True),
+    "wrong": Row("a row, as was asked for", "this", "something else", good=False),
+}
+"""What is printed where only the exit code is asked for."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +55,35 @@ class Sizes:
 SMALL = Sizes(people=4, rounds=5, seeds=2, kills=8, messages=4000, files=500, soak=300)
 
 
+def asked(drills: Iterable[str], about: str, *, sizes: bool = False) -> argparse.Namespace:
+    """Read the command line of `about`: which drills, all by default, and how much of each."""
+    known = list(drills)
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
+    parser.add_argument("drills", nargs="*", help=f"of {', '.join(known)}; default: all")
+    if sizes:
+        parser.add_argument("--small", action="store_true", help="a minute instead of fifteen")
+    more = "drill nothing, and give a row that is so: the exit code must tell"
+    parser.add_argument("--row", choices=ROWS, help=more)
+    given = parser.parse_args()
+    if odd := [name for name in given.drills if name not in known]:
+        parser.error(f"no drill '{odd[0]}'; there are: {', '.join(known)}")
+    given.drills = given.drills or known
+    return given
+
+
 def printed(rows: Iterable[Row]) -> NoReturn:
-    """Print rows as they come, and how many are as wanted; end with code 1 if one is not."""
+    """Print rows as they come, and how many are as wanted.
+
+    The exit code is 1 if one is not, or if there is none.
+    """
     began, good, total = time.monotonic(), 0, 0
     print("| drill | wanted | found | |\n|---|---|---|---|", flush=True)
     for row in rows:
-        good, total = good + row.good, total + 1
+        good, total = good + bool(row.good), total + 1
         mark = "ok" if row.good else "FAILED"
         print(f"| {row.drill} | {row.wanted} | {row.found} | {mark} |", flush=True)
     print(f"\n{good} of {total} as wanted, {time.monotonic() - began:.0f} s")
-    sys.exit(good < total)
+    sys.exit(0 if good == total > 0 else 1)
 
 
 def spread(work: Callable[..., Any], tasks: Sequence[Sequence[Any]]) -> Iterator[Any]:

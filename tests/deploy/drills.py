@@ -1,14 +1,13 @@
 """What a federation must survive, as a table: `make drills`, or `python -m tests.deploy.drills`.
 
     python -m tests.deploy.drills [clients server replies fuzz soak disk readonly clocks forged]
-        [--small]
+        [--small] [--row right|wrong]
 
 Two processes at a time, each drill's tasks in new ones. Exit code 1 if any row fails.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import resource
@@ -21,7 +20,7 @@ from unittest.mock import patch
 from tests.deploy import targets, test_bad_replies
 from tests.deploy.deaths import clients, disk, server, soak
 from tests.deploy.disks import clocks, readonly
-from tests.deploy.drilling import SMALL, Row, Sizes, printed, scratch, spread
+from tests.deploy.drilling import ROWS, SMALL, Row, Sizes, asked, printed, scratch, spread
 from tests.deploy.forged import forged
 from tests.deploy.mutants import Tried
 
@@ -52,8 +51,12 @@ def replies(_: Sizes) -> Iterator[Row]:
     for kind, said, fine in found:
         if not fine:
             yield Row(f"bad reply: {kind}", "quarantined, as silence", said, good=False)
-    yield Row(f"{len(kinds)} kinds of bad reply", f"{len(kinds)}/{len(kinds)} named, as silence",
-              f"{good}/{len(kinds)}", good == len(kinds))  # fmt: skip
+    yield Row(
+        f"{len(kinds)} kinds of bad reply",
+        f"{len(kinds)}/{len(kinds)} named, as silence",
+        f"{good}/{len(kinds)}",
+        good == len(kinds),
+    )
 
 
 def fuzzed(seed: int, count: int, of_files: bool) -> tuple[dict[str, Tried], float]:
@@ -109,19 +112,24 @@ def fuzz(sizes: Sizes) -> Iterator[Row]:
 
 
 DRILLS: dict[str, Callable[[Sizes], Iterator[Row]]] = {
-    "clients": clients, "server": server, "replies": replies, "fuzz": fuzz, "soak": soak,
-    "disk": disk, "readonly": readonly, "clocks": clocks, "forged": forged,
-}  # fmt: skip
+    "clients": clients,
+    "server": server,
+    "replies": replies,
+    "fuzz": fuzz,
+    "soak": soak,
+    "disk": disk,
+    "readonly": readonly,
+    "clocks": clocks,
+    "forged": forged,
+}
 
 
 def main() -> None:
     """Drill, print a line as it comes, and the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("drills", nargs="*", help=f"of {', '.join(DRILLS)}; default: all")
-    parser.add_argument("--small", action="store_true", help="a minute instead of fifteen")
-    given = parser.parse_args()
+    given = asked(DRILLS, __doc__ or "", sizes=True)
     sizes = SMALL if given.small else Sizes()
-    printed(row for name in given.drills or DRILLS for row in DRILLS[name](sizes))
+    rows = (row for name in given.drills for row in DRILLS[name](sizes))
+    printed([ROWS[given.row]] if given.row else rows)
 
 
 if __name__ == "__main__":

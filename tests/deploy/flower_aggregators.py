@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.deploy.deployment import CLIENTS, TABLE, deployed, simulated
+from tests.deploy.deployment import CLIENTS, TABLE, deployed, simulated, sums_opened
 from tests.deploy.drilling import Row
 from tests.deploy.test_aggregators import FEDCPF, NAMES, SHARES, ends
 
@@ -32,12 +32,13 @@ def killed() -> Row:
         assert made.serve().wait(WHOLE) == 0, made.events()
         assert [process.wait(30) for process in joined] == [0] * len(folders)
         same = made.fingerprints() == simulated(table, Path(here) / "here")
-        spent = next((folders[-1] / "state").glob("*/fedcpf/sum.spent"))
-        sums = len(spent.read_text().splitlines())
+        sums = sums_opened(next((folders[-1] / "state").glob("*/fedcpf/sum.spent")))
     return Row(
-        "aggregator, server, client kill -9", "same fingerprint, 4 sums of 4 rounds",
-        f"{sums} sums; fingerprint {'equal' if same else 'DIFFERENT'}", same and sums == 4,
-    )  # fmt: skip
+        "aggregator, server, client kill -9",
+        "same fingerprint, 4 sums of 4 rounds",
+        f"{sums} sums; fingerprint {'equal' if same else 'DIFFERENT'}",
+        same and sums == 4,
+    )
 
 
 def missing() -> Row:
@@ -62,7 +63,7 @@ def missing() -> Row:
         f"{said[-1] if said else 'SILENT'}; {'stopped' if stopped else 'WENT ON'}; all turns "
         f"{'counted' if whole else 'NOT COUNTED'}; fingerprint {'equal' if same else 'DIFFERENT'}",
         bool(said) and NAMES[1] in said[-1] and stopped and whole and same,
-    )  # fmt: skip
+    )
 
 
 def aggregator() -> Iterator[Row]:

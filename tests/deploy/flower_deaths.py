@@ -15,16 +15,16 @@ from subprocess import Popen
 
 from tests.deploy.deployment import CLIENTS, Deployment, deployed, fedcpf, simulated
 from tests.deploy.drilling import Row
-from tests.engines.toys import STAMP
-from vergence.app.config import check
-from vergence.app.deploy_client import Answering
-from vergence.app.deploy_end import deployable
-from vergence.app.deploy_folder import ClientSide, settings
-from vergence.core.state import unpack
-from vergence.engines.conduct import conduct
-from vergence.engines.errand import Errand
-from vergence.engines.remote import Lost, absent, hired
-from vergence.engines.store import Folder
+from tests.engine.toys import STAMP
+from vergence.core.serialization import unpack
+from vergence.deployment.client_app import AnsweringClient
+from vergence.deployment.folders import ClientSide, settings
+from vergence.deployment.joined_node import deployable
+from vergence.deployment.protocol import ClientRequest
+from vergence.deployment.remote_clients import ClientLost, absent, hired
+from vergence.engine.round_loop import conduct
+from vergence.engine.storage.run_directory import RunDirectory
+from vergence.experiment.schema import check
 
 RATES = (0.3, 0.5, 0.7)
 LABEL = "fedcpf"
@@ -36,14 +36,14 @@ WHOLE = 900.0
 class Silent:
     """A line to clients of whom some say nothing in some rounds: (client, round from 1)."""
 
-    ends: dict[str, Answering]
+    ends: dict[str, AnsweringClient]
     silent: set[tuple[str, int]]
 
     def ask(self, client: str, errand: bytes) -> bytes:
         """Answer, or say nothing."""
-        what = unpack(errand, Errand)
+        what = unpack(errand, ClientRequest)
         if what.kind == "turn" and (client, what.message.round + 1) in self.silent:
-            raise Lost("silent")
+            raise ClientLost("silent")
         note = {"kind": "errand", "run": "silence", "label": LABEL, "seed": 0}
         return self.ends[client].work(note, errand)
 
@@ -52,15 +52,19 @@ def with_silence(deployment: Deployment, rounds: int, silent: set[tuple[str, int
     """Return the fingerprint of the run without processes in which clients are silent like this."""
     folders = {client: deployment.client(client) for client in CLIENTS}
     sides = {c: replace(settings(f, ClientSide), run="silence") for c, f in folders.items()}
-    ends = {c: Answering(folder, sides[c]) for c, folder in folders.items()}
+    ends = {c: AnsweringClient(folder, sides[c]) for c, folder in folders.items()}
     experiment = deployable(check(fedcpf(rounds)))
     federation = absent("eye_synthetic", {c: end.samples for c, end in ends.items()})
-    folder = Folder(deployment.folder / "silence", STAMP, elsewhere=True)
+    folder = RunDirectory(deployment.folder / "silence", STAMP, elsewhere=True)
     folder.open()
     return conduct(
-        experiment.methods[LABEL], experiment.task(0), federation, experiment.plan, folder,
+        experiment.methods[LABEL],
+        experiment.task(0),
+        federation,
+        experiment.plan,
+        folder,
         hire=hired(Silent(ends, silent)),
-    ).fingerprint  # fmt: skip
+    ).fingerprint
 
 
 @dataclass
@@ -100,8 +104,10 @@ class Crew:
 @contextmanager
 def crew(rounds: int, **settings: float) -> Iterator[Crew]:
     """Give a deployment that runs."""
-    with (tempfile.TemporaryDirectory() as folder,
-          deployed(Path(folder), fedcpf(rounds), **settings) as deployment):  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        deployed(Path(folder), fedcpf(rounds), **settings) as deployment,
+    ):
         made = Crew(deployment)
         made.start("server", *CLIENTS)
         yield made
@@ -109,8 +115,9 @@ def crew(rounds: int, **settings: float) -> Iterator[Crew]:
 
 def turns(deployment: Deployment) -> dict[tuple[str, int], str]:
     """Return what became of every turn; there is one row for each."""
-    rows = [(row["client"], int(row["round"]), row["status"])
-            for row in deployment.table("turns.csv")]  # fmt: skip
+    rows = [
+        (row["client"], int(row["round"]), row["status"]) for row in deployment.table("turns.csv")
+    ]
     twice = [turn for turn, count in Counter(row[:2] for row in rows).items() if count > 1]
     assert not twice, f"counted twice: {twice}"
     return {(client, number): status for client, number, status in rows}
@@ -170,10 +177,12 @@ def server(kills: int = 5) -> Iterator[Row]:
         same = deployment.fingerprints() == want
         back = made.servings - 1
     yield Row(
-        f"server kill -9 at {kills} points", f"{kills}/{kills} resume, same fingerprint",
+        f"server kill -9 at {kills} points",
+        f"{kills}/{kills} resume, same fingerprint",
         f"{back}/{kills} resumed, {inside} of them killed while a file was half written; "
-        f"fingerprint {'equal' if same else 'DIFFERENT'}", same and back == kills,
-    )  # fmt: skip
+        f"fingerprint {'equal' if same else 'DIFFERENT'}",
+        same and back == kills,
+    )
 
 
 def caught(folder: Path, seconds: float) -> bool:
@@ -206,5 +215,6 @@ def client(kills: int = 3) -> Iterator[Row]:
         f"client kill -9 at {kills} points, back at once",
         "each turn counts once, same fingerprint",
         f"{len(good)} of {rounds * len(CLIENTS)} turns counted, none twice; fingerprint "
-        f"{'equal' if same else 'DIFFERENT'}", same and len(good) == rounds * len(CLIENTS),
-    )  # fmt: skip
+        f"{'equal' if same else 'DIFFERENT'}",
+        same and len(good) == rounds * len(CLIENTS),
+    )

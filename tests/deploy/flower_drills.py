@@ -1,13 +1,13 @@
 """What a deployment over Flower must survive, as a table: `make drills-flower`.
 
     python -m tests.deploy.flower_drills [attacks slow clients server client aggregator]
+        [--row right|wrong]
 
 Real processes on this machine, over TLS with node keys. Exit code 1 if any row fails.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 from tests.deploy import attacks as attacking
 from tests.deploy import flower_deaths
 from tests.deploy.deployment import CLIENTS, deployed, fedcpf, simulated
-from tests.deploy.drilling import Row, printed
+from tests.deploy.drilling import ROWS, Row, asked, printed
 from tests.deploy.flower_aggregators import aggregator
 
 ROUNDS = 120
@@ -38,8 +38,12 @@ def attacks() -> Iterator[Row]:
         yield from attacking.impostor(at)
         want = simulated(fedcpf(ROUNDS), Path(here) / "here")
         done = served.wait(900) == 0 and made.fingerprints() == want
-        yield Row("the attacked run", "the simulator's fingerprint",
-                  f"{ROUNDS} rounds, {'equal' if done else 'DIFFERENT'}", done)  # fmt: skip
+        yield Row(
+            "the attacked run",
+            "the simulator's fingerprint",
+            f"{ROUNDS} rounds, {'equal' if done else 'DIFFERENT'}",
+            done,
+        )
     with tempfile.TemporaryDirectory() as here, deployed(Path(here), fedcpf(1)) as made:
         yield from attacking.undressed(made)
         yield from attacking.old_server(made)
@@ -48,8 +52,10 @@ def attacks() -> Iterator[Row]:
 def slow() -> Iterator[Row]:
     """Hold slow sockets open while rounds are timed; then take a client's key away."""
     settings: dict[str, Any] = {"absent_s": 30.0}
-    with (tempfile.TemporaryDirectory() as here,
-          deployed(Path(here), fedcpf(1000), **settings) as made):  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory() as here,
+        deployed(Path(here), fedcpf(1000), **settings) as made,
+    ):
         at = attacking.field(made)
         made.serve()
         joined = [made.join(name) for name in CLIENTS]
@@ -61,9 +67,13 @@ def slow() -> Iterator[Row]:
 
 
 DRILLS: dict[str, Callable[[], Iterator[Row]]] = {
-    "attacks": attacks, "slow": slow, "clients": flower_deaths.clients,
-    "server": flower_deaths.server, "client": flower_deaths.client, "aggregator": aggregator,
-}  # fmt: skip
+    "attacks": attacks,
+    "slow": slow,
+    "clients": flower_deaths.clients,
+    "server": flower_deaths.server,
+    "client": flower_deaths.client,
+    "aggregator": aggregator,
+}
 
 
 def drilled(name: str) -> Iterator[Row]:
@@ -77,10 +87,9 @@ def drilled(name: str) -> Iterator[Row]:
 
 def main() -> None:
     """Drill, print a line as it comes, and the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("drills", nargs="*", help=f"of {', '.join(DRILLS)}; default: all")
-    given = parser.parse_args()
-    printed(row for name in given.drills or DRILLS for row in drilled(name))
+    given = asked(DRILLS, __doc__ or "")
+    rows = (row for name in given.drills for row in drilled(name))
+    printed([ROWS[given.row]] if given.row else rows)
 
 
 if __name__ == "__main__":

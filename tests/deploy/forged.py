@@ -15,14 +15,14 @@ from tests.conformance.test_methods import build, task_of
 from tests.deploy import mutants
 from tests.deploy.drilling import Row, Sizes, scratch, spread
 from tests.deploy.mutants import FORBIDDEN, Tried
-from tests.engines.test_remote import PEOPLE
-from tests.engines.toys import STAMP
-from vergence.core.state import digest, quick_digest
-from vergence.core.wire import Message
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.courier import Agenda
-from vergence.engines.shelf import Shelf
-from vergence.engines.store import Folder, read_manifest, sealed_manifest
+from tests.deployment.test_remote_clients import PEOPLE
+from tests.engine.toys import STAMP
+from vergence.core.messages import Message
+from vergence.core.serialization import digest, quick_digest
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.client_states import ClientStateStore
+from vergence.engine.storage.run_directory import RunDirectory, read_manifest, sealed_manifest
+from vergence.engine.virtual_clock import ClockState
 from vergence.errors import StateError
 
 WATCHED = tuple(event for event in FORBIDDEN if event != "ctypes.dlopen")
@@ -57,16 +57,16 @@ class Forged:
         raise AssertionError("it was not interrupted")
 
     def go_on(self, path: Path, tick: Any = None) -> str:
-        folder = Folder(path, STAMP)
+        folder = RunDirectory(path, STAMP)
         folder.open()
         return conduct(self.method, self.task, PEOPLE, PLAN, folder, tick).fingerprint
 
     def read(self, path: Path) -> None:
         """Read all that a run goes on from, as it does."""
-        folder, (server, client) = Folder(path, STAMP), self.fresh
+        folder, (server, client) = RunDirectory(path, STAMP), self.fresh
         folder.open()
-        progress = folder.load(self.task.seed, (*self.records, Agenda, Message), server)
-        shelf = Shelf(folder.state, self.task.seed, self.records)
+        progress = folder.load(self.task.seed, (*self.records, ClockState, Message), server)
+        shelf = ClientStateStore(folder.state, self.task.seed, self.records)
         for entry in progress.filed.values() if progress else ():
             shelf.read(entry.file, client)
 
@@ -158,8 +158,10 @@ def forgeries(seed: int, count: int) -> tuple[Tried, float]:
         for _ in range(count):
             run, each = draw.choice(runs), draw.getrandbits(32)
             how, quick = random.Random(each), each % 8 > 0
-            tried.one(f"{run.method} {each}".encode(),
-                      lambda _, run=run, how=how, quick=quick: run.one(how, quick))  # fmt: skip
+            tried.one(
+                f"{run.method} {each}".encode(),
+                lambda _, run=run, how=how, quick=quick: run.one(how, quick),
+            )
         return tried, time.monotonic() - began
 
 

@@ -16,17 +16,45 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from vergence.core.codec import PARTS
-from vergence.engines.errand import framed, unframed
+from vergence.deployment.protocol import framed, unframed
 from vergence.errors import VergenceError
+from vergence.wire.codecs import PARTS
 
 NASTY: list[Any] = [
-    None, True, -1, 0, 2**31, 2**63, 10**18, 10**400, 1e308, -1e308, float("nan"), float("inf"),
-    "", "..", "../../away", "/etc/passwd", "\0", "\ud800", "a\nb,c\"", "x" * 5000,
-    "float8_e4m3fn", "load",
-    [], {}, [[]], [2**40], [-1, -5], [0, 2**62], {"params": "s", "layout": 0}, {"record": "Path"},
-    {"record": "Errand", "fields": {}}, [[["w"], [[10**12]]]], {"mask": "s", "layout": 0},
-]  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    2**31,
+    2**63,
+    10**18,
+    10**400,
+    1e308,
+    -1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "..",
+    "../../away",
+    "/etc/passwd",
+    "\0",
+    "\ud800",
+    'a\nb,c"',
+    "x" * 5000,
+    "float8_e4m3fn",
+    "load",
+    [],
+    {},
+    [[]],
+    [2**40],
+    [-1, -5],
+    [0, 2**62],
+    {"params": "s", "layout": 0},
+    {"record": "Path"},
+    {"record": "Errand", "fields": {}},
+    [[["w"], [[10**12]]]],
+    {"mask": "s", "layout": 0},
+]
 
 
 def bytewise(data: bytes, draw: random.Random) -> bytes:
@@ -135,8 +163,12 @@ def grown(data: bytes, draw: random.Random) -> bytes:
     head = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["vergence"])
     n, kind = draw.choice((1000, 60_000, 400_000)), draw.choice(("float", "Mask", "Params"))
     name, count = next(iter(head["trees"]), "model"), draw.choice((1, 1, 1, 1000))
-    tree = {"kind": kind, "level": draw.choice((0.0, 1.0)), "dtype": "float32",
-            "layout": [["w"], [[n]]]}  # fmt: skip
+    tree = {
+        "kind": kind,
+        "level": draw.choice((0.0, 1.0)),
+        "dtype": "float32",
+        "layout": [["w"], [[n]]],
+    }
     head["trees"] = {name: tree} | {f"{name}{i}": tree for i in range(count)}
     arrays = {f"{name}.values": torch.zeros(n)}
     arrays |= {f"{name}{i}.{draw.choice(PARTS)}": torch.zeros(0) for i in range(count)}
@@ -162,17 +194,43 @@ def toml(data: bytes, draw: random.Random) -> bytes:
         return bytewise(data, draw)
     at = draw.randrange(len(lines))
     name, equals, _ = lines[at].partition("=")
-    value = draw.choice((
-        "-1", "0", "1e400", "nan", '""', '"../../away"', "[]", "{}", "[[1]]", "9" * 5000, "true",
-        "[" * 20_000, "{ a = " * 2000, '"\\u0000"', "1979-05-27", '"os"', '"store"', "10000000000",
-    ))  # fmt: skip
+    value = draw.choice(
+        (
+            "-1",
+            "0",
+            "1e400",
+            "nan",
+            '""',
+            '"../../away"',
+            "[]",
+            "{}",
+            "[[1]]",
+            "9" * 5000,
+            "true",
+            "[" * 20_000,
+            "{ a = " * 2000,
+            '"\\u0000"',
+            "1979-05-27",
+            '"os"',
+            '"store"',
+            "10000000000",
+        )
+    )
     lines[at] = draw.choice((f"{name}{equals} {value}", f"[{name}]", lines[at] * 2, ""))
     return "\n".join(lines).encode()
 
 
 CODE = ("compile", "exec", "import")
-FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen",
-             "pickle.find_class", "ctypes.dlopen", "socket.connect")  # fmt: skip
+FORBIDDEN = (
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "subprocess.Popen",
+    "pickle.find_class",
+    "ctypes.dlopen",
+    "socket.connect",
+)
 """What reading bytes must never do, by the names of Python's audit events."""
 _watching: list[str] | None = None
 _forbidden: tuple[str, ...] = ()

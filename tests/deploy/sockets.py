@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from vergence.app import deploy_keys
-from vergence.engines.gate import REASON, SHOWN
+from vergence.deployment import keys as deploy_keys
+from vergence.deployment.transport.admission import REASON, SHOWN
 
 HELLO = bytes.fromhex("160301020001")
 """How a TLS handshake begins."""
@@ -56,8 +56,11 @@ def signed(key: Path, at: datetime | None = None, by: Path | None = None) -> dic
     public = own.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    values = (base64.b64encode(public).decode(), when,
-              base64.b64encode(other.sign(when.encode(), ECDSA(hashes.SHA256()))).decode())  # type: ignore  # fmt: skip
+    values = (
+        base64.b64encode(public).decode(),
+        when,
+        base64.b64encode(other.sign(when.encode(), ECDSA(hashes.SHA256()))).decode(),
+    )  # type: ignore
     return {name.decode(): value for name, value in zip(SHOWN, values, strict=True)}
 
 
@@ -104,7 +107,7 @@ def announced(port: int, key: Path) -> Iterator[None]:
         from flwr.proto.node_pb2 import Node
         from flwr.supercore.inflatable.inflatable_object import get_object_tree
 
-        from vergence.engines.flower import packed
+        from vergence.deployment.transport.flower import packed
 
     def call(path: str, request: Any, answer: Any) -> Any:
         data = request.SerializeToString()
@@ -116,8 +119,11 @@ def announced(port: int, key: Path) -> Iterator[None]:
     hello = fleet.ActivateNodeRequest(public_key=public, heartbeat_interval=60)
     node = Node(node_id=call("activate-node", hello, fleet.ActivateNodeResponse).node_id)
     end = time.monotonic() + 30
-    while not (got := call("pull-messages", fleet.PullMessagesRequest(node=node),
-                           fleet.PullMessagesResponse)).messages_list:  # fmt: skip
+    while not (
+        got := call(
+            "pull-messages", fleet.PullMessagesRequest(node=node), fleet.PullMessagesResponse
+        )
+    ).messages_list:
         assert time.monotonic() < end, "nobody greets it"
         time.sleep(0.5)
     tree = get_object_tree(packed(b"never sent"))
@@ -127,13 +133,23 @@ def announced(port: int, key: Path) -> Iterator[None]:
     about.src_node_id, about.dst_node_id = node.node_id, about.src_node_id
     left = about.created_at + about.ttl - time.time()
     about.created_at, about.ttl = time.time(), left - 1  # an answer may not outlive its request
-    wants = call("push-messages", fleet.PushMessagesRequest(
-        node=node, messages_list=[message], message_object_trees=[tree],
-        clientapp_runtime_list=[0.0]), fleet.PushMessagesResponse).objects_to_push  # fmt: skip
+    wants = call(
+        "push-messages",
+        fleet.PushMessagesRequest(
+            node=node,
+            messages_list=[message],
+            message_object_trees=[tree],
+            clientapp_runtime_list=[0.0],
+        ),
+        fleet.PushMessagesResponse,
+    ).objects_to_push
     assert tree.object_id in wants
     yield
-    call("deactivate-node", fleet.DeactivateNodeRequest(node_id=node.node_id),
-         fleet.DeactivateNodeResponse)  # fmt: skip
+    call(
+        "deactivate-node",
+        fleet.DeactivateNodeRequest(node_id=node.node_id),
+        fleet.DeactivateNodeResponse,
+    )
 
 
 # --- what is no request
@@ -146,8 +162,7 @@ def shaken(port: int, version: ssl.TLSVersion) -> str:
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # that is the point
         context.minimum_version = context.maximum_version = version
     try:
-        with (socket.create_connection(("127.0.0.1", port), 10) as plain,
-              context.wrap_socket(plain)):  # fmt: skip
+        with socket.create_connection(("127.0.0.1", port), 10) as plain, context.wrap_socket(plain):
             return ""
     except ssl.SSLError as error:
         return str(error.reason)
@@ -248,8 +263,10 @@ class Crowd:
     def __init__(self, port: int, count: int) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.deploy.sockets", str(port), str(count)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def turn(self, state: str) -> int:
         """Turn it on or off; return how many connections the server has ended so far."""

@@ -12,17 +12,17 @@ from typing import Any
 from tests.conformance.test_methods import build, task_of
 from tests.deploy import mutants
 from tests.deploy.mutants import FORBIDDEN, Tried
-from tests.engines.test_remote import COUNTS, PEOPLE, Loop
-from tests.engines.toys import LOCAL, STAMP, conducted
-from vergence.app.config import load
-from vergence.core.state import quick_digest, unpack, unpack_file
-from vergence.core.wire import Sum
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.errand import framed, unframed
-from vergence.engines.remote import Remote, absent, hired
-from vergence.engines.shelf import Kept
-from vergence.engines.store import Folder, read_manifest
-from vergence.engines.turn import Worker
+from tests.deployment.test_remote_clients import COUNTS, PEOPLE, Loop
+from tests.engine.toys import LOCAL, STAMP, conducted
+from vergence.core.aggregation import Sum
+from vergence.core.serialization import quick_digest, unpack, unpack_file
+from vergence.deployment.protocol import framed, unframed
+from vergence.deployment.remote_clients import RemoteClients, absent, hired
+from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.client_states import ClientState
+from vergence.engine.storage.run_directory import RunDirectory, read_manifest
+from vergence.experiment.schema import load
 from vergence.methods.fedcpf import FedCPF
 
 LIMIT = 1 << 21
@@ -48,11 +48,12 @@ class Talk:
         self.loop = Loop(self.method, folder / "homes")
         self.said: dict[str, tuple[bytes, bytes]] = {}
         self.heard: list[Asked] = []
-        path = Folder(folder / "server", STAMP, elsewhere=True)
+        path = RunDirectory(folder / "server", STAMP, elsewhere=True)
         path.open()
-        plan = Plan(rounds=2, evaluate_every=1, solver="sequential")
-        conduct(self.method, task_of(self.method), absent("toy", COUNTS), plan, path,
-                hire=self._hire)  # fmt: skip
+        plan = self.loop.plan = Plan(rounds=2, evaluate_every=1, solver="sequential")
+        conduct(
+            self.method, task_of(self.method), absent("toy", COUNTS), plan, path, hire=self._hire
+        )
         self.data = b""
         self.remote.line = self  # from now on it says what it is told to
         self.heard = [asked for asked in map(self._again, self.heard) if asked is not None]
@@ -61,7 +62,7 @@ class Talk:
 
     def _hire(self, desk: Any) -> Any:
         remote, roll = hired(self.loop, LIMIT)(desk)
-        assert isinstance(remote, Remote)
+        assert isinstance(remote, RemoteClients)
         self.remote, honest, ask = remote, remote.ask, self.loop.ask
 
         def listening(client: str, errand: bytes) -> bytes:
@@ -154,7 +155,7 @@ class Files:
         self.folder, method = folder / "run", FedCPF(local=LOCAL, rate=0.2)
         conducted(self.folder, method, rounds=3)
         task = task_of(method)
-        self.records = Worker(method, task, PEOPLE, PEOPLE, None).records  # type: ignore[arg-type]
+        self.records = ClientExecutor(method, task, PEOPLE, PEOPLE, None).records  # type: ignore[arg-type]
         self.config = folder / "config.toml"
         self.config.write_text(CONFIG)
         self.odd = folder / "odd"
@@ -167,17 +168,21 @@ class Files:
             "journals": [(state / files["clients"][0]).read_bytes()],
             "config.toml": [self.config.read_bytes()],
         }
-        self.places = {"checkpoints": state / "checkpoint.json",
-                       "server states": state / files["server"][0],
-                       "journals": state / files["clients"][0]}  # fmt: skip
+        self.places = {
+            "checkpoints": state / "checkpoint.json",
+            "server states": state / files["server"][0],
+            "journals": state / files["clients"][0],
+        }
         for kind, (first, *_) in self.honest.items():  # what type hints mean is looked up once
             self.read(kind, first)
 
     def mutant(self, kind: str, draw: random.Random) -> bytes:
         """Return a file of this kind that went wrong."""
         change: dict[str, Callable[[bytes, random.Random], bytes]] = {
-            "checkpoints": mutants.sheet, "journals": mutants.bytewise, "config.toml": mutants.toml,
-        }  # fmt: skip
+            "checkpoints": mutants.sheet,
+            "journals": mutants.bytewise,
+            "config.toml": mutants.toml,
+        }
         return change.get(kind, mutants.state)(draw.choice(self.honest[kind]), draw)
 
     def read(self, kind: str, data: bytes) -> bool:
@@ -185,7 +190,7 @@ class Files:
         if kind in self.places:
             self.places[kind].write_bytes(data)
             try:
-                folder = Folder(self.folder, STAMP)
+                folder = RunDirectory(self.folder, STAMP)
                 folder.open()
                 folder.load(0, self.records)
             finally:
@@ -196,8 +201,8 @@ class Files:
         if kind == "config.toml":
             load(self.odd)
         else:
-            unpack_file(self.odd, Kept, *self.records)
-            unpack(data, Kept, *self.records)
+            unpack_file(self.odd, ClientState, *self.records)
+            unpack(data, ClientState, *self.records)
         return True
 
 
@@ -207,7 +212,7 @@ task       = { name = "toy" }
 model      = { name = "linear", inputs = 4 }
 federation = { name = "toy", people = 3, samples = 20, strength = 1.0 }
 method     = { name = "fedcpf", rate = 0.2, limit = 0.5 }
-local      = { epochs = 1, batch = 8, lr = 0.05, optimiser = "sgd" }
+local      = { epochs = 1, batch = 8, lr = 0.05, optimizer = "sgd" }
 presence   = { lost = 0.1, gone = { p00 = 3 } }
 wire       = { codec = "topk", share = 0.5, feedback = true }
 run        = { rounds = 3, seeds = [0, 1], evaluate_every = 0, workers = 1, points = ["P0"] }

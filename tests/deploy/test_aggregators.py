@@ -11,35 +11,40 @@ import pytest
 from rich.console import Console
 
 from tests.deploy.deployment import CLIENTS, TABLE, deployed, simulated
-from vergence.app import deploy, deploy_init
-from vergence.app.config import check
-from vergence.app.deploy_aggregator import Aggregating
-from vergence.app.deploy_client import Answering
-from vergence.app.deploy_folder import EXPERIMENT, NODE, ClientSide, ServerSide, settings
-from vergence.app.deploy_keys import PARTIES, is_node_key, make_node_key, voice_of
-from vergence.app.results import write_toml
-from vergence.engines.conduct import conduct
-from vergence.engines.remote import Lost, absent, hired
-from vergence.engines.store import Folder
+from vergence.deployment import folder_setup, launcher
+from vergence.deployment.aggregator_node import AggregatorNode
+from vergence.deployment.client_app import AnsweringClient
+from vergence.deployment.folders import EXPERIMENT, NODE, ClientSide, ServerSide, settings
+from vergence.deployment.keys import PARTIES, is_node_key, make_node_key, voice_of
+from vergence.deployment.remote_clients import ClientLost, absent, hired
+from vergence.engine.round_loop import conduct
+from vergence.engine.secure_sums import SumQuestion
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError, StateError
-from vergence.privacy.additive_sharing import Aggregator
-from vergence.privacy.shared_messages import Part, Parts
+from vergence.experiment.schema import check
+from vergence.privacy.secure_aggregation.additive import Aggregator
+from vergence.privacy.secure_aggregation.additive_messages import AggregatorParts, SharePart
+from vergence.privacy.secure_aggregation.session import Invitation
+from vergence.results.write import write_toml
 
 NAMES = ("north", "south", "west")
 PRIVACY = {"aggregation": {"name": "additive", "aggregators": list(NAMES)}}
 SHARES = {**TABLE, "privacy": PRIVACY}
-FEDCPF = {**SHARES, "methods": TABLE["methods"][1:],
-          "federation": {**TABLE["federation"], "samples": 40}}  # fmt: skip
+FEDCPF = {
+    **SHARES,
+    "methods": TABLE["methods"][1:],
+    "federation": {**TABLE["federation"], "samples": 40},
+}
 
 
 @pytest.fixture(autouse=True)
 def without_flower(request, monkeypatch):
     if "slow" not in request.keywords:
-        monkeypatch.setattr(deploy, "needed", lambda: None)
+        monkeypatch.setattr(launcher, "needed", lambda: None)
 
 
 def made(tmp_path, table=SHARES, **more):
-    deploy_init.init(check(table), CLIENTS, "127.0.0.1:8000", tmp_path / "out", **more)
+    folder_setup.init(check(table), CLIENTS, "127.0.0.1:8000", tmp_path / "out", **more)
     return tmp_path / "out"
 
 
@@ -68,14 +73,14 @@ def test_init_makes_a_folder_and_a_key_for_each_aggregator(tmp_path):
     assert "vergence deploy join NAME" in (out / "README.txt").read_text()
     assert "can take their place" in (out / "README.txt").read_text()
     for folder in (out / "server", out / "clients" / "p00", out / "aggregators" / "north"):
-        deploy.status(folder, said := Console(file=StringIO()))
+        launcher.status(folder, said := Console(file=StringIO()))
         assert "not running" in said.file.getvalue()
 
 
 def test_aggregators_may_make_their_own_keys(tmp_path):
     keys = tmp_path / "keys"
     for name in (*CLIENTS, *NAMES):
-        deploy_init.make_key(tmp_path / name)
+        folder_setup.make_key(tmp_path / name)
         shutil.copytree(tmp_path / name / "public", keys, dirs_exist_ok=True)
     out = made(tmp_path, keys=keys)
     for folder in (out / "clients", out / "aggregators"):
@@ -83,20 +88,23 @@ def test_aggregators_may_make_their_own_keys(tmp_path):
     assert is_node_key(out / "clients" / "p00" / PARTIES / "north.pub")
     (keys / "south.pub").unlink()
     with pytest.raises(ConfigError, match="no usable key of 'south'"):
-        deploy_init.init(check(SHARES), CLIENTS, "h:1", tmp_path / "no", keys=keys)
+        folder_setup.init(check(SHARES), CLIENTS, "h:1", tmp_path / "no", keys=keys)
 
 
-@pytest.mark.parametrize(("clients", "names", "why"), [
-    (("a", "b", "north"), NAMES, "'north' would stand for two ends"),
-    (("a", "b", "server"), NAMES, "'server' would stand for two ends"),
-    (CLIENTS, ("north", "main"), "'main' would stand for two ends"),
-    (CLIENTS, ("north", "so uth"), "must be letters, digits"),
-    (CLIENTS[:2], NAMES, "a sum is of at least 3"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("clients", "names", "why"),
+    [
+        (("a", "b", "north"), NAMES, "'north' would stand for two ends"),
+        (("a", "b", "server"), NAMES, "'server' would stand for two ends"),
+        (CLIENTS, ("north", "main"), "'main' would stand for two ends"),
+        (CLIENTS, ("north", "so uth"), "must be letters, digits"),
+        (CLIENTS[:2], NAMES, "a sum is of at least 3"),
+    ],
+)
 def test_names_that_stand_for_two_ends_are_refused(clients, names, why, tmp_path):
     privacy = {"aggregation": {"name": "additive", "aggregators": list(names)}}
     with pytest.raises(ConfigError, match=why):
-        deploy_init.init(check({**SHARES, "privacy": privacy}), clients, "h:1", tmp_path / "out")
+        folder_setup.init(check({**SHARES, "privacy": privacy}), clients, "h:1", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -105,10 +113,10 @@ class Line:
 
     def __init__(self, out, label):
         folders = {name: out / "clients" / name for name in CLIENTS}
-        self.ends = {n: Answering(f, settings(f, ClientSide)) for n, f in folders.items()}
+        self.ends = {n: AnsweringClient(f, settings(f, ClientSide)) for n, f in folders.items()}
         for name in NAMES:
             folder = out / "aggregators" / name
-            self.ends[name] = Aggregating(folder, settings(folder, ClientSide))
+            self.ends[name] = AggregatorNode(folder, settings(folder, ClientSide))
         run = settings(out / "server", ServerSide).run
         self.note = {"run": run, "label": label, "seed": 0}
         self.server = out / "server"
@@ -119,18 +127,23 @@ class Line:
             return self.ends[name].work({**self.note, "kind": "errand"}, errand)
         except StateError as error:
             self.why[name] = str(error)
-            raise Lost(str(error)) from None
+            raise ClientLost(str(error)) from None
 
     def conduct(self, path):
         end = self.ends[CLIENTS[0]]
         counts = {name: self.ends[name].samples for name in CLIENTS}
-        folder = Folder(path, {}, elsewhere=True)
+        folder = RunDirectory(path, {}, elsewhere=True)
         folder.open()
         voice = voice_of(self.server, self.note)
         experiment = end.experiment
-        return conduct(experiment.methods[self.note["label"]], experiment.task(0),
-                       absent("eye_synthetic", counts), experiment.plan, folder,
-                       hire=hired(self, voice=voice)).fingerprint  # fmt: skip
+        return conduct(
+            experiment.methods[self.note["label"]],
+            experiment.task(0),
+            absent("eye_synthetic", counts),
+            experiment.plan,
+            folder,
+            hire=hired(self, voice=voice),
+        ).fingerprint
 
 
 def test_folders_give_the_simulators_bits(tmp_path):
@@ -156,7 +169,7 @@ def test_a_client_refuses_an_aggregator_whose_key_is_not_in_its_folder(tmp_path)
 def test_an_aggregator_takes_part_in_runs_of_its_experiment_alone(tmp_path):
     out = made(tmp_path, FEDCPF)
     folder = out / "aggregators" / "north"
-    end = Aggregating(folder, settings(folder, ClientSide))
+    end = AggregatorNode(folder, settings(folder, ClientSide))
     note = {"run": end.side.run, "label": "fedcpf", "seed": 0, "kind": "errand"}
     with pytest.raises(StateError, match="no method 'fedavg' with seed 0"):
         end.work({**note, "label": "fedavg"}, b"")
@@ -164,7 +177,7 @@ def test_an_aggregator_takes_part_in_runs_of_its_experiment_alone(tmp_path):
         end.work({**note, "kind": "closed"}, b"")
     with pytest.raises(StateError, match="not a readable"):
         end.work(note, b"nothing")
-    east = Aggregating(folder, replace(end.side, client="east"))
+    east = AggregatorNode(folder, replace(end.side, client="east"))
     with pytest.raises(StateError, match="'east' is no aggregator of this experiment"):
         east.work(note, b"")
 
@@ -177,10 +190,11 @@ def test_nobody_but_a_client_may_contribute(tmp_path):
         assert set(register) == {*CLIENTS, *NAMES}
     line = Line(out, "fedavg")
     adding = line.ends["north"].adding(line.note)
-    terms = adding.sums.on_shares("r", "1.train", 1, 4, b"", (0, 0))
+    terms = adding.sums.terms_of(SumQuestion("1.train", b"", 4, 0, 0), "r", 1, 3)
     end = Aggregator("north", terms, adding.voice.sign, adding.voice.register, adding.spent)
-    parts = tuple(Part(terms.digest, name, "north", b"") for name in ("server", *NAMES))
-    assert not end._hold(Parts(terms.digest, parts)).names
+    parts = tuple(SharePart(terms.digest, name, "north", b"") for name in ("server", *NAMES))
+    end.answer(Invitation(terms.digest))
+    assert not end.answer(AggregatorParts(terms.digest, parts)).names
     assert end.refused["server"] == "signature: nobody knows 'server'"
     assert all("must not" in end.refused[name] for name in NAMES)
 
@@ -194,14 +208,17 @@ def test_masks_that_differ_need_an_aggregator_to_deal(tmp_path):
     for folder in (out / "aggregators" / "north", out / "clients" / "p00"):
         write_toml(folder / EXPERIMENT, check({**FEDCPF, "privacy": privacy}).table)
         with pytest.raises(ConfigError, match="name a third aggregator"):
-            Aggregating(folder, settings(folder, ClientSide))
+            AggregatorNode(folder, settings(folder, ClientSide))
 
 
-@pytest.mark.parametrize(("changed", "why"), [
-    ({"run": "anothername"}, "alone, not in 'anothername': a new run wants new folders"),
-    ({"seed": 0.0}, "no method 'fedavg' with seed 0.0"),
-    ({"seed": False}, "no method 'fedavg' with seed False"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"run": "anothername"}, "alone, not in 'anothername': a new run wants new folders"),
+        ({"seed": 0.0}, "no method 'fedavg' with seed 0.0"),
+        ({"seed": False}, "no method 'fedavg' with seed False"),
+    ],
+)
 def test_no_end_takes_part_in_a_run_that_the_server_made_up(changed, why, tmp_path):
     """Else there are new books, and two sums of the same replies over different people."""
     line = Line(made(tmp_path), "fedavg")
@@ -209,7 +226,7 @@ def test_no_end_takes_part_in_a_run_that_the_server_made_up(changed, why, tmp_pa
     line.conduct(tmp_path / "run")
     assert set(line.why) == set(CLIENTS)
     for name in NAMES:
-        with pytest.raises(Lost):
+        with pytest.raises(ClientLost):
             line.ask(name, b"")
     assert all(why in said for said in line.why.values())
     assert not [*(tmp_path / "out").rglob("state/*/*")]

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import vergence
-from tests.app.commands import ONE, go_on, run, write
-from tests.app.commands import vergence as command
+from tests.cli.commands import ONE, go_on, run, write
+from tests.cli.commands import vergence as command
 from tests.deploy import disks
-from tests.engines.test_remote import PEOPLE, Loop, build, there
-from tests.engines.toys import table
-from vergence.engines import store
-from vergence.engines.remote import Lost
-from vergence.engines.store import Folder, read_manifest
+from tests.deployment.test_remote_clients import PEOPLE, Loop, build, there
+from tests.engine.toys import table
+from vergence.core import files
+from vergence.deployment.remote_clients import ClientLost
+from vergence.engine.storage.run_directory import RunDirectory, read_manifest
 from vergence.errors import StateError
 
 
@@ -35,8 +35,8 @@ def test_a_run_folder_that_becomes_read_only(moment, whole, tmp_path, monkeypatc
     with monkeypatch.context() as patch:
 
         def shut():
-            patch.setattr(store, "write_whole", refuses)
-            patch.setattr(Folder, "_replace_manifest", refuses)
+            patch.setattr(files, "write_whole", refuses)
+            patch.setattr(RunDirectory, "_replace_manifest", refuses)
             honest = Path.open
 
             def opened(self, mode="r", *rest, **options):
@@ -73,18 +73,18 @@ def test_a_client_that_cannot_write_for_a_while(tmp_path, monkeypatch):
             if self.turns not in (2, 3):
                 return super().ask(client, errand)
             if self.silent:
-                raise Lost("silent")
+                raise ClientLost("silent")
             with monkeypatch.context() as patch:
-                patch.setattr(store, "write_whole", self.only_elsewhere)
+                patch.setattr(files, "write_whole", self.only_elsewhere)
                 try:
                     return super().ask(client, errand)
                 except StateError as error:
-                    raise Lost(str(error)) from None
+                    raise ClientLost(str(error)) from None
 
         def only_elsewhere(self, path, *chunks, **how):
             return refuses() if away in str(path) else self.honest(path, *chunks, **how)
 
-        honest = staticmethod(store.write_whole)
+        honest = staticmethod(files.write_whole)
         silent = False
 
     quiet = Shut(method, tmp_path / "quiet" / "homes")

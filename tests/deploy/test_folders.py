@@ -10,12 +10,11 @@ import pytest
 from cryptography import x509
 
 from tests.deploy.test_three_roles import SPLIT
-from vergence.app import deploy, deploy_init
-from vergence.app.config import check
-from vergence.app.deploy_folder import (
+from vergence.deployment import folder_setup, launcher
+from vergence.deployment.folders import (
     ClientSide,
+    LogTail,
     ServerSide,
-    Tail,
     awaited,
     facts,
     runner,
@@ -23,8 +22,9 @@ from vergence.app.deploy_folder import (
     settings,
     tell,
 )
-from vergence.app.deploy_keys import Box, genuine, signer
+from vergence.deployment.keys import SealedBox, genuine, signer
 from vergence.errors import ConfigError, StateError
+from vergence.experiment.schema import check
 
 TABLE = {
     "task": {"name": "toy"},
@@ -36,16 +36,23 @@ TABLE = {
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    monkeypatch.setattr(deploy, "needed", lambda: None)
-    deploy_init.init(check(TABLE), ["p00", "p01"], "192.168.1.5:8000", tmp_path / "out")
+    monkeypatch.setattr(launcher, "needed", lambda: None)
+    folder_setup.init(check(TABLE), ["p00", "p01"], "192.168.1.5:8000", tmp_path / "out")
     return tmp_path / "out"
 
 
 def test_init_writes_what_each_end_needs_and_no_more(made):
     server = {p.name for p in (made / "server").rglob("*") if p.is_file()}
     client = {p.name for p in (made / "clients" / "p00").rglob("*")}
-    assert server == {"ca.crt", "server.pem", "server.key", "deploy.toml", "experiment.toml",
-                      "p00.pub", "p01.pub"}  # fmt: skip
+    assert server == {
+        "ca.crt",
+        "server.pem",
+        "server.key",
+        "deploy.toml",
+        "experiment.toml",
+        "p00.pub",
+        "p01.pub",
+    }
     assert client == {"ca.crt", "node", "deploy.toml", "experiment.toml"}
     for secret in ("server/server.key", "clients/p00/node", "clients/p01/node"):
         assert stat.S_IMODE((made / secret).stat().st_mode) == 0o600
@@ -63,8 +70,9 @@ def test_the_certificate_is_for_this_address_and_loopback_and_signed_by_its_auth
     server.verify_directly_issued_by(ca)
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == [
-        "192.168.1.5", "127.0.0.1"
-    ]  # fmt: skip
+        "192.168.1.5",
+        "127.0.0.1",
+    ]
     assert names.get_values_for_type(x509.DNSName) == ["localhost"]
 
 
@@ -82,10 +90,10 @@ def test_a_key_signs_for_nobody_else_and_others_may_not_read_it(made):
 
 
 def test_a_revoked_key_is_gone_from_the_list(made):
-    deploy.revoke(made / "server", "p00")
+    launcher.revoke(made / "server", "p00")
     assert [p.name for p in (made / "server" / "keys").iterdir()] == ["p01.pub"]
     with pytest.raises(StateError, match="there are: p01"):
-        deploy.revoke(made / "server", "p00")
+        launcher.revoke(made / "server", "p00")
 
 
 @pytest.mark.parametrize(
@@ -100,18 +108,19 @@ def test_a_revoked_key_is_gone_from_the_list(made):
     ],
 )
 def test_init_refuses(tmp_path, monkeypatch, clients, address, words):
-    monkeypatch.setattr(deploy, "needed", lambda: None)
+    monkeypatch.setattr(launcher, "needed", lambda: None)
     with pytest.raises(ConfigError, match=words):
-        deploy_init.init(check(TABLE), clients, address, tmp_path / "out")
+        folder_setup.init(check(TABLE), clients, address, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_init_refuses_pooled_data_and_a_used_folder(made, tmp_path):
     with pytest.raises(ConfigError, match="collects everybody's data"):
-        deploy_init.init(check({**TABLE, "method": {"name": "centralised"}}), ["a"], "h:1",
-                    tmp_path / "other")  # fmt: skip
+        folder_setup.init(
+            check({**TABLE, "method": {"name": "centralised"}}), ["a"], "h:1", tmp_path / "other"
+        )
     with pytest.raises(StateError, match="not empty"):
-        deploy_init.init(check(TABLE), ["a"], "h:1", made)
+        folder_setup.init(check(TABLE), ["a"], "h:1", made)
 
 
 def test_a_folder_of_the_other_kind_is_named(made, tmp_path):
@@ -139,10 +148,14 @@ def test_where_data_lie_is_no_difference_but_a_setting_is():
 def test_one_runner_per_folder(made):
     folder = made / "server"
     assert runner(folder) is None
-    hold = "import sys, pathlib; from vergence.app.deploy_folder import running\n"
+    hold = "import sys, pathlib; from vergence.deployment.folders import running\n"
     hold += "with running(pathlib.Path(sys.argv[1])): print('in', flush=True); input()"
-    other = subprocess.Popen([sys.executable, "-c", hold, str(folder)], text=True,
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    other = subprocess.Popen(
+        [sys.executable, "-c", hold, str(folder)],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     with other:
         assert other.stdout.readline() == "in\n"
         assert runner(folder) == other.pid
@@ -154,7 +167,7 @@ def test_one_runner_per_folder(made):
 
 def test_a_tail_shows_whole_new_lines(made):
     tell(made, "before")
-    tail = Tail(made)
+    tail = LogTail(made)
     tell(made, "one\ntwo")
     tell(made, "three")
     assert tail.lines() == ["one two", "three"]
@@ -165,9 +178,9 @@ def test_nobody_waits_for_a_revoked_client(made):
     server, side = made / "server", settings(made / "server", ServerSide)
     assert awaited(server, side) == 2
     assert awaited(server, replace(side, quorum=1)) == 1
-    deploy.revoke(server, "p00")
+    launcher.revoke(server, "p00")
     assert [awaited(server, replace(side, quorum=n)) for n in (0, 2)] == [1, 1]
-    deploy.revoke(server, "p01")
+    launcher.revoke(server, "p01")
     with pytest.raises(StateError, match="every client's key is revoked"):
         awaited(server, side)
 
@@ -175,10 +188,10 @@ def test_nobody_waits_for_a_revoked_client(made):
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """Ends that made their own keys, and a folder of the public ones."""
-    monkeypatch.setattr(deploy, "needed", lambda: None)
+    monkeypatch.setattr(launcher, "needed", lambda: None)
     keys = tmp_path / "keys"
     for name in ("p00", "p01", "main"):
-        deploy_init.make_key(tmp_path / name)
+        folder_setup.make_key(tmp_path / name)
         shutil.copytree(tmp_path / name / "public", keys, dirs_exist_ok=True)
     return tmp_path, keys
 
@@ -188,7 +201,7 @@ def test_ends_may_make_their_own_keys(own, main):
     """No private key leaves its machine: what `init` writes for a client holds no secret."""
     home, keys = own
     table = check(SPLIT if main else TABLE)
-    deploy_init.init(table, ["p00", "p01"], "h:1", home / "out", main, keys)
+    folder_setup.init(table, ["p00", "p01"], "h:1", home / "out", main, keys)
     for folder in (home / "out" / "clients" / "p00", *([home / "out" / "main"] if main else [])):
         assert not {"node", "box"} & {file.name for file in folder.iterdir()}
         for file in folder.rglob("*"):
@@ -199,18 +212,20 @@ def test_ends_may_make_their_own_keys(own, main):
         assert stat.S_IMODE((home / "p00" / secret).stat().st_mode) == 0o600
     assert "beside NAME's own key" in (home / "out" / "README.txt").read_text()
     if main:
-        theirs = Box(home / "p00" / "box", home / "out" / "clients" / "p00" / "main.box", "p00")
-        mains = Box(home / "main" / "box", home / "out" / "main" / "peers" / "p00.box", "p00")
+        theirs = SealedBox(
+            home / "p00" / "box", home / "out" / "clients" / "p00" / "main.box", "p00"
+        )
+        mains = SealedBox(home / "main" / "box", home / "out" / "main" / "peers" / "p00.box", "p00")
         assert theirs.open(mains.close(b"data", "x"), "x") == b"data"
 
 
 def test_keys_that_are_missing_or_none_are_named(own):
     home, keys = own
     with pytest.raises(StateError, match="has a key already"):
-        deploy_init.make_key(home / "p00")
+        folder_setup.make_key(home / "p00")
     with pytest.raises(ConfigError, match=r"'p07' at .*p07.pub: `vergence deploy key p07`"):
-        deploy_init.init(check(TABLE), ["p00", "p07"], "h:1", home / "out", keys=keys)
+        folder_setup.init(check(TABLE), ["p00", "p07"], "h:1", home / "out", keys=keys)
     (keys / "p01.pub").write_bytes((home / "p01" / "node").read_bytes())
     with pytest.raises(ConfigError, match="no usable key of 'p01'"):
-        deploy_init.init(check(TABLE), ["p00", "p01"], "h:1", home / "out", keys=keys)
+        folder_setup.init(check(TABLE), ["p00", "p01"], "h:1", home / "out", keys=keys)
     assert not (home / "out").exists()

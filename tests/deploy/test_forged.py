@@ -10,8 +10,8 @@ import pytest
 
 from tests.deploy.forged import METHODS, WATCHED, Forged
 from tests.deploy.mutants import Tried
-from tests.engines.toys import mostly_slow
-from vergence.engines.store import read_manifest, sealed_manifest
+from tests.engine.toys import mostly_slow
+from vergence.engine.storage.run_directory import read_manifest, sealed_manifest
 from vergence.errors import StateError
 
 
@@ -41,19 +41,22 @@ def of(part, at, value):
     return change
 
 
-@pytest.mark.parametrize(("change", "says"), [
-    (changed(round="2"), "round"),
-    (changed(round=-1), "round"),
-    (changed(seed=None), "seed"),
-    (changed(solving=["sequential", 0, "fp32", "cpu", ""]), "solving"),
-    (changed(stamp=[]), "stamp"),
-    (changed(done={"0": {}}), "done"),
-    (of("tables", "rounds.csv", -5), "tables"),
-    (of("tables", "../precious.csv", 0), "tables"),
-    (of("files", "server", ["../../precious", "0" * 64]), "files"),
-    (of("files", "extra", ["/precious.safetensors", "0" * 64]), "files"),
-    (of("files", "clients", ["seed0.clients.x.csv", 5, "0" * 64]), "files"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (changed(round="2"), "round"),
+        (changed(round=-1), "round"),
+        (changed(seed=None), "seed"),
+        (changed(solving=["sequential", 0, "fp32", "cpu", ""]), "solving"),
+        (changed(stamp=[]), "stamp"),
+        (changed(done={"0": {}}), "done"),
+        (of("tables", "rounds.csv", -5), "tables"),
+        (of("tables", "../precious.csv", 0), "tables"),
+        (of("files", "server", ["../../precious", "0" * 64]), "files"),
+        (of("files", "extra", ["/precious.safetensors", "0" * 64]), "files"),
+        (of("files", "clients", ["seed0.clients.x.csv", 5, "0" * 64]), "files"),
+    ],
+)
 def test_what_a_manifest_cannot_say(forged, change, says, tmp_path):
     """Names that lead out of the folder: what lies there is neither cut nor removed."""
     told = json.loads((forged.honest / "state" / "checkpoint.json").read_bytes())

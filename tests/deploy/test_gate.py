@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from vergence.engines import gate as gates
-from vergence.engines.gate import REASON, Gate, Refusals
+from vergence.deployment.transport import admission as gates
+from vergence.deployment.transport.admission import REASON, AdmissionMiddleware, Refusals
 
 PUBLIC = b"-----BEGIN PUBLIC KEY-----\nanna\n-----END PUBLIC KEY-----\n"
 
@@ -30,7 +30,7 @@ def gate(tmp_path):
     keys.mkdir()
     (keys / "anna.pub").write_bytes(PUBLIC)
     told = []
-    made = Gate(App(), "key of serve", Refusals(told.append), keys)
+    made = AdmissionMiddleware(App(), "key of serve", Refusals(told.append), keys)
     made.told = told
     return made
 
@@ -43,17 +43,22 @@ def ask(gate, path="/v1/fleet/pull-messages", host="10.0.0.7", kind="http", **he
     async def send(message):
         found.append(message)
 
-    shown = [(name.strip("_").replace("_", "-").encode(), value.encode())
-             for name, value in named.items() if value is not None]  # fmt: skip
+    shown = [
+        (name.strip("_").replace("_", "-").encode(), value.encode())
+        for name, value in named.items()
+        if value is not None
+    ]
     scope = {"type": kind, "path": path, "headers": shown, "client": (host, 1)}
     asyncio.run(gate(scope, None, send))
     return found[0]["status"], dict(found[0]["headers"]).get(REASON.encode(), b"").decode()
 
 
 def signed(r=1, s=1, at=timedelta(0), key=PUBLIC):
-    return {"flwr_public_key": base64.b64encode(key).decode(),
-            "flwr_signature": base64.b64encode(encode_dss_signature(r, s)).decode(),
-            "flwr_timestamp": (datetime.now(UTC) + at).isoformat()}  # fmt: skip
+    return {
+        "flwr_public_key": base64.b64encode(key).decode(),
+        "flwr_signature": base64.b64encode(encode_dss_signature(r, s)).decode(),
+        "flwr_timestamp": (datetime.now(UTC) + at).isoformat(),
+    }
 
 
 def test_a_known_key_passes_once_per_signature(gate):
@@ -72,8 +77,9 @@ def test_the_other_signature_that_anybody_can_make_of_one_is_a_replay(gate):
     assert ask(gate, **other) == (401, "a request of 'anna' that came before: a replay")
 
 
-@pytest.mark.parametrize("header", ["flwr_public_key", "flwr_timestamp", "flwr_signature",
-                                    "content_length"])  # fmt: skip
+@pytest.mark.parametrize(
+    "header", ["flwr_public_key", "flwr_timestamp", "flwr_signature", "content_length"]
+)
 def test_no_header_that_counts_comes_twice(gate, header):
     """Else the gate would read one of them, and Flower the other."""
     named = {"content_length": "3", **signed()}
@@ -148,7 +154,7 @@ def test_nothing_but_http_is_served(gate):
 
 
 def test_without_keys_nodes_need_none():
-    assert ask(Gate(App(), "k", Refusals(lambda _: None))) == (200, "")
+    assert ask(AdmissionMiddleware(App(), "k", Refusals(lambda _: None))) == (200, "")
 
 
 def test_reasons_are_told_ever_more_rarely():

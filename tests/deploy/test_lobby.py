@@ -6,9 +6,16 @@ import time
 
 import pytest
 
-from vergence.app.deploy_keys import genuine, make_node_key, signer
-from vergence.engines.lobby import LATER, Errands, Gone, Lobby, Patience, reply
-from vergence.engines.remote import Lost, unframed
+from vergence.deployment.client_registry import (
+    LATER,
+    ClientGone,
+    ClientRegistry,
+    RequestQueue,
+    Timeouts,
+    reply,
+)
+from vergence.deployment.keys import genuine, make_node_key, signer
+from vergence.deployment.remote_clients import ClientLost, unframed
 from vergence.errors import PartialRun
 
 MINE = {"config": "c1", "vergence code": "v1", "torch": "t1"}
@@ -54,9 +61,11 @@ def keys(tmp_path):
     return signs, lambda c, data, sign: genuine(tmp_path / f"{c}.pub", data, sign), tmp_path
 
 
-def opened(wire, keys, clients=("a", "b"), patience=Patience(2.0, 0.3)):  # noqa: B008
+def opened(wire, keys, clients=("a", "b"), patience=Timeouts(2.0, 0.3)):  # noqa: B008
     told = []
-    lobby = Lobby(wire, clients, MINE, keys[1], lambda line, *_, **__: told.append(line), patience)
+    lobby = ClientRegistry(
+        wire, clients, MINE, keys[1], lambda line, *_, **__: told.append(line), patience
+    )
     for number, node in wire.there.items():
         lobby._greet(number, node.since, {})
     return lobby, told
@@ -65,15 +74,15 @@ def opened(wire, keys, clients=("a", "b"), patience=Patience(2.0, 0.3)):  # noqa
 def test_answers_of_a_known_client_count(keys):
     lobby, told = opened(Wire({1: Node("a", keys[0]["a"])}), keys)
     assert told == ["'a' is here"]
-    assert Errands(lobby, {"run": "r"}).ask("a", b"train") == b"train"
+    assert RequestQueue(lobby, {"run": "r"}).ask("a", b"train") == b"train"
     assert lobby.gather(1) == {"a": {**MINE, "train": 9}}
 
 
 def test_nobody_waits_for_a_revoked_client(keys):
     """Neither in a round, for as long as for one that may come back, nor before it begins."""
-    lobby, told = opened(Wire({1: Node("a", keys[0]["a"])}), keys, patience=Patience(60.0, 60.0))
+    lobby, told = opened(Wire({1: Node("a", keys[0]["a"])}), keys, patience=Timeouts(60.0, 60.0))
     lobby.revoked = lambda client: client == "b"
-    with pytest.raises(Lost, match="its key is revoked"):
+    with pytest.raises(ClientLost, match="its key is revoked"):
         lobby.ask("b", {}, b"train")
     with pytest.raises(PartialRun):
         lobby.gather(2, 0.0)
@@ -122,7 +131,7 @@ def test_an_old_answer_fits_no_new_request(keys):
     node.answer = keep
     lobby.ask("a", {}, b"one")
     node.answer, node.stale = whole, kept[0]
-    with pytest.raises(Lost, match="signature"):
+    with pytest.raises(ClientLost, match="signature"):
         lobby.ask("a", {}, b"one")
 
 
@@ -130,14 +139,14 @@ def test_one_client_cannot_answer_for_another(keys):
     nodes = {1: Node("a", keys[0]["a"]), 2: Node("b", keys[0]["b"])}
     lobby, _ = opened(Wire(nodes), keys)
     nodes[1].client, nodes[1].sign = "b", keys[0]["b"]
-    with pytest.raises(Lost, match="'b' answered in its place"):
+    with pytest.raises(ClientLost, match="'b' answered in its place"):
         lobby.ask("a", {}, b"x")
 
 
 def test_nothing_that_a_revoked_key_signs_counts(keys):
     lobby, _ = opened(Wire({1: Node("a", keys[0]["a"])}), keys)
     (keys[2] / "a.pub").unlink()
-    with pytest.raises(Lost, match="revoked"):
+    with pytest.raises(ClientLost, match="revoked"):
         lobby.ask("a", {}, b"x")
 
 
@@ -145,13 +154,13 @@ def test_what_went_wrong_at_the_client_is_the_reason(keys):
     node = Node("a", keys[0]["a"])
     lobby, _ = opened(Wire({1: node}), keys)
     node.error = "disk full"
-    with pytest.raises(Lost, match="disk full"):
+    with pytest.raises(ClientLost, match="disk full"):
         lobby.ask("a", {}, b"x")
 
 
 def test_a_client_that_answers_later_is_asked_again_within_the_servers_patience(keys):
     node, waits = Node("a", keys[0]["a"]), []
-    lobby, told = opened(Wire({1: node}), keys, patience=Patience(50.0, 1.0))
+    lobby, told = opened(Wire({1: node}), keys, patience=Timeouts(50.0, 1.0))
 
     def wait(seconds):
         waits.append(seconds)
@@ -164,7 +173,7 @@ def test_a_client_that_answers_later_is_asked_again_within_the_servers_patience(
     assert told[-1].startswith("'a' answers later: ask again in 40 s")
     for error in (f"{LATER}51 s: so many", f"{LATER}-1 s: so many", f"so many; {LATER}4 s: ever"):
         node.error = error
-        with pytest.raises(Lost, match=r"so many"):
+        with pytest.raises(ClientLost, match=r"so many"):
             lobby.ask("a", {}, b"x")
     assert waits == [40.0]
 
@@ -174,21 +183,21 @@ def test_bytes_that_are_no_answer_are_lost(keys):
     lobby, _ = opened(Wire({1: node}), keys)
     for junk in (b"", b"\xff" * 9, b"\x02\x00\x00\x00{}"):
         node.stale = junk
-        with pytest.raises(Lost, match="malformed"):
+        with pytest.raises(ClientLost, match="malformed"):
             lobby.ask("a", {}, b"x")
 
 
 def test_a_node_that_went_is_asked_again_once_it_is_back(keys):
     wire = Wire({1: Node("a", keys[0]["a"])})
     lobby, _ = opened(wire, keys)
-    wire.fail = [Gone()]
+    wire.fail = [ClientGone()]
     assert lobby.ask("a", {}, b"x") == b"x"
 
 
 def test_who_is_not_connected_is_lost_after_its_patience(keys):
     lobby, _ = opened(Wire({}), keys)
     began = time.monotonic()
-    with pytest.raises(Lost, match="not connected"):
+    with pytest.raises(ClientLost, match="not connected"):
         lobby.ask("a", {}, b"x")
     assert 0.2 < time.monotonic() - began < 1.5
 

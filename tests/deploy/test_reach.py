@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tests.deploy.sockets import expired
-from vergence.app import deploy_reach
-from vergence.app.deploy_folder import EVENTS
-from vergence.app.deploy_keys import make_certificates
-from vergence.app.deploy_reach import lasting, reachable, reason_of
+from vergence.deployment import diagnostics
+from vergence.deployment.diagnostics import lasting, reachable, reason_of
+from vergence.deployment.folders import EVENTS
+from vergence.deployment.keys import make_certificates
 from vergence.errors import StateError
 
 
@@ -74,7 +74,7 @@ def test_tls_where_none_is_wanted(alert, tmp_path):
         listening(lambda line: line.recv(100) and line.sendall(alert)) as address,
         pytest.raises(StateError, match="leave --insecure out"),
     ):
-        reachable(address, None, "", tmp_path)  # fmt: skip
+        reachable(address, None, "", tmp_path)
 
 
 def test_another_authoritys_certificate(certified, tmp_path):
@@ -84,7 +84,7 @@ def test_another_authoritys_certificate(certified, tmp_path):
         listening(dressed(certified)) as address,
         pytest.raises(StateError, match="copy this client's folder from the server's again"),
     ):
-        reachable(address, tmp_path / "other" / "ca.crt", "", tmp_path)  # fmt: skip
+        reachable(address, tmp_path / "other" / "ca.crt", "", tmp_path)
 
 
 def test_a_certificate_for_another_address(tmp_path):
@@ -93,7 +93,7 @@ def test_a_certificate_for_another_address(tmp_path):
         listening(dressed(tmp_path)) as address,
         pytest.raises(StateError, match="made out to another address"),
     ):
-        reachable(address.replace("0.1", "0.2"), tmp_path / "ca.crt", "", tmp_path)  # fmt: skip
+        reachable(address.replace("0.1", "0.2"), tmp_path / "ca.crt", "", tmp_path)
 
 
 def test_an_expired_certificate(tmp_path):
@@ -107,7 +107,7 @@ def test_an_expired_certificate(tmp_path):
 def test_a_certificate_that_expires_soon_is_told_of(certified, monkeypatch):
     lasting(certified)
     assert not (certified / EVENTS).exists()
-    monkeypatch.setattr(deploy_reach, "SOON", deploy_reach.SOON * 100)
+    monkeypatch.setattr(diagnostics, "SOON", diagnostics.SOON * 100)
     lasting(certified)
     assert "the certificate expires on" in (certified / EVENTS).read_text()
 
@@ -122,7 +122,7 @@ def test_a_file_that_holds_no_authority(tmp_path):
 def test_waiting_says_why_once(certified, monkeypatch):
     """A server that speaks no TLS, three times; then one that does."""
     turns = iter([said, said, said, dressed(certified)])
-    monkeypatch.setattr(deploy_reach.time, "sleep", lambda _: None)
+    monkeypatch.setattr(diagnostics.time, "sleep", lambda _: None)
     with listening(lambda line: next(turns)(line)) as address:
         heard = []
         found = reachable(address, certified / "ca.crt", "", certified, lambda: heard.append(1))
@@ -134,12 +134,14 @@ def test_waiting_says_why_once(certified, monkeypatch):
 @pytest.mark.parametrize(
     ("log", "says"),
     [
-        ("x\nrefused: the key of 'a' was revoked\nSuperNode terminated gracefully.\n",
-         "the server does not let this node in: the key of 'a' was revoked"),
+        (
+            "x\nrefused: the key of 'a' was revoked\nSuperNode terminated gracefully.\n",
+            "the server does not let this node in: the key of 'a' was revoked",
+        ),
         ("SuperNode terminated gracefully.\nGiving up reconnection\n", "the server went away"),
         ("something\n\n", "the node ended (something)"),
         ("", "the node ended (no reason)"),
     ],
-)  # fmt: skip
+)
 def test_what_a_nodes_log_means(log, says):
     assert reason_of(log) == says

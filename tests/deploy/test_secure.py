@@ -4,10 +4,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.deploy.deployment import CLIENTS, TABLE, deployed, simulated
-from vergence.app.config import check
-from vergence.app.deploy_init import init
+from tests.deploy.deployment import CLIENTS, TABLE, deployed, simulated, sums_opened
+from vergence.deployment.folder_setup import init
 from vergence.errors import ConfigError
+from vergence.experiment.schema import check
 
 pytestmark = pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'")
 SECURE = {**TABLE, "methods": ["fedavg", "scaffold"], "privacy": {"aggregation": "secure"}}
@@ -27,10 +27,13 @@ def test_every_client_gets_everybodys_keys_from_who_makes_the_folders(tmp_path):
 GROUPS = {"robust": "median", "aggregation": {"groups": 3}}
 
 
-@pytest.mark.parametrize(("privacy", "clients", "why"), [
-    (SECURE["privacy"], CLIENTS[:2], "2 people are asked at once, and a sum is of at least 3"),
-    (GROUPS, CLIENTS, "sums of groups are simulated only"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("privacy", "clients", "why"),
+    [
+        (SECURE["privacy"], CLIENTS[:2], "2 people are asked at once, and a sum is of at least 3"),
+        (GROUPS, CLIENTS, "sums of groups are simulated only"),
+    ],
+)
 def test_what_cannot_be_deployed_is_refused(privacy, clients, why, tmp_path):
     table = {**SECURE, "methods": ["fedavg"], "privacy": privacy}
     with pytest.raises(ConfigError, match=why):
@@ -57,5 +60,5 @@ def test_a_deployment_gives_the_simulators_bits(tmp_path):
         assert made.fingerprints() == simulated(table, tmp_path / "here")
         assert not made.leftovers()
         state = next((made.client("p00") / "state").glob("*/fedavg"))
-        assert len((state / "sum.spent").read_text().splitlines()) == 3
+        assert sums_opened(state / "sum.spent") == 3
         assert not (state / "sum.attempt").exists()

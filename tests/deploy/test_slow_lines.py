@@ -14,14 +14,20 @@ from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
 from tests.conformance.test_methods import build
-from tests.engines.test_remote import PEOPLE, Loop, there
-from tests.engines.toys import table
-from vergence.core.state import pack, unpack
-from vergence.core.wire import Message as Sent
-from vergence.engines.errand import Errand, unframed
-from vergence.engines.flower import GridLine, packed, unpacked
-from vergence.engines.lobby import Errands, Lobby, Patience, Seat, reply
-from vergence.engines.remote import Lost
+from tests.deployment.test_remote_clients import PEOPLE, Loop, there
+from tests.engine.toys import table
+from vergence.core.messages import Message as Sent
+from vergence.core.serialization import pack, unpack
+from vergence.deployment.client_registry import (
+    ClientConnection,
+    ClientRegistry,
+    RequestQueue,
+    Timeouts,
+    reply,
+)
+from vergence.deployment.protocol import ClientRequest, unframed
+from vergence.deployment.remote_clients import ClientLost
+from vergence.deployment.transport.flower import GridTransport, packed, unpacked
 
 DEADLINE = 0.3
 SLOW = PEOPLE.clients[1]
@@ -80,7 +86,7 @@ class Grid:
         return found
 
 
-class Hasty(GridLine):
+class Hasty(GridTransport):
     """A line that waits long for those who answer: how fast this machine is does not matter."""
 
     def send(self, node, data, seconds, there=lambda: True):
@@ -101,13 +107,14 @@ def lines(method, folder, fate):
         return reply(asked, names[node], lambda _: "signed", found)
 
     def about(node, asked):
-        return fate(names[node], unpack(unframed(asked)[1], Errand))
+        return fate(names[node], unpack(unframed(asked)[1], ClientRequest))
 
     grid = Grid(answer, about)
-    lobby = Lobby(Hasty(grid, poll=0.01), PEOPLE.clients, {}, lambda *_: True, quiet,
-                  Patience(60.0, 60.0))  # fmt: skip
-    lobby.seats.update({name: Seat(node, "", {}) for node, name in names.items()})
-    return Errands(lobby, {}), grid
+    lobby = ClientRegistry(
+        Hasty(grid, poll=0.01), PEOPLE.clients, {}, lambda *_: True, quiet, Timeouts(60.0, 60.0)
+    )
+    lobby.seats.update({name: ClientConnection(node, "", {}) for node, name in names.items()})
+    return RequestQueue(lobby, {}), grid
 
 
 @pytest.mark.parametrize("what", ["never", "late", "announced"])
@@ -121,8 +128,8 @@ def test_a_client_that_does_not_answer_in_time(what, tmp_path):
 
     class Quiet(Loop):
         def ask(self, client, errand):
-            if fate(client, unpack(errand, Errand)) != "now":
-                raise Lost("silent")
+            if fate(client, unpack(errand, ClientRequest)) != "now":
+                raise ClientLost("silent")
             return super().ask(client, errand)
 
     expected = there(method, tmp_path / "quiet", Quiet(method, tmp_path / "quiet" / "homes"))
@@ -141,7 +148,7 @@ def test_a_link_that_is_half_open(tmp_path):
     line, grid = lines(build("fedcpf"), tmp_path / "homes", lambda *_: "never")
     grid.dead = True
     began = time.monotonic()
-    with pytest.raises(Lost, match=r"no answer in 0\."):
-        line.ask(SLOW, pack(Errand("evaluate", SLOW, Sent("evaluate"))))
+    with pytest.raises(ClientLost, match=r"no answer in 0\."):
+        line.ask(SLOW, pack(ClientRequest("evaluate", SLOW, Sent("evaluate"))))
     assert DEADLINE <= time.monotonic() - began < 5 + DEADLINE
     line.lobby.wire.close()

@@ -11,21 +11,21 @@ import pytest
 import tomli_w
 import torch
 
-from tests.data.test_xlsa17 import write as write_xlsa17
+from tests.data.zero_shot.test_xlsa17 import write as write_xlsa17
 from tests.deploy.deployment import deployed, simulated
-from vergence.app import deploy, deploy_init, ends
-from vergence.app.config import check
-from vergence.app.deploy_asked import FILE, Asked
-from vergence.app.deploy_client import Answering
-from vergence.app.deploy_folder import EXPERIMENT, ClientSide, settings, write_settings
-from vergence.app.ends import Leading
+from vergence.core.messages import Message
 from vergence.core.params import Params
-from vergence.core.state import pack, same
-from vergence.core.wire import Message
-from vergence.engines.conduct import conduct
-from vergence.engines.errand import Errand, unframed
-from vergence.engines.lobby import ENOUGH
+from vergence.core.serialization import pack, same
+from vergence.deployment import folder_setup, launcher, server_run
+from vergence.deployment.client_app import AnsweringClient
+from vergence.deployment.client_registry import ENOUGH
+from vergence.deployment.folders import EXPERIMENT, ClientSide, settings, write_settings
+from vergence.deployment.protocol import ClientRequest, unframed
+from vergence.deployment.server_run import ServerRun
+from vergence.deployment.teacher_quota import FILE, TeacherQuota
+from vergence.engine.round_loop import conduct
 from vergence.errors import StateError, VergenceError
+from vergence.experiment.schema import check
 
 OWNER = ("owner",)
 TEACHER = {
@@ -34,21 +34,27 @@ TEACHER = {
     "federation": {"name": "zsl_synthetic", "images": 10},
     "methods": [
         {"name": "pe_zsl", "generator_rounds": 2, "samples": 20, "batch": 160, "hidden": 16},
-        {"name": "sg_zsl", "guide": "student", "generator_rounds": 1, "samples": 20, "batch": 160,
-         "hidden": 16},
+        {
+            "name": "sg_zsl",
+            "guide": "student",
+            "generator_rounds": 1,
+            "samples": 20,
+            "batch": 160,
+            "hidden": 16,
+        },
     ],
     "local": {"epochs": 1, "batch": 32, "lr": 0.05},
     "run": {"rounds": 3, "seeds": [0], "evaluate_every": 0, "solver": "sequential"},
-}  # fmt: skip
+}
 
 
 def question(samples, verb="judge", stamp="0.1"):
     made = Params.named(made=torch.zeros(samples, 4))
-    return Errand("turn", "owner", Message(verb, {"made": made}), stamp)
+    return ClientRequest("turn", "owner", Message(verb, {"made": made}), stamp)
 
 
 def test_samples_are_counted_before_they_are_answered_and_once(tmp_path):
-    book = Asked(tmp_path, most=50, clock=lambda: 1000.0)
+    book = TeacherQuota(tmp_path, most=50, clock=lambda: 1000.0)
     book.count(question(30), "a")
     book.count(question(30), "a")  # the same errand, sent again
     book.count(question(20, "guide"), "b")
@@ -61,7 +67,7 @@ def test_samples_are_counted_before_they_are_answered_and_once(tmp_path):
 
 def test_a_minute_has_its_limit_and_passes(tmp_path):
     now = [0.0]
-    book = Asked(tmp_path, a_minute=100, clock=lambda: now[0])
+    book = TeacherQuota(tmp_path, a_minute=100, clock=lambda: now[0])
     book.count(question(80), "a")
     now[0] = 19.5
     with pytest.raises(StateError, match=r"again in 41 s: .* 100 samples a minute"):
@@ -78,7 +84,7 @@ def test_a_minute_has_its_limit_and_passes(tmp_path):
 
 
 def test_a_damaged_book_answers_nothing_and_a_torn_line_is_none(tmp_path):
-    book = Asked(tmp_path)
+    book = TeacherQuota(tmp_path)
     book.count(question(5), "a")
     with (tmp_path / FILE).open("a") as file:
         file.write("12.0,b,jud")
@@ -91,7 +97,7 @@ def test_a_damaged_book_answers_nothing_and_a_torn_line_is_none(tmp_path):
 def test_the_book_outlives_a_tear_at_every_byte(tmp_path, monkeypatch):
     """Also through its first line: what was answered after that counts, and is all read again."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    book, file = Asked(tmp_path, clock=lambda: 1000.0), tmp_path / FILE
+    book, file = TeacherQuota(tmp_path, clock=lambda: 1000.0), tmp_path / FILE
     book.count(question(3), "a")
     data = file.read_bytes()
     for end in range(len(data)):
@@ -106,7 +112,7 @@ def test_the_book_outlives_a_tear_at_every_byte(tmp_path, monkeypatch):
 
 
 def test_no_name_of_a_turn_damages_the_book(tmp_path):
-    book = Asked(tmp_path)
+    book = TeacherQuota(tmp_path)
     for number, stamp in enumerate(("0.1\n", "0.1\r", '0."', "0.\u2028", "\x1c,", "\ud800")):
         book.count(question(1, stamp=stamp), str(number))
     assert len(book.entries()) == 6
@@ -114,7 +120,7 @@ def test_no_name_of_a_turn_damages_the_book(tmp_path):
 
 def test_processes_of_one_owner_share_a_budget(tmp_path):
     """Every look at the clock lets all the others read too, if they may."""
-    book = Asked(tmp_path, most=3, clock=lambda: time.sleep(0.01) or 0.0)
+    book = TeacherQuota(tmp_path, most=3, clock=lambda: time.sleep(0.01) or 0.0)
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(book.count, question(1), str(n)) for n in range(8)]
         assert sum(one.exception() is None for one in asked) == 3
@@ -122,9 +128,9 @@ def test_processes_of_one_owner_share_a_budget(tmp_path):
 
 
 def test_other_turns_are_free(tmp_path):
-    book = Asked(tmp_path, most=1)
+    book = TeacherQuota(tmp_path, most=1)
     for stamp in ("0.1", "0.2"):
-        book.count(Errand("turn", "owner", Message("teach"), stamp), stamp)
+        book.count(ClientRequest("turn", "owner", Message("teach"), stamp), stamp)
     assert not (tmp_path / FILE).exists()
 
 
@@ -132,15 +138,17 @@ def test_other_turns_are_free(tmp_path):
 def folder(tmp_path_factory):
     """Return an owner's folder after its teacher learned, the note of its run and its state."""
     path = tmp_path_factory.mktemp("made")
-    table = {**TEACHER, "methods": [{**TEACHER["methods"][0], "guide": "student",
-                                     "regulariser": "none"}]}  # fmt: skip
+    table = {
+        **TEACHER,
+        "methods": [{**TEACHER["methods"][0], "guide": "student", "regulariser": "none"}],
+    }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deploy, "needed", lambda: None)
-        deploy_init.init(check(table), OWNER, "127.0.0.1:8000", path / "out")
+        patch.setattr(launcher, "needed", lambda: None)
+        folder_setup.init(check(table), OWNER, "127.0.0.1:8000", path / "out")
     own = path / "out" / "clients" / "owner"
     note = {"kind": "errand", "run": settings(own, ClientSide).run, "label": "pe_zsl", "seed": 0}
-    asked = Errand("turn", "owner", Message("teach"), "setup.1")
-    taught = unframed(Answering(own, settings(own, ClientSide)).work(note, pack(asked)))[0]
+    asked = ClientRequest("turn", "owner", Message("teach"), "setup.1")
+    taught = unframed(AnsweringClient(own, settings(own, ClientSide)).work(note, pack(asked)))[0]
     return own, note, taught["filed"][0]
 
 
@@ -149,32 +157,44 @@ def limited(folder, path, **limits):
     own, note, file = folder
     shutil.copytree(own, path / "owner")
     write_settings(path / "owner", replace(settings(own, ClientSide), **limits))
-    return Answering(path / "owner", settings(path / "owner", ClientSide)), note, file
+    return AnsweringClient(path / "owner", settings(path / "owner", ClientSide)), note, file
 
 
 def about(made, file, verb="judge", stamp="0.1"):
     trees = {"made": Params.named(made=made)}
-    return Errand("turn", "owner", Message(verb, trees), stamp, file)
+    return ClientRequest("turn", "owner", Message(verb, trees), stamp, file)
 
 
 MISUSE = {
     "more than in all": (lambda f: about(torch.zeros(41, 64), f), "40 samples in all"),
     "more than a minute": (lambda f: about(torch.zeros(31, 64), f), "30 samples a minute"),
     "gradients in a black box": (
-        lambda f: about(torch.zeros(2, 64), f, "guide"), "nothing that can be done"),
+        lambda f: about(torch.zeros(2, 64), f, "guide"),
+        "nothing that can be done",
+    ),
     "comparisons with real samples": (
-        lambda f: about(torch.zeros(2, 64), f, "compare"), "nothing that can be done"),
+        lambda f: about(torch.zeros(2, 64), f, "compare"),
+        "nothing that can be done",
+    ),
     "a verb of nobody's": (
-        lambda f: about(torch.zeros(2, 64), f, "model_on"), "nothing that can be done"),
+        lambda f: about(torch.zeros(2, 64), f, "model_on"),
+        "nothing that can be done",
+    ),
     "features of another number": (lambda f: about(torch.zeros(2, 63), f), "features"),
     "no samples": (
-        lambda f: replace(about(torch.zeros(2, 64), f), message=Message("judge")), "cannot be"),
+        lambda f: replace(about(torch.zeros(2, 64), f), message=Message("judge")),
+        "cannot be",
+    ),
     "another owner": (lambda f: replace(about(torch.zeros(2, 64), f), client="p00"), "not for"),
     "a file of somebody's": (
-        lambda _: about(torch.zeros(2, 64), "../../secret.safetensors"), "no state of"),
+        lambda _: about(torch.zeros(2, 64), "../../secret.safetensors"),
+        "no state of",
+    ),
     "dropping the teacher": (
-        lambda f: replace(about(torch.zeros(2, 64), f), drop=(f,)), "do away with"),
-}  # fmt: skip
+        lambda f: replace(about(torch.zeros(2, 64), f), drop=(f,)),
+        "do away with",
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", MISUSE)
@@ -229,14 +249,14 @@ class Wire:
 @pytest.mark.parametrize(("more", "learns"), [(0, False), (160, True)])
 def test_a_provider_goes_on_when_its_budget_is_spent(more, learns, tmp_path, monkeypatch):
     """The generator's round asks about 320; of the lesson's 320 `more` are answered."""
-    monkeypatch.setattr(deploy, "needed", lambda: None)
+    monkeypatch.setattr(launcher, "needed", lambda: None)
     method = {**TEACHER["methods"][0], "verify": False, "generator_rounds": 1}
     table = {**TEACHER, "methods": [method]}
-    deploy_init.init(check(table), OWNER, "127.0.0.1:8000", tmp_path / "out")
+    folder_setup.init(check(table), OWNER, "127.0.0.1:8000", tmp_path / "out")
     own, server = tmp_path / "out" / "clients" / "owner", tmp_path / "out" / "server"
     side = replace(settings(own, ClientSide), answers_in_all=320 + more)
-    found, leading = [], Leading(server, Wire(Answering(own, side)))
-    monkeypatch.setattr(ends, "conduct", lambda *a: found.append(conduct(*a)) or found[0])
+    found, leading = [], ServerRun(server, Wire(AnsweringClient(own, side)))
+    monkeypatch.setattr(server_run, "conduct", lambda *a: found.append(conduct(*a)) or found[0])
     leading.lobby._greet(1, "now", {})
     leading.run()
     assert (server / "run" / "pe_zsl" / "results.json").exists()
@@ -277,7 +297,7 @@ def test_a_served_teacher_gives_the_bits_of_one_process_to_a_provider_without_da
         assert joined.wait(30) == 0
         assert made.fingerprints() == here
         assert set(here) == {"pe_zsl", "sg_zsl"}
-        asked = Asked(made.client("owner")).entries()
+        asked = TeacherQuota(made.client("owner")).entries()
         assert sum(samples for *_, samples in asked) == (2 + 1) * 60 + (1 + 1) * 60
         assert str(data) not in "".join(
             path.read_text(errors="replace") for path in made.server.rglob("*") if path.is_file()

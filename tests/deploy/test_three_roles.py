@@ -8,22 +8,22 @@ from itertools import count
 import pytest
 
 from tests.deploy.deployment import TABLE
-from vergence.app import deploy, deploy_init
-from vergence.app.config import check
-from vergence.app.deploy_client import Answering
-from vergence.app.deploy_folder import MAIN, ClientSide, ServerSide, settings
-from vergence.app.deploy_keys import Box, genuine, make_box_key
-from vergence.app.deploy_main import Serving
-from vergence.app.run import start
-from vergence.core.state import pack
-from vergence.core.wire import Message
-from vergence.engines.conduct import conduct
-from vergence.engines.errand import Errand
-from vergence.engines.lobby import Errands, Lobby
-from vergence.engines.main_server import Relay
-from vergence.engines.remote import Lost, absent, hired
-from vergence.engines.store import Folder
+from vergence.core.messages import Message
+from vergence.core.serialization import pack
+from vergence.deployment import folder_setup, launcher
+from vergence.deployment.client_app import AnsweringClient
+from vergence.deployment.client_registry import ClientRegistry, RequestQueue
+from vergence.deployment.folders import MAIN, ClientSide, ServerSide, settings
+from vergence.deployment.keys import SealedBox, genuine, make_box_key
+from vergence.deployment.main_server import SessionRelay
+from vergence.deployment.main_server_node import MainServerNode
+from vergence.deployment.protocol import ClientRequest
+from vergence.deployment.remote_clients import ClientLost, absent, hired
+from vergence.engine.round_loop import conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError, StateError
+from vergence.experiment.run import start
+from vergence.experiment.schema import check
 
 CLIENTS = ("p00", "p01", "p02")
 SPLIT = {**TABLE, "methods": ["splitfed"]}
@@ -31,14 +31,16 @@ SPLIT = {**TABLE, "methods": ["splitfed"]}
 
 @pytest.fixture(autouse=True)
 def without_flower(monkeypatch):
-    monkeypatch.setattr(deploy, "needed", lambda: None)
+    monkeypatch.setattr(launcher, "needed", lambda: None)
 
 
 @pytest.fixture
 def keys(tmp_path):
     for name in ("a", "b", "c"):
         make_box_key(tmp_path / name, tmp_path / f"{name}.pub")
-    return lambda mine, theirs, what="p00": Box(tmp_path / mine, tmp_path / f"{theirs}.pub", what)
+    return lambda mine, theirs, what="p00": SealedBox(
+        tmp_path / mine, tmp_path / f"{theirs}.pub", what
+    )
 
 
 def test_a_box_opens_for_the_other_end_alone_and_as_what_it_is(keys):
@@ -46,10 +48,14 @@ def test_a_box_opens_for_the_other_end_alone_and_as_what_it_is(keys):
     assert keys("b", "a").open(box, "run 1 errand") == b"smashed"
     assert b"smashed" not in box
     assert keys("a", "b").close(b"smashed", "run 1 errand") != box
-    others = [(keys("c", "a"), "run 1 errand", box), (keys("b", "c"), "run 1 errand", box),
-              (keys("b", "a", "p01"), "run 1 errand", box), (keys("b", "a"), "run 2 errand", box),
-              (keys("b", "a"), "run 1 errand", box[:-1] + bytes([box[-1] ^ 1])),
-              (keys("b", "a"), "run 1 errand", b"short")]  # fmt: skip
+    others = [
+        (keys("c", "a"), "run 1 errand", box),
+        (keys("b", "c"), "run 1 errand", box),
+        (keys("b", "a", "p01"), "run 1 errand", box),
+        (keys("b", "a"), "run 2 errand", box),
+        (keys("b", "a"), "run 1 errand", box[:-1] + bytes([box[-1] ^ 1])),
+        (keys("b", "a"), "run 1 errand", b"short"),
+    ]
     for other, about, data in others:
         with pytest.raises(StateError, match="does not open"):
             other.open(data, about)
@@ -69,7 +75,7 @@ class Wire:
 
     def __init__(self, out):
         folders = [*(out / "clients" / name for name in CLIENTS), out / MAIN]
-        ends = [Serving if folder.name == MAIN else Answering for folder in folders]
+        ends = [MainServerNode if folder.name == MAIN else AnsweringClient for folder in folders]
         sides = [settings(folder, ClientSide) for folder in folders]
         made = [end(f, side) for end, f, side in zip(ends, folders, sides, strict=True)]
         self.ends = dict(zip(count(), made, strict=False))
@@ -85,7 +91,7 @@ class Wire:
 
 
 def deployed(tmp_path, table=SPLIT):
-    deploy_init.init(check(table), CLIENTS, "127.0.0.1:8000", tmp_path / "out", main=True)
+    folder_setup.init(check(table), CLIENTS, "127.0.0.1:8000", tmp_path / "out", main=True)
     return tmp_path / "out"
 
 
@@ -93,22 +99,30 @@ def led(out, wire, path, change=lambda line: line):
     """Run the experiment as a server does that has a main server beside it."""
     server, said = out / "server", []
     side, any_end = settings(server, ServerSide), next(iter(wire.ends.values()))
-    lobby = Lobby(
-        wire, side.clients, any_end.facts,
+    lobby = ClientRegistry(
+        wire,
+        side.clients,
+        any_end.facts,
         lambda client, data, sign: genuine(server / "keys" / f"{client}.pub", data, sign),
-        lambda line, *_, **__: said.append(line), also=(MAIN,),
-    )  # fmt: skip
+        lambda line, *_, **__: said.append(line),
+        also=(MAIN,),
+    )
     lobby.open()
     try:
         told = lobby.gather(3, 60)
         counts = {client: int(told[client]["train"]) for client in CLIENTS}
         experiment = any_end.experiment
-        line = change(Errands(lobby, {"run": side.run, "label": "splitfed", "seed": 0}))
-        folder = Folder(path, {}, elsewhere=True)
+        line = change(RequestQueue(lobby, {"run": side.run, "label": "splitfed", "seed": 0}))
+        folder = RunDirectory(path, {}, elsewhere=True)
         folder.open()
-        found = conduct(experiment.methods["splitfed"], experiment.task(0),
-                        absent("eye_synthetic", counts), experiment.plan, folder,
-                        hire=hired(line, relay=Relay(line)))  # fmt: skip
+        found = conduct(
+            experiment.methods["splitfed"],
+            experiment.task(0),
+            absent("eye_synthetic", counts),
+            experiment.plan,
+            folder,
+            hire=hired(line, relay=SessionRelay(line)),
+        )
         return found.fingerprint
     finally:
         lobby.close()
@@ -138,7 +152,7 @@ def test_a_client_takes_no_errand_that_the_main_server_did_not_close(tmp_path):
         def relay(self, client, closed, beside):
             flipped = bytes([closed[-1] ^ 1])
             for box in (closed[:-1] + flipped, b"made up", b""):
-                with pytest.raises(Lost, match="does not open"):
+                with pytest.raises(ClientLost, match="does not open"):
                     self.line.relay(client, box, beside)
                 tries.append(box)
             return self.line.relay(client, closed, beside)
@@ -151,11 +165,11 @@ def test_nobody_may_ask_a_client_for_what_the_other_server_alone_may_see(tmp_pat
     """The aggregator could ask for smashed data in the open, the main server for layers."""
     out = deployed(tmp_path)
     side = settings(out / "clients" / "p00", ClientSide)
-    end = Answering(out / "clients" / "p00", side)
+    end = AnsweringClient(out / "clients" / "p00", side)
     run = settings(out / "server", ServerSide).run
     note = {"run": run, "label": "splitfed", "seed": 0, "kind": "errand", "beside": 0}
-    train = Errand("turn", "p00", Message("train", {}), "0.1.1")
-    served = Serving(out / MAIN, settings(out / MAIN, ClientSide))
+    train = ClientRequest("turn", "p00", Message("train", {}), "0.1.1")
+    served = MainServerNode(out / MAIN, settings(out / MAIN, ClientSide))
     for one, kind in ((end, "errand"), (served, "main")):
         with pytest.raises(StateError, match=f"takes part in run '{run}' alone, not in 'r'"):
             one.work({**note, "run": "r", "kind": kind}, pack(train))
@@ -163,7 +177,7 @@ def test_nobody_may_ask_a_client_for_what_the_other_server_alone_may_see(tmp_pat
         end.work(note, pack(train))
     with pytest.raises(StateError, match="'train' is not for who asks"):
         end.work(note, pack(replace(train, message=Message("release"), then=(Message("train"),))))
-    main = Box(out / MAIN / "box", out / MAIN / "peers" / "p00.box", "p00")
+    main = SealedBox(out / MAIN / "box", out / MAIN / "peers" / "p00.box", "p00")
     for asked in (replace(train, message=Message("release")), replace(train, kind="evaluate")):
         box = main.close(pack(asked), f"{run} splitfed 0 errand")
         with pytest.raises(StateError, match="did not do what the main server asked"):
@@ -177,7 +191,7 @@ def test_a_main_server_needs_somebody_to_serve(tmp_path):
     with pytest.raises(ConfigError, match="no method of this experiment cuts its network"):
         deployed(tmp_path, {**TABLE, "methods": ["fedavg"]})
     with pytest.raises(ConfigError, match="cannot be called 'main'"):
-        deploy_init.init(
+        folder_setup.init(
             check(SPLIT), ("p00", MAIN), "127.0.0.1:8000", tmp_path / "other", main=True
         )
 
@@ -188,10 +202,10 @@ def test_only_a_client_of_a_main_server_takes_closed_errands(tmp_path):
     side = settings(folder, ClientSide)
     note = {"run": "r", "label": "splitfed", "seed": 0, "kind": "closed", "beside": 0}
     with pytest.raises(StateError, match="has no main server"):
-        Answering(folder, replace(side, main=False)).work(note, b"")
+        AnsweringClient(folder, replace(side, main=False)).work(note, b"")
     (folder / "main.box").unlink()
     with pytest.raises(StateError, match="no pair of box keys"):
-        Answering(folder, side).work(note, b"")
+        AnsweringClient(folder, side).work(note, b"")
 
 
 @pytest.fixture
@@ -199,9 +213,9 @@ def meeting(tmp_path):
     """Give a client, the main server's box for it, what it is offered, and a request's note."""
     out = deployed(tmp_path)
     folder, run = out / "clients" / "p00", settings(out / "server", ServerSide).run
-    end = Answering(folder, settings(folder, ClientSide))
+    end = AnsweringClient(folder, settings(folder, ClientSide))
     method, task = end.experiment.methods["splitfed"], end.experiment.task(0)
-    box = Box(out / MAIN / "box", out / MAIN / "peers" / "p00.box", "p00")
+    box = SealedBox(out / MAIN / "box", out / MAIN / "peers" / "p00.box", "p00")
     note = {"run": run, "label": "splitfed", "seed": 0, "kind": "closed", "beside": 0}
     close = partial(box.close, about=f"{run} splitfed 0 errand")
     return end, lambda errand: close(pack(errand)), method.offer(method.server(task), "p00"), note
@@ -211,16 +225,16 @@ def test_a_main_server_has_no_say_in_a_clients_layers(meeting):
     """It could send layers that let data through as they are."""
     end, close, front, note = meeting
     with pytest.raises(StateError, match="did not do what the main server asked"):
-        end.work(note, close(Errand("turn", "p00", Message("train", front), "0.1.1")))
+        end.work(note, close(ClientRequest("turn", "p00", Message("train", front), "0.1.1")))
     assert "has no say in its layers" in (end.folder / "events.log").read_text()
 
 
 def test_an_answer_to_the_main_server_is_not_given_to_the_aggregator(meeting, monkeypatch):
     """Even if the aggregator finds an errand with the same short digest."""
-    monkeypatch.setattr("vergence.engines.home.quick_digest", lambda *_: "0" * 32)
+    monkeypatch.setattr("vergence.deployment.client_node.quick_digest", lambda *_: "0" * 32)
     end, close, front, note = meeting
     beside = pack(dict(front))
-    asked = Errand("turn", "p00", Message("train"), "0.1.1", beside=("front",))
+    asked = ClientRequest("turn", "p00", Message("train"), "0.1.1", beside=("front",))
     answer = end.work({**note, "beside": len(beside)}, beside + close(asked))
     assert end.work({**note, "beside": len(beside)}, beside + close(asked)) != answer  # new boxes
     for curious in (asked, replace(asked, kind="evaluate"), replace(asked, kind="digest")):

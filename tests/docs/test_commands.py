@@ -11,12 +11,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
+from benchmarks.bench.commands import app as bench
 from tests.conftest import ROOT
 from tests.docs.pages import commands
-from vergence.app.cli import app
+from vergence.cli.app import app
 
 COMMANDS = commands()
 NOT_RUN = {"needs data": "needs research data", "minutes": "takes minutes"}
@@ -50,9 +52,17 @@ def test_the_command_exists(command):
     elif program == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(words) <= set(targets)
+    elif program == "python" and words[:2] == ["-m", "benchmarks.bench"]:
+        bench.parse_args(words[2:], exit_on_error=False, print_error=False)
+    elif program == "python" and words[:1] == ["-m"]:
+        assert find_spec(words[1]) is not None, f"no module '{words[1]}'"
     else:
-        known = subprocess.run(["bash", "-c", 'type "$0"', program], env=environment(),
-                               capture_output=True, check=False)  # fmt: skip
+        known = subprocess.run(
+            ["bash", "-c", 'type "$0"', program],
+            env=environment(),
+            capture_output=True,
+            check=False,
+        )
         assert known.returncode == 0, f"no program '{program}'"
 
 
@@ -65,7 +75,12 @@ def test_the_command_exits_with_0(command):
         pytest.skip(f"these tests run by themselves: {command.text}")
     done = subprocess.run(
         ["bash", "-ec", command.text],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     told = (done.stdout + done.stderr)[-2000:]
     assert done.returncode == 0, f"`{command.text}` exits with {done.returncode}:\n{told}"

@@ -15,15 +15,16 @@ import pytest
 import vergence.core
 from tests.conftest import ROOT
 from tests.docs.pages import blocks, options, pages, prose
-from vergence.app import binding, config
-from vergence.core.fitting import Local
+from vergence.core.federation import Dataset
+from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
-from vergence.core.site import Dataset
 from vergence.core.task import Model, Task
-from vergence.engines import store
-from vergence.engines.conduct import Plan
-from vergence.engines.presence import Presence
-from vergence.privacy.policy import Secrecy
+from vergence.engine.participation import Participation
+from vergence.engine.round_loop import Plan
+from vergence.engine.storage import run_directory
+from vergence.experiment import registry as binding
+from vergence.experiment import schema as config
+from vergence.privacy.config import SecureAggregationConfig
 
 PAGES = pages()
 METHODS = binding.names("methods", Method)
@@ -104,8 +105,8 @@ def test_the_option_tables_of_methods_are_true(name):
     ("heading", "record", "without"),
     [
         ("### run", Plan, ["presence", "delivery", "wire", "pruning", "privacy", "poison"]),
-        ("### presence", Presence, []),
-        ("### local", Local, []),
+        ("### presence", Participation, []),
+        ("### local", LocalTraining, []),
     ],
 )
 def test_the_tables_of_config_keys_are_true(heading, record, without):
@@ -113,12 +114,12 @@ def test_the_tables_of_config_keys_are_true(heading, record, without):
 
 
 def test_the_table_of_secure_sums_is_true():
-    assert written("secure_aggregation.md", "## In a run") == defaults(Secrecy)
+    assert written("secure_aggregation.md", "## In a run") == defaults(SecureAggregationConfig)
 
 
 def test_the_columns_of_tables_are_true():
     text = (ROOT / "docs" / "runs.md").read_text()
-    for name, columns in store.TABLES.items():
+    for name, columns in run_directory.TABLES.items():
         assert f"| `{name}` | `{','.join(columns)}`" in text
     keys = re.findall(r"^\| `(\w+)`(?: or `(\w+)`)? \| ", text.partition("### run\n")[0], re.M)
     assert set(config.KEYS) <= {key for row in keys for key in row}
@@ -137,7 +138,7 @@ TOML = [block for page in PAGES for block in blocks(page, "toml")]
 def test_config_snippets_bind(block):
     """A snippet is accepted as it stands, or within the toy experiment where it is a part."""
     table = tomllib.loads(block.text)
-    toy = config.read(ROOT / "experiments" / "toy.toml")
+    toy = config.read(ROOT / "src" / "vergence" / "experiments" / "toy.toml")
     for other in ("method", "methods"):
         if {"method", "methods"} & table.keys():
             toy.pop(other, None)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from vergence.app.config import check
-from vergence.app.results import person_means
-from vergence.app.run import start
+from vergence.experiment.run import start
+from vergence.experiment.schema import check
+from vergence.results.write import person_means
 
 STORED = Path(__file__).parent / "tables.json"
 METHODS = ["local_only", "fedavg", {"name": "fedcpf", "rate": 0.2}]
@@ -27,13 +27,13 @@ FAMILIES = {
         "task": {"name": "gaze_map"},
         "model": {"name": "glc_vit", "preset": "tiny64"},
         "federation": {"name": "ego_synthetic", "people": 2, "clips": 10, "windows": 1},
-        "local": {"steps": 2, "batch": 4, "optimiser": "adamw", "lr": 1e-3},
+        "local": {"steps": 2, "batch": 4, "optimizer": "adamw", "lr": 1e-3},
     },
     "gaze_angle": {
         "task": {"name": "gaze_angle"},
         "model": {"name": "small_eye"},
         "federation": {"name": "eye_synthetic", "people": 3, "samples": 60, "size": "9x15"},
-        "local": {"epochs": 2, "batch": 16, "optimiser": "adamw", "lr": 2e-3},
+        "local": {"epochs": 2, "batch": 16, "optimizer": "adamw", "lr": 2e-3},
     },
 }
 
@@ -41,8 +41,11 @@ FAMILIES = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_numbers_stay(family, tmp_path, monkeypatch):
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
-    table = {**FAMILIES[family], "methods": METHODS,
-             "run": {"rounds": 3, "evaluate_every": 0, "workers": 1}}  # fmt: skip
+    table = {
+        **FAMILIES[family],
+        "methods": METHODS,
+        "run": {"rounds": 3, "evaluate_every": 0, "workers": 1},
+    }
     experiment = check(table)
     start(experiment, tmp_path / "out")
     found = {label: person_means(tmp_path / "out" / label) for label in experiment.methods}

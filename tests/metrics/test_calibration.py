@@ -101,13 +101,17 @@ def test_eyes_apart_or_each_get_their_own_offset():
     side = torch.arange(60) // 30
     predicted = true + torch.where(side == 0, 0.1, -0.1)[:, None]
     order = orders(60, 3, np.random.default_rng(2))
-    curve = {e: errors_deg(Calibration(), predicted, true, order, (20,), side, e).mean()
-             for e in ("together", "apart", "each")}  # fmt: skip
+    curve = {
+        e: errors_deg(Calibration(), predicted, true, order, (20,), side, e).mean()
+        for e in ("together", "apart", "each")
+    }
     assert curve["together"] > 5
     assert max(curve["apart"], curve["each"]) < 1e-6
     # One sample each: both eyes are right; one sample in all: the other eye stays wrong.
-    few = {e: errors_deg(Calibration(), predicted, true, order, (1,), side, e).mean()
-           for e in ("apart", "each")}  # fmt: skip
+    few = {
+        e: errors_deg(Calibration(), predicted, true, order, (1,), side, e).mean()
+        for e in ("apart", "each")
+    }
     assert few["each"] < 1e-6
     half = 0.5 * float(angular_error_deg(predicted, true).mean())
     assert float(few["apart"]) == pytest.approx(half, rel=0.1)
@@ -127,8 +131,10 @@ def test_errors_say_what_is_wrong():
 def public():
     folder = research_data("eyes/mpiigaze_9x15")
     with np.load(folder / "mpiigaze_9x15.npz") as file:
-        arrays = {n: torch.from_numpy(file[n].astype(np.float64))
-                  for n in ("gaze", "pred_lenet", "pred_resnet_preact8")}  # fmt: skip
+        arrays = {
+            n: torch.from_numpy(file[n].astype(np.float64))
+            for n in ("gaze", "pred_lenet", "pred_resnet_preact8")
+        }
     return arrays.pop("gaze"), arrays
 
 
@@ -164,10 +170,14 @@ def test_curve_of_the_note_within_a_tenth_of_a_degree(name, kind, counts, publis
     for k in counts:
         rng = np.random.default_rng([k, 5])
         draws = [orders(3000, 200 if k == 1 else 20, rng) for _ in gaze]
-        curve.append(np.mean([
-            errors_deg(KINDS[kind], p, g, order, (k,)).mean()
-            for p, g, order in zip(predictions[name], gaze, draws, strict=True)
-        ]))  # fmt: skip
+        curve.append(
+            np.mean(
+                [
+                    errors_deg(KINDS[kind], p, g, order, (k,)).mean()
+                    for p, g, order in zip(predictions[name], gaze, draws, strict=True)
+                ]
+            )
+        )
     np.testing.assert_allclose(curve, published, atol=0.1)
 
 
@@ -175,9 +185,16 @@ def test_curve_of_the_note_within_a_tenth_of_a_degree(name, kind, counts, publis
 def test_shrinkage_helps_where_one_sample_harms():
     gaze, predictions = public()
     order = orders(3000, 50, np.random.default_rng(0))
-    one = {kind: np.mean([errors_deg(KINDS[kind], p, g, order, (0, 1)).mean(1).numpy()
-                          for p, g in zip(predictions["pred_lenet"], gaze, strict=True)], axis=0)
-           for kind in ("offset", "shrunk offset")}  # fmt: skip
+    one = {
+        kind: np.mean(
+            [
+                errors_deg(KINDS[kind], p, g, order, (0, 1)).mean(1).numpy()
+                for p, g in zip(predictions["pred_lenet"], gaze, strict=True)
+            ],
+            axis=0,
+        )
+        for kind in ("offset", "shrunk offset")
+    }
     assert one["offset"][1] > one["offset"][0] + 1
     assert one["shrunk offset"][1] < one["offset"][0] - 0.1
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from vergence.metrics.clusters import adjusted_rand, inertia, kmeans, silhouette
+from vergence.metrics.clustering import adjusted_rand, inertia, kmeans, silhouette
 
 O9 = np.array([[1], [1.2], [5], [5.3], [9]])
 DIFFERENCE = np.array([[0], [8], [11], [15], [16], [18.0]])
@@ -16,11 +16,14 @@ def grouped(points, k, seed=0):
     return found, inertia(points, labels)
 
 
-@pytest.mark.parametrize(("d", "k", "rows", "scalars"), [
-    (O9, 3, ({(1, 2), (3, 4), (5,)}, 0.325), ({(1, 2), (3, 4), (5,)}, 0.065)),
-    (O9, 2, ({(1, 2), (3, 4, 5)}, None), ({(1, 2), (3, 4, 5)}, None)),
-    (DIFFERENCE, 2, ({(1,), (2, 3, 4, 5, 6)}, 295.2), ({(1, 2), (3, 4, 5, 6)}, 58)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("d", "k", "rows", "scalars"),
+    [
+        (O9, 3, ({(1, 2), (3, 4), (5,)}, 0.325), ({(1, 2), (3, 4), (5,)}, 0.065)),
+        (O9, 2, ({(1, 2), (3, 4, 5)}, None), ({(1, 2), (3, 4, 5)}, None)),
+        (DIFFERENCE, 2, ({(1,), (2, 3, 4, 5, 6)}, 295.2), ({(1, 2), (3, 4, 5, 6)}, 58)),
+    ],
+)
 def test_o9(d, k, rows, scalars):
     assert cdist(O9, O9)[0] == pytest.approx([0, 0.2, 4, 4.3, 8])
     for points, (groups, spread) in ((cdist(d, d), rows), (d, scalars)):
@@ -37,13 +40,16 @@ def test_few_different_points_are_a_group_each(points):
     assert spread == 0
 
 
-@pytest.mark.parametrize(("one", "other", "expected"), [
-    ("aabb", "xxyy", 1.0),
-    ("aabb", "yyxx", 1.0),
-    ("aaaa", "xxxx", 1.0),
-    ("aabb", "xyxy", -0.5),  # no pair agrees: (0 - 4/6) / (2 - 4/6)
-    ("aaabbb", "xxyyyy", 0.324324),  # pairs 4, 6, 7: (4 - 42/15) / (6.5 - 42/15)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("aabb", "xxyy", 1.0),
+        ("aabb", "yyxx", 1.0),
+        ("aaaa", "xxxx", 1.0),
+        ("aabb", "xyxy", -0.5),  # no pair agrees: (0 - 4/6) / (2 - 4/6)
+        ("aaabbb", "xxyyyy", 0.324324),  # pairs 4, 6, 7: (4 - 42/15) / (6.5 - 42/15)
+    ],
+)
 def test_adjusted_rand(one, other, expected):
     assert adjusted_rand(one, other) == pytest.approx(expected, abs=1e-6)
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from vergence.metrics.labels import centre_map, fixation_counts, label_maps, pixels, smoothed
+from vergence.metrics.gaze_maps import centre_map, fixation_counts, label_maps, pixels, smoothed
 
 NONE = [math.nan, math.nan]
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from vergence.metrics.neighbours import among_own, nearest
+from vergence.metrics.nearest_neighbours import among_own, nearest
 
 LINE = torch.tensor([[0.0], [1.0], [3.0], [3.5]])
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vergence.metrics import saliency
-from vergence.metrics.labels import pixels
+from vergence.metrics.gaze_maps import pixels
 
 NAN = math.nan
 CORNERS = {0: [0.25, 0.25], 1: [0.75, 0.25], 2: [0.25, 0.75], 3: [0.75, 0.75], None: [NAN, NAN]}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import ndimage
 
-from vergence.metrics.labels import label_maps
+from vergence.metrics.gaze_maps import label_maps
 from vergence.metrics.saliency_f1 import (
     FULL_GRID,
     OFFICIAL_GRID,

@@ -6,13 +6,13 @@ import torch
 from scipy.stats import energy_distance
 
 from tests.conftest import research_data
-from vergence.app.skew import skew_of
-from vergence.core.site import Bank, Samples
-from vergence.data.eye_synthetic import EyeSynthetic
-from vergence.data.mpiigaze_crops import MpiigazeCrops
+from vergence.core.data import Samples, SharedRows
+from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.errors import DataError
-from vergence.metrics.compact import compact
+from vergence.metrics.sample_features import compact
 from vergence.metrics.skew import MEASURES, Skew, energy_coefficients, intraclass, measure
+from vergence.studies.skew import skew_of
 
 IID = {
     "people": 8,
@@ -151,7 +151,7 @@ def test_compact_takes_frames_points_classes_and_degrees():
     frames[2] = 255
     video = Samples(
         {"frame_ids": torch.tensor([[2], [0]]), "points": points},
-        {"frames": Bank(frames, "frame_ids")},
+        {"frames": SharedRows(frames, "frame_ids")},
     )
     found = compact(video, 10)
     np.testing.assert_allclose(found.labels, [[0.3, 0.6]], atol=1e-6)

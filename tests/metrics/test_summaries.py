@@ -141,7 +141,7 @@ def test_published_summaries_come_out_frame_for_frame():
     """SUM-Ind's 50 of SumMe, from its scores and the shots; F to 5e-9."""
     import h5py
 
-    from vergence.data.summarised import read_videos
+    from vergence.data.video_summaries.h5_files import read_videos
 
     root = research_data("video_summarisation")
     videos = read_videos(root / "summe_annotations.h5")
@@ -162,7 +162,7 @@ def test_published_summaries_come_out_frame_for_frame():
 @pytest.mark.slow
 @pytest.mark.data
 def test_raters_of_tvsum_agree_as_published():
-    from vergence.data.summarised import read_videos
+    from vergence.data.video_summaries.h5_files import read_videos
 
     videos = read_videos(research_data("video_summarisation") / "tvsum_annotations.h5").values()
     people = np.mean([human_agreement(v.users[:, v.picks]) for v in videos], 0)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vergence.metrics.warping import dtw
+from vergence.metrics.dtw import dtw
 
 
 def column(*values):

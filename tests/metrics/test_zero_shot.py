@@ -7,11 +7,17 @@ from vergence.metrics.zero_shot import class_accuracy, eszsl, harmonic, zero_sho
 
 INF = float("inf")
 LABEL = torch.tensor([0, 0, 0, 0, 1, 1, 2])
-SCORES = torch.tensor([
-    [9.0, 1, 2, 0], [9, 1, 2, 0], [9, 1, 2, 0], [1, 2, 9, 0],  # class 0: three of four
-    [5, 4, 3, 9], [5, 6, 3, 0],  # class 1: the second; the third class's 3 is below 4 and 6
-    [9, 1, 2, 0],  # class 2: not among all, right among the unseen
-])  # fmt: skip
+SCORES = torch.tensor(
+    [
+        [9.0, 1, 2, 0],
+        [9, 1, 2, 0],
+        [9, 1, 2, 0],
+        [1, 2, 9, 0],  # class 0: three of four
+        [5, 4, 3, 9],
+        [5, 6, 3, 0],  # class 1: the second; the third class's 3 is below 4 and 6
+        [9, 1, 2, 0],  # class 2: not among all, right among the unseen
+    ]
+)
 
 
 def test_every_class_counts_once():

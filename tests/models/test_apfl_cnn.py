@@ -16,8 +16,10 @@ def test_what_enters_the_first_linear_layer():
     28 x 28 pixels leave 64 * 4 * 4 = 1024: 576 * 512 = 294,912 parameters fewer.
     """
     for image, entering, count in [
-        ((1, 32, 32), 1600, 876_938), ((3, 32, 32), 1600, 878_538), ((1, 28, 28), 1024, 582_026)
-    ]:  # fmt: skip
+        ((1, 32, 32), 1600, 876_938),
+        ((3, 32, 32), 1600, 878_538),
+        ((1, 28, 28), 1024, 582_026),
+    ]:
         net = ApflCnn(image).build()
         assert (net.fc1.in_features, net.fc1.out_features) == (entering, 512)
         assert Layout.of(net).n == count

@@ -3,13 +3,14 @@
 import pytest
 import torch
 
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
 from vergence.core.params import Params
-from vergence.core.site import Federation, Samples, Splits
 from vergence.core.stages import pieces
 from vergence.errors import ConfigError
 from vergence.models.cross_encoder import CrossEncoder, roles, swap
-from vergence.models.eye_rows import glance_rows
-from vergence.tasks.cross_encoder import CrossEncoder as Task
+from vergence.models.unlabelled_eyes import glance_rows
+from vergence.tasks.cross_encoder import CrossEncoderTask as Task
 
 SMALL = CrossEncoder(size="9x15", width=4)
 
@@ -111,8 +112,10 @@ def test_gaze_codes_are_points_in_space():
 def test_a_chain_of_pieces_is_the_whole_network():
     """Cut in the encoder and in the decoder: the client has both ends, the server the swap."""
     task = Task(SMALL)
-    batch = {"eyes": torch.randint(256, (5, 2, 1, 9, 15), dtype=torch.uint8),
-             "whose": torch.zeros(5, dtype=torch.long)}  # fmt: skip
+    batch = {
+        "eyes": torch.randint(256, (5, 2, 1, 9, 15), dtype=torch.uint8),
+        "whose": torch.zeros(5, dtype=torch.long),
+    }
     whole = task.forward(task.module(), batch)
     front, middle, back = pieces(task, "conv2", "up1")
     x = front.forward(front.module(), batch)

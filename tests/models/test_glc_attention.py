@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vergence.models.glc_attention import Block, SelfAttention, glc_mix
+from vergence.models.glc.attention import GLCBlock, SelfAttention, glc_mix
 
 LAMBDA = 1e8
 
@@ -78,7 +78,7 @@ def test_extreme_scores_stay_finite(dtype: torch.dtype, scale: float) -> None:
 
 def test_a_silent_block_is_the_identity_and_still_learns() -> None:
     torch.manual_seed(0)
-    block, x = Block(8, 2, glc=True, silent=True), torch.randn(2, 5, 8)
+    block, x = GLCBlock(8, 2, glc=True, silent=True), torch.randn(2, 5, 8)
     out = block(x)
     assert torch.equal(out, x)
     out.square().sum().backward()

@@ -7,11 +7,12 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Federation
 from vergence.core.params import Layout, Params
-from vergence.core.site import Bank, Federation, Samples, Splits
 from vergence.errors import ConfigError
 from vergence.models import pretrained
-from vergence.models.glc_features import GlcFeatures, GlcFeaturesNet
+from vergence.models.glc.glc_features import GlcFeatures, GlcFeaturesNet
 
 
 def build(seed: int = 0, **options: object) -> GlcFeaturesNet:
@@ -109,7 +110,7 @@ def federation(bank: Tensor) -> Federation:
 
     def samples(*rows: int) -> Samples:
         ids = torch.tensor(rows)[:, None]
-        return Samples({"frame_ids": ids}, {"frames": Bank(bank, "frame_ids")})
+        return Samples({"frame_ids": ids}, {"frames": SharedRows(bank, "frame_ids")})
 
     people = {name: Splits(samples(0, 1), samples(2), samples(1)) for name in ("ann", "bob")}
     return Federation("pair", people)

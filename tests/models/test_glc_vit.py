@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from vergence.core.params import Layout, Params
 from vergence.errors import ConfigError
-from vergence.models.glc_vit import GlcVit, GlcVitNet, convolve
+from vergence.models.glc.glc_vit import GlcVit, GlcVitNet, convolve
 
 COUNTS = {
     ("tiny64", "last"): 314_081,

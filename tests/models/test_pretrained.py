@@ -8,7 +8,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from vergence.core.site import Bank, Federation, Samples, Splits
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Federation
 from vergence.errors import ConfigError
 from vergence.models import pretrained
 
@@ -181,7 +182,9 @@ def test_images_are_replaced_by_vectors_once_for_everybody(
     monkeypatch.setattr(pretrained, "load", nn.Identity)
     monkeypatch.setattr(pretrained, "vectors", vectors)
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
-    bank = Bank(torch.arange(3, dtype=torch.uint8).view(3, 1, 1, 1).expand(3, 3, 32, 32), "row")
+    bank = SharedRows(
+        torch.arange(3, dtype=torch.uint8).view(3, 1, 1, 1).expand(3, 3, 32, 32), "row"
+    )
     parts = [
         Samples({"row": torch.tensor(rows), "y": torch.tensor(rows)}, {"image": bank})
         for rows in ([2, 0], [1], [1, 2])
@@ -194,6 +197,8 @@ def test_images_are_replaced_by_vectors_once_for_everybody(
     assert seen == [3]
     assert "efficientnet-lite0" in found.about["features"]
     assert pretrained.in_place_of_images(found) is found
-    grey = Samples({"row": torch.arange(1)}, {"image": Bank(torch.zeros(1, 1, 32, 32), "row")})
+    grey = Samples(
+        {"row": torch.arange(1)}, {"image": SharedRows(torch.zeros(1, 1, 32, 32), "row")}
+    )
     with pytest.raises(ConfigError, match=r"uint8 \[n, 3, side, side\], got float32 \[1, 1"):
         pretrained.in_place_of_images(Federation("toy", {"a": Splits(grey, grey, grey)}))

@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.engines.learners import eyes
-from vergence.core.fitting import Fit, Local
+from tests.engine.learners import eyes
+from vergence.core.local_training import LocalTraining
 from vergence.core.params import Layout, Params
-from vergence.core.stream import Stream
-from vergence.engines.stacked import Stacked, Unstackable
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
 from vergence.errors import ConfigError
-from vergence.models.resnet_preact import Block, ResNetPreact, ResNetPreactNet
+from vergence.models.resnet_preact import PreactBlock, ResNetPreact, ResNetPreactNet
 from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.stacked import Stacked, Unstackable
 
 
 def build(seed: int = 0) -> ResNetPreactNet:
@@ -59,7 +60,7 @@ def test_initialisation() -> None:
 def test_a_block_by_hand() -> None:
     """One channel, values 1 and 3 normalised to -1 and 1, after ReLU 0 and 1. The first kernel is
     its centre: normed to -1 and 1 and rectified again; the second doubles: 2 x + x = 0 and 3."""
-    block = Block(1, 1, 1, 1)
+    block = PreactBlock(1, 1, 1, 1)
     with torch.no_grad():
         for conv, centre in ((block.conv1, 1.0), (block.conv2, 2.0)):
             conv.weight.zero_()
@@ -69,7 +70,7 @@ def test_a_block_by_hand() -> None:
 
 
 def test_the_shortcut_starts_behind_the_first_relu() -> None:
-    block = Block(4, 8, 2, 2)
+    block = PreactBlock(4, 8, 2, 2)
     image = torch.randn(2, 4, 9, 15)
     with torch.no_grad():
         block.conv2.weight.zero_()
@@ -101,9 +102,11 @@ def test_the_seed_decides_the_parameters() -> None:
 def test_clients_are_not_stacked_but_say_so() -> None:
     """Torch cannot map GroupNorm over clients; the solver of one client after the other is used."""
     task = GazeAngle(ResNetPreact(4, 2))
-    asks = [Fit(task.init(), eyes(4, client), Local(batch=4, steps=1)) for client in range(2)]
+    asks = [
+        Fit(task.init(), eyes(4, client), LocalTraining(batch=4, steps=1)) for client in range(2)
+    ]
     with pytest.raises(Unstackable, match="use the sequential solver"):
-        Stacked(task).fit_all(asks, [Stream("a", 0), Stream("a", 1)])
+        Stacked(task).fit_all(asks, [RandomStream("a", 0), RandomStream("a", 1)])
 
 
 def test_bad_options_and_pictures_are_named() -> None:

@@ -18,8 +18,9 @@ CUTS = [(name, stage) for name in TASKS for stage in STAGES]
 
 
 def batch_of(task):
-    image = torch.randint(256, (4, *task.network.image), dtype=torch.uint8,
-                          generator=torch.Generator().manual_seed(7))  # fmt: skip
+    image = torch.randint(
+        256, (4, *task.network.image), dtype=torch.uint8, generator=torch.Generator().manual_seed(7)
+    )
     return {"image": image, "label": torch.arange(4) % 3}
 
 
@@ -36,9 +37,13 @@ def test_every_size_of_image_gives_a_score_per_class(image):
 
 @pytest.mark.parametrize(
     ("first", "second", "hidden", "scores"),
-    [(1.0, 2.0, 3.0, [2.4, -1.4]), (-1.0, 2.0, 3.0, [0, 1]), (1.0, -2.0, 3.0, [0, 1]),
-     (1.0, 2.0, -3.0, [0, 1])],
-)  # fmt: skip
+    [
+        (1.0, 2.0, 3.0, [2.4, -1.4]),
+        (-1.0, 2.0, 3.0, [0, 1]),
+        (1.0, -2.0, 3.0, [0, 1]),
+        (1.0, 2.0, -3.0, [0, 1]),
+    ],
+)
 def test_a_pass_by_hand(first, second, hidden, scores):
     """Kernels have their centre alone: of 0.9 at most, less 0.5, times 2, times 3: 2.4.
 

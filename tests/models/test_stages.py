@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from vergence.core.data import Batch
 from vergence.core.params import Layout, Params
-from vergence.core.site import Batch
 from vergence.core.stages import PULL, SMASHED, Piece, Staged, pieces, staged
 from vergence.core.task import Task
 from vergence.errors import ConfigError
-from vergence.models.glc_vit import GlcVit
+from vergence.models.glc.glc_vit import GlcVit
 from vergence.models.lenet import LeNet
 from vergence.models.linear import Linear
 from vergence.models.resnet18 import ResNet18
@@ -21,15 +21,24 @@ from vergence.tasks.images import Images
 
 BLOCKS = tuple(f"block{i}" for i in range(8))
 ROWS = {
-    "lenet": (GazeAngle(LeNet((3, 4)), seed=3), (36, 60),
-              ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2")),
-    "small_eye": (GazeAngle(SmallEye(), seed=3), (9, 15),
-                  ("conv1", "conv2", "conv3", "fc1", "fc2")),
-    "resnet_preact": (GazeAngle(ResNetPreact(4, 2), seed=3), (9, 15),
-                      ("conv", "stage1", "stage2", "stage3", "fc")),
+    "lenet": (
+        GazeAngle(LeNet((3, 4)), seed=3),
+        (36, 60),
+        ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2"),
+    ),
+    "small_eye": (
+        GazeAngle(SmallEye(), seed=3),
+        (9, 15),
+        ("conv1", "conv2", "conv3", "fc1", "fc2"),
+    ),
+    "resnet_preact": (
+        GazeAngle(ResNetPreact(4, 2), seed=3),
+        (9, 15),
+        ("conv", "stage1", "stage2", "stage3", "fc"),
+    ),
     "resnet18": (GazeAngle(ResNet18(4, 2), seed=3), (36, 60), ("conv", *BLOCKS, "fc")),
     "softmax": (Images(Softmax((1, 4, 5), 3), seed=3), (4, 5), ("linear",)),
-}  # fmt: skip
+}
 CUTS = [(name, stage) for name, (*_, stages) in ROWS.items() for stage in stages]
 POSED = {
     "lenet": (LeNet, {"channels": (3, 4)}),
@@ -168,8 +177,12 @@ def test_without_pose_the_last_layer_has_four_weights_fewer(name: str) -> None:
 def test_lenet_is_cut_where_the_thesis_cuts_it_the_others_after_their_first_layer() -> None:
     """520 of 2,922,106 parameters are the client's."""
     assert [pieces(ROWS[n][0], "")[0].network.of for n in ROWS] == [  # type: ignore[attr-defined]
-        ("conv1", "pool1"), ("conv1",), ("conv",), ("conv",), ("linear",)
-    ]  # fmt: skip
+        ("conv1", "pool1"),
+        ("conv1",),
+        ("conv",),
+        ("conv",),
+        ("linear",),
+    ]
     front, back = pieces(GazeAngle(LeNet((20, 80))), "")
     assert (front.init().layout.n, back.init().layout.n) == (520, 2_921_586)
 

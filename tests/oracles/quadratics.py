@@ -5,13 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.oracles.test_fedavg import F1, F2, PLAIN, One, Quadratic
-from vergence.core.fitting import Fit, Solver
+from vergence.core.aggregation import add_up
+from vergence.core.client import ClientContext
+from vergence.core.conversation import drive
+from vergence.core.data import Samples
+from vergence.core.messages import Message, seal
 from vergence.core.method import Method
 from vergence.core.params import Params
-from vergence.core.site import Samples, Site
-from vergence.core.stream import Stream
-from vergence.core.wire import Message, add_up, seal
-from vergence.engines.turn import drive
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
+from vergence.training.sequential import Solver
 
 __all__ = ["F1", "F2", "PLAIN", "TASK", "Played", "Quadratic", "begin", "play"]
 TASK = Quadratic(One())
@@ -44,12 +47,14 @@ def play(
     data = data if data is not None else {"1": F1, "2": F2}
     solver, clients, sent, sealed = Solver(TASK), dict(at.clients), {}, []
     for client, samples in data.items():
-        site = Site(client, samples, samples, TASK, 0, Stream(client), progress)
+        site = ClientContext(client, samples, samples, TASK, 0, RandomStream(client), progress)
         message = Message("train", method.offer(at.server, client))
 
         def answer(ask: Any) -> Any:
             return (
-                solver.fit(ask, Stream(), progress) if isinstance(ask, Fit) else solver.compute(ask)
+                solver.fit(ask, RandomStream(), progress)
+                if isinstance(ask, Fit)
+                else solver.compute(ask)
             )
 
         state, reply = drive(method.on_train(clients[client], message, site), answer)

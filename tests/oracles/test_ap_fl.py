@@ -16,28 +16,34 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engines.toys import conducted, table
-from vergence.core.fitting import Local
-from vergence.core.generator import ALPHA, CLASSIFIERS, KIND, Imagining, diversity
+from tests.engine.toys import conducted, table
+from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params
-from vergence.core.state import same
-from vergence.engines.presence import Presence
+from vergence.core.serialization import same
+from vergence.engine.participation import Participation
 from vergence.errors import ConfigError
-from vergence.methods.ap_fl import GlobalMemory, mixed, shares
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedavg_ft import FedAvgFT
 from vergence.methods.fedprox import FedProx
+from vergence.methods.generative.ap_fl import GlobalMemory, mixed, shares
+from vergence.methods.generative.sample_generator import (
+    ALPHA,
+    CLASSIFIERS,
+    KIND,
+    Imagining,
+    diversity,
+)
 from vergence.methods.scaffold import Scaffold
 from vergence.models.linear import Linear
 from vergence.models.small_cnn import SmallCnn
 from vergence.models.small_eye import SmallEye
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.tasks.images import Images
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
 
-LOCAL = Local(epochs=2, batch=8, lr=0.05)
+LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
 SMALL = GlobalMemory(LOCAL, FedAvg(), samples=20, passes=1, noise=4, tune_epochs=2)
-AWAY = Presence(gone={"p02": 0})
+AWAY = Participation(gone={"p02": 0})
 
 
 def test_o10_diversity():
@@ -66,7 +72,7 @@ def test_o12_weights_of_clients():
 
 @pytest.mark.parametrize(("relative", "loss"), [(False, -0.431678), (True, 0.982894)])
 def test_the_generators_loss_by_hand(relative, loss):
-    task = Toy(Linear(inputs=2))
+    task = ToyTask(Linear(inputs=2))
     learned = replace(SMALL, distances="relative" if relative else "plain").imagining(task)
     assert isinstance(learned, Imagining)
     samples = torch.tensor([(1.0, 0), (0, 1), (0, 0), (3, 4)])
@@ -81,9 +87,11 @@ def test_the_generators_loss_by_hand(relative, loss):
 def test_samples_stay_in_the_range_of_inputs_or_features():
     eyes, net = GazeAngle(SmallEye(pose=False)), SmallCnn()
     for task, space, shape, low, high in (
-        (eyes, "input", (1, 9, 15), -2, 2), (eyes, "features", (32,), 0, 10),
-        (Images(net), "input", (1, 28, 28), 0, 1), (Images(net), "features", (64,), 0, 10),
-    ):  # fmt: skip
+        (eyes, "input", (1, 9, 15), -2, 2),
+        (eyes, "features", (32,), 0, 10),
+        (Images(net), "input", (1, 28, 28), 0, 1),
+        (Images(net), "features", (64,), 0, 10),
+    ):
         made = replace(SMALL, space=space).imagining(task).network
         assert (made.shape, made.low, made.high) == (shape, low, high)
 
@@ -125,8 +133,11 @@ def test_theta_k_is_what_a_clients_last_training_gave(tmp_path):
     """After one round theta is the mean of the theta_k, by samples."""
     outcome = conducted(tmp_path, SMALL, rounds=1)
     mine = torch.stack([outcome.clients[f"p{i:02d}"].mine.flat for i in range(3)])
-    rows = {r["client"]: float(r["examples"]) for r in table(tmp_path, "turns.csv")
-            if r["verb"] == "train"}  # fmt: skip
+    rows = {
+        r["client"]: float(r["examples"])
+        for r in table(tmp_path, "turns.csv")
+        if r["verb"] == "train"
+    }
     weights = torch.tensor([rows[f"p{i:02d}"] for i in range(3)])
     theta = outcome.server.base.model.flat
     assert torch.allclose((weights / weights.sum()) @ mine, theta, atol=1e-6)
@@ -156,12 +167,12 @@ def test_who_never_trained_tells_nothing(base, tmp_path):
     one = conducted(tmp_path / "a", method, presence=AWAY).server
     assert one.learned
     assert one.generator.flat.equal(back(tmp_path / "b", method).server.generator.flat)
-    gone = Presence(gone=dict.fromkeys(("p00", "p01", "p02"), 0), back=("p00",))
+    gone = Participation(gone=dict.fromkeys(("p00", "p01", "p02"), 0), back=("p00",))
     assert not conducted(tmp_path / "c", SMALL, presence=gone).server.learned
 
 
 def test_another_vector_table_is_refused():
-    task = Toy(Linear())
+    task = ToyTask(Linear())
     generator = SMALL.server(task).generator
     SMALL.compare(generator["meaning"], task)
     with pytest.raises(ConfigError, match="trained with other vectors of class names"):

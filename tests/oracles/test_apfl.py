@@ -25,12 +25,13 @@ import pytest
 from tests.oracles.test_fedavg import F1, F2, One, Quadratic
 from tests.scripts import PLAIN, Product, Two, aggregate, pairs, params, taught, values
 from vergence.core.conversation import Fit
-from vergence.core.fitting import Compute, batches
+from vergence.core.data import Samples
 from vergence.core.method import Global
-from vergence.core.site import Samples
-from vergence.core.stream import Stream
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Compute
 from vergence.methods.apfl import APFL, Mixed
-from vergence.methods.fedala import Aggregating, FedALA, mixed
+from vergence.methods.fedala import AdaptiveAggregation, FedALA, mixed
+from vergence.training.batches import batches
 
 TASK = Quadratic(One())
 STEPS = replace(PLAIN, epochs=2)
@@ -85,7 +86,7 @@ def test_apfl_ends_of_alpha():
 def test_apfl_two_different_batches_train_both_models_on_the_same_one():
     """One sample of f1 and one of f2, in the order drawn: gradients x and 2 (x - 3)."""
     local, alpha, w, v = replace(PLAIN, batch=1), 0.5, 1.0, 3.0
-    order = [int(b) for b in batches(2, local, Stream("test", 0).child("order"))]
+    order = [int(b) for b in batches(2, local, RandomStream("test", 0).child("order"))]
     slopes = [(lambda x: x), (lambda x: 2 * (x - 3))]
     alpha -= 0.1 * (v - w) * slopes[order[0]](alpha * v + (1 - alpha) * w)
     alpha = min(max(alpha, 0.0), 1.0)
@@ -117,7 +118,7 @@ ALA = FedALA(local=PLAIN, rate=0.02, share=1.0, first_epochs=2)
 
 def ala(turns, mix=1.0):
     start = ALA.client(PRODUCT)
-    return Aggregating(start.params, start.mix * mix, turns)
+    return AdaptiveAggregation(start.params, start.mix * mix, turns)
 
 
 def test_fedala_first_turn_starts_from_the_model_and_learns_no_mix():
@@ -181,8 +182,9 @@ def test_fedala_learns_the_mix_on_a_share_of_the_data():
     seen = []
     for at in (1, 2):
         asked = []
-        taught(replace(ALA, share=0.7, rate=1e-4), PRODUCT, ala(1), MODEL, data, round=at,
-               asked=asked)  # fmt: skip
+        taught(
+            replace(ALA, share=0.7, rate=1e-4), PRODUCT, ala(1), MODEL, data, round=at, asked=asked
+        )
         rows = [sorted(a.data.columns["x"].tolist()) for a in asked if isinstance(a, Compute)]
         assert [len(r) for r in rows] == [7, 7]
         assert rows[0] == rows[1]

@@ -19,19 +19,20 @@ import pytest
 import torch
 
 from tests.scripts import PLAIN, Product, Two, pairs, taught, values
-from vergence.core.fitting import Fitted
-from vergence.core.grouped import joined, of_group, update_of
+from vergence.core.aggregation import add_up
+from vergence.core.conversation import drive
+from vergence.core.messages import reply, seal
 from vergence.core.params import Params
-from vergence.core.wire import add_up, reply, seal
-from vergence.data.toy import Toy as People
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
-from vergence.engines.turn import drive
+from vergence.core.requests import FitResult
+from vergence.data.synthetic.toy import Toy as People
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
-from vergence.methods.cfedvs import NO_PARAMS, CFedVS, Communities
-from vergence.metrics.warping import dtw
+from vergence.methods.clustered.base import joined, of_group, update_of
+from vergence.methods.clustered.cfedvs import NO_PARAMS, CFedVS, Communities
+from vergence.metrics.dtw import dtw
 from vergence.models.linear import Linear
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
 
 TASK = Product(Two())
 DATA = {"a": pairs((1, 3)), "b": pairs((1, 1), (1, 1), (1, 1)), "c": pairs((1, 5))}
@@ -54,19 +55,22 @@ class Told:
 def seated(method, *d):
     told = Told(*d)
     clients = [str(i) for i in range(len(d))]
-    server = drive(method.setup(method.server(Toy(Linear())), clients), told)
+    server = drive(method.setup(method.server(ToyTask(Linear())), clients), told)
     assert told.asked == clients
     return server
 
 
-@pytest.mark.parametrize(("d", "clusters", "space", "groups"), [
-    (O9, 3, "rows", [0, 0, 1, 1, 2]),
-    (O9, 3, "scalars", [0, 0, 1, 1, 2]),
-    (O9[::-1], 3, "rows", [2, 1, 1, 0, 0]),
-    (DIFFERENCE, 2, "rows", [0, 1, 1, 1, 1, 1]),
-    (DIFFERENCE, 2, "scalars", [0, 0, 1, 1, 1, 1]),
-    ([[1, 9], [1, 1], [1, 9]], 2, "rows", [1, 0, 1]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("d", "clusters", "space", "groups"),
+    [
+        (O9, 3, "rows", [0, 0, 1, 1, 2]),
+        (O9, 3, "scalars", [0, 0, 1, 1, 2]),
+        (O9[::-1], 3, "rows", [2, 1, 1, 0, 0]),
+        (DIFFERENCE, 2, "rows", [0, 1, 1, 1, 1, 1]),
+        (DIFFERENCE, 2, "scalars", [0, 0, 1, 1, 1, 1]),
+        ([[1, 9], [1, 1], [1, 9]], 2, "rows", [1, 0, 1]),
+    ],
+)
 def test_groups_by_ascending_mean_d(d, clusters, space, groups):
     """O9; and two proxies tell apart whom the first alone does not."""
     method = CFedVS(clusters=clusters, space=space, proxies=np.ndim(d[0]) + 1)
@@ -96,7 +100,7 @@ def test_people_whose_data_changed_join_the_nearest_mean_when_measured_anew():
             return told(ask)
         group = next(iter(ask.to.values())).facts["group"]
         start = of_group(server.models, group)
-        fitted = Fitted(start, 1.0, 1, None)
+        fitted = FitResult(start, 1.0, 1, None)
         return add_up([seal(update_of(start, fitted, 1.0, group, 3), 0)], ask.like)
 
     unheard = drive(method.round(server, ["0"]), lambda _: silent)
@@ -113,7 +117,7 @@ def test_people_whose_data_changed_join_the_nearest_mean_when_measured_anew():
 
 def test_who_does_not_answer_is_in_no_group_and_gets_the_model_of_the_largest():
     method = CFedVS()
-    start = method.server(Toy(Linear()))
+    start = method.server(ToyTask(Linear()))
     assert drive(method.setup(start, ["0"]), lambda _: {}) == start
     models = [start.models.like(torch.full_like(start.models.flat, g)) for g in range(3)]
     apart = joined([of_group(m, 0) for m in models])
@@ -124,24 +128,26 @@ def test_who_does_not_answer_is_in_no_group_and_gets_the_model_of_the_largest():
 
 def test_a_client_tells_one_number_per_proxy_and_nothing_else():
     people = People(people=1).load()
-    train, task = people.people["p00"].train, Toy(Linear())
+    train, task = people.people["p00"].train, ToyTask(Linear())
     for proxies in (1, 3):
         method = CFedVS(proxies=proxies)
         sent = {"proxies": method.server(task).proxies}
         _, sealed = taught(method, task, None, sent, train, verb="measure")
         clips = [clip.numpy() for clip in task.sequences(train)]
-        d = [np.mean([dtw(clip, proxy.numpy()) for clip in clips])
-             for proxy in sent["proxies"].values()]  # fmt: skip
+        d = [
+            np.mean([dtw(clip, proxy.numpy()) for clip in clips])
+            for proxy in sent["proxies"].values()
+        ]
         assert sealed.trees["distances"].total.flat.tolist() == pytest.approx(d)
         assert len(d) == proxies
         assert (set(sealed.trees), sealed.metrics) == ({"distances"}, {})
 
 
 def test_four_bytes_per_person_leave_before_training(tmp_path):
-    folder = Folder(tmp_path, {"config": "a", "code": "b", "data": "c"})
+    folder = RunDirectory(tmp_path, {"config": "a", "code": "b", "data": "c"})
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1, engine="bytes")
-    conduct(CFedVS(), Toy(Linear()), People(people=4).load(), plan, folder)
+    conduct(CFedVS(), ToyTask(Linear()), People(people=4).load(), plan, folder)
     with (tmp_path / "turns.csv").open(newline="") as file:
         rows = [r for r in csv.DictReader(file) if r["round"] == "0"]
     up = {(r["client"], r["verb"], r["tree"]): int(r["bytes_up"]) for r in rows}
@@ -150,9 +156,13 @@ def test_four_bytes_per_person_leave_before_training(tmp_path):
     }
 
 
-@pytest.mark.parametrize(("share_body", "expected"), [
-    (False, [[1.95, 0.9], [2.3, 1.6]]), (True, [[2.02, 0.9], [2.02, 1.6]]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("share_body", "expected"),
+    [
+        (False, [[1.95, 0.9], [2.3, 1.6]]),
+        (True, [[2.02, 0.9], [2.02, 1.6]]),
+    ],
+)
 def test_a_round_by_hand(share_body, expected):
     method = CFedVS(local=PLAIN, clusters=2, share_body=share_body)
     models = joined([TASK.init()] * 2, method.common(TASK))

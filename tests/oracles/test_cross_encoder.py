@@ -5,19 +5,22 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.core.fitting import Fit, Local, Solver
-from vergence.core.site import Federation, Samples, Splits
-from vergence.core.stream import Stream
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import DataError
 from vergence.methods.fedavg import FedAvg
 from vergence.models.cross_encoder import CrossEncoder as Model
 from vergence.tasks.auto_encoder import AutoEncoder
-from vergence.tasks.cross_encoder import CrossEncoder
+from vergence.tasks.cross_encoder import CrossEncoderTask
+from vergence.training.sequential import Solver
 
 SMALL = Model(size="9x15", width=4)
-TASK = CrossEncoder(SMALL)
+TASK = CrossEncoderTask(SMALL)
 
 
 def glances(n, seed=0, whose=0, eyes=2, size=(9, 15)):
@@ -48,8 +51,10 @@ def test_the_loss_is_the_published_sum():
     """Eight rows of one person are four items; the first two are eye-consistent."""
     batch = glances(8).take(slice(None))
     drawn = torch.rand(8, 2, 1, 9, 15, generator=torch.Generator().manual_seed(1))
-    items = [x.numpy().astype(np.float64).reshape(4, 2, 2, -1)
-             for x in (batch["eyes"].float() / 255, drawn)]  # fmt: skip
+    items = [
+        x.numpy().astype(np.float64).reshape(4, 2, 2, -1)
+        for x in (batch["eyes"].float() / 255, drawn)
+    ]
     assert float(TASK.loss(drawn, batch)) == pytest.approx(published(*items), rel=1e-5)
 
 
@@ -58,16 +63,20 @@ def test_the_residual_by_hand():
 
     |e| is 0.25 on average, on either side: 0.5; e_a - e_b is 0.3 on either side: 0.6.
     """
-    batch = {"eyes": torch.zeros(2, 2, 1, 9, 15, dtype=torch.uint8),
-             "whose": torch.zeros(2, dtype=torch.long)}  # fmt: skip
+    batch = {
+        "eyes": torch.zeros(2, 2, 1, 9, 15, dtype=torch.uint8),
+        "whose": torch.zeros(2, dtype=torch.long),
+    }
     drawn = torch.tensor([0.1, 0.4]).view(2, 1, 1, 1, 1).expand(2, 2, 1, 9, 15)
     assert float(TASK.loss(drawn, batch)) == pytest.approx(1.1, abs=1e-6)
 
 
 def test_a_lone_glance_has_the_terms_of_its_two_eyes():
     """Drawn 0.1 left and 0.4 right: 0.1 + 0.4, and their difference, 0.3, once."""
-    batch = {"eyes": torch.zeros(1, 2, 1, 9, 15, dtype=torch.uint8),
-             "whose": torch.zeros(1, dtype=torch.long)}  # fmt: skip
+    batch = {
+        "eyes": torch.zeros(1, 2, 1, 9, 15, dtype=torch.uint8),
+        "whose": torch.zeros(1, dtype=torch.long),
+    }
     drawn = torch.tensor([0.1, 0.4]).view(1, 2, 1, 1, 1).expand(1, 2, 1, 9, 15)
     assert float(TASK.loss(drawn, batch)) == pytest.approx(0.8, abs=1e-6)
 
@@ -141,12 +150,13 @@ def test_fedavg_trains_it_and_the_loss_falls(tmp_path):
         stripes[row, :, :, :, row : row + 3] = 255
     whole = Samples({"eyes": stripes, "whose": torch.zeros(12, dtype=torch.long)})
     other = Samples({"eyes": 255 - stripes, "whose": torch.full((12,), 2)})
-    people = Federation("stripes", {"a": Splits(whole, whole, whole),
-                                    "b": Splits(other, other, other)})  # fmt: skip
+    people = Federation(
+        "stripes", {"a": Splits(whole, whole, whole), "b": Splits(other, other, other)}
+    )
     TASK.check(people)
-    folder = Folder(tmp_path, {"config": "a", "code": "b", "data": "c"})
+    folder = RunDirectory(tmp_path, {"config": "a", "code": "b", "data": "c"})
     folder.open()
-    local = Local(epochs=3, batch=5, optimiser="adam", lr=5e-3, weight_decay=0)
+    local = LocalTraining(epochs=3, batch=5, optimizer="adam", lr=5e-3, weight_decay=0)
     plan = Plan(rounds=2, evaluate_every=0, workers=1)
     outcome = conduct(FedAvg(local=local), TASK, people, plan, folder)
     before, solver = TASK.init(), Solver(TASK)
@@ -160,7 +170,7 @@ def test_pairs_are_made_anew_in_every_epoch():
     """The rows a batch brings together are a fresh permutation: pairs of two epochs differ."""
     seen = []
 
-    class Watched(CrossEncoder):
+    class Watched(CrossEncoderTask):
         def forward(self, module, batch):
             seen.append(batch["row"].tolist())
             return super().forward(module, batch)
@@ -168,7 +178,7 @@ def test_pairs_are_made_anew_in_every_epoch():
     data = glances(8)
     data = Samples({**data.columns, "row": torch.arange(8)})
     task = Watched(SMALL)
-    Solver(task).fit(Fit(task.init(), data, Local(epochs=2, batch=8)), Stream("a"))
+    Solver(task).fit(Fit(task.init(), data, LocalTraining(epochs=2, batch=8)), RandomStream("a"))
     pairs = [{frozenset(rows[i : i + 2]) for i in range(0, 8, 2)} for rows in seen]
     assert len(pairs) == 2
     assert pairs[0] != pairs[1]

@@ -22,12 +22,12 @@ import pytest
 
 from tests.oracles.test_fedavg import F1, F2, One, Quadratic
 from tests.scripts import PLAIN, aggregate, params, taught, values
+from vergence.core.data import Samples
+from vergence.core.messages import reply, seal
 from vergence.core.method import Global
-from vergence.core.site import Samples
-from vergence.core.wire import reply, seal
 from vergence.methods.ditto import Ditto
-from vergence.methods.ditto import Own as Kept
-from vergence.methods.pfedme import Own, PFedMe
+from vergence.methods.ditto import DittoState as Kept
+from vergence.methods.pfedme import PFedMe, PFedMeState
 
 TASK = Quadratic(One())
 STEPS = replace(PLAIN, epochs=2)
@@ -76,13 +76,13 @@ PULLED = PFedMe(local=STEPS, lamda=2.0, inner_steps=2, w_lr=0.25)
 
 def test_pfedme_one_batch():
     method = replace(PULLED, local=PLAIN)
-    state, sealed = taught(method, TASK, Own(params(3.0)), RECEIVED, F1)
+    state, sealed = taught(method, TASK, PFedMeState(params(3.0)), RECEIVED, F1)
     assert values(state.params) == [1.81]
     assert values(sealed.trees["model"].total) == [0.405]
 
 
 def test_pfedme_two_batches():
-    state, sealed = taught(PULLED, TASK, Own(params(3.0)), RECEIVED, F1)
+    state, sealed = taught(PULLED, TASK, PFedMeState(params(3.0)), RECEIVED, F1)
     assert values(state.params) == [1.3646]
     assert values(sealed.trees["model"].total) == [0.3848]
     assert values(PULLED.model_on(state, RECEIVED, None)) == [1.3646]
@@ -108,7 +108,7 @@ def test_pfedme_inner_steps_stay_on_one_batch():
     """Two samples, one a batch, three inner steps each: every fit sees one sample, three times."""
     both, asked = Samples.concatenate([F1, F2]), []
     method = replace(PULLED, local=replace(PLAIN, batch=1), inner_steps=3)
-    taught(method, TASK, Own(params(3.0)), RECEIVED, both, asked=asked)
+    taught(method, TASK, PFedMeState(params(3.0)), RECEIVED, both, asked=asked)
     assert [(len(a.data), a.local.steps, a.anchor[1]) for a in asked] == [(1, 3, 2.0)] * 2
     assert sorted(float(a.data.columns["b"]) for a in asked) == [0.0, 3.0]
 
@@ -120,6 +120,7 @@ def test_pfedme_keeps_its_momentum_over_batches():
     Batch 2: g = 2.3 + 2 * 0.65 = 3.6, with 3.5 of before 7.1: theta = 1.59.
     """
     local = replace(STEPS, momentum=0.5)
-    state, _ = taught(replace(PULLED, local=local, inner_steps=1), TASK, Own(params(3.0)),
-                      RECEIVED, F1)  # fmt: skip
+    state, _ = taught(
+        replace(PULLED, local=local, inner_steps=1), TASK, PFedMeState(params(3.0)), RECEIVED, F1
+    )
     assert values(state.params) == [1.59]

@@ -11,12 +11,13 @@ import torch
 
 from tests.oracles.test_fedavg import F1, F2, PLAIN, One, Quadratic
 from tests.scripts import params, values
-from vergence.core.fitting import Solver
-from vergence.core.site import Samples, Site
-from vergence.core.stream import Stream
-from vergence.core.wire import Message
-from vergence.engines.turn import drive
+from vergence.core.client import ClientContext
+from vergence.core.conversation import drive
+from vergence.core.data import Samples
+from vergence.core.messages import Message
+from vergence.core.randomness import RandomStream
 from vergence.methods.earned import Earned, Mixing
+from vergence.training.sequential import Solver
 
 TASK = Quadratic(One())
 METHOD = Earned(grid=2, local=PLAIN)
@@ -24,8 +25,8 @@ MODEL = params(1.0)
 
 
 def turn(own, train=F2, val=F2, verb="train"):
-    solver, stream = Solver(TASK), Stream("t")
-    site = Site("a", train, val, TASK, 0, stream)
+    solver, stream = Solver(TASK), RandomStream("t")
+    site = ClientContext("a", train, val, TASK, 0, stream)
 
     def answer(ask):
         return solver.fit(ask, stream) if hasattr(ask, "local") else solver.compute(ask)
@@ -60,7 +61,7 @@ def test_of_equal_losses_the_common_model_wins():
     """Own 5 and model 1 are as far from 3; the mean is better than both, so grid 1 decides."""
     coarse = Earned(grid=1, local=PLAIN)
     solver = Solver(TASK)
-    site = Site("a", F2, F2, TASK, 0, Stream("t"))
+    site = ClientContext("a", F2, F2, TASK, 0, RandomStream("t"))
     assert drive(coarse.best(params(5.0), MODEL, site), solver.compute) == 0.0
 
 

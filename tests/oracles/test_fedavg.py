@@ -11,18 +11,20 @@ import torch
 from torch import nn
 
 from tests.scripts import Numbers, aggregate, params, turn, values
-from vergence.core.fitting import Fit, Local, Solver
+from vergence.core.data import Samples
+from vergence.core.local_training import LocalTraining
 from vergence.core.method import Global
-from vergence.core.site import Samples
-from vergence.core.stream import Stream
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
 from vergence.core.task import Model, Task
 from vergence.methods.centralised import Centralised
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedavg_ft import FedAvgFT
 from vergence.methods.fedprox import FedProx
 from vergence.methods.local_only import LocalOnly
+from vergence.training.sequential import Solver
 
-PLAIN = Local(steps=2, batch=1, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
+PLAIN = LocalTraining(steps=2, batch=1, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
 
 
 class OneNumber(nn.Module):
@@ -59,7 +61,7 @@ F2 = Samples({"a": torch.tensor([1.0]).double(), "b": torch.tensor([3.0]).double
 def ends(anchor=None):
     solver, start = Solver(Quadratic(One())), params(1.0)
     asks = [Fit(start, data, PLAIN, anchor=anchor and (start, anchor)) for data in (F1, F2)]
-    return [solver.fit(ask, Stream("t")).params for ask in asks]
+    return [solver.fit(ask, RandomStream("t")).params for ask in asks]
 
 
 def test_o5_fedavg_first_round():
@@ -95,7 +97,7 @@ def test_local_only_goes_on_from_its_own_parameters():
     state = method.client(Numbers((0.0,)))
     state, sealed = turn(method, state, params(9.0), params(2.0))
     assert not sealed.trees
-    from vergence.core.wire import Message
+    from vergence.core.messages import Message
 
     ask = method.on_train(state, Message("train"), type("S", (), {"train": F1})).send(None)
     assert values(ask.params) == [2.0]
@@ -106,9 +108,9 @@ def test_centralised_keeps_its_optimiser_over_rounds():
     """Momentum 0.5, gradient 1 throughout: 1 + 1.5 + 1.75 in three rounds of one step."""
     task = Quadratic(One())
     solver, state, x = Solver(task), Centralised().client(task), params(10.0)
-    local = Local(steps=1, lr=1.0, momentum=0.5, weight_decay=0.0, clip=1.0)
+    local = LocalTraining(steps=1, lr=1.0, momentum=0.5, weight_decay=0.0, clip=1.0)
     for _ in range(3):
-        fitted = solver.fit(Fit(x, F2, local, optimiser=state.optimiser), Stream("t"))
+        fitted = solver.fit(Fit(x, F2, local, optimiser=state.optimiser), RandomStream("t"))
         x, state = fitted.params, type(state)(fitted.optimiser)
     assert values(x) == [10 - 1 - 1.5 - 1.75]
 
@@ -117,7 +119,7 @@ def test_fine_tuning_predicts_with_the_received_model_until_the_end():
     method = FedAvgFT(tune_epochs=3)
     state = method.client(None)
     assert values(method.model_on(state, {"model": params(4.0)}, None)) == [4.0]
-    from vergence.core.wire import Message
+    from vergence.core.messages import Message
 
     site = type("S", (), {"train": F1})
     conversation = method.on_tune(state, Message("tune", {"model": params(4.0)}), site)

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from tests.scripts import Numbers, aggregate, mask, params, site, turn, values
-from vergence.core.mask import Mask
+from vergence.core.masks import Mask
+from vergence.core.messages import reply, seal
 from vergence.core.method import Global
-from vergence.core.wire import reply, seal
-from vergence.methods.fedcpf import FedCPF, Personal, Window
+from vergence.methods.fedcpf import FedCPF, MaskWindow, Personal
 
 ENDS = [params(1, 2, 3, 4), params(2, 4, 6, 8), params(3, 6, 9, 12)]
 MASKS = [mask(0, 1, 0, 1), mask(0, 0, 1, 1), mask(1, 0, 0, 1)]
@@ -76,7 +76,7 @@ CHANGES = [0.8, 0.4, 0.2, 0.1, 0.3, 0.5, 0.1]
 )
 def test_o2_window(restart, since, mean):
     """r_th and the mean change of one entry, score step 0.05, one value per round."""
-    window = Window(params(0.0))
+    window = MaskWindow(params(0.0))
     got_since, got_mean = [], []
     for at, (score, change) in enumerate(zip(SCORES, CHANGES, strict=True)):
         window, hit = window.restarts(score, 0.05, restart)
@@ -89,7 +89,7 @@ def test_o2_window(restart, since, mean):
 
 def test_exclusive_window_drops_the_round_of_the_restart():
     """Restart at rounds 0, 1, 3: means 0.8 (own), 0.4 (own), 0.2, 0.1 (own), 0.3, 0.4, 0.3."""
-    window, got = Window(params(0.0)), []
+    window, got = MaskWindow(params(0.0)), []
     for at, (score, change) in enumerate(zip(SCORES, CHANGES, strict=True)):
         window, hit = window.restarts(score, 0.05, "while")
         window, average = window.add(params(change), at, hit, inclusive=False)
@@ -165,8 +165,8 @@ def test_relative_change_divides_by_the_parameter():
 
 def test_frozen_untrained_entries_are_not_trainable():
     method = FedCPF(frozen_trainable=False)
-    state = Personal(params(1, 2), mask(0, 0), mask(1, 0), Window(params(0, 0)))
-    from vergence.core.wire import Message
+    state = Personal(params(1, 2), mask(0, 0), mask(1, 0), MaskWindow(params(0, 0)))
+    from vergence.core.messages import Message
 
     ask = method.on_train(state, Message("train", {"model": params(3, 4)}), site(1)).send(None)
     assert ask.trainable == mask(0, 1)

@@ -15,26 +15,27 @@ import torch
 
 from tests.conftest import research_data
 from tests.scripts import PLAIN, Product, Two, pairs, values
-from vergence.app import config, run
-from vergence.core.conversation import Borrow, Request
-from vergence.core.fitting import Compute, Solver
-from vergence.core.site import Proxies
-from vergence.core.stepping import Step, Trainers
-from vergence.core.wire import reply, seal
-from vergence.engines.turn import drive
-from vergence.methods.feddf import FedDF, Lesson, Student
-from vergence.models.glc_features import GlcFeatures
+from vergence.core.conversation import drive
+from vergence.core.federation import PublicData
+from vergence.core.messages import reply, seal
+from vergence.core.requests import Compute, GetPublicData, Request, Step
+from vergence.experiment import run
+from vergence.experiment import schema as config
+from vergence.methods.feddf import DistillationPass, FedDF, Student
+from vergence.models.glc.glc_features import GlcFeatures
 from vergence.models.small_eye import SmallEye
 from vergence.models.softmax import Softmax
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.tasks.gaze_map import GazeMap
 from vergence.tasks.images import Images
+from vergence.training.sequential import Solver
+from vergence.training.steps import Trainers
 
 TASK = Product(Two())
 START = TASK.init()
 UPDATES = {"a": ((0.2, 0.4), 1.0), "b": ((-0.2, 0.0), 3.0)}
 METHOD = FedDF(local=PLAIN, steps=1, rate=0.01, clip=0.0)
-PROXIES = Proxies(pairs((1, 9)), pairs((1, 2.44)))
+PROXIES = PublicData(pairs((1, 9)), pairs((1, 2.44)))
 
 
 class Server:
@@ -47,10 +48,12 @@ class Server:
     def __call__(self, ask):
         self.asked.append(ask)
         if isinstance(ask, Request):
-            told = {c: (START.like(torch.tensor(v, dtype=torch.float64)), w)
-                    for c, (v, w) in self.updates.items()}  # fmt: skip
+            told = {
+                c: (START.like(torch.tensor(v, dtype=torch.float64)), w)
+                for c, (v, w) in self.updates.items()
+            }
             return {c: seal(reply(model=v, weight=w), 0) for c, (v, w) in told.items()}
-        if isinstance(ask, Borrow):
+        if isinstance(ask, GetPublicData):
             return self.proxies
         return (
             self.solver.compute(ask) if isinstance(ask, Compute) else self.trainers.answer(ask, 0)
@@ -63,15 +66,19 @@ def taught(method, **given):
     return after, server.asked
 
 
-@pytest.mark.parametrize(("teachers", "expected"), [
-    ([[1.0, 1.0]], 0.120115), ([[2.0, 0.0], [0.0, 2.0]], 0.447928),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("teachers", "expected"),
+    [
+        ([[1.0, 1.0]], 0.120115),
+        ([[2.0, 0.0], [0.0, 2.0]], 0.447928),
+    ],
+)
 def test_o23_averaged_logits_and_averaged_losses(teachers, expected):
     task = Images(Softmax(classes=2))
     batch = {"teachers": torch.tensor([teachers])}
-    loss = Lesson(task.network, whole=task).loss(torch.tensor([[1.0, 0.0]]), batch)
+    loss = DistillationPass(task.network, whole=task).loss(torch.tensor([[1.0, 0.0]]), batch)
     assert float(loss) == pytest.approx(expected, abs=1e-5)
-    halved = Lesson(task.network, whole=task, temperature=2.0)
+    halved = DistillationPass(task.network, whole=task, temperature=2.0)
     twice = {"teachers": 2 * batch["teachers"]}
     assert float(halved.loss(torch.tensor([[2.0, 0.0]]), twice)) == pytest.approx(
         expected, abs=1e-5
@@ -90,9 +97,13 @@ def test_angles_are_imitated_by_squares_and_maps_by_kl_over_pixels():
     assert float(maps(found, wanted)) == pytest.approx(0.120115 / 2, abs=1e-6)
 
 
-@pytest.mark.parametrize(("objective", "teachers"), [
-    ("avg_logits", [[2.44]]), ("avg_losses", [[3.08], [1.8]]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("objective", "teachers"),
+    [
+        ("avg_logits", [[2.44]]),
+        ("avg_losses", [[3.08], [1.8]]),
+    ],
+)
 def test_a_round_by_hand(objective, teachers):
     after, asked = taught(replace(METHOD, objective=objective))
     assert values(after.model) == [1.91, 1.11]
@@ -104,7 +115,7 @@ def test_a_round_by_hand(objective, teachers):
 
 
 def test_labels_of_what_the_server_holds_change_nothing():
-    other = Proxies(pairs((1, -5)), pairs((1, 7)))
+    other = PublicData(pairs((1, -5)), pairs((1, 7)))
     assert taught(METHOD)[0] == taught(METHOD, proxies=other)[0]
 
 
@@ -118,16 +129,21 @@ def test_rates_fall_along_a_cosine_and_gradients_are_clipped():
     method = FedDF(steps=4)
     steps = [method.adam(at) for at in range(4)]
     assert [s.lr for s in steps] == pytest.approx([1e-3, 0.85355e-3, 0.5e-3, 0.14645e-3], abs=1e-8)
-    assert {(s.optimiser, s.clip, s.weight_decay) for s in steps} == {("adam", 5.0, 0.0)}
+    assert {(s.optimizer, s.clip, s.weight_decay) for s in steps} == {("adam", 5.0, 0.0)}
 
 
-@pytest.mark.parametrize(("wanted", "patience", "steps", "end"), [
-    (9.0, 20, 100, 100), (2.09, 20, 100, 20), (2.09, 100, 30, 30),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wanted", "patience", "steps", "end"),
+    [
+        (9.0, 20, 100, 100),
+        (2.09, 20, 100, 20),
+        (2.09, 100, 30, 30),
+    ],
+)
 def test_stops_when_labels_say_so_and_goes_back(wanted, patience, steps, end, monkeypatch):
     """The student climbs from 2.09 to the teachers' 2.44: wanted 9, it gets better and better."""
     monkeypatch.setattr("vergence.methods.feddf.LOOK", 10)
-    held = Proxies(pairs((1, 0)), pairs((1, wanted)))
+    held = PublicData(pairs((1, 0)), pairs((1, wanted)))
     method = replace(METHOD, steps=steps, patience=patience, rate=1e-4)
     after, asked = taught(method, proxies=held)
     assert sum(isinstance(a, Step) for a in asked) == end
@@ -140,13 +156,20 @@ def test_stops_when_labels_say_so_and_goes_back(wanted, patience, steps, end, mo
 def test_on_pictures_of_clothes(method, tmp_path):
     """Ten people with class shares of their own, two rounds: better than guessing."""
     table = {
-        "task": {"name": "images"}, "model": {"name": "softmax"}, "proxy": {"share": 0.02},
-        "federation": {"name": "fashion_mnist", "root": str(research_data("fashion_mnist")),
-                       "people": 10, "split": "dirichlet", "alpha": 0.1},
+        "task": {"name": "images"},
+        "model": {"name": "softmax"},
+        "proxy": {"share": 0.02},
+        "federation": {
+            "name": "fashion_mnist",
+            "root": str(research_data("fashion_mnist")),
+            "people": 10,
+            "split": "dirichlet",
+            "alpha": 0.1,
+        },
         "method": {"name": method, "steps": 20},
         "local": {"steps": 20},
         "run": {"rounds": 2, "workers": 1, "evaluate_every": 0, "solver": "sequential"},
-    }  # fmt: skip
+    }
     run.start(config.check(table), tmp_path)
     with (tmp_path / "people.csv").open(newline="") as file:
         rows = [float(r["value"]) for r in csv.DictReader(file) if r["metric"] == "pooled_accuracy"]

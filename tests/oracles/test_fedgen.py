@@ -17,18 +17,17 @@ import pytest
 import torch
 
 from tests.scripts import PLAIN, Product, Two, pairs, taught, values
-from vergence.core.conversation import Request
+from vergence.core.conversation import drive
+from vergence.core.messages import Message, reply, seal
 from vergence.core.params import Params
-from vergence.core.stepping import Step, Trainers
-from vergence.core.stream import Stream
-from vergence.core.wire import Message, reply, seal
-from vergence.data.toy import Toy as People
-from vergence.engines.graphed import Graphed
-from vergence.engines.turn import Order, Worker, drive
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Request, Step
+from vergence.data.synthetic.toy import Toy as People
+from vergence.engine.client_executor import ClientExecutor, ClientTask
 from vergence.errors import ConfigError
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedgen import Consensus, FedGen, Latents, diversity, latents
-from vergence.models.glc_features import GlcFeatures
+from vergence.models.glc.glc_features import GlcFeatures
 from vergence.models.linear import Linear
 from vergence.models.small_cnn import SmallCnn
 from vergence.models.small_eye import SmallEye
@@ -36,7 +35,9 @@ from vergence.models.softmax import Softmax
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.tasks.gaze_map import GazeMap
 from vergence.tasks.images import Images
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
+from vergence.training.cuda_graphs import Graphed
+from vergence.training.steps import Trainers
 
 
 class Signed(Product):
@@ -50,7 +51,7 @@ class Plain(Product):
     classes = 0
 
 
-TASK, LINE = Signed(Two()), Toy(Linear())
+TASK, LINE = Signed(Two()), ToyTask(Linear())
 METHOD = FedGen(local=PLAIN, alpha=0.25, beta=0.5, hidden=3, noise=2, batch=8, steps=4)
 O12 = [[10.0, 0.0, 30.0], [30.0, 20.0, 10.0]]
 SHARES = torch.tensor([[0.25, 0.75], [0.75, 0.25]])
@@ -73,10 +74,12 @@ def test_o10_diversity():
 def test_the_generators_loss_by_hand():
     task = Images(Softmax(classes=3))
     batch = {
-        "class": torch.tensor([0, 2]), "noise": torch.tensor([[0.0], [1.0]]), "shares": SHARES,
+        "class": torch.tensor([0, 2]),
+        "noise": torch.tensor([[0.0], [1.0]]),
+        "shares": SHARES,
         "weight": torch.zeros(3, 3, 1),
         "bias": torch.tensor([[math.log(2), 0, 0], [0, 0, 0], [0, 0, 0]]),
-    }  # fmt: skip
+    }
     made = torch.tensor([[0.0], [2.0]])
 
     def loss(eta, adversarial=0.0):
@@ -94,8 +97,11 @@ def test_the_generators_loss_by_hand():
 
 
 def turn(*known, round=0):
-    sent = {"model": TASK.init(), "generator": constant(4.0),
-            "known": Params.named(classes=torch.tensor(known))}  # fmt: skip
+    sent = {
+        "model": TASK.init(),
+        "generator": constant(4.0),
+        "known": Params.named(classes=torch.tensor(known)),
+    }
     return taught(METHOD, TASK, METHOD.client(TASK), sent, pairs((1, 3)), round=round)[1]
 
 
@@ -125,9 +131,14 @@ def rounds(method, replies, count=1):
 
     def answer(ask):
         if isinstance(ask, Request):
-            told = [reply(model=states[0].model.like(torch.tensor(v, dtype=torch.float64)),
-                          counts=Params.named(counts=torch.tensor(n)),
-                          weight={"model": 2.0, "counts": 1.0}) for v, n in replies]  # fmt: skip
+            told = [
+                reply(
+                    model=states[0].model.like(torch.tensor(v, dtype=torch.float64)),
+                    counts=Params.named(counts=torch.tensor(n)),
+                    weight={"model": 2.0, "counts": 1.0},
+                )
+                for v, n in replies
+            ]
             return {c: seal(r, 0) for c, r in zip(ask.to, told, strict=False)}
         steps.append(ask)
         return trainers.answer(ask, 0.0)
@@ -185,11 +196,14 @@ def test_labels_of_cells_lie_in_the_cells():
         assert torch.equal(task.class_of(shifted), classes)
 
 
-@pytest.mark.parametrize(("task", "reason"), [
-    (Plain(Two()), "tells no classes apart, which fedgen needs"),
-    (GazeMap(GlcFeatures()), "the head of GlcFeatures .* is not one linear layer"),
-    (Product(Two()), "has no label for a class"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (Plain(Two()), "tells no classes apart, which fedgen needs"),
+        (GazeMap(GlcFeatures()), "the head of GlcFeatures .* is not one linear layer"),
+        (Product(Two()), "has no label for a class"),
+    ],
+)
 def test_what_it_cannot_work_with_is_refused(task, reason):
     with pytest.raises(ConfigError, match=reason):
         FedGen().check(task)
@@ -199,19 +213,22 @@ def test_what_it_cannot_work_with_is_refused(task, reason):
 
 def orders(method):
     server = method.server(LINE)
-    trees = {**method.offer(server, ""), "generator": server.generator,
-             "known": Params.named(classes=torch.ones(2))}  # fmt: skip
-    return [Order("turn", c, Message("train", trees, round=1)) for c in ("p00", "p03")]
+    trees = {
+        **method.offer(server, ""),
+        "generator": server.generator,
+        "known": Params.named(classes=torch.ones(2)),
+    }
+    return [ClientTask("turn", c, Message("train", trees, round=1)) for c in ("p00", "p03")]
 
 
 def test_solvers_agree_to_the_bit():
     """Made-up features are trained on one client after the other, whatever the solver."""
-    method, people, stream = FedGen(hidden=4), People(people=4).load(), Stream("run", 0)
-    plain, graphed = (Worker(method, LINE, people, people, stream) for _ in range(2))
-    stacked = Worker(method, LINE, people, people, stream, stacks=True)
+    method, people, stream = FedGen(hidden=4), People(people=4).load(), RandomStream("run", 0)
+    plain, graphed = (ClientExecutor(method, LINE, people, people, stream) for _ in range(2))
+    stacked = ClientExecutor(method, LINE, people, people, stream, stacks=True)
     graphed.graphed = Graphed(LINE, "cpu")
     alone = [plain.do(order).sealed for order in orders(method)]
-    untaught = Worker(FedAvg(), LINE, people, people, stream).do(orders(method)[0]).sealed
+    untaught = ClientExecutor(FedAvg(), LINE, people, people, stream).do(orders(method)[0]).sealed
     assert not torch.equal(untaught.trees["model"].total.flat, alone[0].trees["model"].total.flat)
     for worker in (stacked, graphed):
         found = [done.sealed for done in worker.turns(orders(method))]

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from tests.scripts import PLAIN, Numbers, Product, Two, pairs, params, taught, values
-from vergence.core.grouped import of_group
-from vergence.core.wire import add_up, reply, seal
-from vergence.engines.turn import drive
-from vergence.methods.fedgroup import FedGroup, decomposed, dissimilarity
+from vergence.core.aggregation import add_up
+from vergence.core.conversation import drive
+from vergence.core.messages import reply, seal
+from vergence.methods.clustered.base import of_group
+from vergence.methods.clustered.fedgroup import FedGroup, decomposed, dissimilarity
 
 O17 = [(1, 0, 0.1), (0.9, 0.1, 0), (0, 1, 0.1), (0.1, 0.9, 0)]
 UPDATES = {name: params(*update) for name, update in zip("abcd", O17, strict=True)}

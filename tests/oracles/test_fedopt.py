@@ -12,17 +12,23 @@ import pytest
 import torch
 
 from tests.scripts import Numbers, aggregate, params, turn
-from vergence.core.state import same
+from vergence.core.serialization import same
 from vergence.methods.fedadagrad import FedAdagrad
-from vergence.methods.fedadam import FedAdam, Moments
+from vergence.methods.fedadam import AdamMoments, FedAdam
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedavgm import FedAvgM
 from vergence.methods.fedyogi import FedYogi
 
 D1, D2 = (0.2, -0.4), (0.1, 0.2)
 O4 = {"server_lr": 0.1, "beta1": 0.9, "tau": 1e-3}
-SERVERS = [FedAdam(), FedAdam(variant="seed_exact"), FedAdam(variant="corrected"), FedYogi(),
-           FedAdagrad(), FedAvgM()]  # fmt: skip
+SERVERS = [
+    FedAdam(),
+    FedAdam(variant="seed_exact"),
+    FedAdam(variant="corrected"),
+    FedYogi(),
+    FedAdagrad(),
+    FedAvgM(),
+]
 
 
 def close(got, expected, atol=1e-6):
@@ -52,11 +58,14 @@ def step(method, server, update):
     [
         (FedAdam(variant="seed_exact", **O4), [1.031131, 0.968625], [1.071814, 0.956916]),
         (FedAdam(variant="reddi", beta2=0.99, **O4), [1.095126, 0.902468], [1.215334, 0.867345]),
-        (FedAdam(variant="corrected", beta2=0.99, **O4), [1.095238, 0.902439],
-         [1.184572, 0.876355]),
+        (
+            FedAdam(variant="corrected", beta2=0.99, **O4),
+            [1.095238, 0.902439],
+            [1.184572, 0.876355],
+        ),
     ],
     ids=["a", "b", "c"],
-)  # fmt: skip
+)
 def test_o4_fedadam(method, first, second):
     """(a) the gaze paper's form, (b) Reddi et al., (c) bias corrected; clients count equally."""
     server = step(method, method.server(Numbers((1.0, 1.0))), D1)
@@ -84,7 +93,7 @@ def test_corrected_takes_a_full_first_step():
 def test_fedadam_of_constant_second_moment_is_uniform_fedavg():
     """server_lr 1, beta1 0, v = 1 and kept (beta2 a bit below 1), tau next to nothing."""
     method = FedAdam(server_lr=1.0, beta1=0.0, beta2=math.nextafter(1, 0), tau=1e-12)
-    start = Moments(params(1, 1), params(0, 0), params(1, 1))
+    start = AdamMoments(params(1, 1), params(0, 0), params(1, 1))
     server = step(method, start, D1)
     close(server.second, [1, 1], 1e-12)
     plain = FedAvg(weights="equal")

@@ -29,9 +29,11 @@ from torch import nn
 from torch.nn.functional import one_hot
 
 from tests.scripts import PLAIN, Product, Two, pairs, params, taught, values
-from vergence.core.conversation import Fit, Request
+from vergence.core.aggregation import add_up
+from vergence.core.conversation import Fit
+from vergence.core.messages import reply, seal
 from vergence.core.params import Params
-from vergence.core.wire import add_up, reply, seal
+from vergence.core.requests import Request
 from vergence.errors import ConfigError
 from vergence.methods import fedpac
 from vergence.methods.fedpac import FedPAC, combined, pooled, sketched, weights_of
@@ -202,12 +204,16 @@ def held(server, bodies, shared):
     first = conversation.send(None)
     assert isinstance(first, Request)
     assert (first.verb, first.reveal) == ("train", "aggregate")
-    sealed = [seal(reply(body=server.body.like(torch.tensor([by]).double()), weight=n), 0)
-              for by, n in bodies]  # fmt: skip
+    sealed = [
+        seal(reply(body=server.body.like(torch.tensor([by]).double()), weight=n), 0)
+        for by, n in bodies
+    ]
     second = conversation.send(add_up(sealed, {"body": server.body}))
     assert (second.verb, second.reveal) == ("share", "each")
-    each = {c: seal(reply(head=server.head.like(torch.tensor([by]).double()), statistics=s), 0)
-            for c, (by, s) in shared.items()}  # fmt: skip
+    each = {
+        c: seal(reply(head=server.head.like(torch.tensor([by]).double()), statistics=s), 0)
+        for c, (by, s) in shared.items()
+    }
     with pytest.raises(StopIteration) as end:
         conversation.send(each)
     return end.value.value
@@ -231,8 +237,10 @@ def test_the_servers_round():
 
 def test_predicts_with_the_body_and_the_combined_head():
     state, *_ = turned()
-    trees = {"body": TASK.init().only(["body.weight"]) * 3.0,
-             "head": TASK.init().only(["head.weight"]) * 7.0}  # fmt: skip
+    trees = {
+        "body": TASK.init().only(["body.weight"]) * 3.0,
+        "head": TASK.init().only(["head.weight"]) * 7.0,
+    }
     assert values(METHOD.model_on(state, trees, None)) == [6.0, 7.0]
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 import pytest
 
 from tests.scripts import PLAIN, Product, Two, pairs, summed, taught, values
-from vergence.core.conversation import Request
+from vergence.core.requests import Request
 from vergence.methods.fedbabu import FedBABU
 from vergence.methods.fedrep import FedRep
 
@@ -59,8 +59,9 @@ def test_fedrep_goes_on_from_its_own_head():
 def test_fedrep_freezes_the_other_part_even_from_decay_and_momentum():
     asked = []
     method = FedRep(local=DECAYING)
-    taught(method, TASK, method.client(TASK), method.offer(method.server(TASK), "a"), A,
-           asked=asked)  # fmt: skip
+    taught(
+        method, TASK, method.client(TASK), method.offer(method.server(TASK), "a"), A, asked=asked
+    )
     head, body = asked
     assert (head.local.epochs, body.local.epochs) == (4, 1)
     assert head.trainable == ~body.trainable
@@ -113,8 +114,9 @@ def test_fedbabu_leaves_the_head_alone(weights, expected):
 def test_fedbabu_decay_does_not_reach_the_head():
     asked = []
     method = FedBABU(local=DECAYING)
-    _, sealed = taught(method, TASK, method.client(TASK), method.offer(method.server(TASK), "a"),
-                       A, asked=asked)  # fmt: skip
+    _, sealed = taught(
+        method, TASK, method.client(TASK), method.offer(method.server(TASK), "a"), A, asked=asked
+    )
     assert asked[0].trainable.bits.tolist() == [True, False]
     assert values(sealed.trees["body"].total) == [0.1]  # 0.1 * (2 - 0.5 * 2): decay of the body
 

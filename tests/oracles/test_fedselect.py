@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.oracles.test_fedcpf import FIRST, SECOND, chosen
 from tests.scripts import Numbers, params, site, turn, values
-from vergence.core.mask import Mask
+from vergence.core.masks import Mask
 from vergence.methods.fedselect import FedSelect
 
 
@@ -53,7 +53,8 @@ def test_biases_stay_shared_under_the_code_rule():
 
 def test_alternating_epochs_train_personal_then_shared_entries():
     from tests.scripts import mask, site
-    from vergence.core.fitting import Fitted, OptimiserState
+    from vergence.core.local_training import OptimizerState
+    from vergence.core.requests import FitResult
 
     method = replace(FedSelect(rule="code"), epochs=2)
     conversation = method.alternate(params(0, 0), mask(1, 0), site(0))
@@ -61,5 +62,5 @@ def test_alternating_epochs_train_personal_then_shared_entries():
     for _ in range(4):
         ask = conversation.send(answer)
         asked.append(ask.trainable)
-        answer = Fitted(ask.params + 1.0, 1, 1, OptimiserState({}, 0), {"loss": 0.0})
+        answer = FitResult(ask.params + 1.0, 1, 1, OptimizerState({}, 0), {"loss": 0.0})
     assert asked == [mask(1, 0), mask(0, 1), mask(1, 0), mask(0, 1)]

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.core.site import Federation, Samples, Splits
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.tasks.gaze_angle import GazeAngle

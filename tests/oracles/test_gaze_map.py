@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.conftest import research_data
-from vergence.core.site import Bank, Federation, Samples, Splits
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Federation
 from vergence.core.task import Model
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
-from vergence.metrics.labels import label_maps
+from vergence.metrics.gaze_maps import label_maps
 from vergence.metrics.map_priors import seen_by_others, static_priors
 from vergence.tasks.gaze_map import GazeMap
 
@@ -52,7 +53,7 @@ def samples(points, scene=None):
         "scene": torch.tensor([-1] * n if scene is None else scene),
     }
     return Samples(
-        columns, {"frames": Bank(torch.zeros(1, 4, 4, 3, dtype=torch.uint8), "frame_ids")}
+        columns, {"frames": SharedRows(torch.zeros(1, 4, 4, 3, dtype=torch.uint8), "frame_ids")}
     )
 
 
@@ -164,9 +165,15 @@ def test_wrong_frames_are_refused():
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("criterion", "l2"), ("temperature", 0.0), ("sigma", 0.6), ("field_of_view_deg", 180.0),
-     ("hit_average", "people"), ("score_from", "nss")],
-)  # fmt: skip
+    [
+        ("criterion", "l2"),
+        ("temperature", 0.0),
+        ("sigma", 0.6),
+        ("field_of_view_deg", 180.0),
+        ("hit_average", "people"),
+        ("score_from", "nss"),
+    ],
+)
 def test_bad_options_are_named(option, value):
     with pytest.raises(ConfigError, match=f"gaze_map: {option} must be"):
         GazeMap(FlatModel(), **{option: value})

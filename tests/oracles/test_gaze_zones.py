@@ -5,19 +5,25 @@ import math
 import pytest
 import torch
 
-from vergence.core.site import Federation, Samples, Splits
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
 from vergence.models.mlp import Mlp
-from vergence.tasks.gaze_zones import GazeZones
+from vergence.tasks.gaze_zones import GazeZonesTask
 
-TASK = GazeZones(Mlp(135, (8,), 9))
+TASK = GazeZonesTask(Mlp(135, (8,), 9))
 MIDDLE, RIGHT = 4, 5
 """(-8.5, 0) and (-8.5, 10) degrees; the first is unseen."""
 
 
 def looks(*zones_and_gaze):
     zones, gaze = zip(*zones_and_gaze, strict=True)
-    return Samples({"x": torch.zeros(len(zones), 135), "y": torch.tensor(zones),
-                    "gaze": torch.deg2rad(torch.tensor(gaze))})  # fmt: skip
+    return Samples(
+        {
+            "x": torch.zeros(len(zones), 135),
+            "y": torch.tensor(zones),
+            "gaze": torch.deg2rad(torch.tensor(gaze)),
+        }
+    )
 
 
 def test_errors_by_hand():

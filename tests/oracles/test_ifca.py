@@ -17,15 +17,16 @@ from dataclasses import replace
 import pytest
 
 from tests.scripts import PLAIN, Product, Two, pairs, taught, values
-from vergence.core.fitting import Solver
-from vergence.core.grouped import joined, of_group
-from vergence.core.site import Site
-from vergence.core.stream import Stream
-from vergence.core.wire import Message, add_up
-from vergence.engines.turn import drive
-from vergence.methods.ifca import IFCA, Models, lowest
+from vergence.core.aggregation import add_up
+from vergence.core.client import ClientContext
+from vergence.core.conversation import drive
+from vergence.core.messages import Message
+from vergence.core.randomness import RandomStream
+from vergence.methods.clustered.base import joined, of_group
+from vergence.methods.clustered.ifca import IFCA, Models, lowest
 from vergence.models.small_eye import SmallEye
 from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.sequential import Solver
 
 TASK = Product(Two())
 DATA = {"a": pairs((1, 3)), "b": pairs((1, -3)), "c": pairs((1, 1), (1, 1))}
@@ -43,12 +44,15 @@ def begun(method):
     return Models(joined([start, other], method.common(TASK)))
 
 
-@pytest.mark.parametrize(("share_body", "weights", "expected"), [
-    (False, "samples", [[1.966667, 0.933333], [2.1, -1.2]]),
-    (True, "samples", [[2.0, 0.933333], [2.0, -1.2]]),
-    (False, "equal", [[2.0, 1.0], [2.1, -1.2]]),
-    (True, "equal", [[2.033333, 1.0], [2.033333, -1.2]]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("share_body", "weights", "expected"),
+    [
+        (False, "samples", [[1.966667, 0.933333], [2.1, -1.2]]),
+        (True, "samples", [[2.0, 0.933333], [2.0, -1.2]]),
+        (False, "equal", [[2.0, 1.0], [2.1, -1.2]]),
+        (True, "equal", [[2.033333, 1.0], [2.033333, -1.2]]),
+    ],
+)
 def test_a_round_by_hand(share_body, weights, expected):
     method = IFCA(local=PLAIN, clusters=2, share_body=share_body, weights=weights)
     server = begun(method)
@@ -123,7 +127,7 @@ def test_everybody_predicts_with_the_model_of_lowest_training_loss():
     method = IFCA(local=PLAIN, clusters=2)
     server, solver, found = begun(method), Solver(TASK), {}
     for client, data in DATA.items():
-        site = Site(client, data, pairs((1, -9)), TASK, 0, Stream())
+        site = ClientContext(client, data, pairs((1, -9)), TASK, 0, RandomStream())
         message = Message("evaluate", method.offer(server, client))
         model = drive(method.model_on(None, message, site), solver.compute)
         found[client] = float(model["head.weight"])

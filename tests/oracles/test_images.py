@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.core.site import Federation, Samples, Splits
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models.softmax import Softmax
@@ -32,9 +33,9 @@ TASK = Images(PixelsModel())
 
 def samples(*labels):
     n = len(labels)
-    return Samples({
-        "image": torch.zeros(n, 1, 2, 2, dtype=torch.uint8), "label": torch.tensor(labels)
-    })  # fmt: skip
+    return Samples(
+        {"image": torch.zeros(n, 1, 2, 2, dtype=torch.uint8), "label": torch.tensor(labels)}
+    )
 
 
 def scores(*shares):

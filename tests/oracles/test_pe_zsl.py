@@ -11,31 +11,40 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engines.toys import conducted, table
-from vergence.core.fitting import Local
-from vergence.core.generator import KIND
+from tests.engine.toys import conducted, table
+from vergence.core.conversation import drive
+from vergence.core.local_training import LocalTraining
+from vergence.core.messages import Message, reply, seal
 from vergence.core.params import Params
-from vergence.core.provider import NOTHING, STILL, fresh
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Forward, Step
+from vergence.core.serialization import same
 from vergence.core.stages import SMASHED
-from vergence.core.state import same
-from vergence.core.stepping import Forward, Step, Trainers
-from vergence.core.stream import Stream
-from vergence.core.teacher import Owner
-from vergence.core.wire import Message, reply, seal
-from vergence.core.zero_shot import KNOWN, TEACHER, kl, mmd
-from vergence.data.zsl_synthetic import ZslSynthetic
-from vergence.engines.turn import Order, Worker, drive
-from vergence.methods.pe_zsl import PeZsl
+from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
+from vergence.engine.client_executor import ClientExecutor, ClientTask
+from vergence.methods.generative.losses import KNOWN, TEACHER, kl, mmd
+from vergence.methods.generative.pe_zsl import PeZsl
+from vergence.methods.generative.provider import NOTHING, STILL, fresh
+from vergence.methods.generative.sample_generator import KIND
+from vergence.methods.generative.teacher import Owner
 from vergence.models.linear import Linear
 from vergence.models.mlp import Mlp
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
 from vergence.tasks.zero_shot import ZeroShot
+from vergence.training.steps import Trainers
 
-LOCAL = Local(epochs=2, batch=8, lr=0.05)
+LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
 SMALL = PeZsl(
-    LOCAL, generator_rounds=2, samples=20, batch=10, rate=0.01, noise=8, hidden=32, directions=2,
+    LOCAL,
+    generator_rounds=2,
+    samples=20,
+    batch=10,
+    rate=0.01,
+    noise=8,
+    hidden=32,
+    directions=2,
     classifier_rounds=1,
-)  # fmt: skip
+)
 TASK = ZeroShot(Mlp(inputs=64, hidden=(16,), classes=16))
 QUASI = ZslSynthetic(teacher="quasi", images=10).load()
 
@@ -49,11 +58,13 @@ def test_o19_how_far_made_up_samples_are_from_real_ones():
 
 
 def test_the_owners_gradient_by_hand():
-    task = Toy(Linear(inputs=2))
+    task = ToyTask(Linear(inputs=2))
     batch = {
-        SMASHED: torch.eye(2), KIND: torch.tensor([1, 0]),
-        TEACHER: torch.tensor([2.0, -1, 1]), KNOWN: torch.ones(2),
-    }  # fmt: skip
+        SMASHED: torch.eye(2),
+        KIND: torch.tensor([1, 0]),
+        TEACHER: torch.tensor([2.0, -1, 1]),
+        KNOWN: torch.ones(2),
+    }
     asked = Step(NOTHING, STILL, batch, SMALL.steps, SMALL.guidance, SMASHED)
     found = Trainers(task).answer(asked, 0.0)
     assert found.gradient.tolist() == [[2.0, -1.0], [1.0, -0.5]]
@@ -64,7 +75,7 @@ def test_the_owners_gradient_by_hand():
 @pytest.mark.parametrize("regulariser", ["kl", "none"])
 def test_a_step_changes_the_generator_and_not_the_teacher(guide, regulariser, tmp_path):
     method = replace(SMALL, guide=guide, regulariser=regulariser)
-    before = method.server(Toy(Linear()))
+    before = method.server(ToyTask(Linear()))
     one = conducted(tmp_path / "one", method, rounds=1)
     two = conducted(tmp_path / "two", method, rounds=2)
     assert not same(before.generator, one.server.generator)
@@ -119,7 +130,7 @@ def test_a_quasi_omniscient_owner_tells_its_classes_and_a_classifier_learns_all(
 
 def test_estimates_point_where_the_gradient_does():
     """On a line the difference is the slope along each direction; many of them give all of it."""
-    task, method = Toy(Linear(inputs=2)), replace(SMALL, directions=2000, radius=1e-2)
+    task, method = ToyTask(Linear(inputs=2)), replace(SMALL, directions=2000, radius=1e-2)
     teacher = Params.of(Linear(inputs=2).build())
     teacher = teacher.like(torch.tensor([2.0, -1, 1]))
     trainers, samples, kinds = Trainers(task), torch.eye(2), torch.tensor([1, 0])
@@ -140,12 +151,14 @@ def test_estimates_point_where_the_gradient_does():
 
 
 def test_who_judges_is_given_no_data():
-    worker = Worker(SMALL, TASK, QUASI, QUASI, Stream("run", 0))
+    worker = ClientExecutor(SMALL, TASK, QUASI, QUASI, RandomStream("run", 0))
     for verb, seen in (("teach", True), ("guide", True), ("judge", False)):
-        site = worker.site(QUASI, Order("turn", "owner", Message(verb), Owner()))
+        site = worker.site(QUASI, ClientTask("turn", "owner", Message(verb), Owner()))
         assert bool(len(site.train)) is seen, verb
-    plain = Worker(replace(SMALL, regulariser="none"), TASK, QUASI, QUASI, Stream("run", 0))
-    assert not len(plain.site(QUASI, Order("turn", "owner", Message("guide"), Owner())).train)
+    plain = ClientExecutor(
+        replace(SMALL, regulariser="none"), TASK, QUASI, QUASI, RandomStream("run", 0)
+    )
+    assert not len(plain.site(QUASI, ClientTask("turn", "owner", Message("guide"), Owner())).train)
 
 
 def test_an_owner_answers_no_verb_that_its_options_do_not_name():

@@ -13,18 +13,18 @@ import torch
 
 from tests.oracles.quadratics import F1, F2, PLAIN, begin, play
 from tests.scripts import aggregate, params, site
-from vergence.core.conversation import Fit
-from vergence.core.fitting import Fitted, Local
+from vergence.core.conversation import Fit, drive
+from vergence.core.local_training import LocalTraining
+from vergence.core.messages import Message, seal
 from vergence.core.method import Global
-from vergence.core.wire import Message, seal
-from vergence.data.toy import Toy as People
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
-from vergence.engines.turn import drive
+from vergence.core.requests import FitResult
+from vergence.data.synthetic.toy import Toy as People
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.qfedavg import QFedAvg
 from vergence.models.linear import Linear
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def pull(q, losses):
         place.progress = 0.0
 
         def answer(ask, loss=loss, end=end):
-            return Fitted(end, 1.0, 1, None) if isinstance(ask, Fit) else loss
+            return FitResult(end, 1.0, 1, None) if isinstance(ask, Fit) else loss
 
         _, reply = drive(method.on_train(None, Message("train", {"model": start}), place), answer)
         sealed.append(seal(reply, 0))
@@ -87,13 +87,13 @@ def test_the_worse_off_pulls_harder(q):
 
 def test_q_0_is_uniform_fedavg(tmp_path):
     """Whole runs, people of unequal size; to rounding, as L is multiplied in and divided out."""
-    local, models = Local(epochs=2, batch=8, lr=0.05), []
+    local, models = LocalTraining(epochs=2, batch=8, lr=0.05), []
     people = People(people=4).load()
     for method in (QFedAvg(local=local, q=0.0), FedAvg(local=local, weights="equal")):
-        folder = Folder(tmp_path / type(method).__name__, {"config": "a"})
+        folder = RunDirectory(tmp_path / type(method).__name__, {"config": "a"})
         folder.open()
         plan = Plan(rounds=5, evaluate_every=0, workers=1)
-        models.append(conduct(method, Toy(Linear()), people, plan, folder).server.model.flat)
+        models.append(conduct(method, ToyTask(Linear()), people, plan, folder).server.model.flat)
     assert torch.allclose(*models, atol=1e-5)
 
 

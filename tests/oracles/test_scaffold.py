@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 
 from tests.oracles.quadratics import F1, F2, PLAIN, begin, play
 from tests.scripts import values
-from vergence.core.fitting import Local
-from vergence.core.site import Samples
-from vergence.core.state import same
-from vergence.data.toy import Toy as People
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.presence import Presence
-from vergence.engines.store import Folder
+from vergence.core.data import Samples
+from vergence.core.local_training import LocalTraining
+from vergence.core.serialization import same
+from vergence.data.synthetic.toy import Toy as People
+from vergence.engine.participation import Participation
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.methods.scaffold import Scaffold, travelled
 from vergence.models.linear import Linear
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
 
-LINE = Toy(Linear())
+LINE = ToyTask(Linear())
 
 
 def number(value, expected):
@@ -119,9 +119,9 @@ def test_with_momentum_the_control_is_a_weighted_mean_of_gradients(nesterov, end
 
 
 def test_travelled():
-    assert travelled(Local(momentum=0.0), 7) == 7
-    number(travelled(Local(momentum=0.9), 3), 1 + 1.9 + 2.71)
-    number(travelled(Local(momentum=0.9, nesterov=True), 3), 1.9 + 2.71 + 3.439)
+    assert travelled(LocalTraining(momentum=0.0), 7) == 7
+    number(travelled(LocalTraining(momentum=0.9), 3), 1 + 1.9 + 2.71)
+    number(travelled(LocalTraining(momentum=0.9, nesterov=True), 3), 1.9 + 2.71 + 3.439)
 
 
 def test_steps_are_those_taken():
@@ -178,29 +178,35 @@ def test_the_mean_control_is_the_servers(rounds, option, momentum):
 
 
 def conducted(folder, presence, rounds, local=None):
-    store = Folder(folder, {"config": "a"})
+    store = RunDirectory(folder, {"config": "a"})
     store.open()
     plan = Plan(rounds=rounds, evaluate_every=0, workers=1, presence=presence)
-    method = Scaffold(local=local or Local(epochs=2, batch=8))
+    method = Scaffold(local=local or LocalTraining(epochs=2, batch=8))
     return conduct(method, LINE, People(people=5).load(), plan, store)
 
 
-@pytest.mark.parametrize("local", [Local(batch=8), Local(batch=8, nesterov=True, clip=0.1)])
+@pytest.mark.parametrize(
+    "local", [LocalTraining(batch=8), LocalTraining(batch=8, nesterov=True, clip=0.1)]
+)
 def test_the_mean_control_is_the_servers_in_a_run(tmp_path, local):
     """Two or three of five people a round, a third of the replies lost; some never take part."""
-    outcome = conducted(tmp_path, Presence(cohort=0.5, lost=0.3), 6, local)
+    outcome = conducted(tmp_path, Participation(cohort=0.5, lost=0.3), 6, local)
     absent = LINE.init() * 0.0
-    held = [outcome.clients[c].control if c in outcome.clients else absent
-            for c in People(people=5).load().clients]  # fmt: skip
+    held = [
+        outcome.clients[c].control if c in outcome.clients else absent
+        for c in People(people=5).load().clients
+    ]
     mean = torch.stack([control.flat for control in held]).mean(0)
     assert torch.allclose(mean, outcome.server.control.flat, atol=1e-6)
     assert outcome.server.control.norm() > 1e-3
 
 
 def test_a_lost_reply_leaves_the_control_as_it_was(tmp_path, monkeypatch):
-    before = conducted(tmp_path / "one", Presence(), 1)
-    monkeypatch.setattr(Presence, "loses", lambda _, client, at, *__: client == "p01" and at == 1)
-    after = conducted(tmp_path / "two", Presence(), 2)
+    before = conducted(tmp_path / "one", Participation(), 1)
+    monkeypatch.setattr(
+        Participation, "loses", lambda _, client, at, *__: client == "p01" and at == 1
+    )
+    after = conducted(tmp_path / "two", Participation(), 2)
     assert same(after.clients["p01"], before.clients["p01"])
     for other in ("p00", "p02", "p03", "p04"):
         assert not same(after.clients[other], before.clients[other])
@@ -217,10 +223,10 @@ def test_nobody_replied():
 @pytest.mark.parametrize("optimiser", ["adam", "adamw"])
 def test_option_ii_is_refused_without_sgd(optimiser):
     with pytest.raises(ConfigError, match=rf"option II .* got '{optimiser}'; use sgd, or option"):
-        Scaffold(local=Local(optimiser=optimiser))
-    assert Scaffold(local=Local(optimiser=optimiser), option="I").option == "I"
+        Scaffold(local=LocalTraining(optimizer=optimiser))
+    assert Scaffold(local=LocalTraining(optimizer=optimiser), option="I").option == "I"
 
 
 def test_option_i_asks_nothing_of_the_optimiser():
-    method = Scaffold(local=replace(PLAIN, optimiser="adam"), option="I")
+    method = Scaffold(local=replace(PLAIN, optimizer="adam"), option="I")
     assert controls(play(method, begin(method))) == [1.0, -4.0]

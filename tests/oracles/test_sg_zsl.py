@@ -5,27 +5,27 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engines.toys import conducted
-from vergence.app.budget import beside, spent
-from vergence.core.conversation import Mean
-from vergence.core.fitting import Local
-from vergence.core.site import Site
-from vergence.core.stream import Stream
-from vergence.core.zero_shot import against, kl
-from vergence.data.zsl_synthetic import ZslSynthetic
-from vergence.engines.conduct import Plan
-from vergence.engines.rehearsal import rehearsed
+from tests.engine.toys import conducted
+from vergence.core.client import ClientContext
+from vergence.core.local_training import LocalTraining
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Mean
+from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
+from vergence.engine.dry_run import rehearsed
+from vergence.engine.round_loop import Plan
 from vergence.errors import ConfigError
-from vergence.methods.pe_zsl import PeZsl
-from vergence.methods.sg_zsl import SgZsl, longest
+from vergence.experiment.privacy.spent import beside, spent
+from vergence.methods.generative.losses import against, kl
+from vergence.methods.generative.pe_zsl import PeZsl
+from vergence.methods.generative.sg_zsl import SgZsl, longest
 from vergence.models.mlp import Mlp
-from vergence.privacy.accounting import Charge, epsilon
-from vergence.privacy.book import FOLDER, Book
-from vergence.privacy.dp_solver import Course, DpSolver, Lesson, book_of
-from vergence.privacy.policy import DpSgd, Privacy
+from vergence.privacy.config import DpSgd, Privacy
+from vergence.privacy.dp.accounting import Charge, epsilon
+from vergence.privacy.dp.dp_sgd_solver import DpSolver, TrainingPass, TrainingSchedule, book_of
+from vergence.privacy.release_log import FOLDER, ReleaseLog
 from vergence.tasks.zero_shot import ZeroShot
 
-LOCAL = Local(epochs=1, batch=32, lr=0.05)
+LOCAL = LocalTraining(epochs=1, batch=32, lr=0.05)
 SMALL = SgZsl(
     LOCAL, generator_rounds=2, samples=20, batch=40, rate=0.01, noise=8, hidden=16, knows="all"
 )
@@ -48,7 +48,7 @@ def test_a_profile_is_the_mean_of_shares_and_kl_against_it():
 def test_no_row_of_shares_is_longer_than_its_bound(entries, high):
     """The longest are corners of the box; one of them comes near the bound where there are many."""
     corners = torch.tril(torch.full((entries, entries), high))
-    inside = torch.rand(500, entries, generator=Stream("shares").torch()) * high
+    inside = torch.rand(500, entries, generator=RandomStream("shares").torch()) * high
     found = torch.cat([corners, inside]).softmax(1).norm(dim=1)
     bound = longest(entries, 0.0, high)
     assert float(found.max()) <= bound + 1e-6
@@ -81,32 +81,32 @@ def test_teacher_and_profile_are_of_one_budget(tmp_path):
 
 @pytest.mark.slow
 def test_the_noise_of_a_mean_spends_its_share_and_training_the_rest():
-    whole = Course(0.05, 200, 1)
+    whole = TrainingSchedule(0.05, 200, 1)
     noise = whole.mean_noise(POLICY)
     assert epsilon([Charge(noise, 1.0, 1)], POLICY.delta) == pytest.approx(8 * 0.2, rel=0.01)
-    assert whole.noise(POLICY) > Course(0.05, 200).noise(POLICY)
+    assert whole.noise(POLICY) > TrainingSchedule(0.05, 200).noise(POLICY)
     assert whole.ledger(POLICY).epsilon(POLICY.delta) == pytest.approx(8.0, rel=0.01)
 
 
 def test_a_mean_has_the_noise_that_is_charged_and_is_told_once(tmp_path):
     n, d = 40, 5000
     policy = DpSgd(noise=1.5)
-    solver = DpSolver(TASK, policy, tmp_path, 0, [Lesson(None, 1.0, 1)])
+    solver = DpSolver(TASK, policy, tmp_path, 0, [TrainingPass(None, 1.0, 1)])
     train = PEOPLE.people["owner"].train.subset(torch.arange(n))
-    site = Site("owner", train, train, TASK, 0, Stream())
+    site = ClientContext("owner", train, train, TASK, 0, RandomStream())
     ask = Mean(torch.full((n, d), 1.0), 2.0)  # rows of length 70, cut to 2
     found = solver.mean(site, ask)
-    deviation = Course(1.0, 0, 1).mean_noise(policy) * 2.0 / n
+    deviation = TrainingSchedule(1.0, 0, 1).mean_noise(policy) * 2.0 / n
     assert deviation == pytest.approx(1.5 * 10 * 2 / 40)
     off = found - 2.0 / d**0.5
     assert float(off.std()) == pytest.approx(deviation, rel=0.05)
     assert abs(float(off.mean())) < 4 * deviation / d**0.5
     assert torch.equal(solver.mean(site, ask), found)  # the same release again, with the same noise
     assert not torch.equal(solver.mean(site, Mean(ask.values + 1, 2.0)), found)
-    other = DpSolver(TASK, DpSgd(noise=3.0), tmp_path, 0, [Lesson(None, 1.0, 1)])
+    other = DpSolver(TASK, DpSgd(noise=3.0), tmp_path, 0, [TrainingPass(None, 1.0, 1)])
     twice = (other.mean(site, ask) - 2.0 / d**0.5) / 2
     assert not torch.allclose(twice, off, atol=deviation)  # else two of them would cancel the noise
-    entries = Book(tmp_path / FOLDER / book_of(0, "owner")).entries
+    entries = ReleaseLog(tmp_path / FOLDER / book_of(0, "owner")).entries
     assert [entry[2:] for entry in entries] == [(15.0, 1.0, 1)] * 2 + [(30.0, 1.0, 1)]
 
 

@@ -6,18 +6,20 @@ import pytest
 import torch
 
 from tests.oracles.test_cross_encoder import glances
-from vergence.core.fitting import Fit, Local, Solver
+from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params
-from vergence.core.stream import Stream
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
 from vergence.errors import ConfigError
 from vergence.models.cross_encoder import CrossEncoder
 from vergence.models.siamese import Siamese as Model
 from vergence.models.siamese import view
-from vergence.tasks.siamese import Siamese
+from vergence.tasks.siamese import SiameseTask
+from vergence.training.sequential import Solver
 
 SMALL = CrossEncoder(size="9x15", width=4)
-SIMCLR = Siamese(Model(SMALL, hidden=8, out=4), temperature=0.5)
-BYOL = Siamese(Model(SMALL, hidden=8, out=4, target=True), objective="byol")
+SIMCLR = SiameseTask(Model(SMALL, hidden=8, out=4), temperature=0.5)
+BYOL = SiameseTask(Model(SMALL, hidden=8, out=4, target=True), objective="byol")
 
 
 def output(*pictures):
@@ -82,8 +84,8 @@ def test_the_target_follows_by_its_decay_and_travels_with_the_parameters():
 def test_training_moves_the_target_behind_the_network():
     """After a fit the target lies between where it began and the encoder."""
     start, solver = BYOL.init(), Solver(BYOL)
-    local = Local(epochs=2, batch=4, optimiser="adam", lr=1e-2, weight_decay=0)
-    end = solver.fit(Fit(start, glances(8), local), Stream("a")).params
+    local = LocalTraining(epochs=2, batch=4, optimizer="adam", lr=1e-2, weight_decay=0)
+    end = solver.fit(Fit(start, glances(8), local), RandomStream("a")).params
     name = "encoder.conv1.0.weight"
     moved = (end[name] - start[name]).norm()
     lag = (end["target.0.conv1.0.weight"] - start[name]).norm()
@@ -101,9 +103,12 @@ def test_measuring_gives_the_same_views_every_time_training_does_not(task):
 
 
 def test_training_brings_views_together():
-    task, local = SIMCLR, Local(epochs=12, batch=12, optimiser="adam", lr=1e-2, weight_decay=0)
+    task, local = (
+        SIMCLR,
+        LocalTraining(epochs=12, batch=12, optimizer="adam", lr=1e-2, weight_decay=0),
+    )
     data, solver = glances(12), Solver(task)
-    end = solver.fit(Fit(task.init(), data, local), Stream("a")).params
+    end = solver.fit(Fit(task.init(), data, local), RandomStream("a")).params
     assert solver.loss(end, data) < 0.85 * solver.loss(task.init(), data)
 
 
@@ -117,6 +122,6 @@ def test_views_are_not_flipped():
 
 def test_objective_and_network_must_fit():
     with pytest.raises(ConfigError, match="target = true; got false"):
-        Siamese(Model(SMALL), objective="byol")
+        SiameseTask(Model(SMALL), objective="byol")
     with pytest.raises(ConfigError, match="needs model siamese, got 'cross_encoder'"):
-        Siamese(SMALL)
+        SiameseTask(SMALL)

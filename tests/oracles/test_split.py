@@ -19,22 +19,23 @@ import pytest
 import torch
 from torch import nn
 
-from tests.engines.toys import STAMP
-from vergence.core.fitting import Local
-from vergence.core.site import Federation, Samples, Splits
+from tests.engine.toys import STAMP
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.randomness import RandomStream
 from vergence.core.stages import Staged
-from vergence.core.stream import Stream
 from vergence.core.task import Model
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.smashed_average import SmashedAverage
-from vergence.methods.split import Split
-from vergence.methods.splitfed import SplitFed
-from vergence.methods.splitfed_v2 import SplitFedV2
-from vergence.tasks.toy import Toy
+from vergence.methods.split.smashed_average import SmashedAverage
+from vergence.methods.split.split import SplitLearning
+from vergence.methods.split.splitfed import SplitFed
+from vergence.methods.split.splitfed_v2 import SplitFedV2
+from vergence.tasks.toy import ToyTask
 
-LOCAL = Local(batch=1, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
+LOCAL = LocalTraining(batch=1, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,10 @@ PEOPLE = Federation("two", {"1": person(1.0, 1.0), "2": person(2.0, 1.0)})
 
 def after(method, tmp_path):
     """Hold one round; return (wc, ws)."""
-    folder = Folder(tmp_path, STAMP)
+    folder = RunDirectory(tmp_path, STAMP)
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1)
-    server = conduct(method, Toy(Factors()), PEOPLE, plan, folder).server
+    server = conduct(method, ToyTask(Factors()), PEOPLE, plan, folder).server
     return [float(server.front.flat), float(server.tail.flat)]
 
 
@@ -81,10 +82,10 @@ def test_v1(tmp_path):
 
 
 def test_v1_is_fedavg(tmp_path):
-    folder = Folder(tmp_path / "whole", STAMP)
+    folder = RunDirectory(tmp_path / "whole", STAMP)
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1)
-    whole = conduct(FedAvg(local=LOCAL), Toy(Factors()), PEOPLE, plan, folder).server.model
+    whole = conduct(FedAvg(local=LOCAL), ToyTask(Factors()), PEOPLE, plan, folder).server.model
     assert whole.flat.tolist() == after(SplitFed(local=LOCAL), tmp_path / "split")
 
 
@@ -99,13 +100,13 @@ def test_v2_in_both_orders(tmp_path, monkeypatch, order, expected):
         def permutation(self, n):
             return np.array(order)
 
-    monkeypatch.setattr(Stream, "numpy", lambda _: Drawn())
+    monkeypatch.setattr(RandomStream, "numpy", lambda _: Drawn())
     found = after(SplitFedV2(local=LOCAL), tmp_path)
     assert found == pytest.approx(expected, abs=1e-6)
 
 
 def test_vanilla(tmp_path):
-    assert after(Split(local=LOCAL), tmp_path) == pytest.approx([0.0248, 1.5736], abs=1e-6)
+    assert after(SplitLearning(local=LOCAL), tmp_path) == pytest.approx([0.0248, 1.5736], abs=1e-6)
 
 
 def test_smashed_average(tmp_path):

@@ -9,22 +9,23 @@ import torch
 from torch import nn
 
 from tests.conftest import research_data
-from tests.data.test_summarised import group, write
-from vergence.core.fitting import Solver
-from vergence.core.objective import each
-from vergence.core.site import Federation, Samples
-from vergence.data.clip_synthetic import ClipSynthetic
-from vergence.data.rated_clips import PARTS, Clip, samples_of
-from vergence.data.summarised import read_videos
-from vergence.data.summary_people import clip_of
+from tests.data.video_summaries.test_h5_files import group, write
+from vergence.core.data import Samples
+from vergence.core.federation import Federation
+from vergence.core.objectives import each
+from vergence.data.synthetic.clip_synthetic import ClipSynthetic
+from vergence.data.video_summaries.clients import clip_of
+from vergence.data.video_summaries.fragments import PARTS, RatedClip, samples_of
+from vergence.data.video_summaries.h5_files import read_videos
 from vergence.errors import ConfigError, DataError
 from vergence.models.linear import Linear
 from vergence.models.mixture_transformer import MixtureTransformer
 from vergence.models.vslstm import VsLSTM
-from vergence.privacy.per_sample import Clipper
-from vergence.tasks.summary import Summary
+from vergence.privacy.dp.per_sample_gradients import Clipper
+from vergence.tasks.summary import SummaryTask
+from vergence.training.sequential import Solver
 
-TASK = Summary(VsLSTM(2, 3))
+TASK = SummaryTask(VsLSTM(2, 3))
 
 
 class Column(nn.Module):
@@ -42,7 +43,7 @@ def clip(logits, target, ratings, chosen=(0,), length=2):
     shots = np.stack([starts, np.append(starts[1:], 2 * steps) - 1], 1)
     choices = np.isin(frames // (2 * length), chosen)[None].repeat(len(ratings), 0)
     x = np.stack([logits, np.zeros(steps)], 1)
-    return Clip(x, frames[::2], np.array(target), np.array(ratings, float), choices, shots)
+    return RatedClip(x, frames[::2], np.array(target), np.array(ratings, float), choices, shots)
 
 
 def samples(*every) -> Samples:
@@ -64,17 +65,23 @@ def test_loss_is_a_mean_over_steps_and_then_over_clips():
     # Cross-entropy: ln 2; -(ln 3/4 + 3 ln 1/4) / 4; ln 2 four times.
     mixed = -(math.log(3 / 4) + 3 * math.log(1 / 4)) / 4
     wanted = ((math.log(2) + mixed) / 2 + math.log(2)) / 2
-    bce = Summary(VsLSTM(2, 3), criterion="bce")
+    bce = SummaryTask(VsLSTM(2, 3), criterion="bce")
     assert float(bce.loss(output, data)) == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("network", [
-    VsLSTM(2, 3), MixtureTransformer(2, 3), MixtureTransformer(2, 3, mixture="values"),
-    MixtureTransformer(2, 3, mixture="none"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "network",
+    [
+        VsLSTM(2, 3),
+        MixtureTransformer(2, 3),
+        MixtureTransformer(2, 3, mixture="values"),
+        MixtureTransformer(2, 3, mixture="none"),
+    ],
+    ids=str,
+)
 def test_a_longer_clip_beside_it_changes_nothing_of_a_clip(network):
     """Neither its scores, nor the gradient of its loss."""
-    task = Summary(network)
+    task = SummaryTask(network)
     module = task.module()
     alone, beside = samples(SHORT).take(slice(0, 1)), samples(SHORT, LONG).take(slice(0, 2))
     one, two = task.forward(module, alone), task.forward(module, beside)
@@ -115,7 +122,7 @@ def test_summe_takes_the_largest_f_and_the_mean_of_people():
     data = samples(apart)
     outputs = TASK.forward(Column(), data.take(slice(0, 1)))
     assert TASK.metrics(outputs, data)["f"] == pytest.approx(0.5)
-    summe = Summary(VsLSTM(2, 3), judged="summe").metrics(outputs, data)
+    summe = SummaryTask(VsLSTM(2, 3), judged="summe").metrics(outputs, data)
     assert summe["f"] == 1
     # Means 9.5, 1, 2, ..., 19: the first is above nine of the others and below ten.
     assert summe["tau"] == pytest.approx((190 - 2 * 9) / 190)
@@ -134,7 +141,7 @@ def test_priors_are_random_rows_and_people_on_the_same_shots():
 @pytest.mark.slow
 def test_gradients_of_clips_can_be_told_apart():
     """What DP-SGD clips: the sum is that of every clip's own gradient, padded or not."""
-    solver = Solver(Summary(MixtureTransformer(2, 3)))
+    solver = Solver(SummaryTask(MixtureTransformer(2, 3)))
     data = samples(SHORT, LONG).take(slice(0, 2))
     expected, own = [torch.zeros_like(p) for p in solver.parameters], []
     for i in range(2):
@@ -159,10 +166,12 @@ def test_gradients_of_clips_can_be_told_apart():
 def test_priors_of_summe_as_measured_on_whole_videos():
     """Design notes on data, 2.5: random 40.3 (20 draws), people 54.3; tau 0.296 by `rest`."""
     path = research_data("video_summarisation") / "summe_annotations.h5"
-    every = [clip_of(replace(v, features=np.zeros((len(v.picks), 1), np.float32)), "")
-             for v in read_videos(path).values()]  # fmt: skip
+    every = [
+        clip_of(replace(v, features=np.zeros((len(v.picks), 1), np.float32)), "")
+        for v in read_videos(path).values()
+    ]
     people = Federation("s", samples_of({"p": dict.fromkeys(PARTS, tuple(every))}))
-    rows = Summary(VsLSTM(1, 1), judged="summe").priors(people)
+    rows = SummaryTask(VsLSTM(1, 1), judged="summe").priors(people)
     assert rows["random"]["p"]["f"] == pytest.approx(0.403, abs=0.01)
     assert rows["people"]["p"]["f"] == pytest.approx(0.5433, abs=5e-4)
     assert rows["people"]["p"]["tau"] == pytest.approx(0.296, abs=5e-4)
@@ -170,7 +179,7 @@ def test_priors_of_summe_as_measured_on_whole_videos():
 
 def test_frames_or_clips_count():
     data = samples(SHORT, LONG)
-    assert (TASK.weigh(data), Summary(VsLSTM(2, 3), counts="clips").weigh(data)) == (22, 2)
+    assert (TASK.weigh(data), SummaryTask(VsLSTM(2, 3), counts="clips").weigh(data)) == (22, 2)
 
 
 def test_sequences_are_clips_without_padding_and_proxies_are_alike_for_all():
@@ -186,20 +195,20 @@ def test_sequences_are_clips_without_padding_and_proxies_are_alike_for_all():
 def test_proxies_may_be_videos_of_another_data_set(tmp_path):
     """Three steps of 1024 features each, in the order of a fixed draw."""
     path = write(tmp_path / "other.h5", {"video_1": group(), "video_2": group()})
-    task = Summary(VsLSTM(1024, 3), proxy=str(path))
+    task = SummaryTask(VsLSTM(1024, 3), proxy=str(path))
     first, second = task.proxies(2)
     assert first.equal(torch.eye(3, 1024))
     assert second.equal(task.proxies(2)[1])
     with pytest.raises(DataError, match="has 2 videos with 1024 features a frame, 3 are needed"):
         task.proxies(3)
     with pytest.raises(DataError, match="has 0 videos with 2 features"):
-        Summary(VsLSTM(2, 3), proxy=str(path)).proxies(1)
+        SummaryTask(VsLSTM(2, 3), proxy=str(path)).proxies(1)
 
 
 def test_people_joined_are_scored_as_apart():
     """Banks are joined and rows moved: a clip stays what it was."""
     people = ClipSynthetic(people=2, clips=5).load()
-    task = Summary(VsLSTM(4, 3))
+    task = SummaryTask(VsLSTM(4, 3))
     solver, params = Solver(task), task.init()
     apart = [task.metrics(solver.outputs(params, s.test), s.test) for s in people.people.values()]
     whole = people.pooled().people["everyone"].test
@@ -210,15 +219,15 @@ def test_people_joined_are_scored_as_apart():
 
 def test_refusals_say_what_to_set(tmp_path):
     data = samples(SHORT).take(slice(0, 1))
-    wide = Summary(VsLSTM(5, 3))
+    wide = SummaryTask(VsLSTM(5, 3))
     with pytest.raises(ConfigError, match=r"2 features a frame, the model takes 5; set model\.fea"):
         wide.forward(wide.module(), data)
     with pytest.raises(ConfigError, match=r"Identity returned \[1, 2, 2\] for 1 clips of 2 steps"):
         TASK.forward(Unmoved(), data)
     with pytest.raises(ConfigError, match="Linear has no option 'features'"):
-        Summary(Linear()).proxies(1)
+        SummaryTask(Linear()).proxies(1)
     with pytest.raises(DataError, match="missing file"):
-        Summary(VsLSTM(2, 3), proxy=str(tmp_path / "none.h5")).proxies(1)
+        SummaryTask(VsLSTM(2, 3), proxy=str(tmp_path / "none.h5")).proxies(1)
     summe = Federation("summe", {}, {"judged": "summe"})
     with pytest.raises(ConfigError, match=r'as tvsum; set task\.judged = "summe"'):
         TASK.check(summe)

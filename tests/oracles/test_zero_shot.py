@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from vergence.core.site import Federation, Samples, Splits
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
 from vergence.core.task import Model
-from vergence.data.zsl_synthetic import NAMES, UNSEEN, ZslSynthetic
+from vergence.data.synthetic.zsl_synthetic import NAMES, UNSEEN, ZslSynthetic
 from vergence.errors import ConfigError, DataError
 from vergence.tasks.zero_shot import ZeroShot
 

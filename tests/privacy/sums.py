@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from vergence.privacy.additive_sharing import Aggregator, Contributor
-from vergence.privacy.coordinator import Coordinator
-from vergence.privacy.pairwise_messages import Pairwise
-from vergence.privacy.secure_aggregation import Client, Server, converse
-from vergence.privacy.shared_messages import Shared
-from vergence.privacy.terms import Spent, signing_pair
+from vergence.privacy.secure_aggregation.additive import Aggregator, Contributor
+from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams
+from vergence.privacy.secure_aggregation.pairwise import PairwiseClient, PairwiseServer, converse
+from vergence.privacy.secure_aggregation.pairwise_messages import PairwiseParams
+from vergence.privacy.secure_aggregation.relay import Coordinator
+from vergence.privacy.secure_aggregation.session import UsedContributions, signing_pair
 
 STEPS = ("Advert", "Shares", "Masked", "Agreed", "Unmask")
 
@@ -36,15 +36,18 @@ def random_words(n: int) -> np.ndarray:
     return np.frombuffer(os.urandom(8 * n), np.uint64)
 
 
-def pairwise(n: int, words: int = 3, threshold: int | None = None, **more: Any) -> Pairwise:
-    given = {"run": "run", "request": "0.1", "attempt": 0, "fewest": 3, **more}
-    return Pairwise(words=words, threshold=threshold or 2 * n // 3 + 1, **given)
+def pairwise(n: int, words: int = 3, threshold: int | None = None, **more: Any) -> PairwiseParams:
+    given = {"run": "run", "request": "0.1", "attempt": 0, **more}
+    given["threshold"] = threshold or 2 * n // 3 + 1
+    return PairwiseParams(words=words, **given)
 
 
-def clients(terms: Pairwise, given: Mapping[str, np.ndarray], spent: Any = None) -> dict:
+def clients(terms: PairwiseParams, given: Mapping[str, np.ndarray], spent: Any = None) -> dict:
     known = register(given)
     return {
-        name: Client(name, terms, words, ends(name)[0], known, (spent or {}).get(name, Spent()))
+        name: PairwiseClient(
+            name, terms, words, ends(name)[0], known, (spent or {}).get(name, UsedContributions())
+        )
         for name, words in given.items()
     }
 
@@ -89,23 +92,26 @@ class Talk:
                 return found
 
 
-def under_pads(terms: Pairwise, given: Mapping[str, np.ndarray], **more: Any) -> Talk:
-    return Talk(converse(Server(terms, register(given))), clients(terms, given, **more))
+def under_pads(terms: PairwiseParams, given: Mapping[str, np.ndarray], **more: Any) -> Talk:
+    return Talk(converse(PairwiseServer(terms, register(given))), clients(terms, given, **more))
 
 
-def shared(words: int, many: int = 2, **more: Any) -> Shared:
-    given = {"run": "run", "request": "0.1", "attempt": 0, "fewest": 3, **more}
+def shared(words: int, many: int = 2, **more: Any) -> AdditiveParams:
+    given = {"run": "run", "request": "0.1", "attempt": 0, "threshold": 3, **more}
     names = tuple(f"agg{i}" for i in range(many))
     if given.get("gated"):
         given.setdefault("dealer", "server" if many == 2 else names[-1])
-    return Shared(words=words, aggregators=names, **given)
+    return AdditiveParams(words=words, aggregators=names, **given)
 
 
-def on_shares(terms: Shared, given: Mapping[str, np.ndarray], spent: Any = None) -> Talk:
+def on_shares(terms: AdditiveParams, given: Mapping[str, np.ndarray], spent: Any = None) -> Talk:
     known = register([*given, *terms.aggregators, "server"])
-    all_ = {n: Contributor(n, terms, w, ends(n)[0], known) for n, w in given.items()}
+    all_ = {
+        n: Contributor(n, terms, w, ends(n)[0], known, UsedContributions())
+        for n, w in given.items()
+    }
     all_ |= {
-        n: Aggregator(n, terms, ends(n)[0], known, (spent or {}).get(n, Spent()))
+        n: Aggregator(n, terms, ends(n)[0], known, (spent or {}).get(n, UsedContributions()))
         for n in terms.aggregators
     }
     coordinator = Coordinator(terms, tuple(given), known, ends("server")[0])

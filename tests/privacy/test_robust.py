@@ -9,23 +9,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vergence.core.mask import Mask
+from vergence.core.aggregation import add_up
+from vergence.core.masks import Mask
+from vergence.core.messages import reply, seal
 from vergence.core.params import Layout, Params
-from vergence.core.stream import Stream
-from vergence.core.wire import add_up, reply, seal
+from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
-from vergence.privacy.groups import as_reply, check, deal
-from vergence.privacy.output_range import Span
 from vergence.privacy.robust.dnc import DnC, outliers
 from vergence.privacy.robust.fltrust import FLTrust
+from vergence.privacy.robust.groups import as_reply, check, deal
 from vergence.privacy.robust.krum import Krum
 from vergence.privacy.robust.median import Median
 from vergence.privacy.robust.multi_krum import MultiKrum
 from vergence.privacy.robust.norm_bound import NormBound
 from vergence.privacy.robust.trimmed_mean import TrimmedMean
-from vergence.privacy.votes import Votes, rewritten
+from vergence.privacy.robust.update_matrix import UpdateMatrix, rewritten
+from vergence.privacy.split.output_range import Span
 
-RNG = Stream("robust")
+RNG = RandomStream("robust")
 ONE_EACH = [Median(), TrimmedMean(), Krum(), MultiKrum(), NormBound(), DnC(sample=3)]
 
 
@@ -54,8 +55,10 @@ def mean(rule, rows, weights=None, root=None):
 def masked(rows, bits):
     layout = params(*rows[0]).layout
     masks = [Mask(torch.tensor(b, dtype=torch.bool), layout) for b in bits]
-    return {f"c{i}": seal(reply(m, model=params(*r)), 0) for i, (r, m) in
-            enumerate(zip(rows, masks, strict=True))}  # fmt: skip
+    return {
+        f"c{i}": seal(reply(m, model=params(*r)), 0)
+        for i, (r, m) in enumerate(zip(rows, masks, strict=True))
+    }
 
 
 def test_median_by_hand():
@@ -87,8 +90,11 @@ def brute_krum(rows, f):
     n = len(rows)
     scores = []
     for i in range(n):
-        apart = sorted(sum((a - b) ** 2 for a, b in zip(rows[i], rows[j], strict=True))
-                       for j in range(n) if j != i)  # fmt: skip
+        apart = sorted(
+            sum((a - b) ** 2 for a, b in zip(rows[i], rows[j], strict=True))
+            for j in range(n)
+            if j != i
+        )
         scores.append(sum(apart[: n - f - 2]))
     return scores
 
@@ -177,8 +183,11 @@ def test_the_order_of_replies_changes_no_bit(rule, seed):
     assert one.metrics == two.metrics
 
 
-@pytest.mark.parametrize("rule", [Median(), TrimmedMean(), Krum(), MultiKrum(), DnC(sample=2)],
-                         ids=lambda rule: type(rule).__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "rule",
+    [Median(), TrimmedMean(), Krum(), MultiKrum(), DnC(sample=2)],
+    ids=lambda rule: type(rule).__name__,
+)
 @given(seed=st.integers(0, 50))
 def test_what_moves_all_updates_moves_the_result(rule, seed):
     rng = np.random.default_rng(seed)
@@ -195,8 +204,11 @@ def test_what_scales_all_updates_scales_the_result(rule, seed, by):
     np.testing.assert_allclose(scaled, by * mean(rule, rows.tolist()), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("rule", [Median(), TrimmedMean(), Krum(), MultiKrum(), DnC(), FLTrust()],
-                         ids=lambda rule: type(rule).__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "rule",
+    [Median(), TrimmedMean(), Krum(), MultiKrum(), DnC(), FLTrust()],
+    ids=lambda rule: type(rule).__name__,
+)
 def test_a_liar_does_not_reach_the_result(rule):
     rows = (np.random.default_rng(3).normal(size=(6, 4)) + 5).tolist()
     lied = mean(rule, [*rows, [-1e9] * 4], root=[5] * 4)
@@ -289,7 +301,7 @@ def test_a_rewritten_reply_keeps_weights_and_erased_entries():
     one = seal(reply(Mask(torch.tensor([True, False]), params(1, 2).layout), model=params(1, 2)), 3)
     other = rewritten(one, np.array([7.0, 9.0])).trees["model"]
     assert other.total.flat.tolist() == [7, 0]
-    assert Votes.of({"c": one}).values.tolist() == [[1, 0]]
+    assert UpdateMatrix.of({"c": one}).values.tolist() == [[1, 0]]
 
 
 def test_groups_hold_everybody_once_and_at_least_k():
@@ -314,8 +326,10 @@ def test_a_rule_over_group_sums_is_the_rule_over_group_means():
     replies = sealed(rows, weights)
     like = {"model": params(0)}
     pairs = [("c0", "c1"), ("c2", "c3"), ("c4", "c5")]
-    sums = {str(g): as_reply(add_up([replies[c] for c in pair], like), 0)
-            for g, pair in enumerate(pairs)}  # fmt: skip
+    sums = {
+        str(g): as_reply(add_up([replies[c] for c in pair], like), 0)
+        for g, pair in enumerate(pairs)
+    }
     assert Median().combine(sums, like, RNG).aggregate.mean("model").flat.tolist() == [6]
 
 

@@ -9,29 +9,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.scripts import layout
-from vergence.core import codec as codecs
-from vergence.core.codec import (
+from vergence.core.masks import Mask
+from vergence.core.params import Params
+from vergence.errors import ConfigError, DataError
+from vergence.wire import codecs
+from vergence.wire.codecs import (
     BLOCK,
     HALF_MAX,
     SCALE_MAX,
     SCALE_MIN,
     Compression,
-    Full,
-    Half,
+    FullPrecision,
+    HalfPrecision,
     Int8,
     TopK,
     index_bytes,
     pack_indices,
     unpack_indices,
 )
-from vergence.core.mask import Mask
-from vergence.core.params import Params
-from vergence.core.wire import size
-from vergence.errors import ConfigError, DataError
+from vergence.wire.size import size
 
 DTYPES = (torch.float32, torch.float64)
 lengths = st.one_of(st.integers(0, 40), st.integers(0, 3 * BLOCK + 1))
-CODECS = [Full(), Half(), Int8(), TopK(0.1), TopK(0.3, Half()), TopK(0.02, Int8()), TopK(1.0)]
+CODECS = [
+    FullPrecision(),
+    HalfPrecision(),
+    Int8(),
+    TopK(0.1),
+    TopK(0.3, HalfPrecision()),
+    TopK(0.02, Int8()),
+    TopK(1.0),
+]
 dtypes = st.sampled_from(DTYPES)
 
 
@@ -57,13 +65,13 @@ def exactly(x):
 
 @given(values())
 def test_fp32_is_as_it_is(x):
-    assert torch.equal(roundtrip(Full(), x), x)
+    assert torch.equal(roundtrip(FullPrecision(), x), x)
 
 
 @given(values())
 def test_fp16_is_within_half_a_unit_or_saturates(x):
     """Eleven significant bits; spacing 2^-24 below 2^-14."""
-    got, x = exactly(roundtrip(Half(), x)), exactly(x)
+    got, x = exactly(roundtrip(HalfPrecision(), x)), exactly(x)
     inside = x.abs() <= HALF_MAX
     bound = (x.abs() * 2.0**-11).clamp(min=2.0**-25)
     assert ((got - x).abs() <= bound)[inside].all()
@@ -95,8 +103,8 @@ def test_topk_keeps_the_largest_exactly(x, share):
     wanted = torch.zeros_like(x)
     wanted[torch.from_numpy(order)] = x[torch.from_numpy(order)]
     assert torch.equal(roundtrip(TopK(share), x), wanted)
-    half = roundtrip(TopK(share, Half()), x)
-    assert torch.equal(half, roundtrip(Half(), wanted))
+    half = roundtrip(TopK(share, HalfPrecision()), x)
+    assert torch.equal(half, roundtrip(HalfPrecision(), wanted))
 
 
 @given(values(), st.sampled_from(CODECS))
@@ -104,8 +112,8 @@ def test_bytes_are_those_of_the_arrays(x, codec):
     """2 n for halves; n + 4 a block for int8; k values and the shorter way to say where."""
     n = len(x)
     each = {
-        Full: lambda m: m * x.element_size(),
-        Half: lambda m: 2 * m,
+        FullPrecision: lambda m: m * x.element_size(),
+        HalfPrecision: lambda m: 2 * m,
         Int8: lambda m: m + 4 * math.ceil(m / BLOCK),
     }
     if isinstance(codec, TopK):
@@ -236,11 +244,11 @@ BEYOND = torch.from_numpy(pack_indices(np.array([5, 250]), 200))
 @pytest.mark.parametrize(
     ("codec", "arrays"),
     [
-        (Full(), {"values": torch.zeros(3)}),
-        (Full(), {"more": torch.zeros(3)}),
-        (Full(), {"values": torch.zeros(200, dtype=torch.float64)}),
-        (Half(), {"values": torch.zeros(200)}),
-        (Half(), {"values": torch.zeros(1, 200, dtype=torch.float16)}),
+        (FullPrecision(), {"values": torch.zeros(3)}),
+        (FullPrecision(), {"more": torch.zeros(3)}),
+        (FullPrecision(), {"values": torch.zeros(200, dtype=torch.float64)}),
+        (HalfPrecision(), {"values": torch.zeros(200)}),
+        (HalfPrecision(), {"values": torch.zeros(1, 200, dtype=torch.float16)}),
         (Int8(), {"scale": torch.zeros(2)}),
         (TopK(0.01), {"where": FEW}),
         (TopK(0.01), {"where": TWICE}),

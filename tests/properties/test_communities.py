@@ -9,28 +9,28 @@ import pytest
 import torch
 
 from tests.scripts import summed, taught
-from vergence.core.fitting import Local
-from vergence.core.site import Bank, Samples
-from vergence.core.wire import reply, seal
-from vergence.data.clip_synthetic import COMMUNITIES, ClipSynthetic, drawn, rated
-from vergence.data.rated_clips import PARTS, samples_of
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
-from vergence.engines.turn import drive
-from vergence.methods.cfedvs import CFedVS
+from vergence.core.conversation import drive
+from vergence.core.data import Samples, SharedRows
+from vergence.core.local_training import LocalTraining
+from vergence.core.messages import reply, seal
+from vergence.data.synthetic.clip_synthetic import COMMUNITIES, ClipSynthetic, drawn, rated
+from vergence.data.video_summaries.fragments import PARTS, samples_of
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
+from vergence.methods.clustered.cfedvs import CFedVS
 from vergence.methods.fedavg import FedAvg
-from vergence.metrics.clusters import adjusted_rand
+from vergence.metrics.clustering import adjusted_rand
 from vergence.models.mixture_transformer import MixtureTransformer
-from vergence.tasks.summary import Summary
+from vergence.tasks.summary import SummaryTask
 
-LOCAL = Local(epochs=1, batch=8, lr=0.05)
-TASK = Summary(MixtureTransformer(4, 4, 1))
+LOCAL = LocalTraining(epochs=1, batch=8, lr=0.05)
+TASK = SummaryTask(MixtureTransformer(4, 4, 1))
 COMMUNITY = [i % 3 for i in range(10)]
 PEOPLE = [f"p{i:02d}" for i in range(10)]
 
 
 def run(method, people, place):
-    folder = Folder(place, {"config": "a", "code": "b", "data": "c"})
+    folder = RunDirectory(place, {"config": "a", "code": "b", "data": "c"})
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1)
     return conduct(method, TASK, people, plan, folder).server
@@ -87,7 +87,7 @@ def test_frames_are_what_counts():
     for end, frames in ((1.0, 100), (3.0, 300)):
         columns = {"steps": torch.full((10,), frames), "rows": torch.zeros(10, 300).long()}
         banks = {"features": torch.zeros(1, 4), "target": torch.zeros(1)}
-        data = Samples(columns, {name: Bank(rows, "rows") for name, rows in banks.items()})
+        data = Samples(columns, {name: SharedRows(rows, "rows") for name, rows in banks.items()})
         (tree,) = taught(method, TASK, None, {"model": TASK.init()}, data)[1].trees.values()
         assert tree.weight == 10 * frames
         update = tree.total.like(torch.full_like(tree.total.flat, end))

@@ -1,25 +1,20 @@
 """Laws of masks, sums, wire and state, on random examples."""
 
+import math
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scripts import layout
-from vergence.core.mask import Mask
+from vergence.core.aggregation import add_up
+from vergence.core.masks import Mask
+from vergence.core.messages import reply, seal, support_mask
 from vergence.core.params import Layout, Params
-from vergence.core.state import pack, unpack
-from vergence.core.wire import (
-    add_up,
-    decode,
-    encode,
-    packed_mask,
-    payload,
-    reply,
-    seal,
-    size,
-    support_mask,
-    unpacked_mask,
-)
+from vergence.core.serialization import pack, unpack
+from vergence.wire.encoding import decode, encode, packed_mask, payload, unpacked_mask
+from vergence.wire.size import size
 
 seeds = st.integers(0, 2**31)
 sizes = st.integers(1, 200)
@@ -99,6 +94,20 @@ def same_weight(a, b):
     if isinstance(a, float):
         return a == b
     return torch.equal(a.bits, b.bits) if isinstance(a, Mask) else torch.equal(a.flat, b.flat)
+
+
+@pytest.mark.parametrize("kind", ["number", "mask", "entries"])
+def test_what_counts_for_nothing_leaves_nothing_behind(kind):
+    """Not a NaN, an infinity or a sign: whatever an erased entry was, its bits are those of 0."""
+    update, mask, _ = draw(0, 8)
+    update = update.like(torch.tensor([math.nan, math.inf, -math.inf, -1.0, 1e30, -0.0, 2.0, 3.0]))
+    weight = {
+        "number": 0.0,
+        "mask": Mask.none(mask.layout),
+        "entries": update.like(torch.zeros(8)),
+    }[kind]
+    total = seal(reply(model=update, weight=weight), 0).trees["model"].total.flat
+    assert not total.view(torch.int32).any()
 
 
 @given(seeds, st.integers(1, 50), st.integers(1, 6))

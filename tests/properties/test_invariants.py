@@ -5,24 +5,26 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vergence.core.fitting import Fit, Local, Solver
-from vergence.core.site import Federation
-from vergence.core.stream import Stream
-from vergence.data.toy import Toy as People
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
+from vergence.data.synthetic.toy import Toy as People
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.methods.fedprox import FedProx
 from vergence.methods.fedselect import FedSelect
 from vergence.methods.local_only import LocalOnly
 from vergence.models.linear import Linear
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
+from vergence.training.sequential import Solver
 
-TASK = Toy(Linear(inputs=20))
+TASK = ToyTask(Linear(inputs=20))
 PEOPLE = People(people=3, inputs=20).load()
-LOCAL = Local(epochs=2, batch=8, lr=0.05)
-WHOLE = Local(epochs=3, batch=1000, lr=0.05, clip=0.0)
+LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
+WHOLE = LocalTraining(epochs=3, batch=1000, lr=0.05, clip=0.0)
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def run(tmp_path):
     count = iter(range(100))
 
     def go(method, people: Federation = PEOPLE, rounds=5):
-        folder = Folder(tmp_path / str(next(count)), {"config": "a"})
+        folder = RunDirectory(tmp_path / str(next(count)), {"config": "a"})
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1)
         return conduct(method, TASK, people, plan, folder)
@@ -43,8 +45,9 @@ def bits(params):
     return params.flat.numpy().tobytes()
 
 
-@pytest.mark.parametrize("personal", [FedCPF(local=LOCAL, limit=0.0),
-                                      FedSelect(local=LOCAL, limit=0.0)])  # fmt: skip
+@pytest.mark.parametrize(
+    "personal", [FedCPF(local=LOCAL, limit=0.0), FedSelect(local=LOCAL, limit=0.0)]
+)
 def test_1_nothing_personal_is_uniform_fedavg(run, personal):
     plain = run(FedAvg(local=LOCAL, weights="equal"))
     assert bits(run(personal).server.model) == bits(plain.server.model)
@@ -59,15 +62,21 @@ def test_1_everything_personal_is_local_training_from_the_first_average(run):
     for client, splits in PEOPLE.people.items():
         params = average
         for at in range(1, 4):
-            stream = Stream("run", 0, client, at, "train", "batches", 0)
+            stream = RandomStream("run", 0, client, at, "train", "batches", 0)
             params = solver.fit(Fit(params, splits.train, LOCAL), stream).params
         assert bits(outcome.clients[client].params) == bits(params)
 
 
-@pytest.mark.parametrize("method", [
-    FedAvg(local=WHOLE), FedAvg(local=WHOLE, weights="equal"), FedProx(local=WHOLE, mu=0.5),
-    FedCPF(local=WHOLE, rate=0.1), FedSelect(local=WHOLE, rate=0.1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedAvg(local=WHOLE),
+        FedAvg(local=WHOLE, weights="equal"),
+        FedProx(local=WHOLE, mu=0.5),
+        FedCPF(local=WHOLE, rate=0.1),
+        FedSelect(local=WHOLE, rate=0.1),
+    ],
+)
 def test_2_identical_clients_are_one_client(run, method):
     """Three copies of one person, whole-batch steps: the run of one person, to rounding."""
     one = next(iter(PEOPLE.people.values()))

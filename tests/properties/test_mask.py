@@ -6,11 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.scripts import layout
-from vergence.core import mask as masks
-from vergence.core.mask import Mask
+from tests.scripts import layout, params
+from vergence.core import masks
+from vergence.core.masks import Mask
 from vergence.core.params import Layout, Params
-from vergence.core.state import is_finite
+from vergence.core.serialization import is_finite
 
 INFINITE = float("inf")
 SCORES = st.one_of(
@@ -115,8 +115,18 @@ def test_top_of_each_tensor_is_top_within_it(seed, first, second, k):
     assert among.counts() == {n: (among & Mask.layers(two, n)).count for n in ("a", "b")}
 
 
-BITS = {torch.float16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64,
-        torch.bfloat16: torch.int16}  # fmt: skip
+def test_merge_by_hand():
+    personal, shared = params(1, 2, 3), params(7, 8, 9)
+    some = Mask(torch.tensor([True, False, True]), layout(3))
+    assert some.merge(personal, shared).flat.tolist() == [1, 8, 3]
+
+
+BITS = {
+    torch.float16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+    torch.bfloat16: torch.int16,
+}
 
 
 @given(

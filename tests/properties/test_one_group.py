@@ -2,40 +2,48 @@
 
 import pytest
 
-from vergence.core.fitting import Local
-from vergence.data.toy import Toy as People
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.presence import Presence
-from vergence.engines.store import Folder
-from vergence.methods.cfedvs import CFedVS
+from vergence.core.local_training import LocalTraining
+from vergence.data.synthetic.toy import Toy as People
+from vergence.engine.participation import Participation
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
+from vergence.methods.clustered.cfedvs import CFedVS
+from vergence.methods.clustered.fedgroup import FedGroup
+from vergence.methods.clustered.ifca import IFCA
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.fedgroup import FedGroup
-from vergence.methods.ifca import IFCA
 from vergence.models.linear import Linear
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
 
-LOCAL = Local(epochs=2, batch=8, lr=0.05)
-PLAN = Plan(rounds=4, evaluate_every=0, workers=1, presence=Presence(cohort=4, lost=0.2))
+LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
+PLAN = Plan(rounds=4, evaluate_every=0, workers=1, presence=Participation(cohort=4, lost=0.2))
 
 
 def server(method, place):
-    folder = Folder(place, {"config": "a", "code": "b", "data": "c"})
+    folder = RunDirectory(place, {"config": "a", "code": "b", "data": "c"})
     folder.open()
     people = People(people=5, inputs=20).load()
-    return conduct(method, Toy(Linear(inputs=20)), people, PLAN, folder).server
+    return conduct(method, ToyTask(Linear(inputs=20)), people, PLAN, folder).server
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    return {w: server(FedAvg(local=LOCAL, weights=w), tmp_path_factory.mktemp(w)).model.flat
-            for w in ("samples", "equal")}  # fmt: skip
+    return {
+        w: server(FedAvg(local=LOCAL, weights=w), tmp_path_factory.mktemp(w)).model.flat
+        for w in ("samples", "equal")
+    }
 
 
 @pytest.mark.parametrize("weights", ["samples", "equal"])
-@pytest.mark.parametrize(("kind", "options"), [
-    (IFCA, {}), (IFCA, {"share_body": True}), (CFedVS, {}), (CFedVS, {"share_body": True}),
-    (FedGroup, {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (IFCA, {}),
+        (IFCA, {"share_body": True}),
+        (CFedVS, {}),
+        (CFedVS, {"share_body": True}),
+        (FedGroup, {}),
+    ],
+)
 def test_one_group_is_fedavg_bit_for_bit(kind, options, weights, plain, tmp_path):
     method = kind(local=LOCAL, clusters=1, weights=weights, **options)
     assert plain[weights].abs().min() > 0

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vergence.core.site import MANY, Bank, Federation, Numbered, Population, Samples, Splits
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import MANY, Federation, NumberedIds, Population
 from vergence.errors import ConfigError
 
 COUNTS = st.integers(1, 30)
@@ -34,7 +35,7 @@ def population(count):
 
 @given(COUNTS)
 def test_ids_are_what_their_list_would_be(count):
-    ids = Numbered(range(count))
+    ids = NumberedIds(range(count))
     listed = [f"c{i:07d}" for i in range(count)]
     assert list(ids) == listed == [ids[i] for i in range(count)]
     assert list(reversed(ids)) == listed[::-1]
@@ -45,18 +46,32 @@ def test_ids_are_what_their_list_would_be(count):
 
 @given(COUNTS, st.tuples(*[st.none() | st.integers(-9, 9)] * 2), st.sampled_from([1, 2, -1, -3]))
 def test_slices_are_ids_again(count, ends, step):
-    ids, cut = Numbered(range(count)), slice(*ends, step)
+    ids, cut = NumberedIds(range(count)), slice(*ends, step)
     found, listed = ids[cut], list(ids)[cut]
-    assert isinstance(found, Numbered)
+    assert isinstance(found, NumberedIds)
     assert list(found) == listed
     assert [found.index(c) for c in listed] == list(range(len(listed)))
     assert [c in found for c in ids] == [c in listed for c in ids]
 
 
-@pytest.mark.parametrize("stranger", [
-    "c0000010", "c000000", "c00000001", "c-000001", "d0000001", "0000001", "c", "", "c000000\u0661",
-    "c 000001", "c" + "1" * 5000, 1, None,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        "c0000010",
+        "c000000",
+        "c00000001",
+        "c-000001",
+        "d0000001",
+        "0000001",
+        "c",
+        "",
+        "c000000\u0661",
+        "c 000001",
+        "c" + "1" * 5000,
+        1,
+        None,
+    ],
+)
 def test_strangers_are_not_among_ten(stranger):
     people, maker = population(10)
     assert stranger not in people.ids
@@ -71,13 +86,13 @@ def test_strangers_are_not_among_ten(stranger):
 
 
 def test_more_than_seven_digits():
-    ids = Numbered(range(20_000_000))
+    ids = NumberedIds(range(20_000_000))
     assert ids[-1] == "c19999999"
     assert ids.index("c19999999") == 19_999_999
 
 
 def test_places_after_a_start_and_before_a_stop():
-    ids = Numbered(range(5))
+    ids = NumberedIds(range(5))
     assert ids.index("c0000002", 2, 3) == 2
     for ends in ((3,), (0, 2)):
         with pytest.raises(ValueError, match="no client"):
@@ -139,7 +154,7 @@ def test_changing_a_bank_of_a_small_population():
     rows = torch.arange(3.0)
 
     def make(number):
-        part = Samples({"at": torch.tensor([number])}, {"r": Bank(rows, "at")})
+        part = Samples({"at": torch.tensor([number])}, {"r": SharedRows(rows, "at")})
         return Splits(part, part, part)
 
     changed = Federation("f", Population(3, make, "r")).map_bank("r", lambda old: old + 1)

@@ -8,10 +8,19 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from vergence.core.fitting import Fit, Local, Solver
-from vergence.core.mask import Mask
+from vergence.core.data import Samples
+from vergence.core.local_training import LocalTraining
+from vergence.core.masks import Mask
 from vergence.core.params import Params
-from vergence.core.pruning import (
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
+from vergence.errors import ConfigError, DataError
+from vergence.models.glc.glc_vit import GlcVit
+from vergence.models.lenet import LeNet
+from vergence.models.resnet_preact import ResNetPreact
+from vergence.models.small_eye import SmallEye
+from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.pruning import (
     Pruning,
     arrays,
     built,
@@ -25,14 +34,7 @@ from vergence.core.pruning import (
     weights,
     within,
 )
-from vergence.core.site import Samples
-from vergence.core.stream import Stream
-from vergence.errors import ConfigError, DataError
-from vergence.models.glc_vit import GlcVit
-from vergence.models.lenet import LeNet
-from vergence.models.resnet_preact import ResNetPreact
-from vergence.models.small_eye import SmallEye
-from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.sequential import Solver
 
 CLIENT = {"conv1.weight", "conv1.bias"}
 MIB = 2**20
@@ -40,18 +42,21 @@ MIB = 2**20
 
 def eyes(n=6, height=9, width=15, seed=0):
     drawn = torch.Generator().manual_seed(seed)
-    return Samples({
-        "image": torch.randint(256, (n, 1, height, width), dtype=torch.uint8, generator=drawn),
-        "pose": torch.randn(n, 2, generator=drawn) / 10,
-        "gaze": torch.randn(n, 2, generator=drawn) / 10,
-    })  # fmt: skip
+    return Samples(
+        {
+            "image": torch.randint(256, (n, 1, height, width), dtype=torch.uint8, generator=drawn),
+            "pose": torch.randn(n, 2, generator=drawn) / 10,
+            "gaze": torch.randn(n, 2, generator=drawn) / 10,
+        }
+    )
 
 
 def noisy(task, seed=1):
     """Initial parameters with no zero among them, as training leaves them."""
     start = task.init()
-    return start + start.like(torch.randn(start.layout.n, generator=torch.Generator()
-                                          .manual_seed(seed)) / 100)  # fmt: skip
+    return start + start.like(
+        torch.randn(start.layout.n, generator=torch.Generator().manual_seed(seed)) / 100
+    )
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +98,14 @@ def test_model_2_is_the_thesis_s(model_2):
 
 @pytest.mark.parametrize(
     ("amount", "gone", "share", "told_mb"),
-    [(0.0, 0, 0.0, 56.3), (0.9, 2_592_904, 88.75, 6.87), (0.95, 2_736_954, 93.68, 4.13),
-     (0.99, 2_852_194, 97.62, 1.93), (0.999, 2_878_123, 98.51, 1.43)],
-)  # fmt: skip
+    [
+        (0.0, 0, 0.0, 56.3),
+        (0.9, 2_592_904, 88.75, 6.87),
+        (0.95, 2_736_954, 93.68, 4.13),
+        (0.99, 2_852_194, 97.62, 1.93),
+        (0.999, 2_878_123, 98.51, 1.43),
+    ],
+)
 def test_linear_layers_as_in_table_4_5(model_2, amount, gone, share, told_mb):
     """fc1 has 2,880,000 weights, fc2 1,004, whose share is rounded: 903.6 -> 904.
 
@@ -143,9 +153,9 @@ def test_local_and_global_go_as_torch_s(amount):
                 prune.l1_unstructured(module, name, amount)
         ours = pruned((network, params), Pruning(amount, "both", scope))
         for name in layers:
-            torch.testing.assert_close(ours[f"{name}.weight"],
-                                       theirs.get_submodule(name).weight.detach(),
-                                       rtol=0, atol=0)  # fmt: skip
+            torch.testing.assert_close(
+                ours[f"{name}.weight"], theirs.get_submodule(name).weight.detach(), rtol=0, atol=0
+            )
 
 
 def test_filters_of_smallest_norm_go_as_torch_s():
@@ -164,9 +174,13 @@ def test_filters_of_smallest_norm_go_as_torch_s():
 
 @pytest.mark.parametrize(
     ("model", "size"),
-    [(SmallEye((5, 8), 12), (9, 15)), (SmallEye((5, 8), 2), (9, 15)),
-     (SmallEye((5, 8), 12, pose=False), (9, 15)), (LeNet((4, 6)), (36, 60))],
-)  # fmt: skip
+    [
+        (SmallEye((5, 8), 12), (9, 15)),
+        (SmallEye((5, 8), 2), (9, 15)),
+        (SmallEye((5, 8), 12, pose=False), (9, 15)),
+        (LeNet((4, 6)), (36, 60)),
+    ],
+)
 @pytest.mark.parametrize("amount", [0.0, 0.5, 1.0])
 def test_a_network_without_its_filters_is_the_one_with_zeros(model, size, amount):
     """relu(0) = max(0, ...) = 0, so that a filter of zeros with bias 0 says nothing."""
@@ -182,8 +196,9 @@ def test_a_network_without_its_filters_is_the_one_with_zeros(model, size, amount
     assert counts["fc2.weight"] == 2
     batch = data.take(slice(0, 4))
     with torch.no_grad():
-        torch.testing.assert_close(task.forward(small, batch), task.forward(whole, batch),
-                                   rtol=1e-5, atol=1e-6)  # fmt: skip
+        torch.testing.assert_close(
+            task.forward(small, batch), task.forward(whole, batch), rtol=1e-5, atol=1e-6
+        )
     if amount:
         assert sum(p.numel() for p in small.parameters()) < params.layout.n
 
@@ -212,8 +227,9 @@ def test_the_sparse_network_says_the_same():
     dense = built(task.module(), Pruning(0.9).kept(task.module(), params).keep(params))
     batch = data.take(slice(0, 4))
     with torch.no_grad():
-        torch.testing.assert_close(task.forward(sparsified(dense), batch),
-                                   task.forward(dense, batch), rtol=1e-5, atol=1e-6)  # fmt: skip
+        torch.testing.assert_close(
+            task.forward(sparsified(dense), batch), task.forward(dense, batch), rtol=1e-5, atol=1e-6
+        )
     assert isinstance(dense.fc1, nn.Linear)
 
 
@@ -222,9 +238,11 @@ def test_what_went_stays_away_in_training(optimiser):
     task, data = GazeAngle(SmallEye((4, 4), 8)), eyes(16)
     params = noisy(task)
     keep = Pruning(0.8, "both").kept(task.module(), params)
-    local = Local(steps=4, batch=8, optimiser=optimiser, lr=0.01, weight_decay=0.01)
+    local = LocalTraining(steps=4, batch=8, optimizer=optimiser, lr=0.01, weight_decay=0.01)
     head = Mask.layers(params.layout, "fc*")
-    fitted = Solver(task).fit(within(Fit(params, data, local, head), keep), Stream("t")).params
+    fitted = (
+        Solver(task).fit(within(Fit(params, data, local, head), keep), RandomStream("t")).params
+    )
     gone = ~keep
     assert gone.take(fitted).abs().max() == 0
     frozen = keep & ~head

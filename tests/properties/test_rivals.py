@@ -11,14 +11,16 @@ import pytest
 import torch
 
 from tests.conformance.test_methods import transcript
-from tests.engines.toys import table
+from tests.engine.toys import table
 from tests.scripts import PLAIN, Product, Two, pairs, summed, taught
-from vergence.core.fitting import Fit, Local, Solver
-from vergence.core.site import Federation, Samples, Splits
-from vergence.core.stream import Stream
-from vergence.data.toy import Toy as People
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.store import Folder
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
+from vergence.data.synthetic.toy import Toy as People
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.methods.ditto import Ditto
 from vergence.methods.fedavg import FedAvg
@@ -35,10 +37,11 @@ from vergence.models.linear import Linear
 from vergence.models.resnet_preact import ResNetPreact
 from vergence.models.small_eye import SmallEye
 from vergence.tasks.gaze_angle import GazeAngle
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
+from vergence.training.sequential import Solver
 
-LOCAL = Local(epochs=2, batch=8, lr=0.05)
-TASK = Toy(Linear(inputs=4))
+LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
+TASK = ToyTask(Linear(inputs=4))
 PEOPLE = People(people=3, inputs=4).load()
 N, HEAD = 22774, 70
 
@@ -49,7 +52,7 @@ def run(tmp_path):
 
     def go(method, people=PEOPLE, task=TASK, rounds=3):
         go.path = tmp_path / f"{type(method).__name__}{len(list(tmp_path.iterdir()))}"
-        folder = Folder(go.path, {"config": "a"})
+        folder = RunDirectory(go.path, {"config": "a"})
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
         return conduct(method, task, people, plan, folder)
@@ -67,7 +70,7 @@ def test_ditto_without_a_leash_is_local_training(run):
     for client, splits in PEOPLE.people.items():
         params = TASK.init()
         for at in range(3):
-            stream = Stream("run", 0, client, at, "train", "batches", 1)
+            stream = RandomStream("run", 0, client, at, "train", "batches", 1)
             params = solver.fit(Fit(params, splits.train, LOCAL), stream).params
         assert bits(outcome.clients[client].params) == bits(params)
     leashed = run(Ditto(local=LOCAL, mu=1.0)).clients
@@ -89,9 +92,13 @@ def test_dittos_common_model_is_fedavg(run):
 
 @pytest.mark.parametrize(
     ("method", "sent"),
-    [(FedPer(local=LOCAL), "weight"), (FedRep(local=LOCAL), "weight"),
-     (FedBABU(local=LOCAL), "weight"), (LGFedAvg(local=LOCAL), "bias")],
-)  # fmt: skip
+    [
+        (FedPer(local=LOCAL), "weight"),
+        (FedRep(local=LOCAL), "weight"),
+        (FedBABU(local=LOCAL), "weight"),
+        (LGFedAvg(local=LOCAL), "bias"),
+    ],
+)
 def test_nothing_of_the_other_part_travels(method, sent, tmp_path):
     """The line's head is its bias: no message and no reply holds what stays."""
     seen = transcript(method, tmp_path)
@@ -108,8 +115,9 @@ def eyes(client: int, n: int = 6) -> Samples:
     return Samples({"image": image, "gaze": gaze, "pose": gaze.flip(1)})
 
 
-CROPS = Federation("crops", {c: Splits(eyes(i), eyes(i + 9), eyes(i + 18))
-                             for i, c in enumerate("ab")})  # fmt: skip
+CROPS = Federation(
+    "crops", {c: Splits(eyes(i), eyes(i + 9), eyes(i + 18)) for i, c in enumerate("ab")}
+)
 
 
 def travelled(path, verb):
@@ -119,18 +127,23 @@ def travelled(path, verb):
         if row["verb"] == verb:
             up, down = sums.get((row["round"], row["client"]), (0, 0))
             sums[row["round"], row["client"]] = (
-                up + int(row["bytes_up"]), down + int(row["bytes_down"])
-            )  # fmt: skip
+                up + int(row["bytes_up"]),
+                down + int(row["bytes_down"]),
+            )
     return sums
 
 
 @pytest.mark.parametrize(
     ("method", "entries", "end"),
-    [(FedPer(), N - HEAD, False), (FedRep(head_epochs=1, final_epochs=1), N - HEAD, True),
-     (FedBABU(tune_epochs=1), N - HEAD, True), (LGFedAvg(), HEAD, False)],
-)  # fmt: skip
+    [
+        (FedPer(), N - HEAD, False),
+        (FedRep(head_epochs=1, final_epochs=1), N - HEAD, True),
+        (FedBABU(tune_epochs=1), N - HEAD, True),
+        (LGFedAvg(), HEAD, False),
+    ],
+)
 def test_12_bytes_are_those_of_what_is_shared(run, method, entries, end):
-    run(replace(method, local=Local(batch=6)), CROPS, GazeAngle(SmallEye()), rounds=2)
+    run(replace(method, local=LocalTraining(batch=6)), CROPS, GazeAngle(SmallEye()), rounds=2)
     found = travelled(run.path, "train")
     assert len(found) == 2 * 2
     assert set(found.values()) == {(4 * entries, 4 * entries)}
@@ -143,7 +156,7 @@ def test_12_bytes_of_fedpac(run):
     Down b (n + K d) and 4 K counts once there are class means, in the first of two requests.
     """
     k, d = 16, 34
-    run(FedPAC(local=Local(batch=6)), CROPS, GazeAngle(SmallEye()), rounds=2)
+    run(FedPAC(local=LocalTraining(batch=6)), CROPS, GazeAngle(SmallEye()), rounds=2)
     train, share = travelled(run.path, "train"), travelled(run.path, "share")
     up = {key: both[0] + share[key][0] for key, both in train.items()}
     assert set(up.values()) == {4 * (N + k * d) + 4 * (k * d + 1) + 4 * k}
@@ -157,9 +170,11 @@ def test_12_bytes_of_methods_whose_server_learns(run):
     n_gen: 32 + K inputs to 8, normalised, to 34 features.
     """
     k, made = 16, (32 + 16 + 1) * 8 + 2 * 8 + (8 + 1) * 34
-    for method, up, down in ((FedGen(hidden=8, steps=1), N + k, N + made + k),
-                             (FedDF(steps=0), N, N)):  # fmt: skip
-        run(replace(method, local=Local(batch=6)), CROPS, GazeAngle(SmallEye()), rounds=2)
+    for method, up, down in (
+        (FedGen(hidden=8, steps=1), N + k, N + made + k),
+        (FedDF(steps=0), N, N),
+    ):
+        run(replace(method, local=LocalTraining(batch=6)), CROPS, GazeAngle(SmallEye()), rounds=2)
         assert set(travelled(run.path, "train").values()) == {(4 * up, 4 * down)}
 
 
@@ -184,7 +199,7 @@ def test_fedbn_keeps_exactly_the_norms_of_a_residual_network(run):
     FedBN().check(task)
     assert norms
     assert all("norm" in name for name in norms)
-    outcome = run(FedBN(local=Local(batch=6)), CROPS, task, rounds=1)
+    outcome = run(FedBN(local=LocalTraining(batch=6)), CROPS, task, rounds=1)
     assert set(outcome.server.model) == set(task.init()) - norms
     a, b = (outcome.clients[c].params for c in "ab")
     assert not torch.equal(a.only(norms).flat, b.only(norms).flat)

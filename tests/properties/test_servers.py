@@ -8,15 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scripts import Numbers, params
-from vergence.core.fitting import Fit, Local, Solver
-from vergence.core.site import Federation
-from vergence.core.stream import Stream
-from vergence.core.wire import add_up, reply, seal
-from vergence.data.toy import Toy as People
-from vergence.engines.conduct import Plan, conduct
-from vergence.engines.presence import Presence
-from vergence.engines.store import Folder
-from vergence.engines.turn import drive
+from vergence.core.aggregation import add_up
+from vergence.core.conversation import drive
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.messages import reply, seal
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
+from vergence.data.synthetic.toy import Toy as People
+from vergence.engine.participation import Participation
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedadagrad import FedAdagrad
 from vergence.methods.fedadam import FedAdam
 from vergence.methods.fedavg import FedAvg
@@ -26,18 +28,26 @@ from vergence.methods.fedyogi import FedYogi
 from vergence.methods.qfedavg import QFedAvg
 from vergence.methods.scaffold import Scaffold
 from vergence.models.linear import Linear
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
+from vergence.training.sequential import Solver
 
-TASK = Toy(Linear(inputs=20))
+TASK = ToyTask(Linear(inputs=20))
 PEOPLE = People(people=3, inputs=20).load()
-LOCAL = Local(epochs=2, batch=8, lr=0.05)
-WHOLE = Local(epochs=3, batch=1000, lr=0.05, clip=0.0)
+LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
+WHOLE = LocalTraining(epochs=3, batch=1000, lr=0.05, clip=0.0)
 BARE = replace(WHOLE, momentum=0.0, weight_decay=0.0)
 AHEAD = replace(WHOLE, nesterov=True)
 SERVERS = [
-    FedAvg(), FedAdam(), FedAdam(variant="seed_exact"), FedAdam(variant="corrected"), FedYogi(),
-    FedAdagrad(beta1=0.5), FedAvgM(), QFedAvg(), Scaffold(),
-]  # fmt: skip
+    FedAvg(),
+    FedAdam(),
+    FedAdam(variant="seed_exact"),
+    FedAdam(variant="corrected"),
+    FedYogi(),
+    FedAdagrad(beta1=0.5),
+    FedAvgM(),
+    QFedAvg(),
+    Scaffold(),
+]
 
 
 def server_after(method, rounds):
@@ -84,19 +94,27 @@ def run(tmp_path):
     count = iter(range(100))
 
     def go(method, people: Federation = PEOPLE, rounds=5, **presence):
-        folder = Folder(tmp_path / str(next(count)), {"config": "a"})
+        folder = RunDirectory(tmp_path / str(next(count)), {"config": "a"})
         folder.open()
-        plan = Plan(rounds=rounds, evaluate_every=0, workers=1, presence=Presence(**presence))
+        plan = Plan(rounds=rounds, evaluate_every=0, workers=1, presence=Participation(**presence))
         return conduct(method, TASK, people, plan, folder).server.model
 
     return go
 
 
-@pytest.mark.parametrize("method", [
-    FedAvg(local=WHOLE), FedAvg(local=WHOLE, weights="equal"), FedProx(local=WHOLE, mu=0.5),
-    Scaffold(local=BARE), Scaffold(local=WHOLE), Scaffold(local=AHEAD),
-    Scaffold(local=WHOLE, option="I"), QFedAvg(local=WHOLE, q=0.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedAvg(local=WHOLE),
+        FedAvg(local=WHOLE, weights="equal"),
+        FedProx(local=WHOLE, mu=0.5),
+        Scaffold(local=BARE),
+        Scaffold(local=WHOLE),
+        Scaffold(local=AHEAD),
+        Scaffold(local=WHOLE, option="I"),
+        QFedAvg(local=WHOLE, q=0.0),
+    ],
+)
 def test_2_identical_clients_are_single_client_sgd(run, method):
     """Three copies of one person, whole batches: the solver alone, five fits in a row."""
     one = PEOPLE.people["p00"]
@@ -104,7 +122,9 @@ def test_2_identical_clients_are_single_client_sgd(run, method):
     alone, solver = TASK.init(), Solver(TASK)
     for _ in range(5):
         anchor = (alone, method.mu) if isinstance(method, FedProx) else None
-        alone = solver.fit(Fit(alone, one.train, method.local, anchor=anchor), Stream()).params
+        alone = solver.fit(
+            Fit(alone, one.train, method.local, anchor=anchor), RandomStream()
+        ).params
     assert torch.allclose(copies.flat, alone.flat, atol=1e-5)
     assert (alone - TASK.init()).norm() > 0.1
 

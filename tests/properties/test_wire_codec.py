@@ -5,20 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.properties.test_core import draw, same_weight, seeds, sizes
-from vergence.core.codec import Compression
-from vergence.core.state import is_finite
-from vergence.core.wire import (
-    add_up,
-    counted,
-    decode,
-    encode,
-    payload,
-    reply,
-    seal,
-    seal_coded,
-    size,
-    travelled,
-)
+from vergence.core.aggregation import add_up
+from vergence.core.messages import counted, reply, seal
+from vergence.core.serialization import is_finite
+from vergence.wire.codecs import Compression, seal_coded
+from vergence.wire.encoding import decode, encode, payload
+from vergence.wire.size import size, travelled
 
 kinds = st.sampled_from(["number", "zero", "mask", "entries", "scaled mask"])
 ways = st.builds(

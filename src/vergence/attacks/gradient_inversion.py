@@ -20,15 +20,15 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
+from vergence.core.options import check_ranges
 from vergence.core.params import Params
-from vergence.core.ranges import check_ranges
 
 SOFT = 0.5
 
 
 @dataclass(frozen=True)
-class Inversion:
-    """How an image is sought.
+class GradientInversion:
+    """Settings of the search for an image.
 
     Attributes:
         steps: of Adam.

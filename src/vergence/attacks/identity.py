@@ -3,7 +3,7 @@
 Masks, updates and mean smashed data are long vectors, one per person and session: what everybody
 has in common is taken off, and the nearest by angle is named (`nearest`). Gaze labels are a few
 numbers each, but many: every known person is a Gaussian, and whoever makes the asked labels
-likeliest is named (`Glances`). Single frames of smashed data are named by a network
+likeliest is named (`IdentifiedSamples`). Single frames of smashed data are named by a network
 (`score.Recogniser`), and the frames of a session vote (`votes`). Chance is one in the people known.
 
 Source of the question: Steil et al., "Privacy-aware eye tracking using differential privacy", ETRA
@@ -40,13 +40,15 @@ def nearest(known: Tensor, asked: Tensor) -> Tensor:
             f"identity: vectors of two people at least on both sides, got {len(known)} known and "
             f"{len(asked)} asked"
         )
-    own = [torch.nn.functional.normalize(side.double() - side.double().mean(0), dim=1)
-           for side in (known, asked)]  # fmt: skip
+    own = [
+        torch.nn.functional.normalize(side.double() - side.double().mean(0), dim=1)
+        for side in (known, asked)
+    ]
     return (own[1] @ own[0].T).argmax(1)
 
 
 def in_place(guesses: Tensor) -> Rate:
-    """Return how often the person asked at place i was named as the one known at place i."""
+    """Rate at which the person asked at place i was named as the one known at place i."""
     return Rate(int((guesses == torch.arange(len(guesses))).sum()), len(guesses))
 
 
@@ -63,14 +65,14 @@ def votes(guesses: Tensor, session: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Glances:
+class IdentifiedSamples:
     """People as Gaussians of where they look: `mean` `[people, 2]`, `spread` `[people, 2, 2]`."""
 
     mean: Tensor
     spread: Tensor
 
     @classmethod
-    def of(cls, gaze: list[Tensor]) -> Glances:
+    def of(cls, gaze: list[Tensor]) -> IdentifiedSamples:
         """Return the Gaussians of known people's labels, `[samples, 2]` in radians each.
 
         Raises:
@@ -90,5 +92,5 @@ class Glances:
         return each.log_prob(gaze.double()[:, None]).mean(0)
 
     def named(self, gaze: Tensor) -> int:
-        """Return whose Gaussian makes these labels likeliest."""
+        """Index of the person whose Gaussian makes these labels most likely."""
         return int(self.likelihood(gaze).argmax())

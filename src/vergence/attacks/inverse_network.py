@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.attacks.training import learn
-from vergence.attacks.view import Imitate, Prior, View
-from vergence.core.ranges import check_ranges
+from vergence.attacks.view import AttackerKnowledge, AttackerView, Imitate
+from vergence.core.options import check_ranges
 from vergence.core.task import own_randomness
 from vergence.errors import ConfigError
 
@@ -35,8 +35,8 @@ EDGE = 1e-3
 
 
 @dataclass(frozen=True)
-class Inverse:
-    """How an inverse network is built and trained.
+class InverseNetworkAttack:
+    """Settings for building and training an inverse network.
 
     Attributes:
         epochs: passes over the shadow images.
@@ -75,7 +75,9 @@ class Inverse:
         learn(network, loss, len(images), self.epochs, seed=self.seed)
         return network
 
-    def attack(self, view: View, prior: Prior, victim: str) -> tuple[Tensor, Tensor]:
+    def attack(
+        self, view: AttackerView, prior: AttackerKnowledge, victim: str
+    ) -> tuple[Tensor, Tensor]:
         """Return the numbers of a victim's images and what was found, `[images, 1, H, W]`.
 
         With the client's weights in the prior it is adaptive; without, it learns from what shadow
@@ -130,10 +132,14 @@ class InverseNet(nn.Module):
             )
         )
         self.convolutions = nn.Sequential(
-            nn.ReLU(), nn.Conv2d(width, width, 3, padding=1),
-            nn.ReLU(), nn.Conv2d(width, 8 * self.times**2, 3, padding=1),
-            nn.PixelShuffle(self.times), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1),
-        )  # fmt: skip
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, 8 * self.times**2, 3, padding=1),
+            nn.PixelShuffle(self.times),
+            nn.ReLU(),
+            nn.Conv2d(8, 1, 3, padding=1),
+        )
         self.linear = nn.Sequential(
             nn.Flatten(), nn.Linear(flat, rank), nn.Linear(rank, height * columns)
         )
@@ -166,7 +172,7 @@ class InverseNet(nn.Module):
 
 
 def through(front: nn.Module, images: Tensor, batch: int = 256) -> Tensor:
-    """Return what a client's layers make of images, without a graph."""
+    """Outputs of a client's layers for images, without a graph."""
     front.eval()
     with torch.no_grad():
         return torch.cat([front(part) for part in images.split(batch)])

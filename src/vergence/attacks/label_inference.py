@@ -2,9 +2,9 @@
 
 Two ways, one without and one with what the client's last layer gives away:
 
-* `Reader` is learned on shadow people, who tell their gaze, from what the clients' layers make of
-  them; it then reads the victim's gaze from smashed data. It is a gaze network like any other, and
-  cannot do worse than the mean gaze for want of training: it starts there.
+* `LabelInferenceAttack` is learned on shadow people, who tell their gaze, from what the clients'
+  layers make of them; it then reads the victim's gaze from smashed data. It is a gaze network like
+  any other, and cannot do worse than the mean gaze for want of training: it starts there.
 * `Follower` needs nobody. The client sends h = dL/dt for the t it was sent. Where its last layers
   are one linear layer, out = t W' + b, h = D W with D = dL/d out: two numbers per sample, and h has
   many, so that D = h W^+ exactly. With squared errors, L = mean (out - y)^2 over samples and two
@@ -27,20 +27,21 @@ from annotated_types import Gt
 from torch import Tensor, nn
 
 from vergence.attacks.training import learn
-from vergence.core.fitting import Local, OptimiserState
+from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.options import check_ranges
 from vergence.core.params import Params
-from vergence.core.ranges import check_ranges
+from vergence.core.requests import Forward, Step
 from vergence.core.stages import PULL, SMASHED, Piece, reading
-from vergence.core.stepping import Forward, Step, Trainer
 from vergence.core.task import own_randomness
 from vergence.errors import ConfigError
+from vergence.training.steps import Trainer
 
 Loss = Literal["l1", "mse"]
 
 
 @dataclass(frozen=True)
-class Reader:
-    """How a network that reads gaze from smashed data is built and trained.
+class LabelInferenceAttack:
+    """Settings for building and training a network that reads gaze from smashed data.
 
     Attributes:
         epochs: passes over the shadow people.
@@ -61,9 +62,12 @@ class Reader:
         with own_randomness():
             torch.manual_seed(self.seed)
             network = nn.Sequential(
-                nn.Flatten(), _Scaled(flat), nn.Linear(flat.shape[1], self.hidden), nn.ReLU(),
+                nn.Flatten(),
+                _Scaled(flat),
+                nn.Linear(flat.shape[1], self.hidden),
+                nn.ReLU(),
                 last := nn.Linear(self.hidden, gaze.shape[1]),
-            )  # fmt: skip
+            )
         with torch.no_grad():
             last.weight.zero_()
             last.bias.copy_(gaze.mean(0))
@@ -102,9 +106,9 @@ class Follower:
 
     end: Piece
     params: Params
-    local: Local
+    local: LocalTraining
     criterion: Loss
-    optimiser: OptimiserState = field(default_factory=lambda: OptimiserState({}, 0))
+    optimiser: OptimizerState = field(default_factory=lambda: OptimizerState({}, 0))
 
     def __post_init__(self) -> None:
         layers = [m for m in self.end.network.build().modules() if isinstance(m, nn.Linear)]

@@ -27,7 +27,7 @@ FEW = 16
 
 
 def statistic(losses: Tensor) -> Tensor:
-    """Return what is taken for Gaussian: the logarithm of losses, any shape."""
+    """Values that are taken as Gaussian: the logarithm of losses, any shape."""
     return (losses.double() + FLOOR).log()
 
 
@@ -60,7 +60,7 @@ def ratios(observed: Tensor, shadow: Tensor, inside: Tensor) -> Tensor:
 
 
 def chance_without(observed: Tensor, outside: Tensor, unit: int) -> Tensor:
-    """Return how likely models that never saw a unit fit it as well as observed, or better.
+    """Probability that models that never saw a unit fit it as well as observed, or better.
 
     About uniform over [0, 1] where the observed models never saw it either. A few shadow models
     are enough, as what they leave open is counted: Student's distribution in the place of the
@@ -95,7 +95,7 @@ def of_people(frames: Tensor, people: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def halves(units: int, models: int, seed: int) -> Tensor:
-    """Return who is in which shadow model, bool `[models, units]`: each unit in half of them.
+    """Membership of units in shadow models, bool `[models, units]`: each unit in half of them.
 
     Raises:
         ConfigError: an odd number of models, or fewer than six.

@@ -68,7 +68,7 @@ def another(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Rate:
-    """How often something happened, of how many, and where the true rate lies.
+    """Rate of an event: its count, the number of cases, and bounds of the true rate.
 
     `low` and `high` are the bounds of Clopper and Pearson, "The use of confidence or fiducial
     limits", Biometrika 1934: they hold whatever the true rate is.
@@ -157,7 +157,7 @@ def gaze_error(network: nn.Module, images: Tensor, gaze: Tensor) -> float:
         return float(angular_error_deg(network(images), gaze).mean())
 
 
-class Recogniser:
+class Classifier:
     """Tells known people apart by their eyes: a small network trained on a gallery of them.
 
     Smashed data that are maps will do in the place of images.
@@ -170,10 +170,17 @@ class Recogniser:
         with own_randomness():
             torch.manual_seed(seed)
             self.network = nn.Sequential(
-                nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True),
-                nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True),
-                nn.Flatten(), nn.LazyLinear(64), nn.ReLU(), nn.Linear(64, len(self.known)),
-            )  # fmt: skip
+                nn.Conv2d(channels, 16, 3, padding=1),
+                nn.ReLU(),
+                nn.MaxPool2d(2, ceil_mode=True),
+                nn.Conv2d(16, 32, 3, padding=1),
+                nn.ReLU(),
+                nn.MaxPool2d(2, ceil_mode=True),
+                nn.Flatten(),
+                nn.LazyLinear(64),
+                nn.ReLU(),
+                nn.Linear(64, len(self.known)),
+            )
             self.network(gallery[:1])
 
         def loss(rows: Tensor, _: object) -> Tensor:
@@ -182,7 +189,7 @@ class Recogniser:
         learn(self.network, loss, len(gallery), epochs, seed=seed)
 
     def rank_1(self, images: Tensor, people: Tensor) -> Rate:
-        """Return how often the right person is the first guess; chance is one in the known."""
+        """Rate at which the right person is the first guess; chance is one in the known people."""
         return Rate(int((self.named(images) == people).sum()), len(people))
 
     def named(self, images: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What an attacker has: a view, which a run gave away, and what was known before.
 
-A view holds what one party saw and nothing else; an attack takes a view and a `Prior` and no other
-way in. Defences count only against the attacker who knows most.
+A view holds what one party saw and nothing else; an attack takes a view and `AttackerKnowledge`,
+and no other way in. Defences count only against the attacker who knows most.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from vergence.core.mask import Mask
+from vergence.core.masks import Mask
 from vergence.core.params import Params
 from vergence.errors import ConfigError
 
@@ -24,7 +24,7 @@ Imitate = Callable[[Tensor, Generator], Tensor]
 
 
 @dataclass(frozen=True)
-class Sent:
+class ObservedMessages:
     """A batch of smashed data as it left a client.
 
     Attributes:
@@ -44,8 +44,8 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Update:
-    """What a client's training added to the model it was given, as it was sent.
+class ObservedUpdate:
+    """Change that a client's training made to the model it was given, as it was sent.
 
     Attributes:
         sender: of the update.
@@ -61,8 +61,8 @@ class Update:
 
 
 @dataclass(frozen=True)
-class View:
-    """What one party saw of a run.
+class AttackerView:
+    """Data of a run that one party saw.
 
     Attributes:
         party: who looks. A network sees ciphertext where TLS is on: then nothing here but sizes.
@@ -73,8 +73,8 @@ class View:
     """
 
     party: Party
-    sent: tuple[Sent, ...] = ()
-    updates: tuple[Update, ...] = ()
+    sent: tuple[ObservedMessages, ...] = ()
+    updates: tuple[ObservedUpdate, ...] = ()
     sums: Mapping[int, Params] = field(default_factory=dict)
     models: Mapping[int, Params] = field(default_factory=dict)
 
@@ -92,9 +92,9 @@ class View:
         seen = {b.round for b in self.sent} | {u.round for u in self.updates}
         return tuple(sorted(seen | set(self.sums) | set(self.models)))
 
-    def of(self, *senders: str) -> View:
-        """Return what these clients gave away."""
-        return View(
+    def of(self, *senders: str) -> AttackerView:
+        """View of the data that these clients gave away."""
+        return AttackerView(
             self.party,
             tuple(batch for batch in self.sent if batch.sender in senders),
             tuple(update for update in self.updates if update.sender in senders),
@@ -102,7 +102,7 @@ class View:
             self.models,
         )
 
-    def together(self, round: int) -> dict[str, Update]:
+    def together(self, round: int) -> dict[str, ObservedUpdate]:
         """Return the updates of a round by sender, in the order of their names."""
         found = {update.sender: update for update in self.updates if update.round == round}
         return dict(sorted(found.items()))
@@ -127,8 +127,8 @@ class View:
 
 
 @dataclass(frozen=True)
-class Prior:
-    """What an attacker knew before anything was seen.
+class AttackerKnowledge:
+    """Knowledge of an attacker before anything was seen.
 
     Attributes:
         images: of shadow people, `[samples, channels, height, width]` in [0, 1]; none of a victim.
@@ -144,7 +144,7 @@ class Prior:
 
     @property
     def knowledge(self) -> Knowledge:
-        """How much is known: the network's shape, images of others, or the weights too."""
+        """Level of knowledge: the network's shape, images of others, or the weights too."""
         if self.images is None:
             return "architecture"
         return "shadow" if self.front is None else "weights"

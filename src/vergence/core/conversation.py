@@ -2,54 +2,44 @@
 
 `aggregate` and `collect` ask clients, `fit` and `compute` ask for work on parameters and data.
 Split learning adds `attend`, `ask`, `forward` and `step`: a server's part serves clients batch by
-batch. Whoever drives the generator answers: the simulator, a network, a test.
+batch. Whoever drives the generator (`drive`) answers: the simulator, a network, a test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from vergence.core.fitting import Compute, Fit, Fitted, Local, OptimiserState
-from vergence.core.mask import Mask
-from vergence.core.objective import Objective
+from vergence.core.aggregation import Aggregate
+from vergence.core.data import Batch, Samples
+from vergence.core.federation import PublicData
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.masks import Mask
+from vergence.core.messages import Fact, Message, SealedReply
+from vergence.core.objectives import Objective
 from vergence.core.params import Params
-from vergence.core.site import Batch, Proxies, Samples
-from vergence.core.stepping import Forward, Network, Step, Stepped
-from vergence.core.wire import Aggregate, Fact, Message, Sealed
+from vergence.core.requests import (
+    Compute,
+    Fit,
+    FitResult,
+    Forward,
+    GetPublicData,
+    Mean,
+    Network,
+    Quarantine,
+    Request,
+    Requests,
+    ServedGroups,
+    ServeGroups,
+    Step,
+    StepResult,
+)
 
 T = TypeVar("T")
 Conversation = Generator[Any, Any, T]
-ClientId = str
-
-
-@dataclass(frozen=True)
-class Request:
-    """Ask clients for a turn. `to` maps each to its message, or to None: what `offer` gives.
-
-    `like` are trees of the shape that replies must have, where the client is not sent them.
-    """
-
-    verb: str
-    to: Mapping[ClientId, Message | None]
-    reveal: Literal["aggregate", "each"]
-    like: Mapping[str, Params] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Requests:
-    """Ask one client that is being served for turns, one after the other, in one exchange.
-
-    A message None is what `offer` gives; `like` as in `Request`.
-    """
-
-    verb: str
-    client: ClientId
-    messages: tuple[Message | None, ...]
-    like: Mapping[str, Params] = field(default_factory=dict)
 
 
 def release(
@@ -94,35 +84,14 @@ def collect(
     facts: Mapping[str, Fact] | None = None,
     like: Mapping[str, Params] | None = None,
     **trees: Params,
-) -> Conversation[dict[ClientId, Sealed]]:
+) -> Conversation[dict[ClientId, SealedReply]]:
     """Ask a cohort for a turn and learn every single reply; `like` as in `Request`."""
     return (yield _request(verb, to, "each", facts, trees, like))
 
 
-@dataclass(frozen=True)
-class Borrow:
-    """Ask for the samples of nobody's that the server holds."""
-
-
-def proxies() -> Conversation[Proxies]:
+def proxies() -> Conversation[PublicData]:
     """Return the samples of nobody's that the server holds."""
-    return (yield Borrow())
-
-
-@dataclass(frozen=True)
-class Mean:
-    """Ask for the mean of rows `[n, d]`, one of each of a client's samples, `bound` long at most.
-
-    Where a run hides samples it comes with noise.
-    """
-
-    values: Tensor
-    bound: float
-
-    def shortened(self) -> Tensor:
-        """Return the rows, those that are longer cut to `bound`."""
-        length = self.values.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        return self.values * (self.bound / length).clamp(max=1)
+    return (yield GetPublicData())
 
 
 def mean(values: Tensor, bound: float) -> Conversation[Tensor]:
@@ -134,49 +103,20 @@ def mean(values: Tensor, bound: float) -> Conversation[Tensor]:
     return (yield Mean(values, bound))
 
 
-class Silent(Exception):
+class NoReplyCounted(Exception):
     """A client that is being served gave a reply that must not count: it is not heard any more."""
 
 
-@dataclass(frozen=True)
-class Silence:
-    """Quarantine a client that is being served, for this reason."""
-
-    client: ClientId
-    reason: str
-
-
 def silence(client: ClientId, reason: str) -> Conversation[None]:
-    """Hear a client that is being served no more; always raises `Silent`."""
-    yield Silence(client, reason)
-
-
-@dataclass(frozen=True)
-class Attend:
-    """Serve groups of clients, each by a copy of `held` that `Method.serve` trains.
-
-    What the copies hold is not sent to a client. With `shuffled`, the clients of a group come in
-    random order.
-    """
-
-    groups: tuple[tuple[ClientId, ...], ...]
-    held: Mapping[str, Params]
-    shuffled: bool = False
-
-
-@dataclass(frozen=True)
-class Attended:
-    """The weighted sum of what the copies became, and the clients that were served to the end."""
-
-    sum: Aggregate
-    clients: tuple[ClientId, ...]
+    """Hear a client that is being served no more; always raises `NoReplyCounted`."""
+    yield Quarantine(client, reason)
 
 
 def attend(
     groups: Sequence[Sequence[ClientId]], shuffled: bool = False, **held: Params
-) -> Conversation[Attended]:
+) -> Conversation[ServedGroups]:
     """Serve groups of clients at once, those of a group one after the other by the same copy."""
-    return (yield Attend(tuple(tuple(group) for group in groups), held, shuffled))
+    return (yield ServeGroups(tuple(tuple(group) for group in groups), held, shuffled))
 
 
 def ask(
@@ -191,7 +131,7 @@ def ask(
     the shape that the reply must have, where they are not sent.
 
     Raises:
-        Silent: its reply was quarantined.
+        NoReplyCounted: its reply was quarantined.
     """
     message = None if trees is None else Message(verb, trees)
     got = yield Request(verb, {client: message}, "each", like or {})
@@ -206,7 +146,7 @@ def asks(
     Over a network this is one exchange, which costs more than a batch.
 
     Raises:
-        Silent: a reply was quarantined.
+        NoReplyCounted: a reply was quarantined.
     """
     sent = tuple(None if trees is None else Message(verb, trees) for trees in messages)
     got = yield Requests(verb, client, sent)
@@ -216,7 +156,7 @@ def asks(
 def forward(
     params: Params, batch: Batch, on: Network, rows: Tensor | None = None
 ) -> Conversation[Tensor]:
-    """Return what a network, or a piece of one, makes of a batch in training mode.
+    """Output of a network, or a piece of one, for a batch in training mode.
 
     A client says which of its training samples they are (`rows`): noise may be drawn for each.
     """
@@ -225,17 +165,17 @@ def forward(
 
 def step(
     params: Params,
-    optimiser: OptimiserState,
+    optimiser: OptimizerState,
     batch: Batch,
-    local: Local,
+    local: LocalTraining,
     on: Network,
     wrt: str | None = None,
-) -> Conversation[Stepped]:
+) -> Conversation[StepResult]:
     """Take one optimiser step on one batch; `params` and `optimiser` are given away.
 
     Args:
         params: of the piece `on`; changed in place.
-        optimiser: what the step before gave, `OptimiserState({}, 0)` at first; changed in place.
+        optimiser: what the step before gave, `OptimizerState({}, 0)` at first; changed in place.
         batch: columns, `smashed` and `pull` among them for a piece.
         local: optimiser, rate and clip.
         on: whose network and loss, found from the run's task.
@@ -247,15 +187,15 @@ def step(
 def fit(
     params: Params,
     data: Samples,
-    local: Local,
+    local: LocalTraining,
     *,
     trainable: Mask | None = None,
     anchor: tuple[Params, float] | None = None,
-    optimiser: OptimiserState | None = None,
+    optimiser: OptimizerState | None = None,
     score_on: Samples | None = None,
     correction: Params | None = None,
     objective: Objective | None = None,
-) -> Conversation[Fitted]:
+) -> Conversation[FitResult]:
     """Train parameters on data, as `local` says.
 
     Args:
@@ -288,3 +228,15 @@ def compute(
     parameters.
     """
     return (yield Compute(params, data, want))
+
+
+def drive(conversation: Any, answer: Callable[[Any], Any]) -> Any:
+    """Run a conversation to its end, answering every ask; a plain value is returned as it is."""
+    if not isinstance(conversation, Generator):
+        return conversation
+    reply: Any = None
+    while True:
+        try:
+            reply = answer(conversation.send(reply))
+        except StopIteration as end:
+            return end.value

@@ -7,20 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, TypeVar
 
-from vergence.core.conversation import ClientId, Conversation
-from vergence.core.fitting import Local
-from vergence.core.mask import Mask
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation
+from vergence.core.data import Samples
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import LocalTraining
+from vergence.core.masks import Mask
+from vergence.core.messages import Message, Reply
 from vergence.core.naming import called
+from vergence.core.options import check_ranges
 from vergence.core.params import Params
-from vergence.core.ranges import check_ranges
-from vergence.core.site import Samples, Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply
 
 S = TypeVar("S")
 C = TypeVar("C")
 
 
+@tagged("Global")
 @dataclass(frozen=True)
 class Global:
     """Server state of the methods that keep one model."""
@@ -28,14 +32,16 @@ class Global:
     model: Params
 
 
+@tagged("Nothing")
 @dataclass(frozen=True)
-class Nothing:
+class NoState:
     """State of a side that keeps nothing."""
 
 
+@tagged("Exposed")
 @dataclass(frozen=True)
-class Exposed:
-    """What one verb lets out: who sees the replies, and the trees, weights and metrics in them.
+class Exposure:
+    """Exposure by one verb: who sees the replies, and the trees, weights and metrics in them.
 
     A weight `mask` may carry one number besides: the same weight wherever the mask is true. `raw`
     says that the trees are no updates of parameters but made from single samples. `down` names
@@ -59,6 +65,7 @@ class Exposed:
     beyond: str = ""
 
 
+@tagged("Layers")
 @dataclass(frozen=True)
 class Layers:
     """A client's parameters, and the names of those that stay with it, for whole layers."""
@@ -80,9 +87,9 @@ class Method(ABC, Generic[S, C]):
     it yields what it wants asked (`aggregate`, `collect`) or trained (`fit`).
     """
 
-    local: Local = Local()
+    local: LocalTraining = LocalTraining()
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed()}
+    exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure()}
     """Per verb, what leaves a client. The conformance tests search the transcript for more."""
     pooled: ClassVar[bool] = False
     """True: one site owns everybody's data (the data centre the others are compared with)."""
@@ -118,7 +125,7 @@ class Method(ABC, Generic[S, C]):
         return {"model": s.model}  # type: ignore[attr-defined]
 
     def beside(self, s: S) -> Mapping[str, Params]:
-        """Return what the server computes with in predictions that it makes together with a client.
+        """Server's part of predictions that it makes together with a client.
 
         It is not downloaded; default: nothing, a client predicts alone.
         """
@@ -150,12 +157,12 @@ class Method(ABC, Generic[S, C]):
         return s
         yield
 
-    def model_on(self, c: C, msg: Message, site: Site) -> Params | Conversation[Params]:
-        """Return what this client predicts with; default: the model it was sent."""
+    def model_on(self, c: C, msg: Message, site: ClientContext) -> Params | Conversation[Params]:
+        """Model that this client predicts with; default: the one it was sent."""
         return msg["model"]
 
     def group_on(self, s: S, client: ClientId, train: Samples) -> int | Conversation[int] | None:
-        """Return whose model serves a client, by number, for reports; default: there are none."""
+        """Number of the group whose model serves a client, for reports; default: no groups."""
         return None
 
     def personal(self, c: C) -> Mask | None:

@@ -10,12 +10,14 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from vergence.core.tags import tagged
 from vergence.errors import ConfigError
 
 CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
 """Storage order of convolution weights by rank; NHWC storage makes a LeNet step 1.5x faster."""
 
 
+@tagged("Layout")
 @dataclass(frozen=True)
 class Layout:
     """Names, shapes and storage of the entries of a flat vector, in order."""
@@ -25,7 +27,7 @@ class Layout:
 
     @cached_property
     def slices(self) -> dict[str, slice]:
-        """Where each named tensor lies in the flat vector."""
+        """Slice of each named tensor in the flat vector."""
         out, start = {}, 0
         for name, shape in zip(self.names, self.shapes, strict=True):
             out[name] = slice(start, start + math.prod(shape))

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from vergence.core.data import Batch, Samples
 from vergence.core.naming import called
-from vergence.core.site import Batch, Samples
 from vergence.core.task import Model, Task, own_randomness
 from vergence.errors import ConfigError
 
@@ -33,17 +33,17 @@ class Staged(nn.Module):
 
     @abstractmethod
     def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
-        """Return what a stage makes of `x` `[batch, ...]`; only those in `reads` use `beside`."""
+        """Output of a stage for `x` `[batch, ...]`; only stages in `reads` use `beside`."""
 
     def forward(self, x: Tensor, *beside: Tensor) -> Tensor:
-        """Return what the stages make of `x`, one after the other."""
+        """Output of the stages for `x`, applied one after the other."""
         for name in self.stages:
             x = self.stage(name, x, *beside)
         return x
 
 
 @dataclass(frozen=True)
-class Cut(Model):
+class CutPoint(Model):
     """The stages `of` of another network, with its initial parameters under their own names."""
 
     whole: Model
@@ -83,7 +83,7 @@ class Piece(Task):
         return self.whole
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Return what the last stage of the piece gives."""
+        """Output of the last stage of the piece."""
         task, reads = self.task, isinstance(module, Staged) and module.reads & set(module.stages)
         x = batch[SMASHED] if SMASHED in batch else task.inputs(batch)[0]
         return module(x, *(batch[name].float() for name in task.beside)) if reads else module(x)
@@ -131,7 +131,7 @@ def stages_of(model: Model) -> tuple[str, ...]:
 
 
 def reading(piece: Piece) -> bool:
-    """Tell whether a piece of a network takes what stands beside its input."""
+    """True if a piece of a network takes the extra inputs beside its main input."""
     network = _network(piece.network)
     return bool(network.reads & set(network.stages))
 
@@ -158,7 +158,8 @@ def pieces(task: Task, *after: str) -> tuple[Piece, ...]:
         )
     ends = zip([0, *places], [*places, len(stages)], strict=True)
     found = tuple(
-        Piece(Cut(task.network, tuple(stages[a:b])), seed=task.seed, whole=task) for a, b in ends
+        Piece(CutPoint(task.network, tuple(stages[a:b])), seed=task.seed, whole=task)
+        for a, b in ends
     )
     _check(task.network, network, found)
     return found

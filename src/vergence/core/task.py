@@ -14,9 +14,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from vergence.core.data import Batch, Samples
+from vergence.core.federation import Federation
 from vergence.core.naming import called
 from vergence.core.params import Params
-from vergence.core.site import Batch, Federation, Samples
 from vergence.errors import ConfigError
 
 Names = tuple[str, ...]
@@ -122,7 +123,7 @@ class Task(ABC):
         """Return the network's output on a batch."""
 
     def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return what enters the network's first stage, and what stands beside it.
+        """Input of the network's first stage, and the extra inputs beside it.
 
         Raises:
             ConfigError: networks of this task are not cut into stages.
@@ -156,7 +157,7 @@ class Task(ABC):
         raise ConfigError(f"task '{name}' has no classes, which this method needs")
 
     def class_names(self) -> tuple[str, ...]:
-        """Return what the classes that `class_of` tells apart are called, in their order.
+        """Names of the classes that `class_of` tells apart, in their order.
 
         Raises:
             ConfigError: this task names no classes.
@@ -177,14 +178,14 @@ class Task(ABC):
         raise ConfigError(f"task '{name}' has no label for a class, which this method needs")
 
     def imitation(self, output: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-        """Return how far an output is from a teacher's, a mean over the batch (scalar).
+        """Loss of an output against a teacher's, a mean over the batch (scalar).
 
         Default: the mean squared error. `temperature` divides the scores of classifiers.
         """
         return (output - teacher.reshape(output.shape)).square().mean()
 
     def told(self, output: Tensor) -> Tensor:
-        """Return what an output says to who may hear no more: probabilities of a classifier's.
+        """Output as shown to those who may see no more: probabilities of a classifier's.
 
         Default: the output itself.
         """
@@ -241,7 +242,7 @@ class Task(ABC):
         """Return the mean loss over the batch (scalar)."""
 
     def weigh(self, samples: Samples) -> float:
-        """Return how much these samples count in a weighted average; default: their number."""
+        """Weight of these samples in a weighted average; default: their number."""
         return float(len(samples))
 
     @abstractmethod
@@ -270,7 +271,7 @@ class Task(ABC):
 
     @property
     def chooses(self) -> bool:
-        """Whether `evaluate` is the task's own, and so looks at validation data."""
+        """True if `evaluate` is the task's own, and so looks at validation data."""
         return type(self).evaluate is not Task.evaluate
 
     def score(self, outputs: Tensor, samples: Samples) -> float:

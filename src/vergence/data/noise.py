@@ -14,9 +14,10 @@ import torch
 from annotated_types import Interval
 from torch import Tensor
 
-from vergence.core.ranges import Share, check_ranges
-from vergence.core.site import Bank, Federation, Population, Samples, Splits
-from vergence.core.stream import Stream
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Federation, Population
+from vergence.core.options import Share, check_ranges
+from vergence.core.randomness import RandomStream
 from vergence.errors import DataError
 
 TARGETS = ("gaze", "pose", "points", "label", "y")
@@ -28,7 +29,7 @@ NAMED = 40
 
 @dataclass(frozen=True)
 class Noise:
-    """Which people's training inputs are noisy, and how much; validation and test stay clean.
+    """Noise in some people's training inputs, and its strength; validation and test stay clean.
 
     Attributes:
         share: of the people; 0 for nobody. A larger share has the people of a smaller one too.
@@ -46,7 +47,7 @@ class Noise:
 
     def chosen(self, clients: Sequence[str]) -> tuple[str, ...]:
         """Return the noisy clients, `share * clients` of them rounded up, in client order."""
-        ranked = sorted(clients, key=lambda c: Stream("noise", self.seed, c).number())
+        ranked = sorted(clients, key=lambda c: RandomStream("noise", self.seed, c).number())
         noisy = set(ranked[: math.ceil(self.share * len(ranked) - 1e-9)])
         return tuple(client for client in clients if client in noisy)
 
@@ -95,7 +96,7 @@ class Noise:
 
     def _noisy(self, client: str, samples: Samples) -> Samples:
         columns, banks = _inputs(samples, client)
-        generator = Stream("noise", self.seed, client, "values").torch()
+        generator = RandomStream("noise", self.seed, client, "values").torch()
         changed = {n: self._add(samples.columns[n], generator) for n in columns}
         own = dict(samples.banks)
         for by in dict.fromkeys(samples.banks[name].by for name in banks):
@@ -104,7 +105,9 @@ class Noise:
             for name, bank in samples.banks.items():
                 if bank.by == by:
                     rows = bank.rows[used]
-                    own[name] = Bank(self._add(rows, generator) if name in banks else rows, by)
+                    own[name] = SharedRows(
+                        self._add(rows, generator) if name in banks else rows, by
+                    )
         return Samples({**samples.columns, **changed}, own)
 
     def _add(self, values: Tensor, generator: torch.Generator) -> Tensor:

@@ -6,16 +6,20 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, compute, fit
-from vergence.core.fitting import OptimiserState, batches
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, compute, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import OptimizerState
+from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Global, Method
+from vergence.core.options import Share
 from vergence.core.params import Params
-from vergence.core.ranges import Share
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
+from vergence.training.batches import batches
 
 
+@tagged("Mixed")
 @dataclass(frozen=True)
 class Mixed:
     """A client's own model (v_i) and its share in the mix (alpha_i)."""
@@ -62,10 +66,12 @@ class APFL(Method[Global, Mixed]):
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean("model"))
 
-    def on_train(self, c: Mixed, msg: Message, site: Site) -> Conversation[tuple[Mixed, Reply]]:
+    def on_train(
+        self, c: Mixed, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Mixed, Reply]]:
         """Train the received model and one's own side by side, batch by batch."""
         w, v, alpha, loss, count = msg["model"], c.params, c.alpha, 0.0, 0
-        of_w = of_v = OptimiserState({}, 0)
+        of_w = of_v = OptimizerState({}, 0)
         for rows in batches(len(site.train), self.local, site.rng.child("order")):
             data, once = site.train.subset(rows), replace(self.local, steps=1, batch=len(rows))
             mix = alpha * v + (1 - alpha) * w
@@ -83,6 +89,6 @@ class APFL(Method[Global, Mixed]):
         told = {"loss": loss / count}
         return Mixed(v, alpha), reply(model=w - msg["model"], weight=weight, metrics=told)
 
-    def model_on(self, c: Mixed, msg: Message, site: Site) -> Params:
+    def model_on(self, c: Mixed, msg: Message, site: ClientContext) -> Params:
         """Predict with the mix of one's own model and the received one."""
         return c.alpha * c.params + (1 - c.alpha) * msg["model"]

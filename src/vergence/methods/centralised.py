@@ -4,19 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.fitting import OptimiserState
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import OptimizerState
+from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Global, Method
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
+@tagged("DataCentre")
 @dataclass(frozen=True)
 class DataCentre:
     """State of the one site that owns everybody's data: its optimiser goes on over rounds."""
 
-    optimiser: OptimiserState
+    optimiser: OptimizerState
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Centralised(Method[Global, DataCentre]):
 
     def client(self, task: Task) -> DataCentre:
         """Start with an empty optimiser."""
-        return DataCentre(OptimiserState({}, 0))
+        return DataCentre(OptimizerState({}, 0))
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the one site train."""
@@ -47,7 +50,7 @@ class Centralised(Method[Global, DataCentre]):
         return Global(s.model + got.mean("model"))
 
     def on_train(
-        self, c: DataCentre, msg: Message, site: Site
+        self, c: DataCentre, msg: Message, site: ClientContext
     ) -> Conversation[tuple[DataCentre, Reply]]:
         """Go on training the model on the pooled data."""
         fitted = yield from fit(msg["model"], site.train, self.local, optimiser=c.optimiser)

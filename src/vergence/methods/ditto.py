@@ -6,23 +6,26 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Global, Method
 from vergence.core.params import Params
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
+@tagged("Own")
 @dataclass(frozen=True)
-class Own:
+class DittoState:
     """A client's own model, which never leaves; none before its first turn."""
 
     params: Params | None
 
 
 @dataclass(frozen=True)
-class Ditto(Method[Global, Own]):
+class Ditto(Method[Global, DittoState]):
     """Train the common model as FedAvg; beside it one's own, pulled towards the received one.
 
     Own model v_i minimises F_i(v) + mu / 2 ||v - model||^2.
@@ -42,16 +45,18 @@ class Ditto(Method[Global, Own]):
         """Start from the task's initial model."""
         return Global(task.init())
 
-    def client(self, task: Task) -> Own:
+    def client(self, task: Task) -> DittoState:
         """Start with none."""
-        return Own(None)
+        return DittoState(None)
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add the mean update."""
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean("model"))
 
-    def on_train(self, c: Own, msg: Message, site: Site) -> Conversation[tuple[Own, Reply]]:
+    def on_train(
+        self, c: DittoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[DittoState, Reply]]:
         """Train the received model to send it back, and one's own near the received one."""
         model = msg["model"]
         common = yield from fit(model, site.train, self.local)
@@ -59,8 +64,8 @@ class Ditto(Method[Global, Own]):
         own = yield from fit(start, site.train, self.local, anchor=(model, self.mu))
         weight = common.examples if self.weights == "samples" else 1.0
         update = common.params - model
-        return Own(own.params), reply(model=update, weight=weight, metrics=common.metrics)
+        return DittoState(own.params), reply(model=update, weight=weight, metrics=common.metrics)
 
-    def model_on(self, c: Own, msg: Message, site: Site) -> Params:
+    def model_on(self, c: DittoState, msg: Message, site: ClientContext) -> Params:
         """Predict with one's own model, before the first turn with the received one."""
         return msg["model"] if c.params is None else c.params

@@ -6,14 +6,17 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, compute, fit
-from vergence.core.method import Exposed, Global, Method
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, compute, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Global, Method
 from vergence.core.params import Params
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
+@tagged("Mixing")
 @dataclass(frozen=True)
 class Mixing:
     """A client's own model, and the share of it that validation data last chose."""
@@ -45,9 +48,10 @@ class Earned(Method[Global, Mixing]):
     tune_epochs: Annotated[int, Ge(0)] = 3
     weights: Literal["samples", "equal"] = "samples"
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {
-        "train": Exposed(), "settle": Exposed(trees=(), metrics=()),
-    }  # fmt: skip
+    exposure: ClassVar[Mapping[str, Exposure]] = {
+        "train": Exposure(),
+        "settle": Exposure(trees=(), metrics=()),
+    }
 
     def server(self, task: Task) -> Global:
         """Start from the task's initial model."""
@@ -62,7 +66,9 @@ class Earned(Method[Global, Mixing]):
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean("model"))
 
-    def on_train(self, c: Mixing, msg: Message, site: Site) -> Conversation[tuple[Mixing, Reply]]:
+    def on_train(
+        self, c: Mixing, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Mixing, Reply]]:
         """Train the received model to send it back, and one's own from the best mix."""
         model = msg["model"]
         common = yield from fit(model, site.train, self.local)
@@ -72,7 +78,7 @@ class Earned(Method[Global, Mixing]):
         update = common.params - model
         return Mixing(own.params, share), reply(model=update, weight=weight, metrics=common.metrics)
 
-    def best(self, own: Params, model: Params, site: Site) -> Conversation[float]:
+    def best(self, own: Params, model: Params, site: ClientContext) -> Conversation[float]:
         """Return the share of one's own model in the mix of lowest validation loss."""
         losses = []
         for step in range(self.grid + 1):
@@ -86,7 +92,9 @@ class Earned(Method[Global, Mixing]):
         yield from aggregate("settle", to=clients)
         return s
 
-    def on_settle(self, c: Mixing, msg: Message, site: Site) -> Conversation[tuple[Mixing, Reply]]:
+    def on_settle(
+        self, c: Mixing, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Mixing, Reply]]:
         """Fine-tune the best mix with the final model, as far as it pays; nothing goes back."""
         share = yield from self.best(c.params, msg["model"], site)
         kept = mixed(c.params, msg["model"], share)
@@ -97,7 +105,7 @@ class Earned(Method[Global, Mixing]):
             kept = mixed(tuned.params, kept, share)
         return Mixing(kept, 1.0), reply()
 
-    def model_on(self, c: Mixing, msg: Message, site: Site) -> Params:
+    def model_on(self, c: Mixing, msg: Message, site: ClientContext) -> Params:
         """Predict with the mix last chosen."""
         return mixed(c.params, msg["model"], c.share)
 

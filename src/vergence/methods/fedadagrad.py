@@ -6,16 +6,19 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.method import Method, Nothing
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Method, NoState
 from vergence.core.params import Params
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
+@tagged("Moments")
 @dataclass(frozen=True)
-class Moments:
+class AdagradMoments:
     """The model, and first and second moments of its updates."""
 
     model: Params
@@ -24,7 +27,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class FedAdagrad(Method[Moments, Nothing]):
+class FedAdagrad(Method[AdagradMoments, NoState]):
     """Take Adagrad's step on the server along the mean update D.
 
     m <- beta1 m + (1 - beta1) D;  v <- v + D^2;  model <- model + server_lr m / (sqrt(v) + tau)
@@ -43,16 +46,16 @@ class FedAdagrad(Method[Moments, Nothing]):
     tau: Annotated[float, Gt(0)] = 1e-3
     weights: Literal["samples", "equal"] = "equal"
 
-    def server(self, task: Task) -> Moments:
+    def server(self, task: Task) -> AdagradMoments:
         """Start from the task's initial model."""
         start = task.init()
-        return Moments(start, start * 0.0, start * 0.0 + self.tau**2)
+        return AdagradMoments(start, start * 0.0, start * 0.0 + self.tau**2)
 
-    def client(self, task: Task) -> Nothing:
+    def client(self, task: Task) -> NoState:
         """Keep nothing between rounds."""
-        return Nothing()
+        return NoState()
 
-    def round(self, s: Moments, cohort: Sequence[ClientId]) -> Conversation[Moments]:
+    def round(self, s: AdagradMoments, cohort: Sequence[ClientId]) -> Conversation[AdagradMoments]:
         """Let the cohort train and take the server's step."""
         got = yield from aggregate("train", to=cohort)
         if not got.count:
@@ -61,9 +64,11 @@ class FedAdagrad(Method[Moments, Nothing]):
         first = self.beta1 * s.first + (1 - self.beta1) * update
         second = s.second + update * update
         step = first / (second.like(second.flat.sqrt()) + self.tau)
-        return Moments(s.model + self.server_lr * step, first, second)
+        return AdagradMoments(s.model + self.server_lr * step, first, second)
 
-    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+    def on_train(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
         """Train from the received model."""
         fitted = yield from fit(msg["model"], site.train, self.local)
         weight = fitted.examples if self.weights == "samples" else 1.0

@@ -7,16 +7,19 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.method import Method, Nothing
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Method, NoState
 from vergence.core.params import Params
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
+@tagged("Moments")
 @dataclass(frozen=True)
-class Moments:
+class AdamMoments:
     """The model, first and second moments of its updates, and the number of steps taken."""
 
     model: Params
@@ -26,7 +29,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class FedAdam(Method[Moments, Nothing]):
+class FedAdam(Method[AdamMoments, NoState]):
     """Take Adam's step on the server along the mean update D.
 
     m <- beta1 m + (1 - beta1) D;  v <- beta2 v + (1 - beta2) D^2;
@@ -54,17 +57,17 @@ class FedAdam(Method[Moments, Nothing]):
     variant: Literal["reddi", "seed_exact", "corrected"] = "reddi"
     weights: Literal["samples", "equal"] = "equal"
 
-    def server(self, task: Task) -> Moments:
+    def server(self, task: Task) -> AdamMoments:
         """Start from the task's initial model."""
         start = task.init()
         floor = self.tau**2 if self.variant == "reddi" else 0.0
-        return Moments(start, start * 0.0, start * 0.0 + floor)
+        return AdamMoments(start, start * 0.0, start * 0.0 + floor)
 
-    def client(self, task: Task) -> Nothing:
+    def client(self, task: Task) -> NoState:
         """Keep nothing between rounds."""
-        return Nothing()
+        return NoState()
 
-    def round(self, s: Moments, cohort: Sequence[ClientId]) -> Conversation[Moments]:
+    def round(self, s: AdamMoments, cohort: Sequence[ClientId]) -> Conversation[AdamMoments]:
         """Let the cohort train and take the server's step."""
         got = yield from aggregate("train", to=cohort)
         if not got.count:
@@ -78,9 +81,11 @@ class FedAdam(Method[Moments, Nothing]):
         if self.variant == "corrected":
             rate *= math.sqrt(1 - beta2**steps) / (1 - beta1**steps)
         step = first / (second.like(second.flat.sqrt()) + self.tau)
-        return Moments(s.model + rate * step, first, second, steps)
+        return AdamMoments(s.model + rate * step, first, second, steps)
 
-    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+    def on_train(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
         """Train from the received model."""
         fitted = yield from fit(msg["model"], site.train, self.local)
         weight = fitted.examples if self.weights == "samples" else 1.0

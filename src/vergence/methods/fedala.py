@@ -7,18 +7,21 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Gt
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, compute, fit
-from vergence.core.fitting import batches
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, compute, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Global, Method
+from vergence.core.options import Share
 from vergence.core.params import Params
-from vergence.core.ranges import Share
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
+from vergence.training.batches import batches
 
 
+@tagged("Aggregating")
 @dataclass(frozen=True)
-class Aggregating:
+class AdaptiveAggregation:
     """A client's model after its last turn, and its mix per entry of the higher layers (W).
 
     W is 1, all of the common model, until it is first learned; `turns` counts turns taken.
@@ -30,7 +33,7 @@ class Aggregating:
 
 
 @dataclass(frozen=True)
-class FedALA(Method[Global, Aggregating]):
+class FedALA(Method[Global, AdaptiveAggregation]):
     """Start each turn from own + (model - own) W with a learned W in [0, 1]; average as FedAvg.
 
     W <- clip(W - rate * grad * (model - own)) over batches of one's own data, lower layers are the
@@ -60,11 +63,11 @@ class FedALA(Method[Global, Aggregating]):
         """Start from the task's initial model."""
         return Global(task.init())
 
-    def client(self, task: Task) -> Aggregating:
+    def client(self, task: Task) -> AdaptiveAggregation:
         """Start from the task's initial model, all common."""
         start = task.init()
         higher = start.only(task.parts(*self.layers)[1])
-        return Aggregating(start, higher * 0.0 + 1.0)
+        return AdaptiveAggregation(start, higher * 0.0 + 1.0)
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add the mean update."""
@@ -72,8 +75,8 @@ class FedALA(Method[Global, Aggregating]):
         return Global(s.model + got.mean("model"))
 
     def on_train(
-        self, c: Aggregating, msg: Message, site: Site
-    ) -> Conversation[tuple[Aggregating, Reply]]:
+        self, c: AdaptiveAggregation, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[AdaptiveAggregation, Reply]]:
         """Learn the mix, train from there, send the update."""
         mix, passes = c.mix, {0: 0, 1: self.first_epochs}.get(c.turns, 1)
         for number in range(passes):
@@ -82,11 +85,11 @@ class FedALA(Method[Global, Aggregating]):
         fitted = yield from fit(start, site.train, self.local)
         weight = fitted.examples if self.weights == "samples" else 1.0
         update = fitted.params - msg["model"]
-        mine = Aggregating(fitted.params, mix, c.turns + 1)
+        mine = AdaptiveAggregation(fitted.params, mix, c.turns + 1)
         return mine, reply(model=update, weight=weight, metrics=fitted.metrics)
 
     def learned(
-        self, own: Params, model: Params, mix: Params, site: Site, number: int
+        self, own: Params, model: Params, mix: Params, site: ClientContext, number: int
     ) -> Conversation[Params]:
         """Return the mix after one pass over a share of one's own data."""
         apart, size = (model - own).only(mix), len(site.train)
@@ -99,7 +102,7 @@ class FedALA(Method[Global, Aggregating]):
             mix = mix.like(torch.clamp(moved.flat, 0.0, 1.0))
         return mix
 
-    def model_on(self, c: Aggregating, msg: Message, site: Site) -> Params:
+    def model_on(self, c: AdaptiveAggregation, msg: Message, site: ClientContext) -> Params:
         """Predict with the mix of the model after one's last turn and the received one."""
         return mixed(c.params, msg["model"], c.mix)
 

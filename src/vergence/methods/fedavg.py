@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.method import Global, Method, Nothing
-from vergence.core.site import Site
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Global, Method, NoState
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
 @dataclass(frozen=True)
-class FedAvg(Method[Global, Nothing]):
+class FedAvg(Method[Global, NoState]):
     """Average the clients' updates, weighted by their examples.
 
     model <- model + sum_i (n_i / sum_j n_j) (local_i - model), over the cohort.
@@ -27,16 +28,18 @@ class FedAvg(Method[Global, Nothing]):
         """Start from the task's initial model."""
         return Global(task.init())
 
-    def client(self, task: Task) -> Nothing:
+    def client(self, task: Task) -> NoState:
         """Keep nothing between rounds."""
-        return Nothing()
+        return NoState()
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add the mean update."""
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean("model"))
 
-    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+    def on_train(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
         """Train from the received model."""
         fitted = yield from fit(msg["model"], site.train, self.local)
         weight = fitted.examples if self.weights == "samples" else 1.0

@@ -6,14 +6,17 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.method import Exposed, Global, Method
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Global, Method
 from vergence.core.params import Params
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
+@tagged("Tuned")
 @dataclass(frozen=True)
 class Tuned:
     """A client's fine-tuned model; none before the end."""
@@ -31,7 +34,7 @@ class FedAvgFT(Method[Global, Tuned]):
     tune_epochs: Annotated[int, Ge(1)] = 10
     weights: Literal["samples", "equal"] = "samples"
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed(), "tune": Exposed(trees=())}
+    exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(), "tune": Exposure(trees=())}
 
     def server(self, task: Task) -> Global:
         """Start from the task's initial model."""
@@ -46,7 +49,9 @@ class FedAvgFT(Method[Global, Tuned]):
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean("model"))
 
-    def on_train(self, c: Tuned, msg: Message, site: Site) -> Conversation[tuple[Tuned, Reply]]:
+    def on_train(
+        self, c: Tuned, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Tuned, Reply]]:
         """Train from the received model."""
         fitted = yield from fit(msg["model"], site.train, self.local)
         weight = fitted.examples if self.weights == "samples" else 1.0
@@ -57,12 +62,14 @@ class FedAvgFT(Method[Global, Tuned]):
         yield from aggregate("tune", to=clients)
         return s
 
-    def on_tune(self, c: Tuned, msg: Message, site: Site) -> Conversation[tuple[Tuned, Reply]]:
+    def on_tune(
+        self, c: Tuned, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Tuned, Reply]]:
         """Fine-tune the received model and keep it; nothing goes back but metrics."""
         local = replace(self.local, epochs=self.tune_epochs, steps=None)
         fitted = yield from fit(msg["model"], site.train, local)
         return Tuned(fitted.params), reply(metrics=fitted.metrics)
 
-    def model_on(self, c: Tuned, msg: Message, site: Site) -> Params:
+    def model_on(self, c: Tuned, msg: Message, site: ClientContext) -> Params:
         """Predict with the fine-tuned model, before the end with the received one."""
         return msg["model"] if c.params is None else c.params

@@ -6,14 +6,17 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.method import Method, Nothing
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Method, NoState
 from vergence.core.params import Params
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
+@tagged("Moving")
 @dataclass(frozen=True)
 class Moving:
     """The model and its velocity."""
@@ -23,7 +26,7 @@ class Moving:
 
 
 @dataclass(frozen=True)
-class FedAvgM(Method[Moving, Nothing]):
+class FedAvgM(Method[Moving, NoState]):
     """Take a momentum step on the server along the mean update D.
 
     v <- beta v + D;  model <- model + server_lr v
@@ -47,9 +50,9 @@ class FedAvgM(Method[Moving, Nothing]):
         start = task.init()
         return Moving(start, start * 0.0)
 
-    def client(self, task: Task) -> Nothing:
+    def client(self, task: Task) -> NoState:
         """Keep nothing between rounds."""
-        return Nothing()
+        return NoState()
 
     def round(self, s: Moving, cohort: Sequence[ClientId]) -> Conversation[Moving]:
         """Let the cohort train and take the server's step."""
@@ -60,7 +63,9 @@ class FedAvgM(Method[Moving, Nothing]):
         velocity = self.beta * s.velocity + update
         return Moving(s.model + self.server_lr * velocity, velocity)
 
-    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+    def on_train(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
         """Train from the received model."""
         fitted = yield from fit(msg["model"], site.train, self.local)
         weight = fitted.examples if self.weights == "samples" else 1.0

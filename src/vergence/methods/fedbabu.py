@@ -6,15 +6,18 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.mask import Mask
-from vergence.core.method import Exposed, Global, Method
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.masks import Mask
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Global, Method
 from vergence.core.params import Params
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
+@tagged("Untouched")
 @dataclass(frozen=True)
 class Untouched:
     """The initial parameters, which everybody has, with the mask of the head; or the tuned ones."""
@@ -41,9 +44,10 @@ class FedBABU(Method[Global, Untouched]):
     head: tuple[str, ...] = ()
     weights: Literal["samples", "equal"] = "equal"
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {
-        "train": Exposed(trees=("body",)), "tune": Exposed(trees=()),
-    }  # fmt: skip
+    exposure: ClassVar[Mapping[str, Exposure]] = {
+        "train": Exposure(trees=("body",)),
+        "tune": Exposure(trees=()),
+    }
 
     def server(self, task: Task) -> Global:
         """Start from the body of the task's initial model."""
@@ -64,7 +68,7 @@ class FedBABU(Method[Global, Untouched]):
         return Global(s.model + got.mean("body"))
 
     def on_train(
-        self, c: Untouched, msg: Message, site: Site
+        self, c: Untouched, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Untouched, Reply]]:
         """Train the received body under the fixed head."""
         start = c.params.put(msg["body"])
@@ -79,13 +83,13 @@ class FedBABU(Method[Global, Untouched]):
         return s
 
     def on_tune(
-        self, c: Untouched, msg: Message, site: Site
+        self, c: Untouched, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Untouched, Reply]]:
         """Fine-tune body and head and keep both; nothing goes back but metrics."""
         local = replace(self.local, epochs=self.tune_epochs, steps=None)
         fitted = yield from fit(c.params.put(msg["body"]), site.train, local)
         return replace(c, params=fitted.params, tuned=True), reply(metrics=fitted.metrics)
 
-    def model_on(self, c: Untouched, msg: Message, site: Site) -> Params:
+    def model_on(self, c: Untouched, msg: Message, site: ClientContext) -> Params:
         """Predict with the fine-tuned network; before the end with the received body."""
         return c.params if c.tuned else c.params.put(msg["body"])

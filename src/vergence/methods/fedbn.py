@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.method import Exposed, Global, Layers, Method
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Global, Layers, Method
 from vergence.core.params import Params
-from vergence.core.site import Site
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 from vergence.errors import ConfigError
 
 
@@ -25,7 +26,7 @@ class FedBN(Method[Global, Layers]):
 
     weights: Literal["samples", "equal"] = "samples"
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed(trees=("shared",))}
+    exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("shared",))}
 
     def check(self, task: Task) -> None:
         """Refuse a network without normalisation layers: FedBN would be FedAvg.
@@ -57,7 +58,9 @@ class FedBN(Method[Global, Layers]):
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean("shared"))
 
-    def on_train(self, c: Layers, msg: Message, site: Site) -> Conversation[tuple[Layers, Reply]]:
+    def on_train(
+        self, c: Layers, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Layers, Reply]]:
         """Train the received layers among one's own normalisation layers."""
         fitted = yield from fit(c.params.put(msg["shared"]), site.train, self.local)
         update = fitted.params.only(msg["shared"]) - msg["shared"]
@@ -65,6 +68,6 @@ class FedBN(Method[Global, Layers]):
         mine = Layers(fitted.params, c.personal)
         return mine, reply(shared=update, weight=weight, metrics=fitted.metrics)
 
-    def model_on(self, c: Layers, msg: Message, site: Site) -> Params:
+    def model_on(self, c: Layers, msg: Message, site: ClientContext) -> Params:
         """Predict with the received layers and one's own normalisation."""
         return c.params.put(msg["shared"])

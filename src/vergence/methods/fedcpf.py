@@ -10,20 +10,23 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from annotated_types import Ge
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.mask import Mask
-from vergence.core.method import Exposed, Global, Method
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.masks import Mask
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Global, Method
+from vergence.core.options import Share
 from vergence.core.params import Params
-from vergence.core.ranges import Share
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 Restart = Literal["while", "if", "always"]
 
 
+@tagged("Window")
 @dataclass(frozen=True)
-class Window:
+class MaskWindow:
     """The rounds over which changes are averaged: from `since` (r_th) to now.
 
     `total` is the sum of changes and `count` their number; `level` is k, the next multiple of
@@ -35,7 +38,7 @@ class Window:
     level: int = 0
     since: int = 0
 
-    def restarts(self, score: float, step: float, how: Restart) -> tuple[Window, bool]:
+    def restarts(self, score: float, step: float, how: Restart) -> tuple[MaskWindow, bool]:
         """Climb the score levels reached and tell whether the window starts anew (Alg. 2, 8-11).
 
         A jump of several steps climbs them all at once (`while`). With `if` it keeps firing in
@@ -50,7 +53,9 @@ class Window:
                 break
         return replace(self, level=level), hit
 
-    def add(self, change: Params, round: int, hit: bool, inclusive: bool) -> tuple[Window, Params]:
+    def add(
+        self, change: Params, round: int, hit: bool, inclusive: bool
+    ) -> tuple[MaskWindow, Params]:
         """Take in this round's change; return the window and the mean change (Eq. 4).
 
         The printed denominator r_cu - r_th is 0 in the round of a restart, while its sum has
@@ -65,6 +70,7 @@ class Window:
         return replace(self, total=total, count=count, since=since), mean
 
 
+@tagged("Personal")
 @dataclass(frozen=True)
 class Personal:
     """A client's own parameters after its last turn, and its masks.
@@ -76,7 +82,7 @@ class Personal:
     params: Params
     kept: Mask
     mask: Mask
-    window: Window
+    window: MaskWindow
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ class FedCPF(Method[Global, Personal]):
     frozen_trainable: bool = True
     weights: Literal["equal", "samples"] = "equal"
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed(weight="mask")}
+    exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(weight="mask")}
 
     def server(self, task: Task) -> Global:
         """Start from the task's initial model."""
@@ -131,7 +137,7 @@ class FedCPF(Method[Global, Personal]):
         """Start with nothing personal."""
         start = task.init()
         none = Mask.none(start.layout)
-        return Personal(start, none, none, Window(start * 0.0))
+        return Personal(start, none, none, MaskWindow(start * 0.0))
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add, entry by entry, the mean of those who share it."""
@@ -139,7 +145,7 @@ class FedCPF(Method[Global, Personal]):
         return Global(s.model + got.mean("model"))
 
     def on_train(
-        self, c: Personal, msg: Message, site: Site
+        self, c: Personal, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Personal, Reply]]:
         """Train, send the shared entries, and let the mask grow."""
         start = self.model_on(c, msg, site)  # Alg. 1 line 17 of the round before
@@ -173,13 +179,13 @@ class FedCPF(Method[Global, Personal]):
         return (~mask).keep(start.like(change))
 
     def room(self, mask: Mask, n: int | None = None, taken: int | None = None) -> int:
-        """Return how many entries may become personal now, of a tensor or of the whole."""
+        """Number of entries that may become personal now, in one tensor or in the whole model."""
         n = mask.layout.n if n is None else n
         taken = mask.count if taken is None else taken
         base = n if self.rate_of == "all" else n - taken
         return max(min(floor(self.rate * base), floor(self.limit * n) - taken), 0)
 
-    def chosen(self, mean: Params, mask: Mask, site: Site) -> Mask:
+    def chosen(self, mean: Params, mask: Mask, site: ClientContext) -> Mask:
         """Return the entries that become personal (Alg. 2 line 14)."""
         rooms = self.room(mask) if self.scope == "global" else self.rooms(mask)
         if self.select == "random":
@@ -189,11 +195,11 @@ class FedCPF(Method[Global, Personal]):
         return site.choose(score, rooms, among=~mask)
 
     def rooms(self, mask: Mask) -> dict[str, int]:
-        """Return how many entries of each tensor may become personal now."""
+        """Number of entries of each tensor that may become personal now."""
         parts, taken = mask.layout.slices, mask.counts()
         return {n: self.room(mask, p.stop - p.start, taken[n]) for n, p in parts.items()}
 
-    def model_on(self, c: Personal, msg: Message, site: Site) -> Params:
+    def model_on(self, c: Personal, msg: Message, site: ClientContext) -> Params:
         """Predict with one's own entries where they stayed home, the server's elsewhere."""
         return c.kept.merge(c.params, msg["model"])
 

@@ -11,27 +11,26 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
-from vergence.core.conversation import (
-    ClientId,
-    Conversation,
-    collect,
-    compute,
-    fit,
-    proxies,
-    step,
-)
-from vergence.core.fitting import Local, OptimiserState, batches
-from vergence.core.method import Exposed, Method, Nothing
+from vergence.core.aggregation import add_up
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, collect, compute, fit, proxies, step
+from vergence.core.data import Batch, Samples
+from vergence.core.federation import PublicData
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Method, NoState
 from vergence.core.params import Params
-from vergence.core.site import Batch, Proxies, Samples, Site
-from vergence.core.stream import Stream
+from vergence.core.randomness import RandomStream
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, add_up, reply
+from vergence.training.batches import batches
 
 LOOK = 100
 """Batches between two looks at the validation samples."""
 
 
+@tagged("Student")
 @dataclass(frozen=True)
 class Student:
     """The model, and what randomness is drawn by."""
@@ -42,7 +41,7 @@ class Student:
 
 
 @dataclass(frozen=True)
-class FedDF(Method[Student, Nothing]):
+class FedDF(Method[Student, NoState]):
     """Average as FedAvg; then let the average imitate all clients' models on unlabelled samples.
 
     With z_k(x) the output of client k's model, U the server's samples, T the temperature:
@@ -76,16 +75,16 @@ class FedDF(Method[Student, Nothing]):
     patience: Annotated[int, Ge(0)] = 0
     weights: Literal["samples", "equal"] = "samples"
 
-    exposure: ClassVar = {"train": Exposed("each")}
+    exposure: ClassVar = {"train": Exposure("each")}
     borrows: ClassVar[bool] = True
 
     def server(self, task: Task) -> Student:
         """Start from the task's initial model."""
         return Student(task.init(), task.seed)
 
-    def client(self, task: Task) -> Nothing:
+    def client(self, task: Task) -> NoState:
         """Keep nothing between rounds."""
-        return Nothing()
+        return NoState()
 
     def round(self, s: Student, cohort: Sequence[ClientId]) -> Conversation[Student]:
         """Let the cohort train, average, and let the average imitate everybody."""
@@ -96,19 +95,21 @@ class FedDF(Method[Student, Nothing]):
         student = s.model + add_up(came, {"model": s.model}).mean("model")
         if self.steps:
             teachers = [s.model + add_up([r], {"model": s.model}).mean("model") for r in came]
-            student = yield from self.distilled(student, teachers, Stream("feddf", s.seed, s.round))
+            student = yield from self.distilled(
+                student, teachers, RandomStream("feddf", s.seed, s.round)
+            )
         return replace(s, model=student, round=s.round + 1)
 
     def distilled(
-        self, student: Params, teachers: Sequence[Params], stream: Stream
+        self, student: Params, teachers: Sequence[Params], stream: RandomStream
     ) -> Conversation[Params]:
-        """Return what the student becomes by imitating the teachers."""
+        """Parameters of the student after it is trained to imitate the teachers."""
         held = yield from proxies()
-        wanted = Local(batch=self.batch, steps=self.steps)
+        wanted = LocalTraining(batch=self.batch, steps=self.steps)
         drawn = list(batches(len(held.train), wanted, stream))
         needed, places = torch.cat(drawn).unique(return_inverse=True)
         taught = yield from self.taught(teachers, held.train.subset(needed))
-        adam, course = OptimiserState({}, 0), Course(self.patience)
+        adam, course = OptimizerState({}, 0), DistillationSchedule(self.patience)
         for at, rows in enumerate(places.split([len(rows) for rows in drawn])):
             if self.patience and at % LOOK == 0 and (yield from course.over(student, held, at)):
                 break
@@ -129,30 +130,32 @@ class FedDF(Method[Student, Nothing]):
             outputs = outputs.mean(1, keepdim=True)
         return replace(data, columns={**data.columns, "teachers": outputs})
 
-    def adam(self, at: int) -> Local:
-        """Return how batch number `at` is trained on."""
+    def adam(self, at: int) -> LocalTraining:
+        """Training settings of batch number `at`."""
         rate = self.rate * 0.5 * (1 + math.cos(math.pi * at / self.steps))
-        return Local(optimiser="adam", lr=rate, weight_decay=0.0, clip=self.clip)
+        return LocalTraining(optimizer="adam", lr=rate, weight_decay=0.0, clip=self.clip)
 
-    def lesson(self, task: Task) -> Lesson:
-        """Return what the student learns."""
-        return Lesson(task.network, task.seed, task, self.temperature)
+    def lesson(self, task: Task) -> DistillationPass:
+        """Training objective of the student."""
+        return DistillationPass(task.network, task.seed, task, self.temperature)
 
-    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+    def on_train(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
         """Train from the received model."""
         fitted = yield from fit(msg["model"], site.train, self.local)
         weight = fitted.examples if self.weights == "samples" else 1.0
         return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)
 
 
-class Course:
-    """How a student does on labelled samples, where a method looks at them."""
+class DistillationSchedule:
+    """Score of a student on labelled samples during training, where a method looks at them."""
 
     def __init__(self, patience: int) -> None:
         self.patience, self.since, self.score = patience, 0, -math.inf
         self.best: Params | None = None
 
-    def over(self, student: Params, held: Proxies, at: int) -> Conversation[bool]:
+    def over(self, student: Params, held: PublicData, at: int) -> Conversation[bool]:
         """Score a student after so many batches; tell whether it has not got better for long."""
         score = yield from compute(student, held.val, "score")
         if score > self.score:
@@ -161,7 +164,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Lesson(Task):
+class DistillationPass(Task):
     """The run's task and network, trained to imitate the outputs in the column `teachers`."""
 
     whole: Task | None = None
@@ -180,9 +183,11 @@ class Lesson(Task):
         return self.task.forward(module, batch)
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return how far it is from the teachers', a mean over them."""
-        apart = [self.task.imitation(output, teacher, self.temperature)
-                 for teacher in batch["teachers"].unbind(1)]  # fmt: skip
+        """Distance of the output from the teachers' outputs, a mean over the teachers."""
+        apart = [
+            self.task.imitation(output, teacher, self.temperature)
+            for teacher in batch["teachers"].unbind(1)
+        ]
         return torch.stack(apart).mean()
 
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:

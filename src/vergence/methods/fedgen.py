@@ -13,16 +13,20 @@ from torch import Generator, Tensor, nn
 from torch.func import vmap
 from torch.nn.functional import linear
 
-from vergence.core.conversation import ClientId, Conversation, collect, compute, fit, step
-from vergence.core.fitting import Local, OptimiserState
-from vergence.core.method import Exposed, Method, Nothing
+from vergence.core.aggregation import add_up
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, collect, compute, fit, step
+from vergence.core.data import Batch, Samples
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.messages import Message, Reply, SealedReply, reply
+from vergence.core.method import Exposure, Method, NoState
 from vergence.core.naming import called
-from vergence.core.objective import Objective, each
+from vergence.core.objectives import Objective, each
 from vergence.core.params import Params
-from vergence.core.site import Batch, Samples, Site
-from vergence.core.stream import Stream
+from vergence.core.randomness import RandomStream
+from vergence.core.tags import tagged
 from vergence.core.task import Model, Task
-from vergence.core.wire import Message, Reply, Sealed, add_up, reply
 from vergence.errors import ConfigError
 from vergence.models.generator import ConditionalNet, conditional
 
@@ -31,6 +35,7 @@ DECAY, LEAST = 0.98, 1e-4
 WEIGHT_DECAY = 1e-2
 
 
+@tagged("Teachers")
 @dataclass(frozen=True)
 class Teachers:
     """The model, the generator with Adam's moments, and the classes anybody has told of.
@@ -49,7 +54,7 @@ class Teachers:
 
 
 @dataclass(frozen=True)
-class FedGen(Method[Teachers, Nothing]):
+class FedGen(Method[Teachers, NoState]):
     """Average as FedAvg; teach a generator of features by clients' heads; train on its features.
 
     Server, `steps` times a round, with y drawn evenly from the classes that the cohort has, eps
@@ -88,8 +93,8 @@ class FedGen(Method[Teachers, Nothing]):
     noise: Annotated[int, Ge(2)] = 32
     weights: Literal["samples", "equal"] = "samples"
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {
-        "train": Exposed("each", trees=("model", "counts"))
+    exposure: ClassVar[Mapping[str, Exposure]] = {
+        "train": Exposure("each", trees=("model", "counts"))
     }
 
     def check(self, task: Task) -> None:
@@ -113,12 +118,12 @@ class FedGen(Method[Teachers, Nothing]):
         zero = generator * 0.0
         return Teachers(model, generator, zero, zero, known, head, task.seed)
 
-    def client(self, task: Task) -> Nothing:
+    def client(self, task: Task) -> NoState:
         """Keep nothing between rounds."""
-        return Nothing()
+        return NoState()
 
     def lesson(self, task: Task) -> Consensus:
-        """Return what the generator learns."""
+        """Training objective of the generator."""
         network = latents(task, self.noise, self.hidden)
         return Consensus(network, task.seed, task, self.eta, self.adversarial)
 
@@ -137,7 +142,7 @@ class FedGen(Method[Teachers, Nothing]):
         model = s.model + add_up(came, {"model": s.model}).mean("model")
         return replace(s, model=model, round=s.round + 1)
 
-    def generating(self, s: Teachers, came: Sequence[Sealed]) -> Conversation[Teachers]:
+    def generating(self, s: Teachers, came: Sequence[SealedReply]) -> Conversation[Teachers]:
         """Teach the generator."""
         counts = torch.stack([r.trees["counts"].total["counts"] for r in came]).clamp(min=0)
         there = counts.sum(0)
@@ -147,13 +152,15 @@ class FedGen(Method[Teachers, Nothing]):
         one = {"model": s.model}
         models = [*(s.model + add_up([r], one).mean("model") for r in came), s.model]
         heads = stacked([model.only(s.head) for model in models])
-        adam = OptimiserState({"exp_avg": s.first.copy(), "exp_avg_sq": s.second.copy()},
-                              s.round * self.steps)  # fmt: skip
-        local = Local(optimiser="adam", lr=self.rate * DECAY**s.round,
-                      weight_decay=WEIGHT_DECAY, clip=0.0)  # fmt: skip
+        adam = OptimizerState(
+            {"exp_avg": s.first.copy(), "exp_avg_sq": s.second.copy()}, s.round * self.steps
+        )
+        local = LocalTraining(
+            optimizer="adam", lr=self.rate * DECAY**s.round, weight_decay=WEIGHT_DECAY, clip=0.0
+        )
         generator = s.generator.copy()
         for at in range(self.steps):
-            draw = Stream("fedgen", s.seed, s.round, at).torch()
+            draw = RandomStream("fedgen", s.seed, s.round, at).torch()
             y = classes[torch.randint(len(classes), (self.batch,), generator=draw)]
             noise = torch.rand(self.batch, self.noise, generator=draw)
             shares = (counts / there.clamp(min=1))[:, y]
@@ -162,11 +169,16 @@ class FedGen(Method[Teachers, Nothing]):
             generator, adam = done.params, done.optimiser
         slots, known = adam.slots, torch.maximum(s.known["classes"], (there > 0).float())
         return replace(
-            s, generator=generator, first=slots["exp_avg"], second=slots["exp_avg_sq"],
+            s,
+            generator=generator,
+            first=slots["exp_avg"],
+            second=slots["exp_avg_sq"],
             known=Params.named(classes=known),
-        )  # fmt: skip
+        )
 
-    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+    def on_train(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
         """Train on one's samples and on made-up features; tell how many of each class one has."""
         classes = yield from compute(msg["model"], site.train, "classes")
         objective = self.regularised(msg, site) if msg["known"].flat.any() else None
@@ -175,14 +187,17 @@ class FedGen(Method[Teachers, Nothing]):
         update = fitted.params - msg["model"]
         counts = classes.bincount(minlength=site.task.classes).float()
         return c, reply(
-            model=update, counts=Params.named(counts=counts),
-            weight={"model": weight, "counts": 1.0}, metrics=fitted.metrics,
-        )  # fmt: skip
+            model=update,
+            counts=Params.named(counts=counts),
+            weight={"model": weight, "counts": 1.0},
+            metrics=fitted.metrics,
+        )
 
-    def regularised(self, msg: Message, site: Site) -> Regularised:
-        """Return what a client minimises."""
-        alpha, beta = (max(LEAST, w * DECAY**site.round) if w else 0.0
-                       for w in (self.alpha, self.beta))  # fmt: skip
+    def regularised(self, msg: Message, site: ClientContext) -> Regularised:
+        """Training objective of a client."""
+        alpha, beta = (
+            max(LEAST, w * DECAY**site.round) if w else 0.0 for w in (self.alpha, self.beta)
+        )
         classes = msg["known"]["classes"].nonzero()[:, 0]
         return Regularised(msg["generator"], self.noise, classes, alpha, beta)
 
@@ -241,7 +256,7 @@ class Regularised(Objective):
 
 @dataclass(frozen=True)
 class Consensus(Task):
-    """What the generator learns: features that heads, weighed by class, take for their class's.
+    """Objective of the generator: features that heads, weighted by class, assign to their class.
 
     A batch holds `class` `[batch]`, `noise` `[batch, noise]`, `shares` a_k^y `[clients, batch]` and
     the heads of clients and, last, of the average model: `weight` `[clients + 1, out, features]`

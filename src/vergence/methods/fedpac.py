@@ -13,21 +13,24 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, collect, compute, fit
-from vergence.core.mask import Mask
-from vergence.core.method import Exposed, Method
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, collect, compute, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.masks import Mask
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Method
 from vergence.core.naming import called
-from vergence.core.objective import Align
+from vergence.core.objectives import FeatureAlignment
 from vergence.core.params import Params
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 from vergence.errors import ConfigError
 
 SMALLEST = 1e-3
 """Weights of heads below this are dropped, as in the authors' code."""
 
 
+@tagged("Collaboration")
 @dataclass(frozen=True)
 class Collaboration:
     """The common body, everybody's combined head, and the common class means.
@@ -42,6 +45,7 @@ class Collaboration:
     centres: Params | None = None
 
 
+@tagged("Collaborator")
 @dataclass(frozen=True)
 class Collaborator:
     """A client's parameters, the names of its head's, and `h` `[K, d]`, `v` `[1]` of its turn."""
@@ -80,9 +84,9 @@ class FedPAC(Method[Collaboration, Collaborator]):
     head_epochs: Annotated[int, Ge(1)] = 1
     lamda: Annotated[float, Ge(0)] = 1.0
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {
-        "train": Exposed(trees=("body",)),
-        "share": Exposed("each", trees=("head", "statistics"), metrics=(), down=()),
+    exposure: ClassVar[Mapping[str, Exposure]] = {
+        "train": Exposure(trees=("body",)),
+        "share": Exposure("each", trees=("head", "statistics"), metrics=(), down=()),
     }
 
     def check(self, task: Task) -> None:
@@ -121,7 +125,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
         return Collaboration(body, mean, {**s.heads, **mixed}, pooled(statistics, s.centres))
 
     def on_train(
-        self, c: Collaborator, msg: Message, site: Site
+        self, c: Collaborator, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Collaborator, Reply]]:
         """Note one's statistics, train the head, then the body; send the body."""
         start = c.params.put(msg["body"]).put(msg["head"])
@@ -134,7 +138,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
         if "centres" in msg.trees:
             common = msg["centres"]
             known = (common["counts"] > 0).unsqueeze(1)
-            pull = Align(torch.where(known, common["means"], means), self.lamda)
+            pull = FeatureAlignment(torch.where(known, common["means"], means), self.lamda)
         fitted = yield from fit(
             headed.params, site.train, self.local, trainable=~c.mask, objective=pull
         )
@@ -143,7 +147,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
         return state, reply(body=update, weight=fitted.examples, metrics=fitted.metrics)
 
     def on_share(
-        self, c: Collaborator, msg: Message, site: Site
+        self, c: Collaborator, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Collaborator, Reply]]:
         """Tell one's head, the class means of one's trained network, and H and V."""
         means, counts, before = yield from self.statistics(c.params, site)
@@ -151,14 +155,16 @@ class FedPAC(Method[Collaboration, Collaborator]):
         told = Params.named(h=sketch["h"], v=sketch["v"], means=means, counts=counts)
         return c, reply(head=c.params.only(c.personal), statistics=told)
 
-    def statistics(self, params: Params, site: Site) -> Conversation[tuple[Tensor, Tensor, Params]]:
+    def statistics(
+        self, params: Params, site: ClientContext
+    ) -> Conversation[tuple[Tensor, Tensor, Params]]:
         """Return the class means `[K, d]` and counts `[K]` of one's features, and H and V."""
         features = yield from compute(params, site.train, "features")
         classes = site.task.class_of(dict(site.train.columns))
         member = one_hot(classes, site.task.classes).to(features.dtype)
         return sketched(features, member)
 
-    def model_on(self, c: Collaborator, msg: Message, site: Site) -> Params:
+    def model_on(self, c: Collaborator, msg: Message, site: ClientContext) -> Params:
         """Predict with the received body and combined head."""
         return c.params.put(msg["body"]).put(msg["head"])
 
@@ -212,10 +218,14 @@ def weights_of(h: np.ndarray, v: np.ndarray, i: int) -> np.ndarray | None:
     p = p / max(np.abs(p).max(), 1e-30)
     start = np.full(len(v), 1 / len(v))
     found = minimize(
-        lambda a: a @ p @ a, start, jac=lambda a: 2 * p @ a, bounds=[(0, 1)] * len(v),
+        lambda a: a @ p @ a,
+        start,
+        jac=lambda a: 2 * p @ a,
+        bounds=[(0, 1)] * len(v),
         constraints={"type": "eq", "fun": lambda a: a.sum() - 1, "jac": np.ones_like},
-        method="SLSQP", options={"ftol": 1e-15, "maxiter": 500},
-    )  # fmt: skip
+        method="SLSQP",
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
     if not found.success or not np.isfinite(found.x).all():
         return None
     smallest = min(SMALLEST, found.x.max())  # of a thousand alike none would be left

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.method import Exposed, Global, Layers, Method
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Global, Layers, Method
 from vergence.core.params import Params
-from vergence.core.site import Site
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class FedPer(Method[Global, Layers]):
     head: tuple[str, ...] = ()
     weights: Literal["samples", "equal"] = "samples"
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed(trees=("body",))}
+    exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("body",))}
 
     def server(self, task: Task) -> Global:
         """Start from the body of the task's initial model."""
@@ -46,7 +47,9 @@ class FedPer(Method[Global, Layers]):
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean("body"))
 
-    def on_train(self, c: Layers, msg: Message, site: Site) -> Conversation[tuple[Layers, Reply]]:
+    def on_train(
+        self, c: Layers, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Layers, Reply]]:
         """Train the received body under one's own head, and keep the head."""
         fitted = yield from fit(c.params.put(msg["body"]), site.train, self.local)
         update = fitted.params.only(msg["body"]) - msg["body"]
@@ -54,6 +57,6 @@ class FedPer(Method[Global, Layers]):
         mine = Layers(fitted.params, c.personal)
         return mine, reply(body=update, weight=weight, metrics=fitted.metrics)
 
-    def model_on(self, c: Layers, msg: Message, site: Site) -> Params:
+    def model_on(self, c: Layers, msg: Message, site: ClientContext) -> Params:
         """Predict with the received body and one's own head."""
         return c.params.put(msg["body"])

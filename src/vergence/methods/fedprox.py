@@ -6,15 +6,16 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.method import Global, Method, Nothing
-from vergence.core.site import Site
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Global, Method, NoState
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
 @dataclass(frozen=True)
-class FedProx(Method[Global, Nothing]):
+class FedProx(Method[Global, NoState]):
     """Train with a pull of strength mu towards the received model, then average as FedAvg.
 
     Client i minimises F_i(theta) + mu / 2 ||theta - model||^2.
@@ -31,16 +32,18 @@ class FedProx(Method[Global, Nothing]):
         """Start from the task's initial model."""
         return Global(task.init())
 
-    def client(self, task: Task) -> Nothing:
+    def client(self, task: Task) -> NoState:
         """Keep nothing between rounds."""
-        return Nothing()
+        return NoState()
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add the mean update."""
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean("model"))
 
-    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+    def on_train(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
         """Train near the received model."""
         anchor = (msg["model"], self.mu)
         fitted = yield from fit(msg["model"], site.train, self.local, anchor=anchor)

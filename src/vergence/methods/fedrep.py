@@ -6,13 +6,14 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.fitting import Local
-from vergence.core.method import Exposed, Global, Layers, Method
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import LocalTraining
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Global, Layers, Method
 from vergence.core.params import Params
-from vergence.core.site import Site
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,10 @@ class FedRep(Method[Global, Layers]):
     head: tuple[str, ...] = ()
     weights: Literal["samples", "equal"] = "samples"
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {
-        "train": Exposed(trees=("body",)), "tune": Exposed(trees=()),
-    }  # fmt: skip
+    exposure: ClassVar[Mapping[str, Exposure]] = {
+        "train": Exposure(trees=("body",)),
+        "tune": Exposure(trees=()),
+    }
 
     def server(self, task: Task) -> Global:
         """Start from the body of the task's initial model."""
@@ -56,7 +58,9 @@ class FedRep(Method[Global, Layers]):
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean("body"))
 
-    def on_train(self, c: Layers, msg: Message, site: Site) -> Conversation[tuple[Layers, Reply]]:
+    def on_train(
+        self, c: Layers, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Layers, Reply]]:
         """Train one's own head on the received body, then the body."""
         start = c.params.put(msg["body"])
         passes = self.passes(self.head_epochs)
@@ -67,7 +71,7 @@ class FedRep(Method[Global, Layers]):
         mine = Layers(fitted.params, c.personal)
         return mine, reply(body=update, weight=weight, metrics=fitted.metrics)
 
-    def passes(self, count: int) -> Local:
+    def passes(self, count: int) -> LocalTraining:
         """Return `local` with so many passes, or so many times its steps."""
         if self.local.steps is not None:
             return replace(self.local, steps=count * self.local.steps)
@@ -79,13 +83,15 @@ class FedRep(Method[Global, Layers]):
             yield from aggregate("tune", to=clients)
         return s
 
-    def on_tune(self, c: Layers, msg: Message, site: Site) -> Conversation[tuple[Layers, Reply]]:
+    def on_tune(
+        self, c: Layers, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Layers, Reply]]:
         """Train one's own head; nothing goes back but metrics."""
         local = replace(self.local, epochs=self.final_epochs, steps=None)
         start = c.params.put(msg["body"])
         fitted = yield from fit(start, site.train, local, trainable=c.mask)
         return Layers(fitted.params, c.personal), reply(metrics=fitted.metrics)
 
-    def model_on(self, c: Layers, msg: Message, site: Site) -> Params:
+    def model_on(self, c: Layers, msg: Message, site: ClientContext) -> Params:
         """Predict with the received body and one's own head."""
         return c.params.put(msg["body"])

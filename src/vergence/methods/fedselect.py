@@ -11,19 +11,22 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.mask import Mask
-from vergence.core.method import Exposed, Global, Method
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.masks import Mask
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Global, Method
+from vergence.core.options import Share
 from vergence.core.params import Params
-from vergence.core.ranges import Share
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 EVERY = 3
 """Rounds between two steps of the mask in the authors' code."""
 
 
+@tagged("Selected")
 @dataclass(frozen=True)
 class Selected:
     """A client's parameters after its last turn, and the masks of the last and the coming round.
@@ -63,7 +66,7 @@ class FedSelect(Method[Global, Selected]):
     limit: Share | None = None
     epochs: Annotated[int, Ge(1)] = 1
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed(weight="mask")}
+    exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(weight="mask")}
 
     @property
     def share(self) -> float:
@@ -91,7 +94,7 @@ class FedSelect(Method[Global, Selected]):
         return Global(s.model + got.mean("model"))
 
     def on_train(
-        self, c: Selected, msg: Message, site: Site
+        self, c: Selected, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Selected, Reply]]:
         """Train, send the shared entries, and let the mask grow."""
         start = self.model_on(c, msg, site)
@@ -108,7 +111,7 @@ class FedSelect(Method[Global, Selected]):
         return mine, reply(model=end - msg["model"], weight=~c.mask, metrics=metrics)
 
     def alternate(
-        self, params: Params, mask: Mask, site: Site
+        self, params: Params, mask: Mask, site: ClientContext
     ) -> Conversation[tuple[Params, Mapping[str, float]]]:
         """Train personal entries, then shared ones, `epochs` times over."""
         metrics: Mapping[str, float] = {}
@@ -120,7 +123,7 @@ class FedSelect(Method[Global, Selected]):
                     params, metrics = fitted.params, fitted.metrics
         return params, metrics
 
-    def largest(self, change: Params, mask: Mask, site: Site) -> Mask:
+    def largest(self, change: Params, mask: Mask, site: ClientContext) -> Mask:
         """Rule `paper`: the largest changes among shared entries, never above the limit."""
         n = mask.layout.n
         room = math.floor(self.cap * n + 1e-9) - mask.count
@@ -141,6 +144,6 @@ class FedSelect(Method[Global, Selected]):
             grown[part] = (here >= threshold) & ~personal
         return Mask(torch.from_numpy(grown), mask.layout)
 
-    def model_on(self, c: Selected, msg: Message, site: Site) -> Params:
+    def model_on(self, c: Selected, msg: Message, site: ClientContext) -> Params:
         """Predict with one's own entries where they stayed home, the server's elsewhere."""
         return c.kept.merge(c.params, msg["model"])

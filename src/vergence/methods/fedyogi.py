@@ -6,16 +6,19 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.method import Method, Nothing
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Method, NoState
 from vergence.core.params import Params
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
+@tagged("Moments")
 @dataclass(frozen=True)
-class Moments:
+class YogiMoments:
     """The model, and first and second moments of its updates."""
 
     model: Params
@@ -24,7 +27,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class FedYogi(Method[Moments, Nothing]):
+class FedYogi(Method[YogiMoments, NoState]):
     """Take Yogi's step on the server along the mean update D.
 
     m <- beta1 m + (1 - beta1) D;  v <- v - (1 - beta2) D^2 sign(v - D^2);
@@ -46,16 +49,16 @@ class FedYogi(Method[Moments, Nothing]):
     tau: Annotated[float, Gt(0)] = 1e-3
     weights: Literal["samples", "equal"] = "equal"
 
-    def server(self, task: Task) -> Moments:
+    def server(self, task: Task) -> YogiMoments:
         """Start from the task's initial model."""
         start = task.init()
-        return Moments(start, start * 0.0, start * 0.0 + self.tau**2)
+        return YogiMoments(start, start * 0.0, start * 0.0 + self.tau**2)
 
-    def client(self, task: Task) -> Nothing:
+    def client(self, task: Task) -> NoState:
         """Keep nothing between rounds."""
-        return Nothing()
+        return NoState()
 
-    def round(self, s: Moments, cohort: Sequence[ClientId]) -> Conversation[Moments]:
+    def round(self, s: YogiMoments, cohort: Sequence[ClientId]) -> Conversation[YogiMoments]:
         """Let the cohort train and take the server's step."""
         got = yield from aggregate("train", to=cohort)
         if not got.count:
@@ -66,9 +69,11 @@ class FedYogi(Method[Moments, Nothing]):
         sign = square.like((s.second - square).flat.sign())
         second = s.second - (1 - self.beta2) * square * sign
         step = first / (second.like(second.flat.sqrt()) + self.tau)
-        return Moments(s.model + self.server_lr * step, first, second)
+        return YogiMoments(s.model + self.server_lr * step, first, second)
 
-    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+    def on_train(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
         """Train from the received model."""
         fitted = yield from fit(msg["model"], site.train, self.local)
         weight = fitted.examples if self.weights == "samples" else 1.0

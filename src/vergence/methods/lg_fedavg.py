@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.method import Exposed, Global, Layers, Method
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Global, Layers, Method
 from vergence.core.params import Params
-from vergence.core.site import Site
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class LGFedAvg(Method[Global, Layers]):
     head: tuple[str, ...] = ()
     weights: Literal["samples", "equal"] = "samples"
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed(trees=("head",))}
+    exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("head",))}
 
     def server(self, task: Task) -> Global:
         """Start from the head of the task's initial model."""
@@ -48,7 +49,9 @@ class LGFedAvg(Method[Global, Layers]):
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean("head"))
 
-    def on_train(self, c: Layers, msg: Message, site: Site) -> Conversation[tuple[Layers, Reply]]:
+    def on_train(
+        self, c: Layers, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Layers, Reply]]:
         """Train one's own body under the received head, and keep the body."""
         fitted = yield from fit(c.params.put(msg["head"]), site.train, self.local)
         update = fitted.params.only(msg["head"]) - msg["head"]
@@ -56,6 +59,6 @@ class LGFedAvg(Method[Global, Layers]):
         mine = Layers(fitted.params, c.personal)
         return mine, reply(head=update, weight=weight, metrics=fitted.metrics)
 
-    def model_on(self, c: Layers, msg: Message, site: Site) -> Params:
+    def model_on(self, c: Layers, msg: Message, site: ClientContext) -> Params:
         """Predict with one's own body and the received head."""
         return c.params.put(msg["head"])

@@ -4,54 +4,59 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.fitting import OptimiserState
-from vergence.core.method import Exposed, Method, Nothing
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import OptimizerState
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Method, NoState
 from vergence.core.params import Params
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 
 
+@tagged("Alone")
 @dataclass(frozen=True)
 class Alone:
     """A client's own model and optimiser, which goes on over rounds."""
 
     params: Params
-    optimiser: OptimiserState | None
+    optimiser: OptimizerState | None
 
 
 @dataclass(frozen=True)
-class LocalOnly(Method[Nothing, Alone]):
+class LocalOnly(Method[NoState, Alone]):
     """Train on one's own data and talk to nobody; replies carry metrics only.
 
     Source: the local-only baseline of arXiv 2502.18123, section 3.1.
     """
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed(trees=())}
+    exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=())}
 
-    def server(self, task: Task) -> Nothing:
+    def server(self, task: Task) -> NoState:
         """Keep nothing."""
-        return Nothing()
+        return NoState()
 
     def client(self, task: Task) -> Alone:
         """Start from the task's initial model, the same for everybody."""
-        return Alone(task.init(), OptimiserState({}, 0))
+        return Alone(task.init(), OptimizerState({}, 0))
 
-    def offer(self, s: Nothing, client: ClientId) -> Mapping[str, Params]:
+    def offer(self, s: NoState, client: ClientId) -> Mapping[str, Params]:
         """Send nothing."""
         return {}
 
-    def round(self, s: Nothing, cohort: Sequence[ClientId]) -> Conversation[Nothing]:
+    def round(self, s: NoState, cohort: Sequence[ClientId]) -> Conversation[NoState]:
         """Give everybody a turn."""
         yield from aggregate("train", to=cohort)
         return s
 
-    def on_train(self, c: Alone, msg: Message, site: Site) -> Conversation[tuple[Alone, Reply]]:
+    def on_train(
+        self, c: Alone, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Alone, Reply]]:
         """Go on training one's own model."""
         fitted = yield from fit(c.params, site.train, self.local, optimiser=c.optimiser)
         return Alone(fitted.params, fitted.optimiser), reply(metrics=fitted.metrics)
 
-    def model_on(self, c: Alone, msg: Message, site: Site) -> Params:
+    def model_on(self, c: Alone, msg: Message, site: ClientContext) -> Params:
         """Predict with one's own model."""
         return c.params

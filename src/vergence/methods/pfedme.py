@@ -6,24 +6,28 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, fit
-from vergence.core.fitting import OptimiserState, batches
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import OptimizerState
+from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Global, Method
 from vergence.core.params import Params
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
+from vergence.training.batches import batches
 
 
+@tagged("Own")
 @dataclass(frozen=True)
-class Own:
+class PFedMeState:
     """A client's personal model (theta_i); none before its first turn."""
 
     params: Params | None
 
 
 @dataclass(frozen=True)
-class PFedMe(Method[Global, Own]):
+class PFedMe(Method[Global, PFedMeState]):
     """Per batch: approach the proximal point theta of w, then move w towards theta.
 
     theta ~ argmin F_i(theta) + lamda / 2 ||theta - w||^2 by `inner_steps` steps of `local`;
@@ -52,20 +56,22 @@ class PFedMe(Method[Global, Own]):
         """Start from the task's initial model."""
         return Global(task.init())
 
-    def client(self, task: Task) -> Own:
+    def client(self, task: Task) -> PFedMeState:
         """Start with none."""
-        return Own(None)
+        return PFedMeState(None)
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and move towards the mean."""
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + self.beta * got.mean("model"))
 
-    def on_train(self, c: Own, msg: Message, site: Site) -> Conversation[tuple[Own, Reply]]:
+    def on_train(
+        self, c: PFedMeState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[PFedMeState, Reply]]:
         """Follow w, batch by batch, with one's own theta before it."""
         w, loss, count = msg["model"], 0.0, 0
         theta = w if c.params is None else c.params
-        optimiser = OptimiserState({}, 0)
+        optimiser = OptimizerState({}, 0)
         for rows in batches(len(site.train), self.local, site.rng.child("order")):
             inner = replace(self.local, steps=self.inner_steps, batch=len(rows))
             fitted = yield from fit(
@@ -76,8 +82,8 @@ class PFedMe(Method[Global, Own]):
             loss, count = loss + fitted.metrics["loss"], count + 1
         weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
         told = {"loss": loss / count}
-        return Own(theta), reply(model=w - msg["model"], weight=weight, metrics=told)
+        return PFedMeState(theta), reply(model=w - msg["model"], weight=weight, metrics=told)
 
-    def model_on(self, c: Own, msg: Message, site: Site) -> Params:
+    def model_on(self, c: PFedMeState, msg: Message, site: ClientContext) -> Params:
         """Predict with one's own model, before the first turn with the received one."""
         return msg["model"] if c.params is None else c.params

@@ -6,11 +6,12 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, compute, fit
-from vergence.core.method import Global, Method, Nothing
-from vergence.core.site import Site
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, compute, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Global, Method, NoState
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 from vergence.errors import ConfigError
 
 SMALLEST = 1e-10
@@ -18,7 +19,7 @@ SMALLEST = 1e-10
 
 
 @dataclass(frozen=True)
-class QFedAvg(Method[Global, Nothing]):
+class QFedAvg(Method[Global, NoState]):
     """Average updates so that sum_k F_k^(q + 1) falls: a client of higher loss F_k counts more.
 
     With d_k = local_k - model and L:
@@ -38,26 +39,28 @@ class QFedAvg(Method[Global, Nothing]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.q and self.lipschitz is None and self.local.optimiser != "sgd":
+        if self.q and self.lipschitz is None and self.local.optimizer != "sgd":
             raise ConfigError(
-                f"qfedavg: L = 1 / lr takes local.optimiser = 'sgd', got "
-                f"'{self.local.optimiser}'; use sgd, or give lipschitz = NUMBER"
+                f"qfedavg: L = 1 / lr takes local.optimizer = 'sgd', got "
+                f"'{self.local.optimizer}'; use sgd, or give lipschitz = NUMBER"
             )
 
     def server(self, task: Task) -> Global:
         """Start from the task's initial model."""
         return Global(task.init())
 
-    def client(self, task: Task) -> Nothing:
+    def client(self, task: Task) -> NoState:
         """Keep nothing between rounds."""
-        return Nothing()
+        return NoState()
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add the normalised sum of updates."""
         got = yield from aggregate("train", to=cohort)
         return Global(s.model + got.mean("model"))
 
-    def on_train(self, c: Nothing, msg: Message, site: Site) -> Conversation[tuple[Nothing, Reply]]:
+    def on_train(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
         """Train from the received model; weigh the update by that model's loss."""
         loss = yield from compute(msg["model"], site.train, "loss")
         fitted = yield from fit(msg["model"], site.train, self.local)

@@ -6,16 +6,19 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt
 
-from vergence.core.conversation import ClientId, Conversation, aggregate, compute, fit
-from vergence.core.fitting import Local
-from vergence.core.method import Exposed, Method
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, compute, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import LocalTraining
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Method
 from vergence.core.params import Params
-from vergence.core.site import Site
+from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.core.wire import Message, Reply, reply
 from vergence.errors import ConfigError
 
 
+@tagged("Controlled")
 @dataclass(frozen=True)
 class Controlled:
     """The common model, the mean of everybody's controls (c), and how many people there are."""
@@ -25,15 +28,16 @@ class Controlled:
     people: int = 0
 
 
+@tagged("Control")
 @dataclass(frozen=True)
-class Control:
+class ControlVariate:
     """A client's control (c_i): the mean gradient it last saw."""
 
     control: Params
 
 
 @dataclass(frozen=True)
-class Scaffold(Method[Controlled, Control]):
+class Scaffold(Method[Controlled, ControlVariate]):
     """Train with every gradient corrected by c - c_i; average updates and controls.
 
     Option II, K steps at rate eta:  c_i+ = c_i - c + (x - y) / (K eta);  the server adds the mean
@@ -52,14 +56,14 @@ class Scaffold(Method[Controlled, Control]):
     option: Literal["I", "II"] = "II"
     server_lr: Annotated[float, Gt(0)] = 1.0
 
-    exposure: ClassVar[Mapping[str, Exposed]] = {"train": Exposed(trees=("model", "control"))}
+    exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("model", "control"))}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.option == "II" and self.local.optimiser != "sgd":
+        if self.option == "II" and self.local.optimizer != "sgd":
             raise ConfigError(
-                f"scaffold: option II divides by the steps of local.optimiser = 'sgd', got "
-                f"'{self.local.optimiser}'; use sgd, or option = \"I\""
+                f"scaffold: option II divides by the steps of local.optimizer = 'sgd', got "
+                f"'{self.local.optimizer}'; use sgd, or option = \"I\""
             )
 
     def server(self, task: Task) -> Controlled:
@@ -67,9 +71,9 @@ class Scaffold(Method[Controlled, Control]):
         start = task.init()
         return Controlled(start, start * 0.0)
 
-    def client(self, task: Task) -> Control:
+    def client(self, task: Task) -> ControlVariate:
         """Start with no control."""
-        return Control(task.init() * 0.0)
+        return ControlVariate(task.init() * 0.0)
 
     def offer(self, s: Controlled, client: ClientId) -> Mapping[str, Params]:
         """Send model and control."""
@@ -90,7 +94,9 @@ class Scaffold(Method[Controlled, Control]):
             s.people,
         )
 
-    def on_train(self, c: Control, msg: Message, site: Site) -> Conversation[tuple[Control, Reply]]:
+    def on_train(
+        self, c: ControlVariate, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[ControlVariate, Reply]]:
         """Train with corrected gradients and renew one's control."""
         model, common = msg["model"], msg["control"]
         correction = common - c.control
@@ -101,13 +107,13 @@ class Scaffold(Method[Controlled, Control]):
             fitted = yield from fit(model, site.train, self.local, correction=correction)
             way = travelled(self.local, fitted.steps) * self.local.rate(site.progress)
             control = (model - fitted.params) / way - correction
-        return Control(control), reply(
+        return ControlVariate(control), reply(
             model=fitted.params - model, control=control - c.control, metrics=fitted.metrics
         )
 
 
-def travelled(local: Local, steps: int) -> float:
-    """Return how far `steps` SGD steps of rate 1 go along a constant gradient of 1."""
+def travelled(local: LocalTraining, steps: int) -> float:
+    """Distance after `steps` SGD steps of rate 1 along a constant gradient of 1."""
     m, velocity, way = local.momentum, 0.0, 0.0
     for _ in range(steps):
         velocity = m * velocity + 1

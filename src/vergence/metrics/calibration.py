@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from numpy.random import Generator
 from torch import Tensor
 
-from vergence.core.ranges import check_ranges
+from vergence.core.options import check_ranges
 from vergence.errors import ConfigError
 from vergence.metrics.angles import angular_error_deg
 
@@ -125,8 +125,10 @@ def errors_deg(
         ConfigError: k leaves no sample to test on, or the sides are not known.
     """
     if eyes != "together" and side is None:
-        raise ConfigError(f"eyes = '{eyes}' needs to know which eye a sample shows; the data does "
-                          "not say, use eyes = 'together'")  # fmt: skip
+        raise ConfigError(
+            f"eyes = '{eyes}' needs to know which eye a sample shows; the data does "
+            "not say, use eyes = 'together'"
+        )
     groups = torch.zeros(len(true), dtype=torch.int64) if eyes == "together" else side
     assert groups is not None
     names = groups.unique().tolist()

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vergence.core.site import Federation, Samples
-from vergence.metrics.labels import centre_map, fixation_counts, smoothed
+from vergence.core.data import Samples
+from vergence.core.federation import Federation
+from vergence.metrics.gaze_maps import centre_map, fixation_counts, smoothed
 
 Map = Float[Tensor, "height width"]
 
@@ -21,7 +22,7 @@ FLOOR = 0.01
 """Share of a uniform map mixed in: moves KLD and SIM only, and keeps KLD finite."""
 
 
-class Seen(NamedTuple):
+class SeenPriors(NamedTuple):
     """Samples that other people saw too, and the map of those others' gaze on each frame."""
 
     samples: Samples
@@ -50,7 +51,7 @@ def static_priors(
 
 def seen_by_others(
     people: Mapping[str, Samples], height: int, width: int
-) -> Iterator[tuple[str, Seen]]:
+) -> Iterator[tuple[str, SeenPriors]]:
     """Yield, for each person whose scenes others saw too, the others' blurred gaze on them.
 
     Same scene, same frame number. Frames on which nobody else has gaze lose their own points, and
@@ -76,7 +77,7 @@ def seen_by_others(
             points = chosen.columns["points"].clone()
             points[~shown[kept]] = torch.nan
             chosen = replace(chosen, columns={**chosen.columns, "points": points})
-            yield person, Seen(chosen, _distribution(smoothed(others[kept], SHARED_SIGMA)))
+            yield person, SeenPriors(chosen, _distribution(smoothed(others[kept], SHARED_SIGMA)))
 
 
 def _scene_counts(samples: Samples, scenes: Tensor, height: int, width: int) -> Tensor:

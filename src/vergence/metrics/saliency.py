@@ -1,7 +1,7 @@
 """Scores of gaze maps, one value per frame: NSS, AUC-Judd, shuffled AUC, CC, SIM, KLD, angles.
 
 `maps` are predicted probabilities (each frame sums to 1), `labels` the label maps of
-`vergence.metrics.labels`, `points` the gaze [frames, fixations, 2] with NaN for none; every frame
+`metrics.gaze_maps`, `points` the gaze [frames, fixations, 2] with NaN for none; every frame
 has at least one point. A map without any structure (all pixels equal) has defined scores: NSS and
 CC 0, both AUCs 0.5.
 
@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vergence.metrics.angles import between_rad
-from vergence.metrics.labels import fixation_counts, pixels
+from vergence.metrics.gaze_maps import fixation_counts, pixels
 
 Maps = Float[Tensor, "frames height width"]
 Points = Float[Tensor, "frames fixations 2"]

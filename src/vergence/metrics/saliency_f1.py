@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from scipy import ndimage
 from torch import Tensor
 
-from vergence.metrics.labels import pixels
+from vergence.metrics.gaze_maps import pixels
 
 Maps = Float[Tensor, "frames height width"]
 Points = Float[Tensor, "frames fixations 2"]

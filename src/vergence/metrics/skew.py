@@ -22,7 +22,7 @@ from scipy.special import ndtri
 from scipy.stats import wasserstein_distance
 
 from vergence.errors import DataError
-from vergence.metrics.compact import Compact
+from vergence.metrics.sample_features import Compact
 
 Array = NDArray[np.float64]
 MEASURES = ("covariate", "label", "x_given_y", "y_given_x", "dependence", "quantity")
@@ -56,7 +56,7 @@ class Skew:
 
     @property
     def found(self) -> NDArray[np.bool_]:
-        """Where the share is beyond chance."""
+        """True where the share is beyond chance."""
         return self.share > self.chance
 
     @property
@@ -109,7 +109,7 @@ def measure(
 
 @dataclass(frozen=True)
 class Runs:
-    """Where clients' runs of neighbouring samples begin, and whose they are; rows are in order."""
+    """Starts, sizes and owners of clients' runs of neighbouring samples; rows are in order."""
 
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]

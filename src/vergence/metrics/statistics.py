@@ -138,9 +138,14 @@ def bootstrap(
     if np.ptp(d) == 0:
         return float(d[0]), float(d[0])
     found = stats.bootstrap(
-        (d,), np.mean, n_resamples=draws, confidence_level=level, method="BCa",
-        batch=max(1, 1_000_000 // d.size), rng=np.random.default_rng(seed),
-    ).confidence_interval  # fmt: skip
+        (d,),
+        np.mean,
+        n_resamples=draws,
+        confidence_level=level,
+        method="BCa",
+        batch=max(1, 1_000_000 // d.size),
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
     return float(found.low), float(found.high)
 
 

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 class Overlap(NamedTuple):
-    """How two summaries overlap, all in [0, 1]."""
+    """Overlap of two summaries, all values in [0, 1]."""
 
     f: float
     precision: float
@@ -52,7 +52,7 @@ class Agreement(NamedTuple):
 
 
 def capacity(frames: int, share: float = SHARE) -> int:
-    """Return how many frames a summary may have: `int(share * frames)`, as in the protocol.
+    """Number of frames that a summary may have: `int(share * frames)`, as in the protocol.
 
     Raises:
         ConfigError: the share is not in (0, 1].
@@ -112,7 +112,7 @@ def summary(
     shots: Int[np.ndarray, "shots 2"],
     share: float = SHARE,
 ) -> Bool[np.ndarray, " frames"]:
-    """Return which frames are in the summary: the best shots that fit into the share."""
+    """True where a frame is in the summary: the best shots that fit into the share."""
     lengths = shots[:, 1] - shots[:, 0] + 1
     chosen = knapsack(shot_values(per_frame, shots), lengths, capacity(len(per_frame), share))
     kept = np.zeros(len(per_frame), bool)
@@ -192,7 +192,7 @@ def human_f(users: Bool[np.ndarray, "users frames"], over: Literal["max", "mean"
 
 
 def agreement(scores: ArrayLike, people: Float[np.ndarray, "people steps"]) -> Agreement:
-    """Return how scores rank the steps as people do: against each person, then averaged.
+    """Rank agreement of scores with people over steps: against each person, then averaged.
 
     Averaging people first inflates both numbers three- to four-fold on TVSum. For SumMe give the
     mean of the user summaries as the only row.
@@ -204,13 +204,13 @@ def agreement(scores: ArrayLike, people: Float[np.ndarray, "people steps"]) -> A
 
 
 def human_agreement(people: Float[np.ndarray, "people steps"]) -> Agreement:
-    """Return how people rank the steps as the others do: the mean over all pairs of people."""
+    """Rank agreement between people over steps: the mean over all pairs of people."""
     pairs = np.triu_indices(len(people), 1)
     return Agreement(float(kendall(people)[pairs].mean()), float(spearman(people)[pairs].mean()))
 
 
 def rest_agreement(people: Float[np.ndarray, "people steps"]) -> Agreement:
-    """Return how people rank the steps as the mean of the others does, averaged over people."""
+    """Rank agreement of people with the mean of the others over steps, averaged over people."""
     rest = (people.sum(0) - people) / (len(people) - 1)
     each = [agreement(own, others[None]) for own, others in zip(people, rest, strict=True)]
     tau, rho = np.mean(each, 0)

@@ -12,13 +12,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vergence.core.ranges import check_ranges
-from vergence.core.site import Federation
+from vergence.core.federation import Federation
+from vergence.core.options import check_ranges
 from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
-from vergence.models.eye_rows import glance_rows
 from vergence.models.resnet18 import WIDENING, BasicBlock
+from vergence.models.unlabelled_eyes import glance_rows
 
 Size = Literal["36x60", "9x15"]
 STRIDES = {"36x60": (2, 2, 2, 2), "9x15": (1, 2, 2, 1)}
@@ -174,7 +174,7 @@ class CrossEncoderNet(Staged):
         }
 
     def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
-        """Return what a stage makes of its input; only `swap` uses `whose`.
+        """Output of a stage for its input; only `swap` uses `whose`.
 
         Raises:
             ConfigError: images of another size.
@@ -215,7 +215,7 @@ def check_size(eyes: Tensor, size: tuple[int, ...]) -> None:
 
 @dataclass(frozen=True)
 class Roles:
-    """What becomes of the rows of a batch.
+    """Roles of the rows of a batch.
 
     Attributes:
         giver: the row whose eye code a row is drawn with, int64 `[rows]`; itself without a partner.

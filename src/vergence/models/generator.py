@@ -30,7 +30,7 @@ class ConditionalNet(nn.Module):
 
 
 def conditional(weights: Mapping[str, Tensor], classes: Tensor, noise: Tensor) -> Tensor:
-    """Return what a `ConditionalNet` with these parameters makes of classes and noise.
+    """Output of a `ConditionalNet` with these parameters for classes and noise.
 
     No module is touched: several threads may make things at once.
     """

@@ -60,9 +60,13 @@ class LeNetNet(Staged):
     def __init__(self, first: int, second: int, pose: bool = True) -> None:
         super().__init__()
         self.stages = {
-            "conv1": ("conv1",), "pool1": (), "conv2": ("conv2",), "pool2": (),
-            "fc1": ("fc1",), "fc2": ("fc2",),
-        }  # fmt: skip
+            "conv1": ("conv1",),
+            "pool1": (),
+            "conv2": ("conv2",),
+            "pool2": (),
+            "fc1": ("fc1",),
+            "fc2": ("fc2",),
+        }
         self.reads = frozenset({"fc2"} if pose else ())
         self.conv1 = nn.Conv2d(1, first, KERNEL)
         self.conv2 = nn.Conv2d(first, second, KERNEL)
@@ -78,7 +82,7 @@ class LeNetNet(Staged):
                 nn.init.zeros_(parameter)
 
     def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
-        """Return what a layer makes of its input.
+        """Output of a layer for its input.
 
         Raises:
             ConfigError: patches of another size.
@@ -86,9 +90,11 @@ class LeNetNet(Staged):
         match name:
             case "conv1":
                 if tuple(x.shape[1:]) != (1, HEIGHT, WIDTH):
+                    crops = tuple(x.shape[2:]) == (9, 15)
+                    mend = "model small_eye for 9 x 15 crops" if crops else "a model for such data"
                     raise ConfigError(
                         f"lenet takes eye patches [B, 1, {HEIGHT}, {WIDTH}], got {list(x.shape)}; "
-                        "use model small_eye for 9 x 15 crops"
+                        f"use {mend}"
                     )
                 return self.conv1(x)
             case "conv2":

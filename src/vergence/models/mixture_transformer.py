@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from vergence.core.ranges import check_ranges
+from vergence.core.options import check_ranges
 from vergence.core.task import Model
 
 Mixture = Literal["maps", "values", "none"]
@@ -56,7 +56,7 @@ class MixtureNet(nn.Module):
     def __init__(self, features: int, width: int, blocks: int, mixture: Mixture) -> None:
         super().__init__()
         self.embed = nn.Linear(features, width)
-        self.blocks = nn.ModuleList(Block(width, mixture) for _ in range(blocks))
+        self.blocks = nn.ModuleList(MixtureBlock(width, mixture) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.score = nn.Linear(width, 1)
 
@@ -70,7 +70,7 @@ class MixtureNet(nn.Module):
         return self.score(self.norm(h)).squeeze(2)
 
 
-class Block(nn.Module):
+class MixtureBlock(nn.Module):
     """One block of Equation 4.4; `there` `[B, T]` tells frames from padding."""
 
     def __init__(self, width: int, mixture: Mixture) -> None:
@@ -90,7 +90,7 @@ class Block(nn.Module):
         return self.mlp(self.norm(attended) + before) + h, attended
 
     def attention(self, h: Tensor, value: Tensor, there: Tensor) -> Tensor:
-        """Return how much every frame attends to every other, `[B, T, T]`, 0 to padding."""
+        """Attention of every frame to every other, `[B, T, T]`, 0 to padding."""
         query, key = self.query(h), self.key(h)
         first = attention_map(query, key, there)
         if self.mixture == "none":

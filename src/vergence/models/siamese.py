@@ -13,12 +13,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vergence.core.ranges import check_ranges
-from vergence.core.site import Federation
+from vergence.core.federation import Federation
+from vergence.core.options import check_ranges
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models.cross_encoder import CrossEncoder, check_size, encoder
-from vergence.models.eye_rows import glance_rows
+from vergence.models.unlabelled_eyes import glance_rows
 
 SHIFT, ZOOM, GAIN, OFFSET, NOISE = 0.08, 0.1, 0.4, 0.2, 0.05
 """Largest shift (of half the image), zoom, change of contrast and of brightness; noise added.
@@ -92,7 +92,7 @@ class SiameseNet(nn.Module):
 
     @property
     def has_target(self) -> bool:
-        """Whether this is BYOL's network."""
+        """True if this is BYOL's network."""
         return hasattr(self, "target")
 
     def encode(self, eyes: Tensor) -> Tensor:

@@ -77,9 +77,13 @@ class SmallCnnNet(Staged):
     ) -> None:
         super().__init__()
         self.stages = {
-            "conv1": ("conv1",), "pool1": (), "conv2": ("conv2",), "pool2": (),
-            "fc1": ("fc1",), "fc2": ("fc2",),
-        }  # fmt: skip
+            "conv1": ("conv1",),
+            "pool1": (),
+            "conv2": ("conv2",),
+            "pool2": (),
+            "fc1": ("fc1",),
+            "fc2": ("fc2",),
+        }
         self.image = tuple(image)
         (depth, rows, columns), (first, second) = image, channels
         edge = KERNEL // 2 if pad else 0
@@ -91,7 +95,7 @@ class SmallCnnNet(Staged):
         self.fc2 = nn.Linear(hidden, classes)
 
     def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
-        """Return what a layer, rectified except the last, makes of its input.
+        """Output of a layer for its input, rectified except for the last layer.
 
         Raises:
             ConfigError: images of another size.

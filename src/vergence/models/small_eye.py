@@ -61,7 +61,7 @@ class SmallEyeNet(Staged):
         self.fc2 = nn.Linear(hidden + 2 * pose, 2)
 
     def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
-        """Return what a layer, rectified except the last, makes of its input.
+        """Output of a layer for its input, rectified except for the last layer.
 
         Raises:
             ConfigError: crops of another size.

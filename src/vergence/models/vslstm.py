@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from vergence.core.ranges import check_ranges
+from vergence.core.options import check_ranges
 from vergence.core.task import Model
 
 

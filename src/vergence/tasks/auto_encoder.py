@@ -11,8 +11,9 @@ from annotated_types import Ge
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vergence.core.ranges import check_ranges
-from vergence.core.site import Batch, Federation, Samples
+from vergence.core.data import Batch, Samples
+from vergence.core.federation import Federation
+from vergence.core.options import check_ranges
 from vergence.core.task import Task
 from vergence.models.cross_encoder import roles
 from vergence.tasks.cross_encoder import check_rows, drawn, mean_eyes, pixels
@@ -61,13 +62,15 @@ class AutoEncoder(Task):
         apart = (eye - eye[dealt.giver]).abs().mean((1, 2))
         turned = (look - look.flip(1)).abs().mean((1, 2))
         return sum(
-            (torch.where(rows, values, 0).sum() / rows.sum().clamp(min=1)
-             for values, rows in ((apart, dealt.consistent), (turned, dealt.similar))),
+            (
+                torch.where(rows, values, 0).sum() / rows.sum().clamp(min=1)
+                for values, rows in ((apart, dealt.consistent), (turned, dealt.similar))
+            ),
             torch.zeros(()),
-        )  # fmt: skip
+        )
 
     def metrics(self, outputs: Flat, samples: Samples) -> dict[str, float]:
-        """Return how well eyes were drawn, as the Cross-Encoder's task does."""
+        """Quality of the drawn eyes, as in the Cross-Encoder's task."""
         return drawn(_apart(outputs, dict(samples.columns))[0], samples)
 
     def check(self, federation: Federation) -> None:

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vergence.core.site import Batch, Federation, Samples
+from vergence.core.data import Batch, Samples
+from vergence.core.federation import Federation
 from vergence.core.task import Task
 from vergence.errors import ConfigError, DataError
 from vergence.models.cross_encoder import roles
@@ -24,7 +25,7 @@ PerRow = Float[Tensor, " rows"]
 
 
 @dataclass(frozen=True)
-class CrossEncoder(Task):
+class CrossEncoderTask(Task):
     """Draw every eye with the eye code of another moment, or the gaze code of the other eye.
 
     Rows with the same `whose` show the same eyes; `eyes` are uint8 `[rows, eyes, 1, H, W]`, not
@@ -70,7 +71,7 @@ class CrossEncoder(Task):
         return total
 
     def metrics(self, outputs: Eyes, samples: Samples) -> dict[str, float]:
-        """Return how well eyes were drawn; see `drawn`. Pairs are those of the rows in order."""
+        """Quality of the drawn eyes; see `drawn`. Pairs are those of the rows in order."""
         return drawn(outputs, samples)
 
     def check(self, federation: Federation) -> None:

@@ -11,8 +11,9 @@ from annotated_types import Interval
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vergence.core.ranges import check_ranges
-from vergence.core.site import Batch, Federation, Samples
+from vergence.core.data import Batch, Samples
+from vergence.core.federation import Federation
+from vergence.core.options import check_ranges
 from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.metrics.angles import angular_error_deg, mean_direction

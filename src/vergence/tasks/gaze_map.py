@@ -12,12 +12,13 @@ from annotated_types import Gt, Interval
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vergence.core.ranges import check_ranges
-from vergence.core.site import Batch, Federation, Samples
+from vergence.core.data import Batch, Samples
+from vergence.core.federation import Federation
+from vergence.core.options import check_ranges
 from vergence.core.task import Task
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
-from vergence.metrics.labels import label_maps
+from vergence.metrics.gaze_maps import label_maps
 from vergence.metrics.map_priors import seen_by_others, static_priors
 from vergence.metrics.saliency_f1 import FULL_GRID, Hits, harmonic, hits, over_clips, pixel_f1
 

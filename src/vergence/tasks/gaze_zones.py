@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vergence.core.classifying import Scores
-from vergence.core.site import Federation, Samples
-from vergence.data import gaze_zones
+from vergence.core.classification import Scores
+from vergence.core.data import Samples
+from vergence.core.federation import Federation
+from vergence.data.eye_images import gaze_zones
 from vergence.metrics.angles import angular_error_deg
 from vergence.tasks.zero_shot import ZeroShot
 
@@ -21,7 +22,7 @@ PLACES = torch.deg2rad(torch.tensor(gaze_zones.PLACES))
 
 
 @dataclass(frozen=True)
-class GazeZones(ZeroShot):
+class GazeZonesTask(ZeroShot):
     """`zero_shot` of the zones of data `gaze_zones`, scored in degrees too.
 
     To answer a zone is to say that the person looks at its middle; `gaze` float32 `[n, 2]`,

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vergence.core.classifying import Classifying, Scores
-from vergence.core.site import Batch, Federation, Samples
+from vergence.core.classification import ClassificationTask, Scores
+from vergence.core.data import Batch, Samples
+from vergence.core.federation import Federation
 from vergence.errors import ConfigError
 
 WHITE = 255
 
 
 @dataclass(frozen=True)
-class Images(Classifying):
+class Images(ClassificationTask):
     """Predict `label` int64 `[n]` from `image` uint8 `[n, channels, H, W]`, by cross-entropy.
 
     A model is scored on a person's own test images, and on everybody's put together (`pooled_`):
@@ -81,7 +82,7 @@ class Images(Classifying):
 
     @property
     def classes(self) -> int:  # type: ignore[override]
-        """How many classes the network tells apart."""
+        """Number of classes that the network tells apart."""
         return getattr(self.network, "classes", 0)
 
     def metrics(self, outputs: Scores, samples: Samples) -> dict[str, float]:
@@ -103,8 +104,9 @@ class Images(Classifying):
         """
         people = federation.people
         found = {p: s.train.columns["label"].bincount() for p, s in people.items()}
-        classes = 1 + max(int(part.columns["label"].max())
-                          for s in people.values() for part in (s.train, s.test))  # fmt: skip
+        classes = 1 + max(
+            int(part.columns["label"].max()) for s in people.values() for part in (s.train, s.test)
+        )
         counts = {p: functional.pad(c, (0, classes - len(c))) for p, c in found.items()}
         everybody = torch.stack(list(counts.values())).sum(0)
         constants = {

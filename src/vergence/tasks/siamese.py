@@ -11,9 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vergence.core.data import Batch, Samples
+from vergence.core.federation import Federation
 from vergence.core.naming import called
-from vergence.core.ranges import check_ranges
-from vergence.core.site import Batch, Federation, Samples
+from vergence.core.options import check_ranges
 from vergence.core.task import Model, Task
 from vergence.errors import ConfigError
 from vergence.tasks.cross_encoder import check_rows, pixels
@@ -22,7 +23,7 @@ Views = Float[Tensor, "rows eyes 4 out"]
 
 
 @dataclass(frozen=True)
-class Siamese(Task):
+class SiameseTask(Task):
     """Recognise a picture in another view of it; no label is looked at.
 
     Attributes:

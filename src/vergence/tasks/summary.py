@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vergence.core.ranges import check_ranges
-from vergence.core.site import Batch, Federation, Samples
-from vergence.core.stream import Stream
+from vergence.core.data import Batch, Samples
+from vergence.core.federation import Federation
+from vergence.core.options import check_ranges
+from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
-from vergence.data.checks import below_data
-from vergence.data.clip_synthetic import PROXY, drawn
-from vergence.data.summarised import read_videos
+from vergence.data.io.checks import below_data
+from vergence.data.synthetic.clip_synthetic import PROXY, drawn
+from vergence.data.video_summaries.h5_files import read_videos
 from vergence.errors import ConfigError, DataError
 from vergence.metrics.summaries import (
     Chosen,
@@ -41,7 +42,7 @@ DRAWS = 5
 
 
 @dataclass(frozen=True)
-class Summary(Task):
+class SummaryTask(Task):
     """Predict the importance of a clip's steps, `target` in [0, 1], from their features.
 
     Attributes:
@@ -72,7 +73,7 @@ class Summary(Task):
 
     @property
     def over(self) -> Literal["max", "mean"]:
-        """How F is taken over people."""
+        """Reduction of F over people."""
         return "max" if self.judged == "summe" else "mean"
 
     def forward(self, module: nn.Module, batch: Batch) -> Logits:
@@ -133,7 +134,7 @@ class Summary(Task):
                 f"{type(self.network).__name__} has no option 'features', by which proxies are made"
             )
         if not self.proxy:
-            made = (drawn(Stream("proxy", i).numpy(), *PROXY, width) for i in range(count))
+            made = (drawn(RandomStream("proxy", i).numpy(), *PROXY, width) for i in range(count))
             return [torch.from_numpy(x).float() for x in made]
         path = Path(below_data(self.proxy))
         found = [v.features for v in read_videos(path).values() if v.features is not None]
@@ -143,7 +144,7 @@ class Summary(Task):
                 f"{path} has {len(fitting)} videos with {width} features a frame, {count} are "
                 "needed as proxies: name another file as task.proxy"
             )
-        drawn_rows = Stream("proxy").numpy().permutation(len(fitting))[:count]
+        drawn_rows = RandomStream("proxy").numpy().permutation(len(fitting))[:count]
         return [torch.from_numpy(fitting[i]) for i in drawn_rows]
 
     def metrics(self, outputs: Logits, samples: Samples) -> dict[str, float]:
@@ -152,11 +153,15 @@ class Summary(Task):
         The score is (1 + tau) / 2: F says more about the length of shots than about the choice.
         """
         found = outputs.sigmoid().double().numpy()
-        rows = [self.judge(clip, row[: len(clip.picks)])
-                for clip, row in zip(clips(samples), found, strict=True)]  # fmt: skip
+        rows = [
+            self.judge(clip, row[: len(clip.picks)])
+            for clip, row in zip(clips(samples), found, strict=True)
+        ]
         return told(rows)
 
-    def judge(self, clip: Judged, importance: NDArray[np.float64]) -> tuple[float, float, float]:
+    def judge(
+        self, clip: JudgedSummary, importance: NDArray[np.float64]
+    ) -> tuple[float, float, float]:
         """Return F, tau and rho of a clip whose steps are said to be so important."""
         frames = int(clip.shots[-1, 1]) + 1
         values = shot_values(spread(importance, clip.picks, frames), clip.shots)
@@ -184,27 +189,28 @@ class Summary(Task):
 
         `people` is every person's summary and ranking against the others', averaged.
         """
-        rng = Stream("summary", self.seed, "random").numpy()
+        rng = RandomStream("summary", self.seed, "random").numpy()
 
-        def random(clip: Judged) -> Any:
+        def random(clip: JudgedSummary) -> Any:
             return np.mean([self.judge(clip, rng.random(len(clip.picks))) for _ in range(DRAWS)], 0)
 
-        def human(clip: Judged) -> Any:
+        def human(clip: JudgedSummary) -> Any:
             peers = rest_agreement if self.over == "max" else human_agreement
             ranks = peers(clip.ratings) if len(clip.ratings) > 1 else (0.0, 0.0)
             return counted_human_f(clip.chosen, self.over), *ranks
 
-        rows: dict[str, Callable[[Judged], Any]] = {"random": random, "people": human}
+        rows: dict[str, Callable[[JudgedSummary], Any]] = {"random": random, "people": human}
         return {
-            name: {p: told([row(clip) for clip in clips(s.test)])
-                   for p, s in federation.people.items()}
+            name: {
+                p: told([row(clip) for clip in clips(s.test)]) for p, s in federation.people.items()
+            }
             for name, row in rows.items()
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
-    """What a clip is judged by: its steps' frames, its shots, and what people said of both."""
+class JudgedSummary:
+    """Data for judging a clip: its steps' frames, its shots, and what people said of both."""
 
     picks: NDArray[np.int32]
     shots: NDArray[np.int32]
@@ -212,8 +218,8 @@ class Judged:
     chosen: Chosen
 
 
-def clips(samples: Samples) -> Iterator[Judged]:
-    """Yield what the clips are judged by, without padding."""
+def clips(samples: Samples) -> Iterator[JudgedSummary]:
+    """Yield the data for judging each clip, without padding."""
     picks, ratings = (samples.banks[name].rows.numpy() for name in ("pick", "ratings"))
     names = ("steps", "rows", "shots", "inside", "both")
     columns = (samples.columns[name].numpy() for name in names)
@@ -221,7 +227,7 @@ def clips(samples: Samples) -> Iterator[Judged]:
         at = rows[:steps]
         raters = ratings[at].T
         real = shots[:, 1] >= 0
-        yield Judged(
+        yield JudgedSummary(
             picks[at], shots[real], raters[~np.isnan(raters).any(1)], Chosen(counts[real], both)
         )
 

@@ -9,13 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vergence.core.site import Batch, Federation, Samples
-from vergence.core.stream import Stream
+from vergence.core.data import Batch, Samples
+from vergence.core.federation import Federation
+from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
 
 
 @dataclass(frozen=True)
-class Toy(Task):
+class ToyTask(Task):
     """Predict y from x; batches hold `x` `[n, inputs]` and `y` `[n]`."""
 
     classes: ClassVar[int] = 2
@@ -62,7 +63,7 @@ class Toy(Task):
 
     def proxies(self, count: int) -> list[Tensor]:
         """Draw inputs of nobody's."""
-        return [torch.randn(4, 1, generator=Stream("proxy", i).torch()) for i in range(count)]
+        return [torch.randn(4, 1, generator=RandomStream("proxy", i).torch()) for i in range(count)]
 
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
         """Return the root mean squared error and, as score, 1 / (1 + error)."""
@@ -73,6 +74,8 @@ class Toy(Task):
         """Score the mean of everybody's training targets."""
         people = federation.people
         mean = torch.cat([s.train.columns["y"] for s in people.values()]).mean()
-        rows = {p: self.metrics(torch.full((len(s.test),), float(mean)), s.test)
-                for p, s in people.items()}  # fmt: skip
+        rows = {
+            p: self.metrics(torch.full((len(s.test),), float(mean)), s.test)
+            for p, s in people.items()
+        }
         return {"global mean": rows}

@@ -10,17 +10,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vergence.core.classifying import Classifying, Scores
+from vergence.core.classification import ClassificationTask, Scores
+from vergence.core.data import Batch, Samples
+from vergence.core.federation import Federation
 from vergence.core.naming import called
-from vergence.core.site import Batch, Federation, Samples
-from vergence.data import zsl_synthetic
-from vergence.data.semantics import names_of
+from vergence.data.synthetic import zsl_synthetic
+from vergence.data.zero_shot.semantics import names_of
 from vergence.errors import ConfigError, DataError, nearest
 from vergence.metrics.zero_shot import class_accuracy, zero_shot_scores
 
 
 @dataclass(frozen=True)
-class ZeroShot(Classifying):
+class ZeroShot(ClassificationTask):
     """Predict `y` int64 `[n]` from `x` float32 `[n, d]`, by cross-entropy over all classes.
 
     Every class counts once, however many samples it has. `u` and `s` are the mean accuracies of
@@ -87,7 +88,7 @@ class ZeroShot(Classifying):
 
     @property
     def classes(self) -> int:  # type: ignore[override]
-        """How many classes there are, seen and unseen."""
+        """Number of classes, seen and unseen."""
         return len(self.class_names())
 
     def forward(self, module: nn.Module, batch: Batch) -> Scores:

@@ -10,14 +10,14 @@ import numpy as np
 from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 
-from vergence.core.stream import Stream
-from vergence.privacy.crowd import rejected
-from vergence.privacy.rule import Attackers, Decision, Rule, attackers
-from vergence.privacy.votes import Votes
+from vergence.core.randomness import RandomStream
+from vergence.privacy.robust.base import Attackers, Decision, RobustRule, attackers
+from vergence.privacy.robust.distances import rejected
+from vergence.privacy.robust.update_matrix import UpdateMatrix
 
 
 @dataclass(frozen=True)
-class DnC(Rule):
+class DnC(RobustRule):
     """Add the mean of the updates that no draw of entries shows as outliers.
 
     Each draw takes `sample` entries at random, centres the updates, projects them on the top right
@@ -44,7 +44,7 @@ class DnC(Rule):
         f = attackers(self.attackers, clients)
         return max(2 * f, math.ceil(self.remove * f)) + 1
 
-    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
         """Draw, project, remove."""
         out = math.ceil(self.remove * attackers(self.attackers, len(votes)) - 1e-9)
         good = np.ones(len(votes), bool)

@@ -8,17 +8,17 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vergence.core.stream import Stream
-from vergence.privacy.rule import Decision, Rule
-from vergence.privacy.votes import Votes
+from vergence.core.randomness import RandomStream
+from vergence.privacy.robust.base import Decision, RobustRule
+from vergence.privacy.robust.update_matrix import UpdateMatrix
 
 
 @dataclass(frozen=True)
-class FLTrust(Rule):
+class FLTrust(RobustRule):
     """Add sum_i TS_i ||g_0|| / ||g_i|| g_i / sum_i TS_i, with TS_i = max(0, cos(g_i, g_0)).
 
     g_0 is the server's own update, trained as clients train on a few samples that it trusts
-    (`root` of `Rule.combine`). Where nobody is trusted the round adds nothing.
+    (`root` of `RobustRule.combine`). Where nobody is trusted the round adds nothing.
 
     Args:
         root: of a run, the person whose data the server trusts: asked in every round, no vote.
@@ -38,10 +38,10 @@ class FLTrust(Rule):
 
     @property
     def assumes(self) -> str:
-        """What is trusted is honest, and good for everybody."""
+        """Assumption that the trusted person is honest, and training there good for everybody."""
         return f"{self.root} is honest, and what is learned there is good for everybody"
 
-    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
         """Weigh by trust."""
         assert root is not None
         length, norms = float(np.linalg.norm(root.astype(np.float64))), votes.norms()

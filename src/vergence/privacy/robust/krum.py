@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vergence.core.stream import Stream
-from vergence.privacy.crowd import krum_scores, rejected
-from vergence.privacy.rule import Attackers, Decision, Rule, attackers
-from vergence.privacy.votes import Votes
+from vergence.core.randomness import RandomStream
+from vergence.privacy.robust.base import Attackers, Decision, RobustRule, attackers
+from vergence.privacy.robust.distances import krum_scores, rejected
+from vergence.privacy.robust.update_matrix import UpdateMatrix
 
 
 @dataclass(frozen=True)
-class Krum(Rule):
+class Krum(RobustRule):
     """Add the update with the smallest sum of squared distances to its n - f - 2 nearest others.
 
     One client's update is all the server takes from a round: where people differ, as their gaze
@@ -33,7 +33,7 @@ class Krum(Rule):
         """2 f + 2 < n."""
         return 2 * attackers(self.attackers, clients) + 3
 
-    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
         """Choose one."""
         scores = krum_scores(votes, attackers(self.attackers, len(votes)))
         best = np.argmin(scores, keepdims=True)

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vergence.core.stream import Stream
-from vergence.privacy.order import middle
-from vergence.privacy.rule import Attackers, Decision, Rule, attackers
-from vergence.privacy.votes import Votes
+from vergence.core.randomness import RandomStream
+from vergence.privacy.robust.base import Attackers, Decision, RobustRule, attackers
+from vergence.privacy.robust.trimming import middle
+from vergence.privacy.robust.update_matrix import UpdateMatrix
 
 
 @dataclass(frozen=True)
-class Median(Rule):
+class Median(RobustRule):
     """Add the median of every entry over those who contribute to it.
 
     Of an even number, the mean of the two in the middle. All attackers may sit among the few who
@@ -36,7 +36,7 @@ class Median(Rule):
         """Honest clients must be more than attackers."""
         return 2 * attackers(self.attackers, clients) + 1
 
-    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
         """Take the middle of every entry."""
         row = middle(votes, np.maximum((votes.counts - 1) // 2, 0))
         enough = votes.counts >= self.fewest(len(votes))

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vergence.core.stream import Stream
-from vergence.privacy.crowd import krum_scores, rejected
-from vergence.privacy.rule import Attackers, Decision, Rule, attackers
-from vergence.privacy.votes import Votes
+from vergence.core.randomness import RandomStream
+from vergence.privacy.robust.base import Attackers, Decision, RobustRule, attackers
+from vergence.privacy.robust.distances import krum_scores, rejected
+from vergence.privacy.robust.update_matrix import UpdateMatrix
 
 
 @dataclass(frozen=True)
-class MultiKrum(Rule):
+class MultiKrum(RobustRule):
     """Add the mean of the m = n - f - 2 updates with the smallest Krum scores.
 
     Args:
@@ -32,7 +32,7 @@ class MultiKrum(Rule):
         """2 f + 2 < n."""
         return 2 * attackers(self.attackers, clients) + 3
 
-    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
         """Choose m of them."""
         f = attackers(self.attackers, len(votes))
         scores = krum_scores(votes, f)

@@ -9,13 +9,13 @@ import numpy as np
 from annotated_types import Gt
 from numpy.typing import NDArray
 
-from vergence.core.stream import Stream
-from vergence.privacy.rule import Decision, Rule
-from vergence.privacy.votes import Votes
+from vergence.core.randomness import RandomStream
+from vergence.privacy.robust.base import Decision, RobustRule
+from vergence.privacy.robust.update_matrix import UpdateMatrix
 
 
 @dataclass(frozen=True)
-class NormBound(Rule):
+class NormBound(RobustRule):
     """Add the mean of the updates, each shortened to the bound; per entry over contributors.
 
     Args:
@@ -31,11 +31,11 @@ class NormBound(Rule):
 
     @property
     def assumes(self) -> str:
-        """How far a liar may move the mean."""
+        """Assumption on how far a liar may move the mean."""
         much = "the median norm" if self.bound is None else f"norm {self.bound:g}"
         return f"what few liars add with updates of {much} does no harm: none is left out"
 
-    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
         """Shorten and average."""
         norms = votes.norms()
         bound = float(np.median(norms)) if self.bound is None else self.bound

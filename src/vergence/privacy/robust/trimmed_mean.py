@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vergence.core.stream import Stream
-from vergence.privacy.order import middle
-from vergence.privacy.rule import Attackers, Decision, Rule, attackers
-from vergence.privacy.votes import Votes
+from vergence.core.randomness import RandomStream
+from vergence.privacy.robust.base import Attackers, Decision, RobustRule, attackers
+from vergence.privacy.robust.trimming import middle
+from vergence.privacy.robust.update_matrix import UpdateMatrix
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Rule):
+class TrimmedMean(RobustRule):
     """Add the mean of every entry without its f lowest and f highest values.
 
     All attackers may sit among the few who share an entry, so that f is taken of the whole cohort,
@@ -37,7 +37,7 @@ class TrimmedMean(Rule):
         """One value must be left."""
         return 2 * attackers(self.attackers, clients) + 1
 
-    def decide(self, votes: Votes, stream: Stream, root: NDArray | None) -> Decision:
+    def decide(self, votes: UpdateMatrix, stream: RandomStream, root: NDArray | None) -> Decision:
         """Cut f values at both ends of every entry."""
         row = middle(votes, attackers(self.attackers, len(votes)))
         enough = votes.counts >= self.fewest(len(votes))

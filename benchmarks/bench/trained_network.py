@@ -1,0 +1,31 @@
+"""A finished run's model and images, for private inference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.bench.mpc import Subject, subject
+from vergence.core.data import Samples
+from vergence.core.stages import Staged
+from vergence.errors import ConfigError
+from vergence.model_tools.onnx_export import chosen, opened
+from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.pruning import built
+
+
+def finished(folder: Path) -> Subject:
+    """Return what a newcomer to a run predicts with, and everybody's images, tests first.
+
+    Raises:
+        ConfigError: another task, no row of stages, or no model for newcomers.
+        StateError: the run is unfinished.
+    """
+    judge, raw, run = opened(folder, None, None)
+    params, _ = chosen(judge, raw, None)
+    task = judge.saved.task
+    network = built(task.module(), params)
+    if not isinstance(task, GazeAngle) or not isinstance(network, Staged):
+        raise ConfigError(f"{folder}: private inference takes task gaze_angle with model lenet")
+    people = raw.people.values()
+    images = [*(s.test for s in people), *(s.val for s in people), *(s.train for s in people)]
+    return subject(task, network, Samples.concatenate(images), f"{run.method} of {folder}")

@@ -1,0 +1,1 @@
+"""Audits: a finished run attacked as its server or a stranger could."""

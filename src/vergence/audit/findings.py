@@ -1,0 +1,63 @@
+"""What `vergence privacy audit` found in a run, printed and written below its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from torch import Tensor
+
+from vergence.audit.images import grid
+from vergence.core.files import replacing
+from vergence.reports.plots.style import save
+from vergence.results.tables import TextTable, csv_text
+
+PICTURES, RATES, NOT_TRIED = "audit.csv", "people.csv", "not_tried.csv"
+
+
+@dataclass(frozen=True)
+class AuditFindings:
+    """Findings of an audit.
+
+    Attributes:
+        pictures: the table of pictures, None where there are none to look for.
+        shown: pictures by what the attacker had, for the grid.
+        rates: the table of what was found about people, beside chance.
+        not_tried: attacks, and why they were not tried.
+    """
+
+    pictures: TextTable | None = None
+    shown: Mapping[str, Tensor] = field(default_factory=dict)
+    rates: TextTable | None = None
+    not_tried: Sequence[tuple[str, str]] = ()
+
+    def write(self, place: Path) -> None:
+        """Write tables and pictures into a folder; what an earlier audit left there goes."""
+        left = "".join(f"- Not tried: {attack}: {why}.\n" for attack, why in self.not_tried)
+        picture = "![pictures](audit.png)\n" if self.shown else ""
+        pages = [block.markdown() for block in (self.pictures, self.rates) if block is not None]
+        texts = {
+            "audit.md": "\n".join([*pages[:1], picture, *pages[1:], left]),
+            NOT_TRIED: csv_text([{"attack": a, "why": why} for a, why in self.not_tried]),
+            PICTURES: "" if self.pictures is None else self.pictures.csv(),
+            RATES: "" if self.rates is None else self.rates.csv(),
+        }
+        for name, text in texts.items():
+            if not text:
+                (place / name).unlink(missing_ok=True)
+                continue
+            with replacing(place / name) as scratch:
+                scratch.write_text(text, encoding="utf-8")
+        (place / "audit.png").unlink(missing_ok=True)
+        if self.shown:
+            save(grid(self.shown), place / "audit.png")
+
+    def show(self, console: Console) -> None:
+        """Print the tables."""
+        for block in (self.pictures, self.rates):
+            if block is not None:
+                block.show(console)
+        for attack, why in self.not_tried:
+            console.print(f"not tried: {attack}: {why}", highlight=False, soft_wrap=True)

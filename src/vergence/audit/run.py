@@ -1,0 +1,147 @@
+"""`vergence privacy audit`: a finished run attacked as its server could, and whoever has its model.
+
+What a server sees depends on the method: smashed data of a split network (`audit_cut`), or what
+clients learned (`audit_updates`). Whether somebody, or a picture, was in the training is asked of
+the model that strangers get (`audit_members`), and where owners keep teachers of these
+too (`audit_taught`), of which copies are made (`audit_copies`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from vergence.audit import disclosed_statistics, replay, smashed_data, teacher_membership
+from vergence.audit import membership as audit_members
+from vergence.audit import updates as audit_updates
+from vergence.audit.findings import AuditFindings
+from vergence.audit.identity import table
+from vergence.audit.model_extraction import copies
+from vergence.core.federation import Federation
+from vergence.errors import ConfigError, StateError, nearest
+from vergence.experiment import checksums
+from vergence.experiment.run import digest, load_data, progress_bar
+from vergence.experiment.saved_run import SavedRun, read_saved
+from vergence.methods.generative.teacher import TeacherMethod
+from vergence.results.read import read
+from vergence.results.tables import TextTable
+
+
+def audit(
+    folder: Path, console: Console, quick: bool = False, person: str | None = None
+) -> AuditFindings:
+    """Attack a finished run; print the tables, write them with pictures below `folder`/audit.
+
+    Args:
+        folder: run directory of one method.
+        console: where the tables go.
+        quick: less of everything.
+        person: whose pictures are looked for; default the first.
+
+    Raises:
+        ConfigError: an unknown person.
+        StateError: the run is unfinished or damaged, or its data are not those it was trained on.
+    """
+    saved = read_saved(folder)
+    checksums.check(folder)
+    data = trained_on(saved)
+    if person is not None and person not in data.people:
+        raise ConfigError(f"{folder}: no person '{person}'{nearest(person, data.clients)}")
+    with progress_bar() as bar:
+        if smashed_data.sends_smashed(saved.method):
+            found = smashed_data.attacked(saved, data, person, quick, bar)
+        else:
+            found = on_updates(saved, data, person, quick, bar)
+    found.write(folder / "audit")
+    found.show(console)
+    console.print(
+        f"tables and pictures, which may show real people: {folder / 'audit'}", soft_wrap=True
+    )
+    return found
+
+
+def trained_on(saved: SavedRun) -> Federation:
+    """Return the data of the people who took part, prepared for the network.
+
+    Raises:
+        StateError: what is read now is something else.
+    """
+    run, ready = read(saved.folder).runs[0], load_data(saved.experiment).ready
+    there = set(run.people) <= set(ready.clients)
+    for people in (ready, ready.only(run.people) if there else ready):
+        if digest(people) == run.provenance["data"]["sha256"]:
+            return people
+    raise StateError(f"{saved.folder} was trained on other data than what is read now; restore it")
+
+
+def on_updates(
+    saved: SavedRun, data: Federation, person: str | None, quick: bool, bar: Progress
+) -> AuditFindings:
+    """Attack what clients learned, and the model."""
+    size = audit_updates.QUICK if quick else audit_updates.WHOLE
+    line = bar.add_task("updates", total=None, score="")
+    seen = audit_updates.ObservedRounds()
+    if saved.method.pooled:
+        seen.not_tried.append(
+            (
+                "pictures and people",
+                "everybody's recordings lie at one place, and whoever works there needs no attack",
+            )
+        )
+    elif replay.told(saved) is None:
+        seen.not_tried.append(("pictures and people", replay.untold(saved.method)))
+    else:
+        seen = audit_updates.updates_seen(
+            saved, data, person, size, lambda what: bar.update(line, advance=1, score=what)
+        )
+    bar.update(line, total=1, completed=1)
+    line = bar.add_task("members", total=None, score="")
+    taught = isinstance(saved.method, TeacherMethod)
+    asked = teacher_membership if taught else audit_members
+    rates, more = asked.members(
+        saved, data, quick, lambda done, all_: bar.update(line, completed=done, total=all_)
+    )
+    numbers, untold = disclosed_statistics.numbers_told(saved, data)
+    if taught:
+        seeds = read(saved.folder).runs[0].seeds
+        rates += copies([read_saved(saved.folder, seed) for seed in seeds], data, quick)
+    lines = [*seen.rates, *numbers, *rates]
+    notes = [*NOTES, *(disclosed_statistics.NOTES if numbers else ())]
+    second = table(lines, "audit: whose it was, and who was in", notes) if lines else None
+    return AuditFindings(pictures(seen), seen.shown, second, [*seen.not_tried, *untold, *more])
+
+
+NOTES = (
+    "Bounds: Clopper and Pearson, 95 %. Chance for a name is one in the people known; for "
+    "membership, the share of others who are called by mistake.",
+)
+
+
+def pictures(seen: audit_updates.ObservedRounds) -> TextTable | None:
+    """Return the table of pictures."""
+    if not seen.lines:
+        return None
+    cells = [
+        [
+            str(line["what the server has"]),
+            str(line["seen"]),
+            f"{line['mse']:.4f}",
+            f"{line['ssim']:.3f}",
+        ]
+        for line in seen.lines
+    ]
+    return TextTable(
+        f"audit: pictures of {seen.who} from updates",
+        ["what the server has", "seen", "MSE", "SSIM"],
+        cells,
+        keys=2,
+        notes=[
+            "The attacker knows the model that clients start from and other people's pictures. "
+            "One picture in one step is the worst that could be sent, with its label known; from "
+            "all of a person's pictures one is drawn, and compared with several of theirs.",
+            "No attack found is no proof that there is none.",
+        ],
+        records=seen.lines,
+    )

@@ -1,0 +1,357 @@
+"""The daily commands: an experiment is run, looked at, compared, used."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from vergence.console import out
+from vergence.errors import ConfigError
+from vergence.experiment.trust import asking, asking_exactly, starting
+
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+@starting
+def run(
+    config: Path,
+    *,
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Run an experiment into a new directory, then print the table and write the report.
+
+    Args:
+        config: the experiment: a TOML file, or the name of one in the package, as `quickstart`.
+        out_: a new directory; `methods = [...]` makes one run directory each below it. Default
+            runs/NAME, where NAME is the file's, without .toml.
+        set_: `a.b=c` overrides a value of the file; may be given several times.
+    """
+    from vergence.experiment.train import load_experiment, run_into
+
+    folder = Path("runs") / config.stem if out_ is None else out_
+    run_into(folder, load_experiment(config, set_))
+    _present(folder)
+
+
+@asking_exactly
+def resume(folder: Path) -> None:
+    """Go on with an interrupted run, to the same bits as if it had never stopped."""
+    from vergence.errors import StateError
+    from vergence.experiment.train import load_experiment, run_into
+
+    if (folder / "sweep.toml").is_file():
+        from vergence.studies import sweep as trials
+
+        trials.show(trials.resume(folder), out)
+        return
+    if not (folder / "config.toml").is_file():
+        raise StateError(f"{folder} holds no run (no config.toml): start one with `vergence run`")
+    run_into(folder, load_experiment(folder / "config.toml"), resumed=True)
+    _present(folder)
+
+
+@asking_exactly
+def verify(folder: Path) -> None:
+    """Recompute every fingerprint of a finished run; fails on one flipped byte.
+
+    Fingerprints of a run with Python files of its own are recomputed with `--trust-code` only; its
+    tables and states are compared with their digests without.
+
+    Args:
+        folder: a run directory, or what `vergence run --out` wrote.
+    """
+    from vergence.errors import BuiltInPython, UntrustedCode
+    from vergence.experiment import checksums
+    from vergence.experiment.saved_run import verify as recompute
+    from vergence.experiment.saved_run import verify_digests
+    from vergence.results.read import read
+
+    checksums.check(folder)
+    refused: UntrustedCode | BuiltInPython | None = None
+    for found in read(folder).runs:
+        try:
+            lines = [f"seed {seed}: {sha} ok" for seed, sha in recompute(found.folder)]
+        except (UntrustedCode, BuiltInPython) as error:
+            refused = refused or error
+            lines = [
+                f"seed {seed}: tables and states are those of its digests; the fingerprint "
+                "was not recomputed"
+                for seed in verify_digests(found.folder)
+            ]
+        for line in lines:
+            out.print(f"{found.label} {line}", soft_wrap=True, highlight=False, markup=False)
+    if refused is not None:
+        raise type(refused)(f"not wholly verified: {refused}")
+
+
+def status(
+    folder: Path,
+    *,
+    watch: Flag = False,
+    json: Flag = False,
+    serve: int | None = None,
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    lines: int = 10,
+) -> None:
+    """Show the state of a running, stopped or finished run; the run is left alone.
+
+    Args:
+        folder: what `vergence run --out` wrote, a run directory below, or a deployment's folder.
+        watch: again every two seconds, until the run ends.
+        json: all that is known, everybody included, for programs.
+        serve: a page at http://127.0.0.1:PORT, for this machine alone; 0: any free port.
+        out_: write the page into this file (.html).
+        lines: how many people and events in the terminal.
+    """
+    ways = {"--watch": watch, "--json": json, "--serve": serve is not None, "--out": out_}
+    chosen = [name for name, on in ways.items() if on]
+    if len(chosen) > 1:
+        raise ConfigError(f"choose one of {' and '.join(chosen)}")
+    from vergence.tracking import terminal as text
+
+    with suppress(KeyboardInterrupt):  # who looks on may stop to look
+        if json:
+            from vergence.tracking.status import status as look
+
+            sys.stdout.write(text.as_json(look(folder)) + "\n")
+        elif watch:
+            text.watch(folder, out, lines)
+        elif serve is not None:
+            from vergence.tracking.page import serve as page
+
+            page(folder, serve, out)
+        elif out_ is not None:
+            from vergence.tracking.page import write
+
+            out.print(f"page: {write(folder, out_)}", soft_wrap=True, highlight=False)
+        else:
+            text.show(folder, out, lines)
+
+
+def compare(
+    *folders: Path,
+    metric: str | None = None,
+    reference: str | None = None,
+    margin: float | None = None,
+    unit: Literal["person", "person-seed"] = "person",
+    unseen: Annotated[bool, Parameter(negative="")] = False,
+    allow: list[str] = [],  # noqa: B006
+    table: Literal["methods", "fairness", "tests", "ranks"] | None = None,
+    style: Annotated[Literal["table", "csv", "markdown"], Parameter(name="--format")] = "table",
+) -> None:
+    """Print methods side by side, how they treat people, and which differences are real.
+
+    Runs whose data, split, people, seeds, budget or tuning differ are refused.
+
+    Args:
+        folders: what `vergence run --out` wrote, or single run directories below.
+        metric: the metric to test differences of; default the task's headline.
+        reference: pair every method with this one; default with FedAvg and with local-only.
+        margin: differences up to this, in the metric's units, are of no importance: adds an
+            equivalence test. Choose it before looking.
+        unit: what is one observation: a person, seeds averaged first, or a person in one seed.
+        unseen: leave out the people on whom a sweep chose settings; the output says whom.
+        allow: a field in which runs may differ all the same, such as rounds or local.lr; may be
+            given several times. The output says so.
+        table: print this table alone; CSV holds one table, by default methods.
+        style: how to print.
+    """
+    from vergence.experiment import checksums
+    from vergence.results import compare as tables
+
+    study = tables.gather(folders, allow)
+    notes = tables.agree(study.runs, allow)
+    if unseen:
+        study, note = tables.unseen(study)
+        notes.append(note)
+    parts = tables.blocks(study, metric, reference, margin, unit)
+    if style == "table":
+        tables.print_parts(parts, out, table, notes)
+    else:
+        sys.stdout.write(tables.written(study, parts, style, table, notes))
+    checksums.notice([*folders, *(run.folder for run in study.runs)])
+
+
+@asking
+def report(
+    folder: Path,
+    *,
+    figure: str | None = None,
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+) -> None:
+    """Write one self-contained HTML file, or one figure alone.
+
+    Args:
+        folder: what `vergence run --out` wrote, or a run directory below.
+        figure: persons, classes, per_class, slope, convergence, masks, layers, overlap, bytes,
+            strip, tokens, overview.
+        out_: where a figure goes (.png, .svg, .pdf), default FIGURE.png in the folder.
+    """
+    from vergence.experiment import checksums
+    from vergence.reports import html as pages
+    from vergence.results.read import read
+
+    if figure is None:
+        out.print(f"report: {pages.report(folder)}", soft_wrap=True)
+    else:
+        path = pages.figure(folder, figure, out_ or folder / f"{figure}.png")
+        out.print(f"figure: {path}", soft_wrap=True)
+    checksums.notice([folder, *(run.folder for run in read(folder).runs)])
+
+
+@asking
+def explain(
+    config: Path,
+    *,
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Print who learns what in a round of an experiment, and draw the flow of data.
+
+    Args:
+        config: the experiment (TOML).
+        set_: `a.b=c` overrides a value of the file; may be given several times.
+    """
+    from vergence.experiment.schema import load
+    from vergence.reports.explain import explain as tell
+
+    tell(load(config, set_), out)
+
+
+@asking
+def predict(
+    model: Path,
+    video: Path,
+    *,
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    person: str | None = None,
+) -> None:
+    """Write a video with heat map, predicted point and, where known, true gaze; and a CSV.
+
+    Args:
+        model: run directory of one method.
+        video: any video; true gaze is read from a gaze_2d.csv beside it.
+        out_: the overlay; default VIDEO_overlay.mp4 in the working directory.
+        person: predict as this participant; default as a newcomer.
+    """
+    from vergence.video.predict import predict as draw
+
+    written = draw(model, video, out_ or Path(f"{video.stem}_overlay.mp4"), person)
+    slowed = f", slowed {written.slow_down:.0f}x" if written.slow_down > 1 else ""
+    out.print(f"overlay: {written.video} ({written.frames} frames{slowed})", soft_wrap=True)
+    out.print(f"table:   {written.table}", soft_wrap=True)
+
+
+@asking
+def export(
+    folder: Path,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")],
+    person: str | None = None,
+    seed: int | None = None,
+) -> None:
+    """Write the model a person predicts with as one ONNX file, checked against torch and timed.
+
+    Args:
+        folder: run directory of one method.
+        out_: the file (.onnx).
+        person: whose model; default what a newcomer gets.
+        seed: of which seed; default the first.
+    """
+    from vergence.model_tools.onnx_export import export as write
+
+    write(folder, out_, out, person, seed)
+
+
+@starting
+def reproduce(
+    *tables: str,
+    list_: Annotated[bool, Parameter(name="--list", negative="")] = False,
+    check_paper: Annotated[bool, Parameter(negative="")] = False,
+    on: str | None = None,
+    root: str | None = None,
+    seeds: int | None = None,
+    rounds: int | None = None,
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Run a paper's tables again, beside its numbers, with a verdict on every claim.
+
+    Args:
+        tables: such as fedcpf/table1; fedcpf, adaptive, splitfed or apfl for all of one.
+        list_: print every table id and its state.
+        check_paper: compute the printed numbers again instead of running anything.
+        on: data set; default ego_synthetic (fedcpf), eye_synthetic (adaptive, splitfed),
+            fashion_mnist (apfl).
+        root: its folder.
+        seeds: how many, 5 by default; fewer is stamped fast.
+        rounds: instead of the data set's own number.
+        out_: default runs/reproduce/DATASET; the same command goes on.
+        set_: `a.b=c` overrides a value of every experiment.
+    """
+    from vergence.reproduce import command as papers
+    from vergence.reproduce.running import SEEDS, Wish
+
+    given = {
+        "--on": on,
+        "--root": root,
+        "--seeds": seeds,
+        "--rounds": rounds,
+        "--set": set_ or None,
+    }
+    if list_:
+        also = {"a table": tables or None, "--check-paper": check_paper or None}
+        papers.unread("--list", {**also, **given})
+        papers.listing(out, out_)
+    elif check_paper:
+        papers.unread("--check-paper", {**given, "--out": out_})
+        papers.check_paper(tables, out)
+    else:
+        wish = Wish(root, SEEDS if seeds is None else seeds, rounds, tuple(set_))
+        papers.reproduce(tables, out, on=on, wish=wish, out=out_)
+
+
+def methods() -> None:
+    """List the methods, what each lets the server learn, and its source."""
+    from vergence.core.method import Method
+    from vergence.experiment.registry import find, names
+
+    table = Table("name", "what it does", "server learns")
+    for name in names("methods", Method):
+        kind = find("methods", name, Method)
+        seen = [
+            f"{verb}: {'each reply' if e.reveal == 'each' else 'a sum'}"
+            f"{' and the masks' if e.weight == 'mask' else ''}"
+            if e.trees
+            else f"{verb}: metrics"
+            for verb, e in kind.exposure.items()
+        ]
+        table.add_row(
+            name,
+            (kind.__doc__ or "").partition("\n")[0],
+            "everything" if kind.pooled else "; ".join(seen),
+        )
+    out.print(table)
+
+
+def _present(folder: Path) -> None:
+    from vergence.experiment.privacy.spent import lines
+    from vergence.reports import html as pages
+    from vergence.results import compare as tables
+
+    study = tables.gather([folder], tables.ANYTHING)
+    notes = tables.agree(study.runs, tables.ANYTHING)
+    tables.print_parts(tables.blocks(study), out, notes=notes)
+    for each in study.runs:
+        tuned = "tuning" in tomllib.loads(each.config)
+        for line in lines(each.label, each.results.get("privacy", {}), tuned):
+            out.print(line, soft_wrap=True, highlight=False, markup=False)
+        if each.folder != folder:
+            pages.report(each.folder)
+    out.print(f"report: {pages.report(folder)}", soft_wrap=True)

@@ -1,0 +1,117 @@
+"""`vergence data`: what data sets there are, whether yours is whole, how people's data differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.table import Table
+
+from vergence.console import out
+from vergence.experiment.trust import asking
+
+data = App(
+    name="data", help="Data sets: what there is, whether yours is whole, how people's data differ."
+)
+
+
+@data.command(name="list")
+def list_data() -> None:
+    """List the data sets vergence reads."""
+    from vergence.core.federation import Dataset
+    from vergence.experiment.registry import find, names
+
+    table = Table("name", "what it is")
+    for name in names("data", Dataset):
+        table.add_row(name, (find("data", name, Dataset).__doc__ or "").partition("\n")[0])
+    out.print(table)
+
+
+@data.command
+def check(name: str, *, root: str | None = None) -> None:
+    """Count, verify, and say what is missing and where a licence holder gets it.
+
+    Args:
+        name: a data set (see `vergence data list`).
+        root: its folder; relative to the working directory, else to VERGENCE_DATA.
+    """
+    from vergence.cli.data_check import check as look
+
+    failed = look(name, root, out)
+    if failed:
+        from vergence.errors import DataError
+
+        raise DataError(f"{name}: {failed} check{'s' if failed > 1 else ''} failed, see above")
+
+
+@data.command
+@asking
+def skew(
+    target: str,
+    *,
+    root: str | None = None,
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+    picture: Path | None = None,
+) -> None:
+    """Measure how people's data differ: every skew of every client, against all others.
+
+    Args:
+        target: a data set (see `vergence data list`) or an experiment file (.toml).
+        root: its folder; relative to the working directory, else to VERGENCE_DATA.
+        set_: `federation.key=value` or `noise.key=value`; may be given several times.
+        picture: write the shares as a heat map (.png, .svg, .pdf).
+    """
+    from vergence.studies.skew import show
+
+    show(target, root, out, set_, picture)
+
+
+@data.command
+@asking
+def partition(
+    target: str,
+    *,
+    root: str | None = None,
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+    picture: Path | None = None,
+) -> None:
+    """Show who has how many training samples of which class.
+
+    Args:
+        target: a data set (see `vergence data list`) or an experiment file (.toml).
+        root: its folder; relative to the working directory, else to VERGENCE_DATA.
+        set_: `federation.key=value` or `noise.key=value`; may be given several times.
+        picture: draw it (.png, .svg, .pdf): people by classes, a disc for each.
+    """
+    from vergence.studies.class_partition import show
+
+    show(target, root, out, set_, picture)
+
+
+@data.command
+def patches(
+    source: Path,
+    out_: Path,
+    *,
+    landmarker: Path,
+    camera: Path | None = None,
+    targets: Path | None = None,
+    contact_sheet: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Find a face in a picture, a folder or a video, and write its normalised eye patches.
+
+    Args:
+        source: a picture, a folder of pictures, or a video, of one person.
+        out_: the new .npz.
+        landmarker: MediaPipe's face landmarker, a .task file.
+        camera: JSON of a calibrated camera; by default the focal length is guessed.
+        targets: CSV (frame, x, y, z) of points looked at, mm in the camera frame.
+        contact_sheet: draw the patches beside the .npz, as .png.
+    """
+    from vergence.video.eye_patches import show, write_patches
+
+    found = write_patches(
+        source, out_, landmarker, camera=camera, targets=targets, sheet=contact_sheet
+    )
+    show(found, out_, out, guessed=camera is None, sheet=contact_sheet)

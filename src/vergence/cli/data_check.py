@@ -1,0 +1,54 @@
+"""`vergence data check`: a data set's own checks, printed."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vergence.core.federation import Dataset
+from vergence.data.io.checks import Check
+from vergence.data.io.finite_values import check_finite
+from vergence.errors import DataError
+from vergence.experiment.registry import find
+from vergence.experiment.schema import data_root
+from vergence.experiment.trust import typed, under
+
+
+def check(name: str, root: str | None, console: Console) -> int:
+    """Print what was found against what should be there; return how many checks failed."""
+    with under(typed()):
+        kind = find("data", name, Dataset)
+    module = importlib.import_module(kind.__module__)
+    folder = data_root(root)
+    own = getattr(module, "check", None)
+    # A check whose root may be left out knows its packaged files.
+    if own is not None and (folder is not None or own.__defaults__):
+        checks: list[Check] = own(folder and Path(folder))
+    else:
+        checks = _load(kind, folder)
+    table = Table("", "what", "found", "expected", "what to do")
+    table.columns[-1].overflow = "fold"  # a path is wrapped, not cut
+    for c in checks:
+        mark = Text("ok", "green") if c.ok else Text("no", "red")
+        # Columns of files are called such things as "gaze x [px]", which is no markup.
+        table.add_row(mark, *map(Text, (c.what, c.found, c.expected, c.hint)))
+    console.print(table)
+    return sum(not c.ok for c in checks)
+
+
+def _load(kind: type[Dataset], folder: str | None) -> list[Check]:
+    """Check a data set that has no counts of its own: does it load, and what is in it?"""
+    try:
+        federation = kind().load(folder)
+        check_finite(federation)
+    except DataError as error:
+        return [Check("loads", "no", "yes", False, str(error))]
+    sizes = [len(s.train) + len(s.val) + len(s.test) for s in federation.people.values()]
+    return [
+        Check("people", str(len(sizes)), "at least 1", bool(sizes)),
+        Check("samples per person", f"{min(sizes)} to {max(sizes)}", "at least 1", min(sizes) > 0),
+    ]

@@ -1,0 +1,148 @@
+"""The commands of `vergence deploy`: one experiment on many machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from vergence.console import out
+from vergence.experiment.trust import deployed, under
+
+deploy = App(name="deploy", help="Run an experiment on many machines: a server and its clients.")
+Insecure = Annotated[bool, Parameter(negative="")]
+
+
+@deploy.command
+def init(
+    config: Path,
+    *,
+    clients: str,
+    address: str,
+    out_: Annotated[Path, Parameter(name="--out")],
+    main_server: Annotated[bool, Parameter(negative="")] = False,
+    keys: Path | None = None,
+    listen: str = "",
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Write a folder for the server and each client and aggregator: experiment, certificates, keys.
+
+    Args:
+        config: the experiment (TOML).
+        clients: the clients' names, with commas; a client has the data of the person of this name.
+        address: HOST:PORT at which clients reach the server.
+        out_: a new directory.
+        main_server: one more folder, for split learning in three roles: a main server that alone
+            sees smashed data, while the server averages the clients' layers.
+        keys: a folder of public keys, NAME.pub for each client and aggregator, made by themselves
+            (`vergence deploy key`); with a main server also NAME.box, and main.pub, main.box.
+        listen: where the server listens: 127.0.0.1, on its own machine alone, or 0.0.0.0, on all
+            its addresses. Default: 127.0.0.1 if that is the address, else 0.0.0.0.
+        set_: `a.b=c` overrides a value of the file; may be given several times.
+    """
+    from vergence.deployment.diagnostics import HERE
+    from vergence.deployment.folder_setup import init as write
+    from vergence.deployment.folders import ServerSide, settings
+    from vergence.experiment.schema import load
+
+    names = [name.strip() for name in clients.split(",") if name.strip()]
+    with under(deployed()):
+        write(load(config, set_), names, address, out_, main_server, keys, listen)
+    out.print((out_ / "README.txt").read_text().rstrip(), soft_wrap=True, highlight=False)
+    side = settings(out_ / "server", ServerSide)
+    who = "this machine alone" if side.listen == HERE else "whoever reaches this machine"
+    out.print(
+        f"The server will listen on {side.listen}, for {who}.", soft_wrap=True, highlight=False
+    )
+
+
+@deploy.command
+def key(folder: Path) -> None:
+    """Make an end's own keys: the private ones stay there, the public ones are for `init --keys`.
+
+    Args:
+        folder: a new one, named as the client.
+    """
+    from vergence.deployment.folder_setup import make_key
+
+    make_key(folder)
+    out.print(
+        f"{folder}: send {folder / 'public'} to whoever runs `vergence deploy init`; copy "
+        "what comes back into this folder, then `vergence deploy join`",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+@deploy.command
+def serve(folder: Path, *, insecure: Insecure = False) -> None:
+    """Run the server until the experiment is done; run again, it goes on where it stopped.
+
+    Args:
+        folder: DIR/server.
+        insecure: no TLS and no node authentication; the results say so.
+    """
+    from vergence.deployment.launcher import serve as run
+
+    run(folder, out, insecure)
+
+
+@deploy.command
+def join(
+    folder: Path,
+    *,
+    data: str | None = None,
+    person: str | None = None,
+    insecure: Insecure = False,
+) -> None:
+    """Run a client, an aggregator or a main server until the server says that all is done.
+
+    Args:
+        folder: DIR/clients/NAME, DIR/aggregators/NAME, DIR/main, or a copy of it.
+        data: this client's data, laid out as the experiment's data set; kept in the folder.
+        person: whose data there is this client's; default its name. Kept in the folder.
+        insecure: no TLS and no node authentication; the server must be insecure, too.
+    """
+    from vergence.deployment.launcher import join as run
+
+    run(folder, out, insecure, data, person)
+
+
+@deploy.command
+def status(folder: Path, *, lines: int = 10) -> None:
+    """Show the state of a folder, running or not, and its last events.
+
+    Args:
+        folder: a server's or a client's.
+        lines: how many events.
+    """
+    from vergence.deployment.launcher import status as show
+
+    show(folder, out, lines)
+
+
+@deploy.command
+def revoke(folder: Path, client: str) -> None:
+    """Take a client's key away: from now on nothing that it sends counts.
+
+    Args:
+        folder: DIR/server.
+        client: its name.
+    """
+    from vergence.deployment.launcher import revoke as take
+
+    take(folder, client)
+    out.print(f"'{client}' is revoked", highlight=False)
+
+
+@deploy.command
+def stop(folder: Path) -> None:
+    """End whoever runs a folder; what is done is kept.
+
+    Args:
+        folder: a server's or a client's.
+    """
+    from vergence.deployment.folders import stop as end
+
+    out.print(f"{folder}: " + ("stopped" if end(folder) else "was not running"), highlight=False)

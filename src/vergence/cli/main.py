@@ -1,0 +1,50 @@
+"""The `vergence` command."""
+
+from __future__ import annotations
+
+import sys
+
+from vergence.cli.commands import help_page
+from vergence.errors import PartialRun, VergenceError
+
+
+def main() -> None:
+    """Run the command line: errors are one line on stderr, exit codes as documented.
+
+    0 ok, 2 usage or config, 3 data, 5 partial run.
+    """
+    if sys.argv[1:] in ([], ["--help"], ["-h"]):
+        sys.stdout.write(help_page())
+        return
+    import warnings
+
+    from cyclopts import CycloptsError
+
+    from vergence.cli.app import app
+    from vergence.cli.suggestions import told
+
+    for kind in (DeprecationWarning, RuntimeWarning):  # of libraries: nobody here can mend them
+        warnings.filterwarnings("ignore", category=kind, module=r"(?!vergence)")
+    try:
+        app(sys.argv[1:], exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        _fail(told(error, app), 2)
+    except VergenceError as error:
+        _fail(str(error), error.exit_code)
+    except MemoryError as error:
+        _fail(
+            f"out of memory ({error or 'no more to be had'}); take less at once: fewer people, "
+            "smaller batches, a smaller network, fewer workers",
+            2,
+        )
+    except KeyboardInterrupt:
+        _fail("interrupted", PartialRun.exit_code)
+
+
+def _fail(text: str, code: int) -> None:
+    """Print one line, whatever a name in it holds: a newline, or what a terminal acts on."""
+    from rich.console import Console
+
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    Console(stderr=True).print(f"vergence: {text}", soft_wrap=True, highlight=False, markup=False)
+    sys.exit(code)

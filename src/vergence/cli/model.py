@@ -1,0 +1,94 @@
+"""`vergence model`: smaller networks, where to cut one, which layers became personal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from vergence.console import out
+from vergence.experiment.trust import asking
+
+model = App(name="model", help="Smaller networks, where to cut one, which layers became personal.")
+
+
+@model.command
+@asking
+def prune(
+    folder: Path,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")],
+    person: str = "all",
+    amounts: Annotated[tuple[float, ...], Parameter(consume_multiple=True)] = (
+        0.9,
+        0.95,
+        0.99,
+        0.999,
+    ),
+    tune: int = 0,
+    cut: str | None = None,
+    rounds: int = 200,
+) -> None:
+    """Prune a run's models: error, zeros, size and time per amount; a table, a picture, the models.
+
+    Args:
+        folder: run directory of one method, or of leave-one-out.
+        out_: a directory for prune.csv, prune.md, prune.png and the pruned models.
+        person: one person, or all.
+        amounts: shares of the linear layers' weights.
+        tune: batches of training afterwards.
+        cut: a stage of the network; zeros and sizes of client and server are told apart.
+        rounds: timed repetitions.
+    """
+    from vergence.model_tools.pruning_study import PruningOptions
+    from vergence.model_tools.pruning_study import prune as measure
+
+    measure(folder, out_, out, PruningOptions(person, amounts, tune, cut, rounds))
+
+
+@model.command(name="split-plan")
+@asking
+def split_plan(
+    config: Path,
+    *,
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    markdown: Annotated[bool, Parameter(negative="")] = False,
+    device: float = 2.0,
+    server: float = 200.0,
+    up: float = 10.0,
+    down: float = 50.0,
+    delay: float = 20.0,
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Work out what every cut of a network would cost: bytes, FLOPs, memory and time, untrained.
+
+    Args:
+        config: an experiment (TOML).
+        out_: a picture (.png, .svg, .pdf); the numbers go beside it, as .csv.
+        markdown: print the tables in Markdown.
+        device: what a client's device computes in training, in GFLOP/s.
+        server: what the server computes for one client, in GFLOP/s.
+        up: Mbit/s from the device.
+        down: Mbit/s to the device.
+        delay: ms that a message is on its way, each way.
+        set_: `a.b=c` overrides a value of the file; may be given several times.
+    """
+    from vergence.experiment.schema import load
+    from vergence.model_tools.split_pace import Speeds
+    from vergence.model_tools.split_plan import show
+
+    speeds = Speeds(device, server, up, down, delay)
+    show(load(config, set_), out, out_, markdown, speeds)
+
+
+@model.command
+def masks(folder: Path) -> None:
+    """Print which layers became personal, and how far people and seeds agree, beside chance.
+
+    Args:
+        folder: what `vergence run --out` wrote, or a run directory below.
+    """
+    from vergence.studies.mask_anatomy import tell
+
+    tell(folder, out)

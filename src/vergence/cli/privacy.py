@@ -1,0 +1,101 @@
+"""`vergence privacy`: attacks on a run, forgetting a person, the page for an ethics board."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from vergence.console import out
+from vergence.experiment.trust import asking
+
+privacy = App(
+    name="privacy", help="What a run gives away, who is forgotten, what an ethics board reads."
+)
+
+
+@privacy.command
+@asking
+def audit(
+    folder: Path,
+    *,
+    quick: Annotated[bool, Parameter(negative="")] = False,
+    person: str | None = None,
+) -> None:
+    """Attack a run as its server, and whoever gets its model, could: tables in FOLDER/audit.
+
+    Args:
+        folder: a run directory of one method.
+        quick: less of everything: two minutes of processor time for small runs.
+        person: whose pictures are looked for; default the first.
+    """
+    from vergence.audit.run import audit as attack
+
+    attack(folder, out, quick, person)
+
+
+@privacy.command
+@asking
+def forget(
+    folder: Path,
+    person: str,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")],
+    patch: int = 0,
+    shadows: int = 8,
+    erase: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Make a run's model without one person; say how far the old and the new remember them.
+
+    Args:
+        folder: what `vergence run --out` wrote, a run directory below, or folds of leave-one-out.
+        person: who is to be forgotten.
+        out_: a new directory, or one in which the same command was interrupted.
+        patch: so many rounds of the others from where the run ended, which is approximate; default
+            0, the exact way: the same experiment again without this person.
+        shadows: runs of the same experiment without this person, of other seeds, which the
+            membership audit judges by, 3 or more; 0: no audit.
+        erase: when the new model stands, take what names this person out of FOLDER: states, masks,
+            rows of its tables, pictures.
+    """
+    from vergence.unlearning.forget import ForgetOptions
+    from vergence.unlearning.forget import forget as leave
+
+    leave(folder, person, out_, out, ForgetOptions(patch, shadows, erase))
+
+
+@privacy.command
+@asking
+def ethics(folder: Path, *, out_: Annotated[Path | None, Parameter(name="--out")] = None) -> None:
+    """Write what happens to people's data, in plain words: one page, with JSON and cards beside.
+
+    Args:
+        folder: what `vergence run --out` wrote, a run directory below, or an experiment file that
+            has not been run.
+        out_: a folder for the page; default FOLDER itself.
+    """
+    from vergence.reports.ethics.page import ethics as page
+
+    out.print(f"page: {page(folder, out_)}", soft_wrap=True)
+
+
+@privacy.command
+@asking
+def matrix(
+    config: Path,
+    *,
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+    style: Annotated[Literal["table", "markdown"], Parameter(name="--format")] = "table",
+) -> None:
+    """Print which methods and protections can be combined on an experiment's task and network.
+
+    Args:
+        config: the experiment (TOML).
+        set_: `a.b=c` overrides a value of the file; may be given several times.
+        style: how to print.
+    """
+    from vergence.experiment.schema import load
+    from vergence.reports.compatibility_matrix import show
+
+    show(load(config, set_), out, style)

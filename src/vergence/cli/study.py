@@ -1,0 +1,205 @@
+"""`vergence study`: settings, protocols, calibration, other data sets, few labels, MLflow."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from vergence.console import out
+from vergence.experiment.trust import asking, starting
+
+Flag = Annotated[bool, Parameter(negative="")]
+study = App(
+    name="study", help="Settings chosen fairly, protocols, and what follows from finished runs."
+)
+
+
+@study.command
+@starting
+def sweep(
+    config: Path,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")],
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Try settings of every method, equally many of each, on validation data alone.
+
+    Args:
+        config: an experiment (TOML) with a `sweep`.
+        out_: a new directory, or one in which the same sweep was interrupted.
+        set_: `a.b=c` overrides a value of the file; may be given several times.
+    """
+    from vergence.experiment.schema import load
+    from vergence.studies import sweep as trials
+
+    trials.show(trials.sweep(load(config, set_), out_), out)
+
+
+@study.command
+@starting
+def evaluate(
+    protocol: str,
+    config: Path,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")],
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+    people: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True)] = None,
+    unseen: int | None = None,
+) -> None:
+    """Evaluate an experiment under a protocol; given again, it goes on where it was interrupted.
+
+    Args:
+        protocol: within, leave-one-out, score (both of them), late, people, matrix, conditions.
+        config: the experiment (TOML).
+        out_: a directory for all protocols of this experiment.
+        set_: `a.b=c` overrides a value of the file; may be given several times.
+        people: numbers of people to train on, for protocol people; default 5 10 15 30.
+        unseen: how many others, the last of the data, are measured then; default 5.
+    """
+    from vergence.experiment.schema import load
+    from vergence.studies.protocols import evaluate as carry_out
+
+    carry_out(protocol, load(config, set_), out_, out, people, unseen)
+
+
+@study.command
+@asking
+def calibrate(
+    source: Path,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")] = Path("calibration.png"),
+    person: str = "all",
+    prediction: str | None = None,
+    eyes: Literal["together", "apart", "each"] = "together",
+    counts: Annotated[tuple[int, ...], Parameter(consume_multiple=True)] = (
+        0,
+        1,
+        5,
+        9,
+        20,
+        50,
+        100,
+    ),
+    draws: int = 0,
+    steps: int | None = None,
+    lr: float | None = None,
+    seed: int = 0,
+) -> None:
+    """Measure what k labelled samples of a person buy: a table, a figure, and the numbers as CSV.
+
+    Args:
+        source: an npz of predictions (gaze and predictions [people, n, 2] in radians, pitch and
+            yaw; left eyes first), or a run directory with people it never saw.
+        out_: the figure; the numbers go beside it, as .csv.
+        person: one person, or all.
+        prediction: the array of predictions in the npz; default pred_lenet.
+        eyes: one correction for both eyes; one per eye from its part of the k samples (apart); or
+            one per eye from k samples of each (each).
+        counts: numbers of calibration samples.
+        draws: random choices of the samples; default 200 for predictions, 5 for a run.
+        steps: batches of fine-tuning (last layer, whole model), for a run; default 50.
+        lr: its learning rate, for a run; default that of the run.
+        seed: of the random choices.
+    """
+    from vergence.studies.calibration import CalibrationOptions
+    from vergence.studies.calibration import calibrate as measure
+
+    options = CalibrationOptions(person, prediction, eyes, counts, draws, steps, lr, seed)
+    measure(source, out_, options, out)
+
+
+@study.command
+@asking
+def cross(
+    *folders: Path, out_: Annotated[Path, Parameter(name="--out")] = Path("runs/cross")
+) -> None:
+    """Test every run's model on the people of every other run's data set.
+
+    Args:
+        folders: two or more run directories, one for each data set, of one task.
+        out_: where cross.csv goes.
+    """
+    from vergence.studies.cross_dataset import cross as measure
+
+    measure(folders, out_, out)
+
+
+@study.command
+@asking
+def unlabelled(
+    *folders: Path,
+    out_: Annotated[Path, Parameter(name="--out")] = Path("unlabelled.csv"),
+    shots: int = 100,
+    source: Literal["first", "all"] = "all",
+    draws: int = 5,
+    epochs: int = 30,
+    steps: int = 300,
+    seed: int = 0,
+) -> None:
+    """Measure gaze of unseen people from a few labels, on encoders trained without labels.
+
+    Args:
+        folders: run directories that left out the same people.
+        out_: the table, as .csv.
+        shots: labelled images.
+        source: of the first person of the training, or across all.
+        draws: random choices of the shots.
+        epochs: of the few-shot network.
+        steps: of the network trained on the shots alone.
+        seed: of the random choices.
+    """
+    from vergence.studies.few_shot import FewShotOptions
+    from vergence.studies.few_shot import unlabelled as measure
+
+    measure(folders, out_, FewShotOptions(shots, source, draws, epochs, steps, seed), out)
+
+
+@study.command
+@asking
+def swaps(
+    folder: Path,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")] = Path("swaps.png"),
+    columns: int = 6,
+    person: str | None = None,
+) -> None:
+    """Draw a stranger's eyes again with swapped gaze and eye codes.
+
+    Args:
+        folder: a run directory of task cross_encoder with people it never saw.
+        out_: the figure.
+        columns: how many glances.
+        person: who; default the first one left out.
+    """
+    from vergence.reports.plots.swaps import swaps as draw
+
+    draw(folder, out_, columns, person)
+    out.print(f"figure: {out_}", soft_wrap=True)
+
+
+@study.command
+def mlflow(
+    folder: Path,
+    *,
+    to: str,
+    experiment: str = "vergence",
+    watch: Flag = False,
+    with_people: Flag = False,
+) -> None:
+    """Send a run to MLflow: one MLflow run per method and seed; again, only what is new.
+
+    Args:
+        folder: what `vergence run --out` wrote, a run directory below, or a deployment's folder.
+        to: MLflow's tracking address, such as http://127.0.0.1:5000 or sqlite:///mlflow.db.
+        experiment: the MLflow experiment.
+        watch: go on until the run ends.
+        with_people: send what is of single people (people.csv, the report, names), though the run
+            hides people by `privacy`; without, that is left out there.
+    """
+    from vergence.tracking.mlflow_export import send
+
+    with suppress(KeyboardInterrupt):
+        out.print(send(folder, to, experiment, watch, with_people), soft_wrap=True, highlight=False)

@@ -1,0 +1,56 @@
+"""`vergence video`: videos made from videos."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cyclopts import App
+
+from vergence.console import out
+from vergence.errors import ConfigError
+from vergence.experiment.trust import asking
+
+video = App(name="video", help="Videos made from videos.")
+
+
+@video.command
+@asking
+def summarise(
+    video: Path,
+    summary: Path,
+    *,
+    budget: str = "15%",
+    model: Path | None = None,
+    person: str | None = None,
+) -> None:
+    """Cut a video to its best shots within a budget; everything stays on this machine.
+
+    Writes the shots with their scores (.json) and a contact sheet (.png) beside the summary.
+
+    Args:
+        video: any video.
+        summary: where it goes (.mp4).
+        budget: a share of the frames such as 15%, or a length such as 20s.
+        model: a run of task `summary`, whose scores are taken; default: how much a shot adds.
+        person: score as this participant of the run; default: as a newcomer.
+    """
+    from vergence.video.shot_scores import learned
+    from vergence.video.summarise import interval_s
+    from vergence.video.summarise import summarise as cut
+
+    if model is None:
+        if person is not None:
+            raise ConfigError("--person is of a run: give --model")
+        found = cut(video, summary, budget)
+    else:
+        by = f"{model.name} as {person}" if person else model.name
+        found = cut(video, summary, budget, learned(model, person), by)
+    frames, step = len(found.frames), interval_s(found.video)
+    out.print(
+        f"summary: {summary} ({frames} of {len(found.video.times_s)} frames, the budget allows "
+        f"{found.room}; {frames * step:.1f} s, {found.kept.sum()} of {len(found.kept)} shots)",
+        soft_wrap=True,
+        highlight=False,
+    )
+    out.print(f"shots:   {summary.with_suffix('.json')}", soft_wrap=True, highlight=False)
+    out.print(f"sheet:   {summary.with_suffix('.png')}", soft_wrap=True, highlight=False)

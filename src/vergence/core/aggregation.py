@@ -1,0 +1,108 @@
+"""Sums of sealed replies, and all that a server learns of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vergence.core.masks import Mask
+from vergence.core.messages import SealedReply
+from vergence.core.params import Params
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """All that a server learns of an aggregate request: weighted sums over the cohort."""
+
+    totals: Mapping[str, Params]
+    weights: Mapping[str, float | Params]
+    count: int
+    metrics: Mapping[str, float]
+
+    def mean(self, tree: str) -> Params:
+        """Return the weighted mean of a tree, zero where nobody contributed.
+
+        Raises:
+            KeyError: nobody sent this tree, although somebody replied.
+        """
+        total, weight = self.totals[tree], self.weights[tree]
+        if not isinstance(weight, Params):
+            return total / weight if weight else total
+        nobody = torch.from_numpy(weight.flat.numpy() == 0).to(weight.flat.dtype)
+        return total.like(total.flat / nobody.add_(weight.flat))
+
+    def contributors(self, tree: str) -> Params | float:
+        """Return the sum of weights of a tree (per entry where weights are per entry)."""
+        return self.weights[tree]
+
+
+class Sum:
+    """Sealed replies added up in place: a tree's total and weights, in the order of `add`.
+
+    `new(n, dtype)` makes a buffer: ordinary memory, or memory that processes share.
+    """
+
+    def __init__(self, new: Callable[[int, torch.dtype], Tensor] | None = None) -> None:
+        self.new = new or (lambda n, dtype: torch.empty(n, dtype=dtype))
+        self.totals: dict[str, Params] = {}
+        self.weights: dict[str, float | Params] = {}
+        self.count = 0
+
+    def add(self, sealed: SealedReply) -> None:
+        """Add one reply."""
+        self.count += 1
+        for name, tree in sealed.trees.items():
+            weight = tree.weight
+            if isinstance(weight, Mask):  # as numbers: ten times faster to add than truth values
+                weight = Params(weight.bits.view(torch.uint8), weight.layout)
+            self._add(name, tree.total, weight)
+
+    def merge(self, other: Sum) -> None:
+        """Add what another sum holds."""
+        self.count += other.count
+        for name, total in other.totals.items():
+            self._add(name, total, other.weights[name])
+
+    def _add(self, name: str, total: Params, weight: float | Params) -> None:
+        if name not in self.totals:
+            self.totals[name] = self._copy(total, total)
+            self.weights[name] = self._copy(weight, total) if isinstance(weight, Params) else weight
+            return
+        self.totals[name].flat.add_(total.flat)
+        mine = self.weights[name]
+        if isinstance(mine, Params):
+            mine.flat.add_(weight.flat if isinstance(weight, Params) else weight)
+        elif isinstance(weight, Params):
+            self.weights[name] = whole = self._copy(weight, total)
+            whole.flat.add_(mine)
+        else:
+            self.weights[name] = mine + weight
+
+    def _copy(self, params: Params, like: Params) -> Params:
+        buffer = self.new(params.layout.n, like.flat.dtype)
+        return params.like(buffer.copy_(params.flat))
+
+    def aggregate(
+        self, layouts: Mapping[str, Params], metrics: Mapping[str, Sequence[float]]
+    ) -> Aggregate:
+        """Aggregate that a server learns; `layouts` shapes the trees if nobody replied."""
+        totals, weights = dict(self.totals), dict(self.weights)
+        for name, params in layouts.items():
+            if name not in totals:
+                totals[name], weights[name] = params * 0.0, 0.0
+        means = {name: float(np.mean(values)) for name, values in metrics.items()}
+        return Aggregate(totals, weights, self.count, means)
+
+
+def add_up(replies: Iterable[SealedReply], layouts: Mapping[str, Params]) -> Aggregate:
+    """Sum sealed replies in the order given."""
+    whole, metrics = Sum(), {}
+    for sealed in replies:
+        whole.add(sealed)
+        for name, value in sealed.metrics.items():
+            metrics.setdefault(name, []).append(value)
+    return whole.aggregate(layouts, metrics)

@@ -1,0 +1,56 @@
+"""Tasks whose output is a score per class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from vergence.core.data import Batch
+from vergence.core.task import Task
+
+Scores = Float[Tensor, "samples classes"]
+
+
+@dataclass(frozen=True)
+class ClassificationTask(Task):
+    """Common part of all classifiers: scores are unnormalised log-probabilities.
+
+    The one column of `labels` is the class, int64 `[n]`.
+    """
+
+    def class_of(self, batch: Batch) -> Tensor:
+        """Return the labels."""
+        return batch[self.labels[0]]
+
+    def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
+        """Return the classes as labels."""
+        return {self.labels[0]: classes}
+
+    def loss(self, output: Scores, batch: Batch) -> Float[Tensor, ""]:
+        """Return the mean cross-entropy in nats."""
+        return functional.cross_entropy(output, self.class_of(batch))
+
+    def imitation(self, output: Scores, teacher: Scores, temperature: float = 1.0) -> Tensor:
+        """Return KL(softmax(teacher / temperature) || softmax(output / temperature)), in nats."""
+        wanted, found = ((x / temperature).log_softmax(1) for x in (teacher, output))
+        return functional.kl_div(found, wanted, reduction="batchmean", log_target=True)
+
+    def told(self, output: Scores) -> Scores:
+        """Return the probabilities of the classes."""
+        return output.softmax(1)
+
+    def heard(self, told: Scores) -> Scores:
+        """Return log-probabilities."""
+        return told.clamp(min=1e-12).log()
+
+    def predicted(self, output: Scores) -> Tensor:
+        """Return the class that scores highest, the first of several."""
+        return output.argmax(1)
+
+    def among(self, output: Scores, known: Tensor) -> Scores:
+        """Return the scores, of classes that are not known less than any other."""
+        return output.masked_fill(known == 0, -torch.inf)

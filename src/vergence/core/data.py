@@ -1,0 +1,101 @@
+"""Samples: columns of one client's data, rows that many samples share, and the three parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from vergence.errors import ConfigError
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """Rows that many samples share (frames, images, cached features), looked up by number.
+
+    `rows` is `[bank, ...]`; a sample names its rows in the integer column `by`, of shape
+    `[samples]` or `[samples, frames]`.
+    """
+
+    rows: Tensor
+    by: str
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One split of one client's data, resident in memory: columns, and banks they point into.
+
+    Every column is `[samples, ...]`. `take` returns the columns and, under a bank's own name, the
+    rows its `by` column points to.
+    """
+
+    columns: Mapping[str, Tensor]
+    banks: Mapping[str, SharedRows] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def take(self, rows: Tensor | slice) -> Batch:
+        """Return the batch made of these sample numbers (int64 `[batch]`), or of a range of them.
+
+        A range of columns is a view: do not change it in place.
+        """
+        if isinstance(rows, slice):
+            batch = {name: column[rows] for name, column in self.columns.items()}
+        else:
+            batch = {name: column.index_select(0, rows) for name, column in self.columns.items()}
+        for name, bank in self.banks.items():
+            batch[name] = bank.rows[batch[bank.by]]
+        return batch
+
+    def bytes(self) -> int:
+        """Return the size of the columns and of the bank rows they point to."""
+        total = sum(c.numel() * c.element_size() for c in self.columns.values())
+        for bank in self.banks.values():
+            rows = self.columns[bank.by].unique().numel()
+            total += rows * bank.rows[0].numel() * bank.rows.element_size()
+        return total
+
+    def subset(self, rows: Tensor) -> Samples:
+        """Return the samples with these numbers; banks are shared, not copied."""
+        return replace(self, columns={n: column[rows] for n, column in self.columns.items()})
+
+    @staticmethod
+    def concatenate(parts: list[Samples]) -> Samples:
+        """Join several people's samples; banks that are not the same tensor are joined too."""
+        columns = {n: [p.columns[n] for p in parts] for n in parts[0].columns}
+        banks: dict[str, SharedRows] = {}
+        moved: set[str] = set()
+        for name, bank in parts[0].banks.items():
+            rows = [p.banks[name].rows for p in parts]
+            if any(r is not rows[0] for r in rows):
+                starts = torch.tensor([0, *map(len, rows)]).cumsum(0)
+                if bank.by not in moved:
+                    shifted = zip(columns[bank.by], starts, strict=False)
+                    columns[bank.by] = [column + start for column, start in shifted]
+                    moved.add(bank.by)
+                bank = SharedRows(torch.cat(rows), bank.by)
+            banks[name] = bank
+        return Samples({n: torch.cat(c) for n, c in columns.items()}, banks)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """One client's data. A turn sees `train` and `val`; the engine alone holds `test`."""
+
+    train: Samples
+    val: Samples
+    test: Samples
+
+    def __post_init__(self) -> None:
+        for name, part in vars(self).items():
+            if not isinstance(part, Samples):
+                raise ConfigError(
+                    f"Splits: {name} must be Samples, columns by name; got "
+                    f"{type(part).__module__}.{type(part).__name__}: write Samples({{'x': inputs, "
+                    "'y': targets}), tensors whose first dimension counts samples"
+                )

@@ -1,0 +1,66 @@
+"""How a client trains between two messages, and what its optimiser remembers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Interval
+
+from vergence.core.options import check_ranges
+from vergence.core.params import Params
+from vergence.core.tags import tagged
+
+Precision = Literal["fp32", "bf16"]
+LARGEST = 1e30
+"""Of a learning rate or a decay; float32 holds numbers to 3e38."""
+
+
+@tagged("Local", optimizer="optimiser")
+@dataclass(frozen=True)
+class LocalTraining:
+    """Settings of a client's training between two messages.
+
+    `steps` batches if given, else `epochs` passes; the last, smaller batch of a pass is kept, so
+    that a small client counts. `schedule` follows the share of rounds done.
+    """
+
+    epochs: Annotated[int, Ge(1)] = 1
+    steps: Annotated[int, Ge(1)] | None = None
+    batch: Annotated[int, Ge(1)] = 32
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: Annotated[float, Interval(gt=0, le=LARGEST)] = 0.05
+    momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    nesterov: bool = False
+    weight_decay: Annotated[float, Interval(ge=0, le=LARGEST)] = 1e-4
+    clip: Annotated[float, Interval(ge=0, lt=math.inf)] = 5.0
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "local")
+
+    @property
+    def buffers(self) -> bool:
+        """True if the optimiser remembers anything between steps."""
+        return self.optimizer != "sgd" or self.momentum > 0
+
+    def rate(self, progress: float) -> float:
+        """Return the learning rate after this share of the rounds."""
+        match self.schedule:
+            case "cosine":
+                return self.lr * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
+            case "step":
+                return self.lr * 0.1 ** ((progress >= 0.5) + (progress >= 0.75))
+            case _:
+                return self.lr
+
+
+@tagged("OptimiserState")
+@dataclass(frozen=True)
+class OptimizerState:
+    """Momentum buffers or moments, as one vector each, and the number of steps taken."""
+
+    slots: Mapping[str, Params]
+    steps: int

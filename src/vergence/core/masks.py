@@ -1,0 +1,266 @@
+"""Element masks: which parameters are personal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fnmatch import fnmatch
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vergence.core.params import Layout, Params
+from vergence.errors import ConfigError
+
+Bits = NDArray[np.bool_]
+BLOCK = 1 << 16
+"""Entries worked on at a time: a block of each operand stays in the core's own cache."""
+SAMPLE = 1 << 14
+"""Entries looked at to bracket a k-th value; shorter vectors are searched whole."""
+
+
+class Mask:
+    """One truth value per parameter entry; true = personal. Same order as a flat vector.
+
+    Lies in main memory and is never changed in place: every operation returns a new mask.
+
+    Example:
+        >>> layout = Layout(("w",), ((4,),))
+        >>> score = Params(torch.tensor([0.1, 0.5, 0.5, 0.2]), layout)
+        >>> Mask.top(score, 1, among=Mask.full(layout)).bits.tolist()
+        [False, True, False, False]
+    """
+
+    __slots__ = ("_count", "bits", "layout")
+
+    def __init__(self, bits: Tensor, layout: Layout) -> None:
+        if bits.dtype != torch.bool or bits.shape != (layout.n,):
+            raise ConfigError(f"a mask of {layout.n} entries needs bool [{layout.n}]")
+        self.bits, self.layout = bits, layout
+        self._count: int | None = None
+
+    @classmethod
+    def none(cls, layout: Layout) -> Mask:
+        """Nothing is personal."""
+        return cls(torch.zeros(layout.n, dtype=torch.bool), layout)
+
+    @classmethod
+    def full(cls, layout: Layout) -> Mask:
+        """Everything is personal."""
+        return cls(torch.ones(layout.n, dtype=torch.bool), layout)
+
+    @classmethod
+    def layers(cls, layout: Layout, *globs: str) -> Mask:
+        """The tensors whose name matches one of the patterns are personal.
+
+        Raises:
+            ConfigError: a pattern matches nothing.
+        """
+        bits = torch.zeros(layout.n, dtype=torch.bool)
+        for glob in globs:
+            hit = [name for name in layout.names if fnmatch(name, glob)]
+            if not hit:
+                raise ConfigError(f"no parameter is named like '{glob}': {', '.join(layout.names)}")
+            for name in hit:
+                bits[layout.slices[name]] = True
+        return cls(bits, layout)
+
+    @classmethod
+    def top(cls, score: Params, k: int, among: Mask) -> Mask:
+        """The k highest scores among the entries where `among` is true; ties: lowest index.
+
+        Exact and O(n) for any scores. NaN counts as highest, yet is never chosen.
+        """
+        k = min(k, among.count)
+        if k <= 0:
+            return cls.none(score.layout)
+        chosen = highest(_as_floats(score.flat), k, among.bits.numpy())
+        return cls(torch.from_numpy(chosen), score.layout)
+
+    @classmethod
+    def top_each(cls, score: Params, k: Mapping[str, int], among: Mask) -> Mask:
+        """The `k[name]` highest scores of each named tensor: `top` for tensors by themselves."""
+        chosen = np.zeros(score.layout.n, dtype=bool)
+        values, inside = _as_floats(score.flat), among.bits.numpy()
+        for name, room in k.items():
+            part = score.layout.slices[name]
+            most = min(room, int(np.count_nonzero(inside[part])))
+            if most > 0:
+                chosen[part] = highest(values[part], most, inside[part])
+        return cls(torch.from_numpy(chosen), score.layout)
+
+    @classmethod
+    def best(cls, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
+        """The k highest scores of all, or the `k[name]` of each named tensor."""
+        if isinstance(k, int):
+            return cls.top(score, k, among)
+        return cls.top_each(score, k, among)
+
+    def __invert__(self) -> Mask:
+        flipped = Mask(~self.bits, self.layout)
+        flipped._count = None if self._count is None else self.layout.n - self._count
+        return flipped
+
+    def __or__(self, other: Mask) -> Mask:
+        return Mask(self.bits | other.bits, self.layout)
+
+    def __and__(self, other: Mask) -> Mask:
+        return Mask(self.bits & other.bits, self.layout)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mask) and np.array_equal(self.bits.numpy(), other.bits.numpy())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def merge(self, personal: Params, shared: Params) -> Params:
+        """Take `personal` where the mask is true and `shared` elsewhere, bit by bit."""
+        if self.count in (0, self.layout.n):
+            return shared.like((personal if self.count else shared).flat)
+        merged = torch.empty_like(shared.flat)
+        self._select(personal.flat, shared.flat, merged)
+        return shared.like(merged)
+
+    def restore(self, flat: Tensor, params: Params) -> None:
+        """Put `params` back into a flat vector where the mask is false: `merge` in place."""
+        self._select(flat, params.flat, flat)
+
+    def _select(self, mine: Tensor, theirs: Tensor, into: Tensor) -> None:
+        a, b, out = _as_integers(mine), _as_integers(theirs), _as_integers(into)
+        bits = self.bits.numpy().view(np.int8)
+        for part in _blocks(self.layout.n):
+            np.bitwise_xor(a[part], b[part], out=out[part])
+            np.multiply(out[part], bits[part], out=out[part])
+            np.bitwise_xor(out[part], b[part], out=out[part])
+
+    def keep(self, params: Params) -> Params:
+        """Return the entries where the mask is true, 0 elsewhere, also in place of NaN."""
+        if self.count == self.layout.n:
+            return params
+        kept = _as_integers(params.flat) * self.bits.numpy().view(np.int8)
+        return params.like(torch.from_numpy(kept).view(params.flat.dtype))
+
+    def take(self, params: Params) -> Tensor:
+        """Return the entries where the mask is true, in order, `[count]`."""
+        if self.count == self.layout.n:
+            return params.flat
+        taken = _as_integers(params.flat)[np.flatnonzero(self.bits.numpy())]
+        return torch.from_numpy(taken).view(params.flat.dtype)
+
+    def put(self, values: Tensor) -> Params:
+        """Undo `take`: the values where the mask is true, 0 elsewhere.
+
+        Raises:
+            ConfigError: there are more or fewer values than true entries.
+        """
+        if values.shape != (self.count,):
+            raise ConfigError(f"{self!r} takes {self.count} values, not {tuple(values.shape)}")
+        flat = torch.zeros(self.layout.n, dtype=values.dtype)
+        _as_integers(flat)[np.flatnonzero(self.bits.numpy())] = _as_integers(values)
+        return Params(flat, self.layout)
+
+    def distance(self, a: Params, b: Params) -> Params:
+        """Return |a - b| where the mask is true, 0 elsewhere."""
+        gap = torch.empty_like(a.flat)
+        mine, theirs, bits = a.flat.numpy(), b.flat.numpy(), self.bits.numpy().view(np.int8)
+        out, raw = gap.numpy(), _as_integers(gap)
+        for part in _blocks(self.layout.n):
+            np.subtract(mine[part], theirs[part], out=out[part])
+            np.abs(out[part], out=out[part])
+            np.multiply(raw[part], bits[part], out=raw[part])
+        return a.like(gap)
+
+    @property
+    def count(self) -> int:
+        """Number of personal entries."""
+        if self._count is None:
+            self._count = int(np.count_nonzero(self.bits.numpy()))
+        return self._count
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of personal entries of each tensor."""
+        bits = self.bits.numpy()
+        return {n: int(np.count_nonzero(bits[part])) for n, part in self.layout.slices.items()}
+
+    @property
+    def fraction(self) -> float:
+        """Share of personal entries."""
+        return self.count / max(self.layout.n, 1)
+
+    def packed(self) -> Tensor:
+        """Return the bits packed eight to a byte, uint8 `[ceil(n / 8)]`."""
+        return torch.from_numpy(np.packbits(self.bits.numpy()))
+
+    @classmethod
+    def unpacked(cls, packed: Tensor, layout: Layout) -> Mask:
+        """Undo `packed`."""
+        bits = np.unpackbits(packed.numpy(), count=layout.n).view(np.bool_)
+        return cls(torch.from_numpy(bits), layout)
+
+    def __repr__(self) -> str:
+        return f"Mask({self.count} of {self.layout.n} personal)"
+
+
+def highest(values: NDArray, k: int, inside: Bits) -> Bits:
+    """Bits that mark the k highest of the values inside, `1 <= k <= count`; ties: lowest index.
+
+    A sample says between which two values the k-th lies; only what lies there is searched. Where
+    the sample misleads, or a value is NaN, everything inside is searched.
+    """
+    low, high = _bracket(values, k, inside)
+    chosen, near, unordered = np.empty_like(inside), [], False
+    for part in _blocks(len(values)):
+        here, among, above = values[part], inside[part], chosen[part]
+        np.greater(here, high, out=above)
+        above &= among
+        between = here >= low
+        between &= among
+        between ^= above
+        near.append(np.flatnonzero(between) + part.start)
+        unordered = unordered or bool(np.isnan(here.max()))
+    where, room = np.concatenate(near), k - int(np.count_nonzero(chosen))
+    if unordered or not 0 < room <= len(where):
+        chosen, room, where = np.zeros_like(inside), k, np.flatnonzero(inside)
+    rest = values[where]
+    last = np.partition(rest, len(rest) - room)[len(rest) - room]
+    more = where[rest > last]
+    chosen[more] = True
+    chosen[where[rest == last][: room - len(more)]] = True
+    return chosen
+
+
+def _bracket(values: NDArray, k: int, inside: Bits) -> tuple[float, float]:
+    # Four standard deviations of the k-th value's rank in a random sample. The sample is a strided
+    # one, which costs nothing to draw and makes the work, not only the result, the same each time.
+    stride = (len(values) // SAMPLE) | 1
+    sample = values[::stride][inside[::stride]]
+    if stride == 1 or not len(sample):
+        return -np.inf, np.inf
+    share = k / np.count_nonzero(inside)
+    rank = share * len(sample)
+    spread = 4 * math.sqrt(rank * (1 - share)) + 1
+    first = math.floor(len(sample) - rank - spread)
+    last = math.ceil(len(sample) - rank + spread)
+    within = [i for i in (first, last) if 0 <= i < len(sample)]
+    ordered = np.partition(sample, within)
+    return (
+        float(ordered[first]) if first >= 0 else -np.inf,
+        float(ordered[last]) if last < len(sample) else np.inf,
+    )
+
+
+def _blocks(n: int) -> list[slice]:
+    return [slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK)]
+
+
+def _as_floats(flat: Tensor) -> NDArray:
+    # numpy has no bfloat16, and is slow with halves.
+    return (flat.float() if flat.element_size() < 4 else flat).numpy()
+
+
+def _as_integers(flat: Tensor) -> NDArray:
+    # Exact for every bit pattern, and eight times faster than selecting floats by truth values.
+    return flat.view(
+        {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]
+    ).numpy()

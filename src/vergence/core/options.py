@@ -1,0 +1,65 @@
+"""Range checks of option records: the annotation on a field is the rule."""
+
+from __future__ import annotations
+
+import functools
+import typing
+from dataclasses import fields
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Interval, Le, Lt
+
+from vergence.errors import ConfigError
+
+Share = Annotated[float, Interval(ge=0, le=1)]
+"""A number between 0 and 1."""
+
+
+@functools.cache
+def _rules(record: type) -> dict[str, tuple[Any, ...]]:
+    hints = typing.get_type_hints(record, include_extras=True)
+    found = {}
+    for f in fields(record):
+        stack, marks = [hints[f.name]], []
+        while stack:
+            hint = stack.pop()
+            marks += getattr(hint, "__metadata__", ())
+            stack += [a for a in typing.get_args(hint) if not isinstance(a, str)]
+        literal = [
+            typing.get_args(h) for h in (hints[f.name],) if typing.get_origin(h) is typing.Literal
+        ]
+        found[f.name] = (tuple(marks), literal[0] if literal else ())
+    return found
+
+
+def _bounds(mark: Any) -> list[tuple[str, float]]:
+    if isinstance(mark, Interval):
+        pairs = [(">", mark.gt), (">=", mark.ge), ("<", mark.lt), ("<=", mark.le)]
+    else:
+        kinds = {Gt: ">", Ge: ">=", Lt: "<", Le: "<="}
+        pairs = [
+            (sign, getattr(mark, kind.__name__.lower()))
+            for kind, sign in kinds.items()
+            if isinstance(mark, kind)
+        ]
+    return [(sign, bound) for sign, bound in pairs if bound is not None]  # type: ignore[misc]
+
+
+def check_ranges(record: Any, name: str) -> None:
+    """Check every annotated number and every literal of a dataclass instance.
+
+    Raises:
+        ConfigError: names the field, the value and what is allowed.
+    """
+    holds = {">": float.__gt__, ">=": float.__ge__, "<": float.__lt__, "<=": float.__le__}
+    for field_name, (marks, literals) in _rules(type(record)).items():
+        value = getattr(record, field_name)
+        if literals and value not in literals:
+            allowed = ", ".join(map(str, literals))
+            raise ConfigError(f"{name}: {field_name} must be one of {allowed}; got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        bounds = [b for mark in marks for b in _bounds(mark)]
+        if not all(holds[sign](float(value), float(bound)) for sign, bound in bounds):
+            allowed = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds)
+            raise ConfigError(f"{name}: {field_name} must be {allowed}; got {value:g}")

@@ -1,0 +1,1 @@
+"""Eye images with gaze directions."""

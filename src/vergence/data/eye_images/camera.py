@@ -1,0 +1,113 @@
+"""Pinhole cameras: pixels to rays and back, lens distortion, and what is guessed without any.
+
+Camera frame: mm, x right, y down, z away from the camera. Pixels count as in OpenCV, the middle of
+the first pixel is (0, 0), so a matrix and coefficients calibrated there are used as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.errors import DataError
+
+ROUNDS = 30
+"""Fixed-point steps that undo the lens; each gains about a digit on ordinary lenses."""
+FORM = (
+    'a camera is {"matrix": 3x3, "size": [width, height], "distortion": [k1, k2, p1, p2, k3]}, as '
+    "OpenCV calibrates it; distortion may be left out"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """Attributes: `matrix` `[3, 3]` in pixels, the picture's `size`, OpenCV's five `distortion`."""
+
+    matrix: NDArray
+    size: tuple[int, int]
+    distortion: NDArray = field(default_factory=lambda: np.zeros(5))
+
+    @staticmethod
+    def guessed(width: int, height: int) -> Camera:
+        """Return the camera to take where none was calibrated: focal length max(width, height).
+
+        The depth of everything scales with the error of the focal length, angles are off by a few
+        degrees. Source: eyeimages design note, 3.5.
+        """
+        focal = max(width, height)
+        middle = ((width - 1) / 2, (height - 1) / 2)
+        return Camera(
+            np.array([[focal, 0, middle[0]], [0, focal, middle[1]], [0, 0, 1.0]]), (width, height)
+        )
+
+    def of_size(self, width: int, height: int) -> Camera:
+        """Return the same camera for its pictures resized to width x height.
+
+        Raises:
+            DataError: the picture has another shape, so it was cropped or turned.
+        """
+        scale = width / self.size[0]
+        if abs(self.size[1] * scale - height) > 1:
+            raise DataError(
+                f"the camera was calibrated for {self.size[0]} x {self.size[1]} pixels, a picture "
+                f"has {width} x {height}: give pictures of that shape, or calibrate for these"
+            )
+        shift = np.array([[scale, 0, (scale - 1) / 2], [0, scale, (scale - 1) / 2], [0, 0, 1]])
+        return replace(self, matrix=shift @ self.matrix, size=(width, height))
+
+    def project(self, points: NDArray) -> NDArray:
+        """Return the pixels `[*, 2]` of points or directions `[*, 3]` in front of the camera."""
+        plane = _distorted(points[..., :2] / points[..., 2:], self.distortion)
+        return plane @ self.matrix[:2, :2].T + self.matrix[:2, 2]
+
+    def rays(self, pixels: NDArray) -> NDArray:
+        """Return the directions `[*, 3]`, z = 1, of pixels `[*, 2]`, the lens undone."""
+        seen = (pixels - self.matrix[:2, 2]) @ np.linalg.inv(self.matrix[:2, :2]).T
+        plane = seen
+        for _ in range(ROUNDS if self.distortion.any() else 0):
+            plane = plane + seen - _distorted(plane, self.distortion)
+        return np.concatenate([plane, np.ones_like(plane[..., :1])], -1)
+
+
+def _distorted(plane: NDArray, coefficients: NDArray) -> NDArray:
+    """Return where a lens puts points `[*, 2]` of the plane z = 1 (Brown-Conrady, five terms)."""
+    k1, k2, p1, p2, k3 = coefficients
+    x, y = plane[..., 0], plane[..., 1]
+    square = x * x + y * y
+    radial = 1 + square * (k1 + square * (k2 + square * k3))
+    return np.stack(
+        [
+            x * radial + 2 * p1 * x * y + p2 * (square + 2 * x * x),
+            y * radial + p1 * (square + 2 * y * y) + 2 * p2 * x * y,
+        ],
+        -1,
+    )
+
+
+def read_camera(path: Path) -> Camera:
+    """Read a calibrated camera from a JSON file.
+
+    Raises:
+        DataError: the file is missing, or does not hold a camera.
+    """
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        matrix, (width, height) = np.asarray(told["matrix"], float), map(int, told["size"])
+        distortion = np.asarray(told.get("distortion", np.zeros(5)), float).ravel()
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:
+        raise DataError(f"cannot read {path} ({type(fault).__name__}: {fault}): {FORM}") from None
+    upright = matrix.shape == (3, 3) and np.isfinite(matrix).all()
+    if not upright or min(matrix[0, 0], matrix[1, 1]) <= 0 or (matrix[2] != (0, 0, 1)).any():
+        raise DataError(
+            f"{path}: matrix must be [[fx, s, cx], [0, fy, cy], [0, 0, 1]] in pixels, got "
+            f"{matrix.tolist()}"
+        )
+    if distortion.shape != (5,) or not np.isfinite(distortion).all() or min(width, height) < 1:
+        raise DataError(
+            f"{path}: {distortion.size} distortion terms, size {width}x{height}: {FORM}"
+        )
+    return Camera(matrix, (width, height), distortion)

@@ -1,0 +1,179 @@
+"""Columbia Gaze: 56 people, 5 head poses and 21 gaze directions each, at 2 m from a camera.
+
+The published photos have no landmarks, so eyes must be cut out beforehand. Layout of `root`, in
+one folder or in one per person: `0001_2m_-15P_0V_10H_left.png` and `..._right.png`, the person's
+own left and right eye, 60 pixels wide and 36 high, unmirrored.
+
+A name holds person, distance, head pose P, vertical gaze V and horizontal gaze H in degrees,
+relative to the line from person to camera. Positive V looks up. Positive H and P point to the image
+right, so yaw is -H and the head's yaw -P: public readers (OpenFace's evaluation puts the target at
+x = +tan H, x to the image right) agree, and the loader tests it on the pictures.
+
+Licence: non-commercial use, never packaged. Source: Smith, Yin, Feiner, Nayar, "Gaze locking:
+passive eye contact detection for human-object interaction", UIST 2013.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.core.data import Splits
+from vergence.core.federation import Dataset, Federation
+from vergence.data.eye_images.eye_patches import both_eyes, frame_samples, verify_yaw_sign
+from vergence.data.io.checks import Check, compare, data_folder, unreadable, watched
+from vergence.data.io.image_files import opened
+from vergence.data.splits import Shares, check_shares, deal_at_random
+from vergence.data.synthetic.eyes.rendering import HEIGHT, WIDTH
+from vergence.errors import DataError, nearest
+
+PEOPLE, PICTURES = 56, 5_880
+NAME = re.compile(r"(\d{4})_2m_(-?\d+)P_(-?\d+)V_(-?\d+)H(?:_(left|right))?\.(png|jpe?g)", re.I)
+ANGLES = ({0, 15, -15, 30, -30}, {0, 10, -10}, {0, 5, -5, 10, -10, 15, -15})
+"""Degrees that P, V and H take."""
+WHERE = (
+    "root must hold eye patches of 60 x 36 pixels named as the photos, "
+    "0001_2m_-15P_0V_10H_left.png and _right.png (docs/data.md says how to cut them); get the "
+    "photos, for non-commercial use, from the Columbia University CAVE laboratory"
+)
+
+
+@dataclass(frozen=True)
+class Columbia(Dataset):
+    """Eye patches of 36x60 pixels under five fixed head poses; a person is a client.
+
+    Attributes:
+        people: persons to load, such as ("0001", "0040"); all by default.
+        shares: parts of a person's photos of each head pose for training, validation and test.
+        split_seed: fixes the random split within each person.
+    """
+
+    people: tuple[str, ...] | None = None
+    shares: Shares = (0.7, 0.1, 0.2)
+    split_seed: int = 0
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, verify and split within each person; both eyes of a photo are in one part.
+
+        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
+        `side` int64 `[n]` (0 left, 1 right).
+
+        Raises:
+            DataError: whole photos, an eye without the other, a patch of another size, damaged or
+                named differently, labels that do not fit the pictures, a person who is unknown or
+                has too few photos.
+            ConfigError: an option is out of range.
+        """
+        check_shares(self.shares)
+        found = _pairs(data_folder(root, "columbia", WHERE))
+        for person in self.people or ():
+            if person not in found:
+                raise DataError(f"unknown person '{person}'{nearest(person, found)}")
+        chosen = tuple(found) if self.people is None else self.people
+        read = {person: _read(found[person]) for person in chosen}
+        pooled = {n: np.concatenate([c[n] for c in read.values()]) for n in ("image", "gaze")}
+        verify_yaw_sign(pooled, str(root))
+        percent = "/".join(f"{100 * share:.0f}" for share in self.shares)
+        about = {
+            "licence": "Columbia Gaze Data Set: non-commercial use, not packaged",
+            "citation": "Smith, Yin, Feiner, Nayar: Gaze locking: passive eye contact detection "
+            "for human-object interaction. UIST 2013",
+            "split": f"within each person, {percent} % of the photos of each head pose at random "
+            f"(seed {self.split_seed}); both eyes of a photo are in one part",
+            "angles": "radians (pitch, yaw) about the line from person to camera, from the names "
+            "(pitch V, yaw -H, head yaw -P); right eyes are mirrored and their yaws flipped",
+        }
+        people = {person: self._split(person, found[person], read[person]) for person in chosen}
+        return Federation("columbia", people, about)
+
+    def _split(self, person: str, photos: list[Photo], columns: dict[str, NDArray]) -> Splits:
+        poses = np.array([photo.degrees[0] for photo in photos])
+        blocks = [np.flatnonzero(poses == pose) for pose in np.unique(poses)]
+        rng = np.random.default_rng([self.split_seed, int(person)])
+        parts = deal_at_random(blocks, self.shares, rng, f"photos per head pose of {person}")
+        return Splits(*(frame_samples(columns, part) for part in parts))
+
+
+@dataclass(frozen=True)
+class Photo:
+    """Both patches of one photo, and P, V and H of its name in degrees."""
+
+    left: Path
+    right: Path
+    degrees: tuple[int, int, int]
+
+
+def angles(degrees: NDArray) -> tuple[NDArray, NDArray]:
+    """Return gaze and head pose, each (pitch, yaw) `[n, 2]` in radians, of P, V, H `[n, 3]`.
+
+    Pitch is V, yaw -H and the head's yaw -P; the head's pitch is 0.
+    """
+    p, v, h = np.deg2rad(np.asarray(degrees, float)).T
+    return np.stack([v, -h], 1), np.stack([np.zeros_like(p), -p], 1)
+
+
+def _pairs(folder: Path) -> dict[str, list[Photo]]:
+    """Return every person's photos, in the order of their names."""
+    found: dict[tuple[str, tuple[int, int, int]], dict[str, Path]] = {}
+    whole = 0
+    for path in sorted(folder.rglob("*_2m_*")):
+        name = NAME.fullmatch(path.name)
+        if name is None:
+            raise DataError(f"cannot understand the name of {path}: {WHERE}")
+        if name[5] is None:
+            whole += 1
+            continue
+        degrees = (int(name[2]), int(name[3]), int(name[4]))
+        for letter, value, known in zip("PVH", degrees, ANGLES, strict=True):
+            if value not in known:
+                raise DataError(f"{path}: {value}{letter} is none of {sorted(known)} degrees")
+        eyes = found.setdefault((name[1], degrees), {})
+        if eyes.setdefault(name[5].lower(), path) is not path:
+            raise DataError(f"{path} and {eyes[name[5].lower()]} are the same eye: remove one")
+    if not found:
+        said = f"{whole} whole photos but no eye patches" if whole else "no eye patches"
+        raise DataError(f"{said} in {folder}: {WHERE}")
+    people: dict[str, list[Photo]] = {}
+    for (person, degrees), eyes in sorted(found.items()):
+        if len(eyes) < 2:
+            only = next(iter(eyes.values()))
+            raise DataError(f"{only} has no patch of the other eye: cut it, or remove this one")
+        people.setdefault(person, []).append(Photo(eyes["left"], eyes["right"], degrees))
+    return people
+
+
+def _read(photos: list[Photo]) -> dict[str, NDArray]:
+    left, right = (
+        np.stack([_patch(path) for path in watched(paths, "eye patches")])
+        for paths in ([p.left for p in photos], [p.right for p in photos])
+    )
+    return both_eyes(left, right, *angles(np.array([photo.degrees for photo in photos])))
+
+
+def _patch(path: Path) -> NDArray:
+    with opened(path, str(path), WHERE) as picture:
+        size = picture.size
+        grey = np.asarray(picture.convert("L")) if size == (WIDTH, HEIGHT) else None
+    if grey is None:
+        raise DataError(f"{path} has {size[0]} x {size[1]} pixels, not {WIDTH} x {HEIGHT}: {WHERE}")
+    return grey
+
+
+def check(root: Path) -> list[Check]:
+    """Compare a folder with the published totals, and read every patch."""
+    try:
+        found = _pairs(root)
+        columns = [_read(photos) for photos in found.values()]
+        verify_yaw_sign(
+            {n: np.concatenate([c[n] for c in columns]) for n in ("image", "gaze")}, str(root)
+        )
+    except DataError as fault:
+        return [unreadable("eye patches", fault)]
+    return [
+        compare("people", len(found), PEOPLE, WHERE),
+        compare("photos with both eyes", sum(map(len, found.values())), PICTURES, WHERE),
+    ]

@@ -1,0 +1,111 @@
+"""Eye patches of pictures of faces as the data sets hold them, and the file they are kept in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.data.eye_images.camera import Camera
+from vergence.data.eye_images.landmarks import Find
+from vergence.data.eye_images.normalization import Normalised, eye_patch, eyes, head_pose
+from vergence.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Patches:
+    """Left eyes of the frames where both eyes were found, then as many right ones, mirrored.
+
+    Attributes:
+        columns: `image` uint8 `[n, 1, 36, 60]`; `pose` float32 `[n, 2]` of the head, radians;
+            `side` int64 `[n]` (0 left, 1 right); `frame` int64 `[n]`, the number of the picture;
+            `centre` float32 `[n, 3]`, the eye, mm in the camera frame, and `rotation` float32
+            `[n, 3, 3]`, camera frame to patch; where targets are known, `gaze` float32 `[n, 2]`.
+        frames: how many pictures were looked at.
+        no_face: their numbers where no face was found.
+        cut_off: their numbers where an eye leaves the picture.
+        error_px: median distance between landmarks and the face model that was fitted to them.
+    """
+
+    columns: dict[str, NDArray]
+    frames: int
+    no_face: tuple[int, ...]
+    cut_off: tuple[int, ...]
+    error_px: float
+
+    def stored(self) -> dict[str, NDArray]:
+        """Return the arrays of a person's npz: as `columns`, `image` without its channel axis."""
+        return {**self.columns, "image": self.columns["image"][:, 0]}
+
+
+def patches_of(
+    frames: Iterable[NDArray[np.uint8]],
+    camera: Camera | None,
+    find: Find,
+    targets: Mapping[int, NDArray] | None = None,
+) -> Patches:
+    """Return the normalised eye patches of pictures uint8 `[H, W, 3]`, one face each.
+
+    Args:
+        frames: pictures or frames of a video, RGB.
+        camera: what took them; None guesses one of each picture's size (`Camera.guessed`).
+        find: landmarks of a picture, as `vergence.data.eye_images.landmarks.landmarker` yields it.
+        targets: points looked at, mm in the camera frame, by number of the picture; pictures
+            without one are left out of the patches.
+
+    Raises:
+        DataError: no picture shows a face with both eyes, or a picture has another shape than the
+            camera's.
+    """
+    found: dict[int, tuple[Normalised, Normalised]] = {}
+    images: dict[int, tuple[NDArray, NDArray]] = {}
+    no_face, cut_off, errors, count = [], [], [], 0
+    for number, picture in enumerate(frames):
+        count += 1
+        if targets is not None and number not in targets:
+            continue
+        landmarks = find(picture)
+        if landmarks is None:
+            no_face.append(number)
+            continue
+        size = picture.shape[1], picture.shape[0]
+        taken = Camera.guessed(*size) if camera is None else camera.of_size(*size)
+        head = head_pose(landmarks, taken)
+        left, right = eyes(head)
+        if not (left.inside(taken) and right.inside(taken)):
+            cut_off.append(number)
+            continue
+        errors.append(head.error_px)
+        found[number] = left, right
+        images[number] = eye_patch(left, picture, taken), eye_patch(right, picture, taken)
+    if not found:
+        raise DataError(
+            f"no eye patches in {count} picture{'s' if count != 1 else ''}: {len(no_face)} without "
+            f"a face, {len(cut_off)} with an eye beyond the edge"
+            + (f", {len(targets)} with a target" if targets is not None else "")
+        )
+    columns = _columns(found, images, targets)
+    return Patches(columns, count, tuple(no_face), tuple(cut_off), float(np.median(errors)))
+
+
+def _columns(
+    found: Mapping[int, tuple[Normalised, Normalised]],
+    images: Mapping[int, tuple[NDArray, NDArray]],
+    targets: Mapping[int, NDArray] | None,
+) -> dict[str, NDArray]:
+    rows = [(side, number) for side in (0, 1) for number in found]
+    seen = [found[number][side] for side, number in rows]
+    columns = {
+        "image": np.stack([images[number][side] for side, number in rows])[:, None],
+        "pose": np.stack([eye.pose for eye in seen]).astype(np.float32),
+        "side": np.array([side for side, _ in rows]),
+        "frame": np.array([number for _, number in rows]),
+        "centre": np.stack([eye.centre for eye in seen]).astype(np.float32),
+        "rotation": np.stack([eye.rotation for eye in seen]).astype(np.float32),
+    }
+    if targets is not None:
+        labels = [eye.gaze(targets[n]) for eye, (_, n) in zip(seen, rows, strict=True)]
+        columns["gaze"] = np.stack(labels).astype(np.float32)
+    return columns

@@ -1,0 +1,280 @@
+"""GazeCapture: people with phones and tablets, eyes cut out by Apple's boxes, gaze in cm.
+
+Layout of `root`: one folder per subject, `00002/frames/00000.jpg` and so on, `appleFace.json`,
+`appleLeftEye.json` and `appleRightEye.json` (lists X, Y, W, H, IsValid; eye boxes from the corner
+of the face box), `dotInfo.json` (DotNum, XCam, YCam), `frames.json` and `info.json`. Frames are
+unmirrored: the person's left eye is the right one in the picture.
+
+Labels are where the dot was in cm from the lens, X to the person's right and Y up. Angles need a
+distance, which is not recorded: `distance_cm` stands in for it. They are those between the lines
+from the eye to the lens and to the dot, so that where the eye is in the picture matters little, but
+a head at 40 instead of 30 cm makes angles a third too large. There is no head pose: zeros.
+
+Licence: research use, registration needed, never packaged. Source: Krafka, Khosla, Kellnhofer,
+Kannan, Bhandarkar, Matusik, Torralba, "Eye tracking for everyone", CVPR 2016.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Interval
+from numpy.typing import NDArray
+
+from vergence.core.data import Splits
+from vergence.core.federation import Dataset, Federation
+from vergence.core.options import check_ranges
+from vergence.data.eye_images.eye_patches import both_eyes, cut, frame_samples, verify_yaw_sign
+from vergence.data.io.checks import (
+    Check,
+    compare,
+    data_folder,
+    need_file,
+    refuse_nan,
+    unreadable,
+    watched,
+)
+from vergence.data.io.image_files import opened
+from vergence.data.splits import Shares, check_shares, deal_at_random
+from vergence.errors import DataError, first_line, nearest
+
+PEOPLE, FRAMES, DETECTED = 1_474, 2_445_504, 1_490_959
+BOXES = ("appleFace", "appleLeftEye", "appleRightEye")
+SIDES = ("X", "Y", "W", "H")
+WHERE = (
+    "root must hold one folder per subject with frames/ and the json files of GazeCapture "
+    "(research use, after registration at gazecapture.csail.mit.edu)"
+)
+
+
+@dataclass(frozen=True)
+class Gazecapture(Dataset):
+    """Eye patches of 36x60 pixels of people with a phone or tablet; a subject is a client.
+
+    Attributes:
+        people: subjects to load, such as ("00002", "00033"); by default all that have enough dots.
+        frames: at most so many frames of a subject, evenly spaced; none: all.
+        distance_cm: of eyes and lens, for turning centimetres on the screen into angles.
+        shares: parts of a subject's dots for training, validation and test.
+        split_seed: fixes the random split within each subject.
+    """
+
+    people: tuple[str, ...] | None = None
+    frames: Annotated[int, Ge(10)] | None = None
+    distance_cm: Annotated[float, Interval(ge=5, le=200)] = 30.0
+    shares: Shares = (0.7, 0.1, 0.2)
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "gazecapture")
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, verify and split within each subject; all frames of a dot are in one part.
+
+        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
+        `side` int64 `[n]` (0 left, 1 right); gaze is approximate, pose is zero.
+
+        Raises:
+            DataError: a file is missing, damaged or of another version, a label is NaN or does not
+                fit the pictures, or a named subject is unknown or has no usable eyes.
+            ConfigError: an option is out of range.
+        """
+        check_shares(self.shares)
+        folders = _folders(data_folder(root, "gazecapture", WHERE))
+        for person in self.people or ():
+            if person not in folders:
+                raise DataError(f"unknown subject '{person}'{nearest(person, folders)}")
+        chosen = tuple(folders) if self.people is None else self.people
+        people, left_out, published, pooled = {}, [], {}, []
+        for folder in watched([folders[person] for person in chosen], "subjects"):
+            subject = read_subject(folder).thinned(self.frames)
+            columns, dots = _patches(subject, self.distance_cm)
+            try:
+                people[folder.name] = self._split(folder.name, columns, dots)
+            except DataError:
+                if self.people is not None:
+                    raise
+                left_out.append(folder.name)
+                continue
+            published.setdefault(subject.part, []).append(folder.name)
+            pooled.append({name: columns[name] for name in ("image", "gaze")})
+        if not people:
+            raise DataError(f"no subject in {root} has enough dots with both eyes: {WHERE}")
+        verify_yaw_sign({n: np.concatenate([c[n] for c in pooled]) for n in pooled[0]}, str(root))
+        return Federation("gazecapture", people, self._about(published, left_out))
+
+    def _split(self, person: str, columns: dict[str, NDArray], dots: NDArray) -> Splits:
+        rng = np.random.default_rng([self.split_seed, int(person)])
+        what = f"dots of subject {person} with both eyes"
+        parts = deal_at_random([np.unique(dots)], self.shares, rng, what)
+        return Splits(
+            *(frame_samples(columns, np.flatnonzero(np.isin(dots, part))) for part in parts)
+        )
+
+    def _about(self, published: dict[str, list[str]], left_out: list[str]) -> dict[str, str]:
+        percent = "/".join(f"{100 * share:.0f}" for share in self.shares)
+        return {
+            "licence": "GazeCapture: research use, registration needed, not packaged",
+            "citation": "Krafka, Khosla, Kellnhofer, Kannan, Bhandarkar, Matusik, Torralba: Eye "
+            "tracking for everyone. CVPR 2016",
+            "split": f"within each subject, {percent} % of the dots at random (seed "
+            f"{self.split_seed}); all frames of a dot, both eyes, are in one part",
+            "published split": "; ".join(
+                f"{part}: {', '.join(names)}" for part, names in sorted(published.items())
+            ),
+            "angles": "radians (pitch, yaw), approximate: of a dot in cm from the lens, seen from "
+            f"{self.distance_cm:g} cm; right eyes are mirrored and their yaws flipped",
+            "pose": "not recorded: zeros",
+            "left out": f"subjects with too few dots: {', '.join(left_out) or 'none'}; frames "
+            "where an eye leaves the picture",
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class GazeCaptureSubject:
+    """The frames of one subject in which face and both eyes were detected.
+
+    `box` float `[n, 2, 4]` is X, Y, W, H in pixels of the frame, of the left and the right eye;
+    `dot` int `[n]`, `target_cm` float `[n, 2]` (x, y) from the lens; `part` is the published split,
+    `frames` how many there are in all.
+    """
+
+    part: str
+    frames: int
+    pictures: tuple[Path, ...]
+    box: NDArray
+    dot: NDArray
+    target_cm: NDArray
+
+    def thinned(self, most: int | None) -> GazeCaptureSubject:
+        """Return at most so many frames, evenly spaced."""
+        count = len(self.pictures)
+        if most is None or count <= most:
+            return self
+        rows = np.linspace(0, count - 1, most).round().astype(int)
+        return replace(
+            self,
+            pictures=tuple(self.pictures[row] for row in rows),
+            box=self.box[rows],
+            dot=self.dot[rows],
+            target_cm=self.target_cm[rows],
+        )
+
+
+def target_angles(target_cm: NDArray, distance_cm: float) -> NDArray:
+    """Return gaze (pitch, yaw) `[n, 2]` in radians towards (x, y) `[n, 2]` in cm from the lens.
+
+    x is to the person's right, which is the image left, and y up; the eye is before the lens at the
+    distance: the gaze vector is (-x, -y, -distance).
+    """
+    x, y = target_cm.T
+    return np.stack([np.arctan2(y, np.hypot(x, distance_cm)), np.arctan2(x, distance_cm)], 1)
+
+
+def read_subject(folder: Path) -> GazeCaptureSubject:
+    """Read the json files of a subject.
+
+    Raises:
+        DataError: a file is missing, damaged or of another version, or a label is NaN.
+    """
+    names = _read(folder / "frames.json")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{folder / 'frames.json'} is not a list of file names: {WHERE}")
+    info = _read(folder / "info.json")
+    part = info.get("Dataset") if isinstance(info, dict) else None
+    if not isinstance(part, str):
+        raise DataError(f"{folder / 'info.json'} does not say Dataset, train, val or test: {WHERE}")
+    face, *eyes = (
+        _lists(folder / f"{name}.json", (*SIDES, "IsValid"), len(names)) for name in BOXES
+    )
+    dots = _lists(folder / "dotInfo.json", ("DotNum", "XCam", "YCam"), len(names))
+    valid = np.all([boxes[:, 4] == 1 for boxes in (face, *eyes)], axis=0)
+    box = np.stack([boxes[valid, :4] for boxes in eyes], 1)
+    box[:, :, :2] += face[valid, None, :2]
+    rows = np.flatnonzero(valid)
+    if len(rows):
+        refuse_nan(box, "an eye box", folder)
+        refuse_nan(dots[rows], "dotInfo", folder)
+    pictures = tuple(folder / "frames" / names[row] for row in rows)
+    return GazeCaptureSubject(
+        part, len(names), pictures, box, dots[rows, 0].astype(int), dots[rows, 1:]
+    )
+
+
+def _folders(folder: Path) -> dict[str, Path]:
+    found = {path.parent.name: path.parent for path in sorted(folder.glob("*/dotInfo.json"))}
+    strange = [name for name in found if not (name.isascii() and name.isdigit())]
+    if strange:
+        raise DataError(f"folder '{strange[0]}' in {folder} is no subject's number: {WHERE}")
+    if not found:
+        raise DataError(f"no subject with dotInfo.json in {folder}: {WHERE}")
+    return found
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(need_file(path, WHERE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as fault:
+        raise DataError(f"cannot read {path} ({first_line(fault)}): {WHERE}") from fault
+
+
+def _lists(path: Path, names: tuple[str, ...], frames: int) -> NDArray:
+    """Return the named lists of a file as float `[frames, lists]`; null is NaN."""
+    table = _read(path)
+    try:
+        columns = np.array([table[name] for name in names], float).T
+    except (KeyError, TypeError, ValueError):
+        columns = np.empty(0)
+    if columns.shape != (frames, len(names)):
+        raise DataError(
+            f"{path} is of another version, it needs lists {', '.join(names)} of {frames} numbers "
+            f"each, as many as frames.json names: {WHERE}"
+        )
+    return columns
+
+
+def _patches(subject: GazeCaptureSubject, distance_cm: float) -> tuple[dict[str, NDArray], NDArray]:
+    """Return the columns of both eyes of the frames that show both, and the dots of these."""
+    left, right, kept = [], [], []
+    for row, path in enumerate(subject.pictures):
+        need_file(path, WHERE)
+        with opened(path, str(path), WHERE) as picture:
+            found = [cut(picture, (x + w / 2, y + h / 2), w) for x, y, w, h in subject.box[row]]
+        if found[0] is not None and found[1] is not None:
+            left.append(found[0])
+            right.append(found[1])
+            kept.append(row)
+    if not kept:
+        return {}, np.empty(0, int)
+    gaze = target_angles(subject.target_cm[kept], distance_cm)
+    columns = both_eyes(np.stack(left), np.stack(right), gaze, np.zeros_like(gaze))
+    return columns, subject.dot[kept]
+
+
+def check(root: Path) -> list[Check]:
+    """Compare a folder with the published totals: subjects, frames, frames with detections."""
+    try:
+        folders = _folders(root)
+    except DataError as fault:
+        return [unreadable("subjects", fault)]
+    lines = [compare("subjects", len(folders), PEOPLE, WHERE)]
+    frames = detected = missing = 0
+    for folder in watched(list(folders.values()), "subjects"):
+        try:
+            subject = read_subject(folder)
+        except DataError as fault:
+            lines.append(unreadable(folder.name, fault))
+            continue
+        frames += subject.frames
+        detected += len(subject.pictures)
+        missing += sum(not path.is_file() for path in subject.pictures)
+    return [
+        *lines,
+        compare("frames", frames, FRAMES, WHERE),
+        compare("frames with face and eyes", detected, DETECTED, WHERE),
+        compare("of these, pictures missing", missing, 0, WHERE),
+    ]

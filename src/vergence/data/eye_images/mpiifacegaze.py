@@ -1,0 +1,241 @@
+"""MPIIFaceGaze, normalised release: 15 people, faces of 448x448 pixels with six landmarks.
+
+Layout of `root`: `p00.mat` to `p14.mat` (MATLAB 7.3, read with the extra `hdf5`), each with
+`Data/data` `[3000, 3, 448, 448]`, BGR, and `Data/label` `[3000, 16]`: gaze and head pose (pitch,
+yaw) in radians, then x and y of four eye corners and two mouth corners.
+
+Both eyes are cut out around the middle of their corners, 120 pixels of the face wide: a face has
+3.2 pixels per mm, so that a patch has 1.6, as those of MPIIGaze. Labels are those of the face, with
+its centre as origin, in its normalised camera; patches of MPIIGaze have one camera per eye.
+
+The release has the signs of MPIIGaze. Code that normalises the raw pictures in the manner of
+ETH-XGaze may write both angles with opposite signs: both yaws are tested, on irises and landmarks.
+
+Licence: CC BY-NC-SA 4.0, never packaged. Source: Zhang, Sugano, Fritz, Bulling, "It's written all
+over your face: full-face appearance-based gaze estimation", CVPR workshops 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vergence.core.data import Splits
+from vergence.core.federation import Dataset, Federation
+from vergence.core.optional import needed
+from vergence.data.eye_images.eye_patches import both_eyes, cut, frame_samples, verify_yaw_sign
+from vergence.data.eye_images.mpiigaze_crops import verify_angles
+from vergence.data.io.checks import (
+    Check,
+    compare,
+    data_folder,
+    refuse_nan,
+    unreadable,
+    watched,
+)
+from vergence.data.io.generated_cache import Arrays, cached
+from vergence.data.splits import Shares, check_shares, deal_at_random
+from vergence.errors import DataError, first_line, nearest
+
+PEOPLE, FRAMES, SIDE, COLUMNS = 15, 3000, 448, 16
+EYE_WIDTH = 120.0
+"""Pixels of the face under one patch."""
+CHUNK = 16
+"""Faces in memory at once."""
+ENOUGH, WRONG = 200, -0.2
+"""Frames that the test of the head's yaw needs, and the correlation below which it refuses."""
+VERSION = 1
+"""Counts changes of how eyes are cut; part of the cache's key."""
+WHERE = (
+    "root must hold p00.mat to p14.mat of the normalised MPIIFaceGaze (CC BY-NC-SA 4.0, from the "
+    "Max Planck Institute for Informatics)"
+)
+
+
+@dataclass(frozen=True)
+class Mpiifacegaze(Dataset):
+    """Eye patches of 36x60 pixels cut from normalised faces; a participant is a client.
+
+    Attributes:
+        people: participants to load, such as ("p00", "p03"); all by default.
+        shares: parts of a person's frames for training, validation and test.
+        split_seed: fixes the random split within each person.
+    """
+
+    people: tuple[str, ...] | None = None
+    shares: Shares = (0.7, 0.1, 0.2)
+    split_seed: int = 0
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, verify and split within each person; both eyes of a frame are in one part.
+
+        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
+        `side` int64 `[n]` (0 left, 1 right).
+        Patches are kept in the cache folder: a file has 1.8 GB or more.
+
+        Raises:
+            DataError: a file is missing, truncated or of another version, has NaN or degrees in
+                its labels, fails a test of signs, or a person is unknown.
+            ConfigError: an option is out of range, or h5py is not installed.
+        """
+        check_shares(self.shares)
+        files = _files(data_folder(root, "mpiifacegaze", WHERE))
+        for person in self.people or ():
+            if person not in files:
+                raise DataError(f"unknown participant '{person}'{nearest(person, files)}")
+        chosen = tuple(files) if self.people is None else self.people
+        people, lost = {}, {}
+        for path in watched([files[person] for person in chosen], "participants"):
+            columns = _patches(path)
+            frames = len(columns["gaze"]) // 2
+            rng = np.random.default_rng([self.split_seed, int(path.stem[1:])])
+            parts = deal_at_random([np.arange(frames)], self.shares, rng, f"frames of {path.stem}")
+            people[path.stem] = Splits(*(frame_samples(columns, part) for part in parts))
+            lost[path.stem] = int(columns["lost"][0])
+        percent = "/".join(f"{100 * share:.0f}" for share in self.shares)
+        about = {
+            "licence": "CC BY-NC-SA 4.0 (MPIIFaceGaze): research use, not packaged",
+            "citation": "Zhang, Sugano, Fritz, Bulling: It's written all over your face: "
+            "full-face appearance-based gaze estimation. CVPR workshops 2017",
+            "split": f"within each person, {percent} % of the frames at random (seed "
+            f"{self.split_seed}); the days of the frames are not known, so one day may be in "
+            "several parts and scores are optimistic; both eyes of a frame are in one part",
+            "angles": "radians (pitch, yaw) of the face, from its centre, in its normalised "
+            "camera; right eyes are mirrored and their yaws flipped",
+            "left out": f"{sum(lost.values())} frames where an eye leaves the picture",
+        }
+        return Federation("mpiifacegaze", people, about)
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    found = {path.stem: path for path in sorted(folder.glob("p[0-9][0-9].mat"))}
+    if found:
+        return found
+    raw = sorted(folder.glob("p[0-9][0-9]/p[0-9][0-9].txt"))
+    said = f"{raw[0]} belongs to the raw release, which is not read" if raw else "no pXX.mat"
+    raise DataError(f"{said} in {folder}: {WHERE}")
+
+
+def _patches(path: Path) -> Arrays:
+    """Return the columns of both eyes of a person, and the number of frames `lost`."""
+    stat = path.stat()
+    key = {"version": VERSION, "person": path.stem, "size": stat.st_size, "time": stat.st_mtime_ns}
+    return cached("mpiifacegaze", key, lambda: _cut_all(path))
+
+
+def _cut_all(path: Path) -> Arrays:
+    eyes: tuple[list[NDArray], list[NDArray]] = ([], [])
+    kept = []
+    with _opened(path) as (data, label):
+        labels = np.asarray(label[()], float)
+        refuse_nan(labels, "Data/label", path)
+        verify_angles(path, path.stem, labels[:, :2], labels[:, 2:4])
+        corners = eye_corners(labels[:, 4:12])
+        _verify_head_sign(path, corners, labels[:, 3])
+        for start in range(0, len(labels), CHUNK):
+            for row, face in enumerate(_grey(data[start : start + CHUNK]), start):
+                centres = corners[row].mean(1)
+                left, right = (cut(face, tuple(centres[eye]), EYE_WIDTH) for eye in (1, 0))
+                if left is not None and right is not None:
+                    eyes[0].append(left)
+                    eyes[1].append(right)
+                    kept.append(row)
+    if not kept:
+        raise DataError(
+            f"{path}: the landmarks of every face lie outside its {SIDE} x {SIDE} pixels: {WHERE}"
+        )
+    left, right = map(np.stack, eyes)
+    if left.max() <= 1:
+        raise DataError(f"{path}: pixels of Data/data reach 1, 0 to 255 are needed: {WHERE}")
+    columns = both_eyes(left, right, labels[kept, :2], labels[kept, 2:4])
+    verify_yaw_sign(columns, str(path))
+    return {**columns, "lost": np.array([len(labels) - len(kept)])}
+
+
+def _grey(faces: NDArray) -> Iterator[Image.Image]:
+    """Yield grey pictures of BGR faces `[n, 3, height, width]`."""
+    for face in faces:
+        yield Image.fromarray(face[::-1].transpose(1, 2, 0).clip(0, 255).astype(np.uint8)).convert(
+            "L"
+        )
+
+
+def eye_corners(landmarks: NDArray) -> NDArray:
+    """Return eye corners `[n, eye, corner, xy]` from `[n, 8]`, both from the image left on.
+
+    The release mirrors some of its faces; where an eye lies tells which it is, not its number.
+    """
+    points = landmarks.reshape(-1, 2, 2, 2)
+    points = np.take_along_axis(points, points[..., :1].argsort(2), 2)
+    return np.take_along_axis(points, points[..., :1].mean(2, keepdims=True).argsort(1), 1)
+
+
+def _verify_head_sign(path: Path, corners: NDArray, yaw: NDArray) -> None:
+    """Accept head poses that fit the landmarks.
+
+    Outer corners lie deeper than inner ones. A head that turns to the image left (positive yaw)
+    brings the corners of its image-left eye closer together and those of the other one apart.
+    """
+    widths = np.linalg.norm(corners[:, :, 1] - corners[:, :, 0], axis=2)
+    if len(yaw) < ENOUGH or widths.min() <= 0 or yaw.std() < 1e-6:
+        return
+    ratio = np.log(widths[:, 1] / widths[:, 0])
+    if ratio.std() < 1e-6:
+        return
+    agreement = np.corrcoef(ratio, yaw)[0, 1]
+    if agreement < WRONG:
+        raise DataError(
+            f"{path}: heads with a greater yaw turn to the image right by their landmarks "
+            f"(correlation {agreement:.2f}), positive yaw must be the image left: flip the signs "
+            f"of Data/label, or take the published files; {WHERE}"
+        )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
+    """Open `Data/data` and `Data/label` of a file, their shapes verified."""
+    h5py = needed("h5py", "reading MPIIFaceGaze", "hdf5")
+    try:
+        with h5py.File(path, "r") as file:
+            data, label = (_dataset(h5py, file, path, name) for name in ("data", "label"))
+            frames = len(label)
+            expected = (frames, 3, SIDE, SIDE), (frames, COLUMNS)
+            if (data.shape, label.shape) != expected or not frames:
+                raise DataError(
+                    f"{path} is of another version, Data/data is {data.shape} and Data/label "
+                    f"{label.shape} instead of (n, 3, {SIDE}, {SIDE}) and (n, {COLUMNS}): {WHERE}"
+                )
+            yield data, label
+    except OSError as fault:
+        raise DataError(f"cannot read {path} ({first_line(fault)}): {WHERE}") from fault
+
+
+def _dataset(h5py: Any, file: Any, path: Path, name: str) -> Any:
+    found = file.get(f"Data/{name}")
+    if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "uif":
+        raise DataError(f"{path} is of another version, it lacks numbers in Data/{name}: {WHERE}")
+    return found
+
+
+def check(root: Path) -> list[Check]:
+    """Compare a folder with the published totals: people, frames of each, labels, their signs."""
+    try:
+        files = _files(root)
+    except DataError as fault:
+        return [unreadable("one file per participant", fault)]
+    lines = [compare("participants", len(files), PEOPLE, WHERE)]
+    for path in watched(list(files.values()), "participants"):
+        try:
+            columns = _patches(path)
+            frames = len(columns["gaze"]) // 2 + int(columns["lost"][0])
+            lines.append(compare(f"{path.stem}: frames", frames, FRAMES, WHERE))
+        except DataError as fault:
+            lines.append(unreadable(path.stem, fault))
+    return lines

@@ -1,0 +1,357 @@
+"""MPIIGaze: 15 people, eye patches of 36x60 pixels taken at their laptops over months.
+
+Layouts of `root`, the first that is found:
+
+* original: `Data/Normalized/pXX/dayYY.mat`, and for the evaluation subset
+  `Evaluation Subset/sample list for eye image/pXX.txt`;
+* npz, one file per person: `*pXX*.npz` with `image` uint8 `[n, 36, 60]`, `gaze` and `pose` float32
+  `[n, 2]`, left eyes first, then as many right eyes, mirrored, yaw signs flipped to match.
+
+Licence: CC BY-NC-SA 4.0, never packaged. Source: Zhang, Sugano, Fritz, Bulling, "Appearance-based
+gaze estimation in the wild", CVPR 2015; "MPIIGaze", TPAMI 41(1), 2019.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+from vergence.core.data import Splits
+from vergence.core.federation import Dataset, Federation
+from vergence.data.eye_images.mpiigaze_crops import (
+    eye_samples,
+    split_eyes,
+    split_sentence,
+    verify_angles,
+)
+from vergence.data.io.checks import (
+    Check,
+    compare,
+    data_folder,
+    need_file,
+    read_mat,
+    read_npz,
+    refuse_nan,
+    unreadable,
+    watched,
+)
+from vergence.data.splits import Shares, check_shares, deal_in_order
+from vergence.errors import ConfigError, DataError, nearest
+
+PEOPLE, LISTED, FRAMES, FEWEST, MOST = 15, 3000, 213_659, 1_498, 34_745
+HEIGHT, WIDTH = 36, 60
+NORMALIZED = Path("Data") / "Normalized"
+LISTS = Path("Evaluation Subset") / "sample list for eye image"
+SIDES = ("left", "right")
+FLIP_FRAMES = 20
+"""The sign test of the two eyes needs this many frames to mean anything."""
+WHERE = (
+    "root must hold Data/Normalized/pXX/dayYY.mat and 'Evaluation Subset' (get MPIIGaze, "
+    "CC BY-NC-SA 4.0, from the Max Planck Institute for Informatics), or one npz per person"
+)
+Subset = Literal["evaluation", "all"]
+
+
+@dataclass(frozen=True)
+class Mpiigaze(Dataset):
+    """Eye patches of 36x60 pixels with gaze and head pose; a participant is a client.
+
+    Attributes:
+        people: participants to load, such as ("p00", "p03"); all by default.
+        subset: the 3,000 listed samples of each person, or both eyes of every frame.
+        shares: parts of a person's samples for training, validation and test.
+        split_seed: fixes the random split where recording days are not known (npz layout).
+    """
+
+    people: tuple[str, ...] | None = None
+    subset: Subset = "evaluation"
+    shares: Shares = (0.7, 0.1, 0.2)
+    split_seed: int = 0
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, verify and split within each person: by day where the days are known.
+
+        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
+        `side` (0 left, 1 right) and, where days are known, `day` (the number of its file) int64
+        `[n]`.
+
+        Raises:
+            DataError: a file is missing, truncated or of another version, has NaN in gaze, fails
+                the sign test of the two eyes, or a person is unknown or has too few days.
+            ConfigError: an option is out of range.
+        """
+        check_shares(self.shares)
+        if self.subset not in get_args(Subset):
+            raise ConfigError(f"subset '{self.subset}'{nearest(self.subset, get_args(Subset))}")
+        folder = data_folder(root, "mpiigaze", WHERE)
+        original = (folder / NORMALIZED).is_dir()
+        if original:
+            files = {path.name: path for path in sorted((folder / NORMALIZED).glob("p[0-9][0-9]"))}
+            split = "within each person, whole recording days in order: the first to training, "
+            split += "the last to test; no day is in two parts"
+        else:
+            files = _npz_files(folder)
+            split = split_sentence(self.shares, self.split_seed)
+            if self.subset == "all":
+                raise DataError(f"subset 'all' needs the original layout, {folder} has npz files")
+        chosen = self._chosen(list(files))
+        read = self._by_day if original else self._at_random
+        paths = watched([files[person] for person in chosen], "participants")
+        people = {person: read(person, path) for person, path in zip(chosen, paths, strict=True)}
+        about = {
+            "licence": "CC BY-NC-SA 4.0 (MPIIGaze): research use, not packaged",
+            "citation": "Zhang, Sugano, Fritz, Bulling: Appearance-based gaze estimation in the "
+            "wild. CVPR 2015; MPIIGaze, TPAMI 41(1), 2019",
+            "split": split,
+            "angles": "radians (pitch, yaw); right eyes are mirrored and their yaws flipped",
+            "subset": self.subset,
+        }
+        return Federation("mpiigaze", people, about)
+
+    def _chosen(self, known: list[str]) -> tuple[str, ...]:
+        if not known:
+            raise DataError(f"no participant found: {WHERE}")
+        for person in self.people or ():
+            if person not in known:
+                raise DataError(f"unknown participant '{person}'{nearest(person, known)}")
+        return tuple(known) if self.people is None else self.people
+
+    def _at_random(self, person: str, path: Path) -> Splits:
+        rng = np.random.default_rng([self.split_seed, int(person[1:])])
+        return split_eyes(_read_person_npz(path, person), self.shares, rng, person)
+
+    def _by_day(self, person: str, folder: Path) -> Splits:
+        days = _read_days(folder)
+        if self.subset == "evaluation":
+            listed = folder.parents[2] / LISTS / f"{person}.txt"
+            columns, day = _listed_samples(days, listed)
+        else:
+            columns, day = _all_samples(days)
+        columns["day"] = np.array([int(re.findall(r"\d+", name)[0]) for name in day])
+        names, place, counts = np.unique(day, return_inverse=True, return_counts=True)
+        parts = deal_in_order(counts, self.shares, f"recording days of {person} ({len(names)})")
+        return Splits(*(eye_samples(columns, np.flatnonzero(np.isin(place, p))) for p in parts))
+
+
+@dataclass(frozen=True)
+class Eye:
+    """One eye on one day, as the network sees it (a right eye is already mirrored).
+
+    `image` uint8 `[n, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` (pitch, yaw) in radians.
+    """
+
+    image: np.ndarray
+    gaze: np.ndarray
+    pose: np.ndarray
+
+
+@dataclass(frozen=True)
+class Day:
+    """One recording day of one person; both eyes hold the frames of `names` in this order."""
+
+    names: tuple[str, ...]
+    left: Eye
+    right: Eye
+
+
+def gaze_angles(vectors: np.ndarray) -> np.ndarray:
+    """Return (pitch, yaw) `[n, 2]` in radians of gaze vectors `[n, 3]` in the camera frame.
+
+    Source: normalised MPIIGaze data, pitch = asin(-g_y), yaw = atan2(-g_x, -g_z).
+    """
+    x, y, z = vectors.T
+    return np.stack([np.arctan2(-y, np.hypot(x, z)), np.arctan2(-x, -z)], 1)
+
+
+def pose_angles(rotations: np.ndarray) -> np.ndarray:
+    """Return (pitch, yaw) `[n, 2]` in radians of head rotation vectors `[n, 3]`.
+
+    Source: normalised MPIIGaze data, v = third column of Rodrigues(r), pitch = asin(v_y),
+    yaw = atan2(v_x, v_z); the face looks along -v.
+    """
+    x, y, z = Rotation.from_rotvec(rotations).as_matrix()[:, :, 2].T
+    return np.stack([np.arctan2(y, np.hypot(x, z)), np.arctan2(x, z)], 1)
+
+
+def read_day(path: Path) -> Day:
+    """Read one `dayYY.mat`; right eyes come out mirrored, with the signs of both yaws flipped.
+
+    Raises:
+        DataError: missing, truncated, of another version, or NaN in gaze.
+    """
+    data = read_mat(path, "data", WHERE)
+    names = tuple(_text(name) for name in np.atleast_1d(read_mat(path, "filenames", WHERE)).ravel())
+    left, right = (_read_eye(path, data, side, len(names)) for side in SIDES)
+    mirrored = np.array([1, -1], np.float32)
+    flipped = Eye(right.image[:, :, ::-1], right.gaze * mirrored, right.pose * mirrored)
+    return Day(names, left, flipped)
+
+
+def _read_eye(path: Path, data: np.ndarray, side: str, frames: int) -> Eye:
+    try:
+        struct = data.ravel()[0][side].ravel()[0]
+        # One frame a day: some writers squeeze its axis away.
+        image = struct["image"].reshape(-1, HEIGHT, WIDTH)
+        gaze, pose = (struct[name].reshape(-1, 3).astype(float) for name in ("gaze", "pose"))
+    except (IndexError, KeyError, TypeError, ValueError) as fault:
+        raise DataError(
+            f"{path} is of another version, data.{side} is not a struct of image (n, 36, 60), "
+            f"gaze (n, 3) and pose (n, 3): {WHERE}"
+        ) from fault
+    if image.dtype != np.uint8 or not len(image) == len(gaze) == len(pose) == frames:
+        raise DataError(
+            f"{path} is of another version: {frames} filenames, but data.{side} has "
+            f"{len(image)} images ({image.dtype}), {len(gaze)} gazes and {len(pose)} poses: {WHERE}"
+        )
+    refuse_nan(gaze, f"{side} gaze", path)
+    refuse_nan(pose, f"{side} pose", path)
+    if np.abs(np.linalg.norm(gaze, axis=1) - 1).max(initial=0) > 0.02:
+        raise DataError(f"{path}: {side} gaze holds vectors that are not of unit length: {WHERE}")
+    return Eye(image, gaze_angles(gaze).astype(np.float32), pose_angles(pose).astype(np.float32))
+
+
+def _read_days(folder: Path) -> dict[str, Day]:
+    paths = sorted(folder.glob("day[0-9]*.mat"))
+    if not paths:
+        raise DataError(f"no dayYY.mat in {folder}: {WHERE}")
+    days = {path.stem: read_day(path) for path in paths}
+    _sign_test(folder, days)
+    return days
+
+
+def _sign_test(folder: Path, days: Mapping[str, Day]) -> None:
+    """Accept a person whose eyes move together: after mirroring, yaws must run against each other.
+
+    Both eyes of a frame look at one target. Were right eyes mirrored on disk already, mirroring
+    them again would make the two yaws agree.
+    """
+    left = np.concatenate([day.left.gaze[:, 1] for day in days.values()])
+    right = np.concatenate([day.right.gaze[:, 1] for day in days.values()])
+    if len(left) < FLIP_FRAMES or min(left.std(), right.std()) < 1e-6:
+        return
+    if np.corrcoef(left, right)[0, 1] > 0:
+        raise DataError(
+            f"{folder}: the yaws of left and right eye have opposite signs in the files, so right "
+            f"eyes seem mirrored already; this reader expects them as recorded: {WHERE}"
+        )
+
+
+def _listed_samples(
+    days: Mapping[str, Day], path: Path
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the columns of the listed samples, in the order of the list, and their days."""
+    place = {f"{n}/{f}": (n, i) for n, day in days.items() for i, f in enumerate(day.names)}
+    eyes, day_names, rows, sides = [], [], [], []
+    text = need_file(path, WHERE).read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        frame, side = line.split() if len(line.split()) == 2 else (line, "")
+        if side not in SIDES or frame not in place:
+            raise DataError(
+                f"{path} line {number}: '{line.strip()}' is not 'dayDD/NNNN.jpg left|right' of a "
+                f"frame in Data/Normalized: {WHERE}"
+            )
+        day, row = place[frame]
+        eyes.append(getattr(days[day], side))
+        day_names.append(day)
+        rows.append(row)
+        sides.append(SIDES.index(side))
+    if not rows:
+        raise DataError(f"{path} lists no samples: {WHERE}")
+    columns = {
+        name: np.stack([getattr(eye, name)[row] for eye, row in zip(eyes, rows, strict=True)])
+        for name in ("image", "gaze", "pose")
+    }
+    return {**columns, "side": np.array(sides)}, np.array(day_names)
+
+
+def _all_samples(days: Mapping[str, Day]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the columns of both eyes of every frame, day by day, and their days."""
+    eyes = [(name, eye) for name, day in days.items() for eye in (day.left, day.right)]
+    columns = {
+        column: np.concatenate([getattr(eye, column) for _, eye in eyes])
+        for column in ("image", "gaze", "pose")
+    }
+    frames = [len(eye.image) for _, eye in eyes]
+    columns["side"] = np.repeat(np.arange(len(eyes)) % 2, frames)
+    return columns, np.repeat([name for name, _ in eyes], frames)
+
+
+def _npz_files(folder: Path) -> dict[str, Path]:
+    found = {}
+    for path in sorted(folder.glob("*.npz")):
+        person = re.search(r"p\d\d", path.stem)
+        if person:
+            found[person.group()] = path
+    if not found:
+        raise DataError(f"neither {NORMALIZED} nor a file *pXX*.npz in {folder}: {WHERE}")
+    return found
+
+
+def _read_person_npz(path: Path, person: str) -> dict[str, np.ndarray]:
+    table = read_npz(path, {"image": 3, "gaze": 2, "pose": 2}, WHERE)
+    image = table["image"]
+    shapes = {name: (len(image), 2) for name in ("gaze", "pose")}
+    if image.dtype != np.uint8 or image.shape[1:] != (HEIGHT, WIDTH):
+        raise DataError(
+            f"{path} is of another version, image is {image.dtype} {image.shape} instead of "
+            f"uint8 (n, {HEIGHT}, {WIDTH}): {WHERE}"
+        )
+    for name, shape in shapes.items():
+        if table[name].shape != shape:
+            raise DataError(
+                f"{path} is of another version, {name} is {table[name].shape} instead of {shape}"
+            )
+    verify_angles(path, person, table["gaze"], table["pose"])
+    return table
+
+
+def _text(name: np.ndarray | str) -> str:
+    while isinstance(name, np.ndarray):
+        name = name.ravel()[0]
+    return str(name).strip()
+
+
+def check(root: Path) -> list[Check]:
+    """Compare a folder with the published totals: people, frames, listed samples per person."""
+    folder = root / NORMALIZED
+    if not folder.is_dir():
+        return _check_npz(root)
+    lines, frames = [], []
+    people = sorted(folder.glob("p[0-9][0-9]"))
+    lines.append(compare("participants", len(people), PEOPLE, WHERE))
+    for path in watched(people, "participants"):
+        try:
+            days = _read_days(path)
+            frames.append(sum(len(day.names) for day in days.values()))
+            columns, _ = _listed_samples(days, root / LISTS / f"{path.name}.txt")
+            lines.append(
+                compare(f"{path.name}: listed samples", len(columns["gaze"]), LISTED, WHERE)
+            )
+        except DataError as fault:
+            lines.append(unreadable(path.name, fault))
+    return [
+        *lines,
+        compare("frames", sum(frames), FRAMES, WHERE),
+        compare("fewest frames of a person", min(frames, default=0), FEWEST, WHERE),
+        compare("most frames of a person", max(frames, default=0), MOST, WHERE),
+    ]
+
+
+def _check_npz(root: Path) -> list[Check]:
+    try:
+        files = _npz_files(root)
+        tables = {person: _read_person_npz(path, person) for person, path in files.items()}
+    except DataError as fault:
+        return [unreadable("one npz file per participant", fault)]
+    return [
+        compare(f"{person}: samples", len(table["gaze"]), LISTED, WHERE)
+        for person, table in tables.items()
+    ] + [compare("participants", len(tables), PEOPLE, WHERE)]

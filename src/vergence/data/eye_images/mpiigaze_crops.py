@@ -1,0 +1,172 @@
+"""MPIIGaze, the 9x15 pixel centre crops of the evaluation subset as one npz file.
+
+Layout of `root`: `mpiigaze_9x15.npz` with `image` uint8 `[people, 3000, 9, 15]`, `gaze` and `pose`
+float32 `[people, 3000, 2]` (pitch, yaw in radians) and `person`. Left eyes first, then as many
+right eyes, mirrored, yaw signs flipped to match.
+
+Licence: CC BY-NC-SA 4.0, never packaged. Source: Zhang, Sugano, Fritz, Bulling, "Appearance-based
+gaze estimation in the wild", CVPR 2015; "MPIIGaze", TPAMI 41(1), 2019.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Dataset, Federation
+from vergence.core.identifiers import check_ids
+from vergence.data.io.checks import Check, compare, data_folder, read_npz, refuse_nan, unreadable
+from vergence.data.splits import Shares, check_shares, deal_at_random
+from vergence.errors import ConfigError, DataError
+
+FILE, PEOPLE, SAMPLES, HEIGHT, WIDTH = "mpiigaze_9x15.npz", 11, 3000, 9, 15
+RECORDED = ("side", "day")
+"""Columns that say under which conditions a sample was taken; no network sees them."""
+WHERE = (
+    f"root must hold {FILE} (image, gaze, pose, person), cut from the MPIIGaze evaluation subset; "
+    "MPIIGaze is CC BY-NC-SA 4.0, from the Max Planck Institute for Informatics"
+)
+
+
+@dataclass(frozen=True)
+class MpiigazeCrops(Dataset):
+    """Eye crops of 9x15 pixels with gaze and head pose; a participant is a client.
+
+    Attributes:
+        people: how many participants to load, the first of the file; all of them by default.
+        shares: parts of a person's samples of either eye for training, validation and test.
+        split_seed: fixes the random split within each person.
+    """
+
+    people: int | None = None
+    shares: Shares = (0.7, 0.1, 0.2)
+    split_seed: int = 0
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, verify and split within each person, the same shares of left and right eyes.
+
+        Columns: `image` uint8 `[n, 1, 9, 15]`, `gaze` and `pose` float32 `[n, 2]` in radians,
+        `side` int64 `[n]` (0 left, 1 right).
+
+        Raises:
+            DataError: the file is missing, truncated, of another version, or has NaN in gaze.
+            ConfigError: an option is out of range.
+        """
+        check_shares(self.shares)
+        if self.people is not None and self.people < 1:
+            raise ConfigError(f"people must be 1 or more (or left out: all), got {self.people}")
+        table = _read(data_folder(root, "mpiigaze_crops", WHERE) / FILE)
+        held = len(table["person"])
+        if held < (self.people or 1):
+            raise DataError(
+                f"people = {self.people or 'all'}, but {FILE} holds {held}: lower the option people"
+            )
+        people = {}
+        for number, person in enumerate(table["person"][: self.people]):
+            columns = {name: table[name][number] for name in ("image", "gaze", "pose")}
+            rng = np.random.default_rng([self.split_seed, number])
+            people[str(person)] = split_eyes(columns, self.shares, rng, str(person))
+        about = {
+            "licence": "CC BY-NC-SA 4.0 (MPIIGaze): research use, not packaged",
+            "citation": "Zhang, Sugano, Fritz, Bulling: Appearance-based gaze estimation in the "
+            "wild. CVPR 2015; MPIIGaze, TPAMI 41(1), 2019",
+            "split": split_sentence(self.shares, self.split_seed),
+            "angles": "radians (pitch, yaw); right eyes are mirrored and their yaws flipped",
+        }
+        return Federation("mpiigaze_crops", people, about)
+
+
+def split_sentence(shares: Shares, seed: int) -> str:
+    """Description of the split by `split_eyes`, for `Federation.about`."""
+    percent = "/".join(f"{100 * share:.0f}" for share in shares)
+    return (
+        f"within each person, {percent} % of either eye at random (seed {seed}); the days of "
+        "the samples are not known, so one day may be in several parts and scores are optimistic"
+    )
+
+
+def split_eyes(
+    columns: dict[str, np.ndarray], shares: Shares, rng: np.random.Generator, person: str
+) -> Splits:
+    """Split one person's samples at random, the left (first half) and right eyes alike.
+
+    `columns` holds `image` `[n, height, width]`, `gaze` and `pose` `[n, 2]`.
+
+    Raises:
+        DataError: the person has too few samples for the shares.
+    """
+    rows = np.arange(len(columns["image"]))
+    left, right = np.split(rows, [len(rows) // 2])
+    parts = deal_at_random([left, right], shares, rng, f"samples per eye of {person}")
+    columns = {**columns, "side": rows >= len(left)}
+    return Splits(*(eye_samples(columns, part) for part in parts))
+
+
+def eye_samples(columns: dict[str, np.ndarray], rows: np.ndarray) -> Samples:
+    """Return the task columns of these rows: `image` gains its channel axis.
+
+    `side` and `day`, where they are known, become int64.
+    """
+    known = (name for name in RECORDED if name in columns)
+    recorded = {name: torch.from_numpy(columns[name][rows].astype(np.int64)) for name in known}
+    return Samples(
+        {
+            "image": torch.from_numpy(columns["image"][rows])[:, None],
+            "gaze": torch.from_numpy(columns["gaze"][rows].astype(np.float32)),
+            "pose": torch.from_numpy(columns["pose"][rows].astype(np.float32)),
+            **recorded,
+        }
+    )
+
+
+def verify_angles(path: Path, person: str, gaze: np.ndarray, pose: np.ndarray) -> None:
+    """Accept finite gaze and pose angles that can be radians.
+
+    Raises:
+        DataError: an angle is NaN, or too large for radians.
+    """
+    for name, angles in (("gaze", gaze), ("pose", pose)):
+        refuse_nan(angles, f"{name} of {person}", path)
+        if np.abs(angles).max(initial=0) > np.pi:
+            raise DataError(
+                f"{path}: {name} of {person} reaches {np.abs(angles).max():.1f}, angles must be "
+                "radians (pitch, yaw): convert degrees with numpy.deg2rad"
+            )
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    table = read_npz(path, {"image": 4, "gaze": 3, "pose": 3, "person": 1}, WHERE, text=["person"])
+    image, people = table["image"], len(table["person"])
+    if image.dtype != np.uint8 or image.shape[2:] != (HEIGHT, WIDTH) or len(image) != people:
+        raise DataError(
+            f"{path} is of another version, image is {image.dtype} {image.shape} instead of "
+            f"uint8 ({people}, samples, {HEIGHT}, {WIDTH}): {WHERE}"
+        )
+    for name in ("gaze", "pose"):
+        if table[name].shape != (*image.shape[:2], 2):
+            raise DataError(
+                f"{path} is of another version, {name} is {table[name].shape} instead of "
+                f"{(*image.shape[:2], 2)}: {WHERE}"
+            )
+    check_ids(map(str, table["person"]), str(path))
+    for number, person in enumerate(table["person"]):
+        verify_angles(path, str(person), table["gaze"][number], table["pose"][number])
+    return table
+
+
+def check(root: Path) -> list[Check]:
+    """Compare the file with what it must hold: 11 people or more, 3,000 samples of each."""
+    try:
+        table = _read(root / FILE)
+    except DataError as fault:
+        return [unreadable(FILE, fault)]
+    held = len(table["person"])
+    enough = held >= PEOPLE
+    return [
+        Check("people", str(held), f"{PEOPLE} or more", enough, "" if enough else WHERE),
+        compare("samples per person", table["image"].shape[1], SAMPLES, WHERE),
+    ]

@@ -1,0 +1,258 @@
+"""From a face in a picture to the patch a gaze network sees, and from its answer back.
+
+Seven landmarks and a model of a face give the head's pose. A virtual camera is turned to the eye
+(or the face), its x axis parallel to the head's, at a fixed distance: heads near and far, upright
+or tilted look alike. Directions turn with it; they are not scaled.
+
+Head frame: mm, x to the image left-to-right, y down, z into the head; a head without rotation looks
+at the camera. Landmarks: the four eye corners from the image left to right, the two mouth corners,
+the tip of the nose. "Left" is the person's own left eye, on the right in the picture.
+Source: eyeimages design note, 3.5; Zhang, Sugano, Bulling, "Revisiting data normalization for
+appearance-based gaze estimation", ETRA 2018.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from scipy.ndimage import map_coordinates
+from scipy.optimize import OptimizeResult, least_squares
+from scipy.spatial.transform import Rotation
+
+from vergence.data.eye_images.camera import Camera
+from vergence.data.eye_images.mpiigaze import gaze_angles
+from vergence.data.synthetic.eyes.rendering import equalise
+from vergence.errors import DataError
+
+FACE = np.array(
+    [
+        *[(-45.0, -32.4, 39.8), (-19.2, -31.0, 33.6), (19.2, -31.0, 33.6), (45.0, -32.4, 39.8)],
+        *[(-28.5, 33.3, 36.7), (28.5, 33.3, 36.7), (0.0, 0.0, 0.0)],
+    ]
+)
+"""A face's landmarks in mm. Another model shifts the head's pitch by degrees: people of one study,
+and whoever uses its networks, must share it."""
+CORNERS = {"left": slice(2, 4), "right": slice(0, 2)}
+"""Landmarks of each eye; the keys are in the order of the column `side`."""
+
+
+@dataclass(frozen=True)
+class CameraView:
+    """A virtual camera: focal length in pixels, distance in mm, and the size of its picture."""
+
+    focal: float = 960.0
+    distance: float = 600.0
+    width: int = 60
+    height: int = 36
+
+    @property
+    def matrix(self) -> NDArray:
+        """Its camera matrix `[3, 3]`; the centre is the middle of the picture.
+
+        Others put it at (width / 2, height / 2), half a pixel off, where mirrored eyes would differ
+        from unmirrored ones.
+        """
+        x, y = (self.width - 1) / 2, (self.height - 1) / 2
+        return np.array([[self.focal, 0, x], [0, self.focal, y], [0, 0, 1]])
+
+
+EYE = CameraView()
+"""As MPIIGaze: 1.6 pixels per mm."""
+MPII_FACE = CameraView(1600.0, 1000.0, 224, 224)
+XGAZE_FACE = CameraView(960.0, 600.0, 224, 224)
+"""Face pictures in the manner of MPIIFaceGaze and ETH-XGaze (which also exists at 300 mm)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """Pose of a head: landmarks in the camera frame are `rotation @ model + translation`, mm.
+
+    `error_px` is the root mean square distance between the landmarks and where the model has them.
+    """
+
+    rotation: NDArray
+    translation: NDArray
+    error_px: float
+    model: NDArray
+
+    @property
+    def points(self) -> NDArray:
+        """The landmarks in the camera frame, mm, `[landmarks, 3]`."""
+        return self.model @ self.rotation.T + self.translation
+
+
+def head_pose(landmarks: NDArray, camera: Camera, model: NDArray = FACE) -> Head:
+    """Return the pose whose model points fall nearest to the landmarks `[7, 2]`, in pixels.
+
+    A face looks nearly the same when tilted to the other side of the line of sight, so the search
+    starts from both and the better fit is taken. Data without the nose have `[6, 2]`, which almost
+    lie in a plane: on a face unlike the model the two fits are equally good and the head's pitch is
+    arbitrary, while the patch, which needs the eyes' direction only, stays.
+
+    Raises:
+        DataError: landmarks of another shape, not finite, or no head in front of a camera.
+    """
+    landmarks = np.asarray(landmarks, float)
+    if landmarks.shape not in {(6, 2), (7, 2)} or not np.isfinite(landmarks).all():
+        raise DataError(
+            f"a head's pose needs six or seven finite landmarks, got shape {landmarks.shape}"
+        )
+    model = model[: len(landmarks)]
+    seen = camera.rays(landmarks)
+    right, left = seen[:2].mean(0), seen[2:4].mean(0)
+    across = left - right
+    if np.hypot(across[0], across[1]) < 1e-6:
+        raise DataError(f"both eyes are at the same place, pixel {landmarks[0].round(1).tolist()}")
+    start = Rotation.from_rotvec([0, 0, np.arctan2(across[1], across[0])])
+    depth = np.linalg.norm(model[2:4].mean(0) - model[:2].mean(0)) / np.linalg.norm(across)
+    there = depth * (right + left) / 2 - start.apply(model[:4].mean(0))
+
+    def miss(pose: NDArray) -> NDArray:
+        points = Rotation.from_rotvec(pose[:3]).apply(model) + depth * pose[3:]
+        return (points[:, :2] / points[:, 2:] - seen[:, :2]).ravel()
+
+    def nearest(rotation: Rotation, translation: NDArray) -> OptimizeResult:
+        guess = np.concatenate([rotation.as_rotvec(), translation])
+        return least_squares(miss, guess, method="lm", xtol=1e-12, ftol=1e-12)
+
+    first = nearest(start, there / depth)
+    sight = Rotation.from_rotvec(np.pi * first.x[3:] / np.linalg.norm(first.x[3:]))
+    other_side = sight * Rotation.from_rotvec(first.x[:3]) * Rotation.from_rotvec([0, 0, np.pi])
+    found = min(first, nearest(other_side, first.x[3:]), key=lambda fit: fit.cost).x
+    rotation = Rotation.from_rotvec(found[:3]).as_matrix()
+    head = Head(rotation, depth * found[3:], 0.0, model)
+    if head.points[:, 2].min() <= 0:
+        raise DataError(
+            "the landmarks fit no head in front of the camera: their order must be eye corners "
+            "from the image left to right, mouth corners, nose"
+        )
+    apart = np.linalg.norm(camera.project(head.points) - landmarks, axis=1)
+    return Head(rotation, head.translation, float(np.sqrt((apart**2).mean())), model)
+
+
+@dataclass(frozen=True, eq=False)
+class Normalised:
+    """A virtual camera turned to a point of a head.
+
+    Attributes:
+        centre: the point, mm in the camera frame.
+        rotation: camera frame to virtual camera, `[3, 3]`.
+        pose: (pitch, yaw) of the head in the virtual camera, radians.
+        view: its focal length, distance and size.
+        mirrored: pictures are mirrored and the yaws' signs flipped, as for right eyes.
+    """
+
+    centre: NDArray
+    rotation: NDArray
+    pose: NDArray
+    view: CameraView
+    mirrored: bool
+
+    @property
+    def _mirror(self) -> NDArray:
+        return np.array([1, -1]) if self.mirrored else np.ones(2)
+
+    def gaze(self, target: NDArray) -> NDArray:
+        """Return the label (pitch, yaw) of looking at a point, mm in the camera frame."""
+        return _angles(self.rotation @ (np.asarray(target, float) - self.centre)) * self._mirror
+
+    def direction(self, gaze: NDArray) -> NDArray:
+        """Return the unit vectors `[*, 3]` in the camera frame of predictions (pitch, yaw)."""
+        return vectors(np.asarray(gaze, float) * self._mirror) @ self.rotation
+
+    def warp(self, camera: Camera) -> NDArray:
+        """Return the homography `[3, 3]` from pixels of a picture without distortion to the patch.
+
+        Source: W = Cn diag(1, 1, distance / |centre|) Rn K^-1 of Zhang et al. 2018.
+        """
+        scale = np.diag([1, 1, self.view.distance / np.linalg.norm(self.centre)])
+        back = np.diag([-1.0, 1, 1])
+        back[0, 2] = self.view.width - 1
+        flip = back if self.mirrored else np.eye(3)
+        return flip @ self.view.matrix @ scale @ self.rotation @ np.linalg.inv(camera.matrix)
+
+    def _sources(self, camera: Camera, x: NDArray, y: NDArray) -> NDArray:
+        """Return the pixels of the picture `[*, 2]` that places x, y of the patch show."""
+        places = np.stack([*np.broadcast_arrays(x, y, 1.0)], -1)
+        return camera.project(places @ np.linalg.inv(self.warp(camera) @ camera.matrix).T)
+
+    def inside(self, camera: Camera) -> bool:
+        """True if the patch shows nothing from beyond the edges of the picture."""
+        x, y = np.array([-0.5, self.view.width - 0.5]), np.array([[-0.5], [self.view.height - 0.5]])
+        corners = self._sources(camera, x, y)
+        return bool((corners >= -0.5).all() and (corners <= np.array(camera.size) - 0.5).all())
+
+    def cut(self, picture: NDArray, camera: Camera) -> NDArray:
+        """Return the patch, uint8 `[height, width]` or with the channels of the picture.
+
+        Where the picture has several pixels per pixel of the patch, as many are averaged; what lies
+        beyond its edges is black.
+        """
+        corners = self._sources(camera, np.array([0, self.view.width - 1]), np.zeros(1))
+        density = np.linalg.norm(corners[1] - corners[0]) / (self.view.width - 1)
+        times = max(1, int(np.ceil(density)))
+        x, y = (
+            (np.arange(n * times) + 0.5) / times - 0.5 for n in (self.view.width, self.view.height)
+        )
+        places = self._sources(camera, x, y[:, None])[..., ::-1].transpose(2, 0, 1)
+        layers = picture[..., None] if picture.ndim == 2 else picture
+        fine = np.stack(
+            [
+                map_coordinates(layer.astype(np.float32), places, order=1, mode="grid-constant")
+                for layer in np.moveaxis(layers, -1, 0)
+            ],
+            -1,
+        )
+        shape = (self.view.height, times, self.view.width, times, layers.shape[-1])
+        patch = np.rint(fine.reshape(shape).mean((1, 3))).astype(np.uint8)
+        return patch[..., 0] if picture.ndim == 2 else patch
+
+
+def turned_to(
+    head: Head, centre: NDArray, view: CameraView, *, mirrored: bool = False
+) -> Normalised:
+    """Turn a virtual camera to a point in the camera frame, its x axis along the head's.
+
+    Source: eyeimages design note, 3.5, steps 3 and 5.
+    """
+    z = centre / np.linalg.norm(centre)
+    y = np.cross(z, head.rotation[:, 0])
+    y /= np.linalg.norm(y)
+    rotation = np.stack([np.cross(y, z), y, z])
+    found = Normalised(centre, rotation, np.zeros(2), view, mirrored)
+    pose = _angles(-(rotation @ head.rotation)[:, 2]) * found._mirror
+    return Normalised(centre, rotation, pose, view, mirrored)
+
+
+def eyes(head: Head, view: CameraView = EYE) -> tuple[Normalised, Normalised]:
+    """Return virtual cameras turned to the left eye and to the right one, which is mirrored."""
+    left, right = (
+        turned_to(head, head.points[corners].mean(0), view, mirrored=side == "right")
+        for side, corners in CORNERS.items()
+    )
+    return left, right
+
+
+def face(head: Head, view: CameraView = MPII_FACE) -> Normalised:
+    """Return the virtual camera turned to the face, the mean of its eye and mouth corners."""
+    return turned_to(head, head.points[:6].mean(0), view)
+
+
+def eye_patch(eye: Normalised, picture: NDArray, camera: Camera) -> NDArray:
+    """Return the patch a network sees, grey and equalised, of a picture `[H, W]` or `[H, W, 3]`."""
+    grey = np.asarray(Image.fromarray(picture).convert("L"))
+    return equalise(eye.cut(grey, camera)[None])[0]
+
+
+def vectors(angles: NDArray) -> NDArray:
+    """Return the unit vectors (-cos p sin y, -sin p, -cos p cos y) of (pitch, yaw), radians."""
+    pitch, yaw = angles[..., 0], angles[..., 1]
+    flat = np.cos(pitch)
+    return np.stack([-flat * np.sin(yaw), -np.sin(pitch), -flat * np.cos(yaw)], -1)
+
+
+def _angles(vector: NDArray) -> NDArray:
+    return gaze_angles(vector[None])[0]

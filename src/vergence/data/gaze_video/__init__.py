@@ -1,0 +1,1 @@
+"""First-person and screen video with gaze."""

@@ -1,0 +1,169 @@
+"""Project Aria glasses, Gen1 and Gen2: what the wearer saw and where they looked.
+
+A recording is a folder with either `rgb_upright.mp4` (or another single mp4) and `gaze_2d.csv`
+(columns frame, frame_timestamp_us, gaze_timestamp_us, dt_ms, x, y; x and y in fractions of the
+upright frame; gaze_timestamp_us, x and y all empty where there was no gaze), or one `.vrs` with the
+MPS eye gaze CSV in it or below it (extra `aria`; Gen2 also carries gaze inside the VRS). The first
+folder below `root` is the person. Three tiny clips are packaged, for predictions and tests: with
+17 frames in all they are no benchmark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vergence.core.federation import Dataset, Federation
+from vergence.data.gaze_video import vrs
+from vergence.data.gaze_video.gaze import Gaze
+from vergence.data.gaze_video.recording import (
+    Recording,
+    WindowOptions,
+    federation,
+    person_of,
+    recording_id,
+)
+from vergence.data.io.checks import Check, compare, unreadable
+from vergence.data.io.delimited_text import read_table
+from vergence.errors import ConfigError, DataError
+
+SAMPLE = Path(__file__).parent.with_name("samples") / "aria"
+COLUMNS = ("frame", "frame_timestamp_us", "gaze_timestamp_us", "dt_ms", "x", "y")
+MPS_NAMES = (
+    "personalized_eye_gaze.csv",
+    "general_eye_gaze.csv",
+    "generalized_eye_gaze.csv",
+    "eyegaze.csv",
+    "eyegaze_legacy.csv",
+)
+"""Best first: gaze calibrated to the wearer is preferred."""
+PACKAGED = {"adt": 6, "aea": 8, "gen2": 3}
+ABOUT = {
+    "licence": "of the recordings at root; the packaged clips: Apache-2.0, Meta Platforms",
+    "citation": "Engel et al.: Project Aria: A new tool for egocentric multi-modal AI research. "
+    "arXiv:2308.13561, 2023",
+}
+
+
+@dataclass(frozen=True)
+class Aria(WindowOptions, Dataset):
+    """Windows of Aria recordings; a person is a folder below root."""
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, cut and split; without `root` the packaged clips (too short to be split).
+
+        Raises:
+            ConfigError: an option is out of range, or a VRS needs projectaria-tools.
+            DataError: a recording is incomplete or unreadable, or a person has too few clips.
+        """
+        self.validate()
+        folder = Path(root).expanduser() if root else SAMPLE
+        return federation("aria", self.choose(recordings(folder), str(folder)), self, ABOUT)
+
+
+def recordings(root: Path) -> list[Recording]:
+    """Return every recording below `root`, in the order of their paths.
+
+    Raises:
+        DataError: `root` does not exist, or a recording is incomplete.
+    """
+    if not root.is_dir():
+        raise DataError(f"no folder {root} for data set 'aria': correct root, or leave it out")
+    places = {
+        p.parent for pattern in ("*.mp4", "*.vrs", "gaze_2d.csv") for p in root.rglob(pattern)
+    }
+    return [read(place, root) for place in sorted(places)]
+
+
+def read(folder: Path, root: Path | None = None) -> Recording:
+    """Read the recording in one folder.
+
+    Raises:
+        ConfigError: it is a VRS and projectaria-tools is not installed.
+        DataError: there is gaze without video or video without gaze, or a file is unreadable.
+    """
+    root = root or folder
+    name, person = recording_id(folder, root), person_of(folder, root)
+    table = folder / "gaze_2d.csv"
+    mp4 = sorted(folder.glob("*.mp4"))
+    if table.is_file():
+        if len(mp4) != 1:
+            raise DataError(
+                f"{folder} has gaze without video: {len(mp4)} mp4 files beside gaze_2d.csv, needs "
+                "the one it was made for (rgb_upright.mp4)"
+            )
+        gaze, times = read_gaze_2d(table)
+        return Recording(name, person, gaze, mp4[0], times)
+    found = sorted(folder.glob("*.vrs"))
+    if len(found) != 1:
+        raise DataError(
+            f"{folder} has video without gaze: put gaze_2d.csv beside {(mp4 or ['the mp4'])[0]}, "
+            "or give one .vrs file with its MPS eye gaze CSV"
+        )
+    gaze, times = vrs.project(found[0], mps_file(folder))
+    return Recording(name, person, gaze, found[0], times)
+
+
+def read_gaze_2d(path: Path) -> tuple[Gaze, np.ndarray]:
+    """Read `gaze_2d.csv`: one record per frame at the time of the frame, and the frame times (s).
+
+    Raises:
+        DataError: another version, NaN in a row that has gaze, or frames out of order.
+    """
+    table = read_table(path, COLUMNS, "gaze_2d.csv of an upright Aria video")
+    frames, us = table.integers("frame"), table.floats("frame_timestamp_us")
+    if not len(frames):
+        raise DataError(f"{path} is a gaze file without samples; make it again from the VRS")
+    if not np.array_equal(frames, np.arange(len(frames))):
+        raise DataError(f"{path}: frames are not numbered 0 to {len(frames) - 1}; export it again")
+    cells = zip(*(table.text(name) for name in ("gaze_timestamp_us", "x", "y")), strict=True)
+    tracked = np.array([any(row) for row in cells])
+    t = (us - us[0]) * 1e-6
+    dt = np.where(tracked, table.floats("dt_ms"), 0.0)
+    gaze = Gaze.build(
+        str(path),
+        t,
+        table.floats("x"),
+        table.floats("y"),
+        tracked=tracked,
+        confidence=tracked.astype(float),
+        source_frame=frames,
+        dt_ms=dt,
+    )
+    return gaze, t
+
+
+def mps_file(folder: Path) -> Path | None:
+    """Return the MPS eye gaze CSV in or below a folder, the wearer's own calibration first."""
+    for name in MPS_NAMES:
+        found = sorted(folder.rglob(name))
+        if found:
+            return found[0]
+    return None
+
+
+def check(root: Path | None = None) -> list[Check]:
+    """Compare frames and gaze of every recording; the packaged clips against their known counts."""
+    folder = root or SAMPLE
+    try:
+        found = recordings(folder)
+    except (DataError, ConfigError) as fault:
+        return [unreadable("recordings", DataError(str(fault)))]
+    hint = "put folders with an mp4 and gaze_2d.csv, or a .vrs and its MPS CSV, below root"
+    out = [Check("recordings", str(len(found)), "1 or more", bool(found), "" if found else hint)]
+    for recording in found:
+        try:
+            footage = recording.footage()
+        except (DataError, ConfigError) as fault:
+            out.append(unreadable(recording.id, DataError(str(fault))))
+            continue
+        noted = recording.frame_times_s
+        expected = PACKAGED[recording.id] if root is None else len([] if noted is None else noted)
+        valid = int(recording.gaze.valid.sum())
+        out += [
+            compare(f"{recording.id}: frames", len(footage.times_s), expected, "copy it again"),
+            Check(f"{recording.id}: valid gaze samples", str(valid), "1 or more", valid > 0),
+        ]
+    return out

@@ -1,0 +1,403 @@
+"""Ego4D gaze: social settings, Pupil Invisible glasses, 30 frames a second, one wearer per video.
+
+Layout of `root`, as the official tool leaves it (`ego4d --output_directory DIR --datasets
+full_scale gaze`; root is DIR/v2): `gaze/UID.csv` beside `gaze/manifest.csv`, and
+`full_scale/UID.mp4`, where videos without gaze are passed over. Or as GLC arranges it:
+`full_scale.gaze/UID.mp4`, or 5 s clips `clips.gaze/UID/UID_tSTART_tEND.mp4`.
+`ego4d_gaze_untracked.csv` (video, start, end, reason) is applied where it lies at `root`. The
+client is the video uid. Gaze has its origin at the bottom left and is placed by time, never by
+frame number.
+
+Written after the published description and sample, and untried on original files.
+
+Source: Grauman et al., "Ego4D: around the world in 3,000 hours of egocentric video", CVPR 2022;
+the sample of a gaze table at https://ego4d-data.org/docs/data/gaze/; the saccade rule (more than
+40 px between frames) and the four videos left out are those of BolinLai/GLC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.core.federation import Dataset, Federation
+from vergence.data.gaze_video.gaze import Event, Gaze
+from vergence.data.gaze_video.published_clip_counts import told
+from vergence.data.gaze_video.recording import Recording, WindowOptions, check_videos, federation
+from vergence.data.io.checks import Check, compare, data_folder, unreadable, watched
+from vergence.data.io.delimited_text import DelimitedTable, read_table
+from vergence.errors import DataError
+
+WIDTH, HEIGHT, FRAME_S = 1088, 1080, 1 / 30
+SACCADE_PX = 40
+MIN_CONFIDENCE = 0.6
+TRAIN_CLIPS, TEST_CLIPS, TRAIN_VIDEOS, TEST_VIDEOS = 15_310, 5202, 20, 7
+UNTRACKED, UNTRACKED_S = 73, 3158
+UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+CLIP = re.compile(rf"({UID.pattern})_t(\d{{1,6}})_t(\d{{1,6}})(?:\.mp4)?")
+UNTRACKED_LIST = "ego4d_gaze_untracked.csv"
+MANIFEST = "manifest.csv"
+LEFT_OUT = (
+    "4e07da0c-450f-4c37-95e9-e793cb5d8f7f",
+    "5819e52c-4e12-4f86-ad69-76fc215dfbcb",
+    "83081c5a-8456-44d8-af67-280034f8f0a6",
+    "a77682da-cae7-4e68-8580-6cb47658b23f",
+)
+"""Videos with a released gaze table that GLC's lists leave out; read when named in `people`."""
+WHERE = (
+    "holders of the signed licence get videos (full_scale/UID.mp4) and gaze (gaze/UID.csv) with "
+    "the Ego4D tool (ego4d --output_directory DIR --datasets full_scale gaze --video_uids UID "
+    "...; root is then DIR/v2), see https://ego4d-data.org/docs/data/gaze/"
+)
+ABOUT = {
+    "licence": "Ego4D licence, signed individually; not redistributable",
+    "citation": "Grauman et al.: Ego4D: around the world in 3,000 hours of egocentric video. "
+    "CVPR 2022",
+}
+Intervals = dict[str, list[tuple[float, float]]]
+
+
+@dataclass(frozen=True)
+class Ego4DClip:
+    """One official clip: video uid, start and end in seconds of the video."""
+
+    video: str
+    start_s: int
+    end_s: int
+
+    @staticmethod
+    def parse(name: str) -> Ego4DClip:
+        """Read a clip name, with or without folder and `.mp4`.
+
+        Raises:
+            DataError: not the name of an Ego4D gaze clip.
+        """
+        match = CLIP.fullmatch(name.strip().rsplit("/", 1)[-1])
+        if not match:
+            raise DataError(f"'{name}' is not an Ego4D gaze clip name (UID_tSTART_tEND.mp4)")
+        return Ego4DClip(match[1], int(match[2]), int(match[3]))
+
+
+@dataclass(frozen=True)
+class Ego4d(WindowOptions, Dataset):
+    """Windows of Ego4D gaze videos; a video (one wearer) is a client."""
+
+    short: str = "skip"
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, cut and split per video in time.
+
+        Raises:
+            ConfigError: an option is out of range.
+            DataError: files are missing (says where a licence holder gets them) or damaged, or a
+                video is too short for the split.
+        """
+        self.validate()
+        folder = data_folder(root, "ego4d", WHERE)
+        found = self.choose(recordings(folder, self.people), str(folder))
+        listed = (folder / UNTRACKED_LIST).is_file()
+        said = f"intervals of {UNTRACKED_LIST} left out" if listed else f"no {UNTRACKED_LIST}"
+        about = {**ABOUT, "untracked": said}
+        passed_over = sorted(set(LEFT_OUT) & set(gaze_tables(folder)) - set(self.people))
+        if passed_over:
+            about["videos"] = f"as in GLC's lists, without {', '.join(passed_over)}"
+        return federation("ego4d", found, self, about)
+
+
+def gaze_tables(root: Path) -> dict[str, Path]:
+    """Gaze tables below `root/gaze` by video uid; the tool's manifest is none.
+
+    Raises:
+        DataError: a table is not named by a video uid, or has the name of a video.
+    """
+    tables, misnamed = _gaze_folder(root)
+    if misnamed:
+        raise DataError(misnamed[0])
+    return tables
+
+
+def _gaze_folder(root: Path) -> tuple[dict[str, Path], list[str]]:
+    """The tables by uid, and a line for every file with a name that a table cannot have."""
+    tables, misnamed = {}, []
+    for path in sorted((root / "gaze").glob("*")):
+        if path.suffix == ".mp4":
+            misnamed.append(
+                f"{path} is a gaze table under the name of a video, as early versions of the "
+                "Ego4D tool saved them: rename it to UID.csv, or download gaze again"
+            )
+        elif UID.fullmatch(path.stem) and path.suffix == ".csv":
+            tables[path.stem] = path
+        elif path.suffix == ".csv" and path.name != MANIFEST and not path.name.startswith("."):
+            misnamed.append(
+                f"{path} is not named by a video uid (8-4-4-4-12 digits 0 to 9, a to f), so its "
+                "video cannot be found: give it its name back, or move it out of gaze/"
+            )
+    return tables, misnamed
+
+
+def gaze_videos(
+    root: Path, tables: Collection[str]
+) -> tuple[dict[str, Path], dict[str, list[Path]]]:
+    """Whole videos, and clips, by uid; of `full_scale`, which may hold all of Ego4D, by `tables`.
+
+    Raises:
+        DataError: the name of a file in `clips.gaze` is not that of a clip.
+    """
+    whole = {p.stem: p for p in (root / "full_scale").glob("*.mp4") if p.stem in tables}
+    whole |= {p.stem: p for p in (root / "full_scale.gaze").glob("*.mp4")}
+    clips: dict[str, list[Path]] = {}
+    for path in sorted((root / "clips.gaze").rglob("*.mp4")):
+        clips.setdefault(Ego4DClip.parse(path.name).video, []).append(path)
+    return whole, clips
+
+
+def recordings(root: Path, people: Sequence[str] = ()) -> list[Recording]:
+    """Return one recording per video, or per clip where only clips are there.
+
+    Without `people` the four videos of `LEFT_OUT` are passed over.
+
+    Raises:
+        DataError: there is no video at all, a video has no gaze or gaze no video, or one of
+            `people` has neither.
+    """
+    tables = gaze_tables(root)
+    whole, clips = gaze_videos(root, tables)
+    uids = sorted({*whole, *clips, *tables})
+    if not uids:
+        raise DataError(f"no videos or gaze in {root}{_deeper(root)}: {WHERE}")
+    strangers = sorted(set(people) - set(uids))
+    if strangers:
+        raise DataError(
+            f"{root} has neither gaze nor video of {', '.join(strangers)}; it has those of "
+            f"{', '.join(uids)}"
+        )
+    away = _untracked(root)
+    out = []
+    for uid in uids:
+        if uid not in people if people else uid in LEFT_OUT:
+            continue
+        if uid not in whole and uid not in clips:
+            raise DataError(
+                f"gaze/{uid}.csv in {root} is gaze without video: get the video, or name those "
+                f"whose videos are there as people; {WHERE}"
+            )
+        if uid not in tables:
+            raise DataError(f"video {uid} in {root} is video without gaze: {WHERE}")
+        gaze = read_gaze(tables[uid], away.get(uid, []))
+        if uid in whole:
+            out.append(Recording(uid, uid, gaze, whole[uid], session=uid))
+            continue
+        for path in clips[uid]:
+            start = float(Ego4DClip.parse(path.name).start_s)
+            own = gaze.select(np.ones(len(gaze), bool), start)
+            out.append(Recording(path.stem, uid, own, path, session=uid, start_s=start))
+    return out
+
+
+def _deeper(root: Path) -> str:
+    """The hint that the tool's folder of a version lies one folder below."""
+    found = [root / name for name in ("v2", "v1") if (root / name / "gaze").is_dir()]
+    return f", but in {found[0]}, the root to give" if found else ""
+
+
+def read_gaze(path: Path, untracked: Sequence[tuple[float, float]] = ()) -> Gaze:
+    """Read the gaze of one video; `t_s` is its canonical time, `untracked` its intervals (s).
+
+    A sample is SACCADE where gaze moved more than 40 px (1088 x 1080) within one frame (1/30 s).
+
+    Raises:
+        DataError: another version of the format, or NaN in a sample that counts as tracked.
+    """
+    needed = ["canonical_timestamp_s", "confidence", "norm_pos_x", "norm_pos_y"]
+    table = read_table(path, needed, "Ego4D gaze CSV")
+    t, confidence = table.floats("canonical_timestamp_s"), table.floats("confidence")
+    place = {name: table.floats(name) for name in needed[2:]}
+    _refuse(table, "canonical_timestamp_s", ~np.isfinite(t), "not a time in seconds")
+    _refuse(table, "confidence", (confidence < 0) | (confidence > 1), "not between 0 and 1")
+    tracked = confidence >= MIN_CONFIDENCE
+    for start, end in untracked:
+        tracked &= (t < start) | (t > end)
+    for name, values in place.items():
+        fault = f"not a place, in a tracked sample (confidence {MIN_CONFIDENCE} or more)"
+        _refuse(table, name, tracked & ~np.isfinite(values), fault)
+    x, y = place["norm_pos_x"], 1 - place["norm_pos_y"]
+    return Gaze.build(
+        str(path),
+        t,
+        x,
+        y,
+        tracked=tracked,
+        event=_events(t, x, y),
+        confidence=confidence,
+        source_frame=_frames(table),
+        sort=True,
+    )
+
+
+def _frames(table: DelimitedTable) -> NDArray[np.int64] | int:
+    """The world index of every sample, written as `10583.0`; -1 where there is none."""
+    if "world_index" not in table:
+        return -1
+    index = table.floats("world_index")
+    none = np.isnan(index)
+    whole = (index >= 0) & (index < 2**31) & (np.floor(index) == index)
+    _refuse(table, "world_index", ~(none | whole), "not the number of a frame")
+    return np.where(none, -1, index).astype(np.int64)
+
+
+def _refuse(table: DelimitedTable, column: str, bad: NDArray[np.bool_], fault: str) -> None:
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DataError(
+            f"{table.path}: row {table.first_row + row}: '{column}' is "
+            f"'{table.text(column)[row]}', {fault}; download the table again"
+        )
+
+
+def _events(
+    t: NDArray[np.float64], x: NDArray[np.float64], y: NDArray[np.float64]
+) -> NDArray[np.int8]:
+    if not len(t):
+        return np.zeros(0, np.int8)
+    order = np.argsort(t, kind="stable")
+    times = t[order]
+    before = np.maximum(np.searchsorted(times, times - FRAME_S - 1e-6, "left"), 0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        px = np.stack([x[order] * WIDTH, y[order] * HEIGHT], 1)
+        moved = np.linalg.norm(px - px[before], axis=1)
+    # A comparison with NaN is False: what cannot be told to have moved stays a fixation.
+    events = np.empty(len(t), np.int8)
+    events[order] = np.where(moved > SACCADE_PX, Event.SACCADE, Event.FIXATION)
+    return events
+
+
+def read_clip_list(path: Path) -> list[Ego4DClip]:
+    """Read a list of `UID/UID_tSTART_tEND.mp4` lines.
+
+    Raises:
+        DataError: the list is missing or not text, or a line is not a clip.
+    """
+    return [Ego4DClip.parse(line) for line in _lines(path, "clip list") if line.strip()]
+
+
+def read_untracked(path: Path) -> Intervals:
+    """Read the untracked intervals (video, hh:mm:ss, hh:mm:ss, reason): uid -> [(start, end)] s.
+
+    One interval of the published list ends before it starts (row 21, 2:15 to 0:22): it is kept
+    and leaves nothing out, here as in GLC's code.
+
+    Raises:
+        DataError: the list is missing or a row is damaged.
+    """
+    out: Intervals = {}
+    for number, line in enumerate(_lines(path, "list of untracked intervals"), 1):
+        if not line.strip():
+            continue
+        try:
+            video, start, end = _interval(line)
+        except ValueError:
+            raise DataError(
+                f"{path}: row {number} is not video, hh:mm:ss, hh:mm:ss, reason; copy it again"
+            ) from None
+        out.setdefault(video, []).append((start, end))
+    return out
+
+
+def _untracked(root: Path) -> Intervals:
+    return read_untracked(root / UNTRACKED_LIST) if (root / UNTRACKED_LIST).is_file() else {}
+
+
+def _interval(line: str) -> tuple[str, float, float]:
+    video, start, end, *_ = line.split(",")
+    if not UID.fullmatch(video):
+        raise ValueError
+    return video, _seconds(start), _seconds(end)
+
+
+def _lines(path: Path, what: str) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as fault:
+        raise DataError(f"{what} {path} is missing or not text ({fault}); copy it again") from None
+
+
+def _seconds(clock: str) -> float:
+    hours, minutes, seconds = (int(part) for part in clock.split(":"))
+    return float((hours * 60 + minutes) * 60 + seconds)
+
+
+def check(root: Path) -> list[Check]:
+    """Compare lists, videos and gaze with what is published; read every gaze table to its end."""
+    return [*_check_lists(root), *_check_files(root), *_check_tables(root)]
+
+
+def _check_lists(root: Path) -> list[Check]:
+    out, counts = [], {}
+    published = {"train": (TRAIN_CLIPS, TRAIN_VIDEOS), "test": (TEST_CLIPS, TEST_VIDEOS)}
+    try:
+        for part, (clips, videos) in published.items():
+            path = root / f"{part}_ego4d_gaze.csv"
+            if path.is_file():
+                listed = read_clip_list(path)
+                counts[part] = len(listed)
+                seen = len({c.video for c in listed})
+                out.append(compare(f"clips in {path.name}", len(listed), clips, WHERE))
+                out.append(compare(f"videos in {path.name}", seen, videos, WHERE))
+        if spans := [span for row in _untracked(root).values() for span in row]:
+            out.append(compare("untracked intervals", len(spans), UNTRACKED))
+            seconds = int(sum(end - start for start, end in spans))
+            out.append(compare("untracked seconds", seconds, UNTRACKED_S))
+    except DataError as fault:
+        out.append(unreadable("lists", fault))
+    return [*out, told("ego4d", counts)]
+
+
+def _check_files(root: Path) -> list[Check]:
+    tables, misnamed = _gaze_folder(root)
+    out = [unreadable("gaze file", DataError(line)) for line in misnamed]
+    try:
+        whole, clips = gaze_videos(root, tables)
+    except DataError as fault:
+        return [*out, unreadable("clips", fault)]
+    used, videos = set(tables) - set(LEFT_OUT), {*whole, *clips} - set(LEFT_OUT)
+    both, hint = TRAIN_VIDEOS + TEST_VIDEOS, f"{WHERE}{_deeper(root)}"
+    left_out, no_video, no_gaze = len(tables) - len(used), used - videos, videos - used
+    return [
+        *out,
+        compare("videos", len(videos), both, hint),
+        compare("gaze files", len(used), both, hint),
+        Check("gaze files that GLC leaves out", str(left_out), f"0 to {len(LEFT_OUT)}", True),
+        compare(
+            "gaze files without video", len(no_video), 0, f"{', '.join(sorted(no_video))}; {WHERE}"
+        ),
+        compare(
+            "videos without gaze file", len(no_gaze), 0, f"{', '.join(sorted(no_gaze))}; {WHERE}"
+        ),
+        *check_videos([*whole.values(), *chain(*clips.values())]),
+    ]
+
+
+def _check_tables(root: Path) -> list[Check]:
+    tables, _ = _gaze_folder(root)
+    out, read, valid, samples = [], 0, 0, 0
+    try:
+        away = _untracked(root)
+    except DataError:  # told by the check of lists
+        away = {}
+    for path in watched(list(tables.values()), "gaze tables"):
+        try:
+            gaze = read_gaze(path, away.get(path.stem, []))
+            if not gaze.valid.any():
+                raise DataError(f"{path}: none of its {len(gaze)} samples is valid gaze; {WHERE}")
+        except DataError as fault:
+            out.append(unreadable(f"gaze/{path.name}", fault))
+        else:
+            read, valid, samples = read + 1, valid + int(gaze.valid.sum()), samples + len(gaze)
+    out.append(compare("gaze files read to the end", read, len(tables)))
+    return [*out, Check("valid gaze", f"{valid:,} of {samples:,}", "1 or more", valid > 0)]

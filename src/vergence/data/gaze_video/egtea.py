@@ -1,0 +1,406 @@
+"""EGTEA Gaze+: cooking in a kitchen, 32 subjects, 86 sessions, SMI glasses, 24 frames a second.
+
+Layout of `root` (as GLC arranges it): `cropped_clips/SESSION/SESSION-startms-endms-Fstart-Fend.mp4`
+and `gaze_data/SESSION.txt` (or `SESSION-GazeData.txt`), BeGaze text exports of either version. The
+client is the subject, the part of SESSION before the first dash. Frame numbers in clip names count
+from 1 in the session video; clip frame i is session frame i + Fstart - 1 of the gaze file.
+
+Written after public readers of the format, and untried on original files.
+
+Source: Li, Liu, Rehg, "In the eye of beholder: joint learning of gaze and actions in first person
+video", ECCV 2018; `compat_glc` repeats how BolinLai/GLC reads the gaze files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vergence.core.federation import Dataset, Federation
+from vergence.data.gaze_video.gaze import Event, Gaze
+from vergence.data.gaze_video.published_clip_counts import told
+from vergence.data.gaze_video.recording import Recording, WindowOptions, check_videos, federation
+from vergence.data.io.checks import Check, compare, data_folder, unreadable, watched
+from vergence.errors import DataError
+
+FPS = 24
+WIDTH, HEIGHT = 1280, 960
+LAST_FRAME = 24 * 3600 * FPS
+TRAIN_CLIPS, TEST_CLIPS, SESSIONS, SUBJECTS, WITHOUT_TEST = 8299, 2022, 86, 32, 6
+CLIP = re.compile(r"((O?P\d\d)-R\d\d-\w+)-(\d+)-(\d+)-F(\d{1,9})-F(\d{1,9})(?:\.mp4)?")
+EXPORT = re.compile(r"(O?P\d\d-R\d\d-\w+?)(?:-GazeData)?\.txt", re.IGNORECASE)
+WHERE = (
+    "holders of the licence get clips and gaze at https://cbs.ic.gatech.edu/fpv/ (EGTEA Gaze+): "
+    "cropped_clips/SESSION/*.mp4 and gaze_data/SESSION.txt"
+)
+ABOUT = {
+    "licence": "EGTEA Gaze+, research use, Georgia Tech; not redistributable",
+    "citation": "Li, Liu, Rehg: In the eye of beholder: joint learning of gaze and actions in "
+    "first person video. ECCV 2018",
+}
+EVENTS = {"Fixation": Event.FIXATION, "Saccade": Event.SACCADE}
+WITHOUT = {"Blink", "-"}
+NOTHING = {"", "-"}
+BY_POSITION = {7: [3, 4, 5, 6], 26: [5, 6, 24, 25]}
+"""Columns of x, y, frame and event in BeGaze's two versions, by the number of tokens in a row."""
+
+
+@dataclass(frozen=True)
+class EgteaClip:
+    """One official clip: `first` and `last` are session frames, counted from 1."""
+
+    name: str
+    session: str
+    subject: str
+    first: int
+    last: int
+
+    @property
+    def frames(self) -> int:
+        """Number of frames the name announces."""
+        return self.last - self.first + 1
+
+    @staticmethod
+    def parse(name: str) -> EgteaClip:
+        """Read a clip name, with or without folder and `.mp4`.
+
+        Raises:
+            DataError: not the name of an EGTEA clip.
+        """
+        stem = name.strip().rsplit("/", 1)[-1].removesuffix(".mp4")
+        match = CLIP.fullmatch(stem)
+        if not match:
+            raise DataError(
+                f"'{name}' is not an EGTEA clip name (SESSION-startms-endms-Fstart-Fend.mp4)"
+            )
+        session, subject, _, _, first, last = match.groups()
+        if not 1 <= int(first) <= int(last):
+            raise DataError(
+                f"'{name}' is from frame {int(first)} to {int(last)}; EGTEA clips count frames "
+                "from 1 and end after they start"
+            )
+        return EgteaClip(stem, session, subject, int(first), int(last))
+
+
+@dataclass(frozen=True)
+class Egtea(WindowOptions, Dataset):
+    """Windows of EGTEA clips; a subject is a client.
+
+    Attributes:
+        strict_range: gaze outside the frame is OUT_OF_RANGE; off, it moves to the border.
+        compat_glc: read gaze as the official GLC code does (running average, type of the last
+            sample, off-frame gaze kept at the border); overrides strict_range.
+    """
+
+    short: str = "skip"
+    strict_range: bool = True
+    compat_glc: bool = False
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, cut and split per subject in time.
+
+        Raises:
+            ConfigError: an option is out of range.
+            DataError: files are missing (says where a licence holder gets them) or damaged, or a
+                subject has too few clips.
+        """
+        self.validate()
+        folder = data_folder(root, "egtea", WHERE)
+        found = recordings(folder, self.people, self.strict_range, self.compat_glc)
+        return federation("egtea", self.choose(found, str(folder)), self, ABOUT)
+
+
+def recordings(
+    root: Path, people: Sequence[str] = (), strict_range: bool = True, compat_glc: bool = False
+) -> list[Recording]:
+    """Return one recording per clip below `root/cropped_clips`, of these people (empty = all).
+
+    Raises:
+        DataError: there are no clips, or a session has no gaze file.
+    """
+    paths = sorted((root / "cropped_clips").rglob("*.mp4"))
+    if not paths:
+        raise DataError(f"no clips in {root}/cropped_clips: {WHERE}")
+    by_session: dict[str, list[tuple[EgteaClip, Path]]] = {}
+    for path in paths:
+        clip = EgteaClip.parse(path.name)
+        if not people or clip.subject in people:
+            by_session.setdefault(clip.session, []).append((clip, path))
+    exports = gaze_files(root)
+    out = []
+    for session, clips in by_session.items():
+        if session.lower() not in exports:
+            raise DataError(
+                f"session {session} has video without gaze: no {session}.txt in {root}/gaze_data; "
+                f"{WHERE}"
+            )
+        gaze = read_begaze(exports[session.lower()], strict_range, compat_glc)
+        out += [
+            Recording(
+                clip.name,
+                clip.subject,
+                clip_gaze(gaze, clip),
+                path,
+                session=session,
+                start_s=(clip.first - 1) / FPS,
+            )
+            for clip, path in clips
+        ]
+    return out
+
+
+def gaze_files(root: Path) -> dict[str, Path]:
+    """BeGaze exports below `root/gaze_data` by session in lower case, under either of their names.
+
+    GLC's code has a session with `-r03-` in the name of its export and `-R03-` in its clips.
+    """
+    out: dict[str, Path] = {}
+    for path in sorted((root / "gaze_data").rglob("*.txt"), key=lambda p: (len(p.name), str(p))):
+        if match := EXPORT.fullmatch(path.name):
+            out.setdefault(match[1].lower(), path)
+    return out
+
+
+def clip_gaze(gaze: Gaze, clip: EgteaClip) -> Gaze:
+    """Return the part of a session's gaze that belongs to a clip, in the clip's own time."""
+    rows = (gaze.source_frame >= clip.first - 1) & (gaze.source_frame < clip.last)
+    return gaze.select(rows, (clip.first - 1) / FPS)
+
+
+def read_begaze(path: Path, strict_range: bool = True, compat_glc: bool = False) -> Gaze:
+    """Read a BeGaze text export, one sample per session frame (`t_s` = frame / 24).
+
+    Columns go by name, else by position (v1: 7 tokens, v2: 26). Several measurements of a frame
+    become the mean of those with the frame's event (the most frequent one; ties: the later).
+    Blinks and samples without an event are UNTRACKED. Messages (rows of type MSG) are passed over.
+    The sample count in the header is ignored, it is unreliable.
+
+    Raises:
+        DataError: not a BeGaze export, of another version, or a row is damaged, cut or NaN.
+    """
+    layout, rows = _open(path)
+    frames: dict[int, list[tuple[float, float, Event]]] = {}
+    for number, line in rows:
+        frame, x, y, event = layout.sample(line, number)
+        frames.setdefault(frame, []).append((x, y, event))
+    merge = _merge_glc if compat_glc else _merge
+    numbers = np.array(sorted(frames), np.int64)
+    merged = [merge(frames[int(f)]) for f in numbers]
+    xs, ys = (np.array([m[i] for m in merged], np.float64) for i in (0, 1))
+    events = np.array([m[2] for m in merged], np.int8)
+    if compat_glc:
+        xs, ys = np.clip(xs, 0, WIDTH - 1), np.clip(ys, 0, HEIGHT - 1)
+    return Gaze.build(
+        str(path),
+        numbers / FPS,
+        xs / WIDTH,
+        ys / HEIGHT,
+        tracked=events != Event.UNTRACKED,
+        event=events,
+        source_frame=numbers,
+        out_of_range="drop" if strict_range and not compat_glc else "clip",
+    )
+
+
+def _open(path: Path) -> tuple[_BegazeLayout, list[tuple[int, str]]]:
+    """The columns of an export and its samples, each with its line number."""
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); {WHERE}") from None
+    lines = text.splitlines()
+    head = next((i for i, line in enumerate(lines) if re.match(r"Time\s+Type\s+Trial", line)), None)
+    if head is None:
+        raise DataError(f"{path} is not a BeGaze export: no row 'Time Type Trial'; {WHERE}")
+    layout = _BegazeLayout.of(path, [name.strip() for name in lines[head].split("\t")])
+    rows = [
+        (number, line)
+        for number, line in enumerate(lines[head + 1 :], head + 2)
+        if line.strip() and line.split(None, 2)[1:2] != ["MSG"]
+    ]
+    if not rows:
+        raise DataError(f"{path} has no samples behind its header; copy the file again")
+    number, last = rows[-1]
+    if not text.endswith("\n") and last.split()[-1] not in {*EVENTS, *WITHOUT}:
+        raise DataError(f"{path}: row {number} is cut, the file ends in it; copy the file again")
+    return layout, rows
+
+
+@dataclass(frozen=True)
+class _BegazeLayout:
+    """Where an export has x, y (pixels), frame and event: by its column names, or as GLC reads."""
+
+    path: Path
+    names: list[str]
+    by_name: list[int] | None
+
+    @staticmethod
+    def of(path: Path, names: list[str]) -> _BegazeLayout:
+        for eye in "BLR":
+            wanted = [f"{eye} POR X [px]", f"{eye} POR Y [px]", "Frame", f"{eye} Event Info"]
+            if all(name in names for name in wanted):
+                return _BegazeLayout(path, names, [names.index(name) for name in wanted])
+        return _BegazeLayout(path, names, None)
+
+    def sample(self, line: str, number: int) -> tuple[int, float, float, Event]:
+        """Return frame, x and y (pixels) and event of one row."""
+        cells, picks = line.split("\t"), self.by_name
+        if picks is None or len(cells) != len(self.names):
+            cells = line.split()
+            picks = BY_POSITION.get(len(cells))
+        if picks is None:
+            raise DataError(
+                f"{self.path}: row {number} has {len(cells)} columns; BeGaze exports of EGTEA have "
+                "7 (v1) or 26 (v2), or name 'B POR X [px]', 'Frame' and 'B Event Info'"
+            )
+        x, y, frame, event = (cells[i].strip() for i in picks)
+        kind = EVENTS.get(event, Event.UNTRACKED)
+        point = []
+        for name, cell in (("POR X", x), ("POR Y", y)):
+            try:
+                value = np.nan if cell in NOTHING else float(cell)
+            except ValueError:
+                raise self._fault(number, name, cell, "not a number of pixels") from None
+            if kind != Event.UNTRACKED and not np.isfinite(value):
+                raise self._fault(number, name, cell, f"not a place, in a {event}")
+            point.append(value)
+        try:
+            return _frame(frame), point[0], point[1], kind
+        except ValueError:
+            fault = f"neither a frame number nor HH:MM:SS:FF at {FPS} frames a second"
+            raise self._fault(number, "Frame", frame, fault) from None
+
+    def _fault(self, number: int, column: str, cell: str, fault: str) -> DataError:
+        return DataError(
+            f"{self.path}: row {number}: '{column}' is '{cell}', {fault}; copy the file again"
+        )
+
+
+def _frame(cell: str) -> int:
+    """A frame number written as such (v1) or as HH:MM:SS:FF at 24 frames a second (v2)."""
+    if ":" not in cell:
+        number = int(cell)
+    else:
+        hours, minutes, seconds, frames = (int(part) for part in cell.split(":"))
+        if not (0 <= minutes < 60 and 0 <= seconds < 60 and 0 <= frames < FPS):
+            raise ValueError
+        number = ((hours * 60 + minutes) * 60 + seconds) * FPS + frames
+    if not 0 <= number < LAST_FRAME:
+        raise ValueError
+    return number
+
+
+def _merge(samples: list[tuple[float, float, Event]]) -> tuple[float, float, Event]:
+    tracked = [s for s in samples if s[2] != Event.UNTRACKED]
+    if not tracked:
+        return np.nan, np.nan, Event.UNTRACKED
+    if len(tracked) == 1:
+        return tracked[0]
+    counts = Counter(s[2] for s in tracked)
+    event = next(s[2] for s in reversed(tracked) if counts[s[2]] == max(counts.values()))
+    same = [s for s in tracked if s[2] == event]
+    return float(np.mean([s[0] for s in same])), float(np.mean([s[1] for s in same])), event
+
+
+def _merge_glc(samples: list[tuple[float, float, Event]]) -> tuple[float, float, Event]:
+    x, y, _ = samples[0]
+    for next_x, next_y, _ in samples[1:]:
+        x, y = (x + next_x) / 2, (y + next_y) / 2
+    return x, y, samples[-1][2]
+
+
+def read_clip_list(path: Path) -> list[EgteaClip]:
+    """Read a list of clips: `SESSION/CLIP.mp4` lines, or action rows whose first word is the clip.
+
+    Raises:
+        DataError: the list is missing or not text, or a line is not a clip.
+    """
+    if not path.is_file():
+        raise DataError(f"clip list {path} is missing")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as fault:
+        raise DataError(f"clip list {path} is not text ({fault}); copy it again") from None
+    words = (line.strip().strip('"').split() for line in lines)
+    return [EgteaClip.parse(found[0]) for found in words if found]
+
+
+def check(root: Path) -> list[Check]:
+    """Compare lists (where there are any), clips and gaze with what is published.
+
+    Every gaze file of BeGaze is read; where one has a fault, its line names file, row and column.
+    """
+    out = _check_lists(root)
+    paths, clips = sorted((root / "cropped_clips").rglob("*.mp4")), []
+    for path in paths:
+        try:
+            clips.append(EgteaClip.parse(path.name))
+        except DataError as fault:
+            out.append(unreadable("clip", fault))
+    out.append(compare("clips", len(clips), TRAIN_CLIPS + TEST_CLIPS, WHERE))
+    return [
+        *out,
+        *_people_checks("with clips", clips),
+        *check_videos(paths),
+        *_check_exports(root, clips),
+    ]
+
+
+def _check_lists(root: Path) -> list[Check]:
+    out = []
+    lists: dict[str, list[EgteaClip]] = {}
+    for part, expected in (("train", TRAIN_CLIPS), ("test", TEST_CLIPS)):
+        path = root / f"{part}_gaze_official.csv"
+        if path.is_file():
+            try:
+                lists[part] = read_clip_list(path)
+            except DataError as fault:
+                out.append(unreadable(path.name, fault))
+            else:
+                out.append(compare(f"clips in {path.name}", len(lists[part]), expected, WHERE))
+    if len(lists) == 2:
+        out += _people_checks("listed", lists["train"] + lists["test"])
+        without = {c.subject for c in lists["train"]} - {c.subject for c in lists["test"]}
+        out.append(compare("subjects without an official test clip", len(without), WITHOUT_TEST))
+    counts = {part: len(clips) for part, clips in lists.items()}
+    pieces = {p: sum(c.frames // (5 * FPS) for c in clips) for p, clips in lists.items()}
+    return [*out, told("egtea", counts, pieces)]
+
+
+def _check_exports(root: Path, clips: Sequence[EgteaClip]) -> list[Check]:
+    exports, sessions = gaze_files(root), {c.session.lower() for c in clips}
+    lacking = sorted({c.session for c in clips if c.session.lower() not in exports})
+    out = [
+        compare("gaze files", len(exports), SESSIONS, WHERE),
+        compare("sessions with clips and no gaze file", len(lacking), 0, ", ".join(lacking)),
+        compare("gaze files without clips", len(exports.keys() - sessions), 0, WHERE),
+    ]
+    seen, read, valid, samples = 0, 0, 0, 0
+    for session, _ in zip(exports, watched(list(exports.values()), "gaze"), strict=True):
+        try:
+            gaze = read_begaze(exports[session])
+        except DataError as fault:
+            out.append(unreadable(exports[session].name, fault))
+            continue
+        read, valid, samples = read + 1, valid + int(gaze.valid.sum()), samples + len(gaze)
+        own = [c for c in clips if c.session.lower() == session]
+        seen += sum(bool(clip_gaze(gaze, c).valid.any()) for c in own)
+    return [
+        *out,
+        compare("gaze files read to the end", read, len(exports)),
+        Check("frames with valid gaze", f"{valid:,} of {samples:,}", "1 or more", valid > 0),
+        Check("clips with valid gaze", f"{seen:,} of {len(clips):,}", "1 or more", seen > 0),
+    ]
+
+
+def _people_checks(what: str, clips: Iterable[EgteaClip]) -> list[Check]:
+    clips = list(clips)
+    return [
+        compare(f"sessions {what}", len({c.session for c in clips}), SESSIONS, WHERE),
+        compare(f"subjects {what}", len({c.subject for c in clips}), SUBJECTS, WHERE),
+    ]

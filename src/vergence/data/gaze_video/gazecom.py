@@ -1,0 +1,296 @@
+"""GazeCom: 18 outdoor clips of 20 s, watched freely on a screen; frames rebuilt from crops.
+
+Layout of `root`: `frames/CLIP/fNNNN.jpg` (NNNN = 0..99, one each 0.2 s), `gaze_25hz.npz` (flat
+columns person, clip, t_s, x, y, valid; x, y in [0, 1], origin top left; a row is the median of
+[t, t + 0.04 s)) and `frame_donors.csv` (person, clip).
+
+The frames were put together from crops around the gaze of some viewers (the donors), so freshness
+of a pixel is a weak cue to gaze.
+
+Licence: none stated by the source, research use only, never packaged. Source: Dorr, Martinetz,
+Gegenfurtner, Barth, "Variability of eye movements when viewing dynamic natural scenes", Journal of
+Vision 10(10):28, 2010.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Dataset, Federation
+from vergence.data.io.checks import (
+    Check,
+    check_size,
+    compare,
+    data_folder,
+    need_file,
+    read_npz,
+    read_pictures,
+    refuse_nan,
+    unreadable,
+)
+from vergence.errors import ConfigError, DataError, nearest
+
+CLIPS, FRAMES, FRAME_S, GAZE_S = 18, 100, 0.2, 0.04
+PEOPLE, RECORDINGS, ROWS, DONORS = 36, 567, 283_500, 102
+SHUFFLES = 1000
+WHERE = (
+    "root must hold frames/CLIP/fNNNN.jpg, gaze_25hz.npz and frame_donors.csv, the rebuilt GazeCom "
+    "movies (research use only; the original movies are at the University of Luebeck)"
+)
+COLUMNS = ("person", "clip", "t_s", "x", "y", "valid")
+
+
+@dataclass(frozen=True)
+class Gazecom(Dataset):
+    """Gaze of up to 36 viewers on the same clips; a viewer is a client, a window a sample.
+
+    Attributes:
+        people: viewers to load, such as ("P01", "P07"); all with enough clips by default.
+        window: frames of a sample.
+        every_s: seconds from one frame of a window to the next, a multiple of 0.2.
+        hop: frames from one window's first frame to the next one's; default: no overlap.
+        size: (width, height) of the frames in pixels.
+        clips: how many clips are for training, validation and test, for all viewers alike.
+        min_clips: clips a viewer needs in every part.
+        split_seed: fixes which clips are tested.
+        exclude_donors: leave out the recordings that gave crops to the rebuilt frames.
+    """
+
+    people: tuple[str, ...] | None = None
+    window: int = 8
+    every_s: float = FRAME_S
+    hop: int | None = None
+    size: tuple[int, int] = (320, 180)
+    clips: tuple[int, int, int] = (12, 2, 4)
+    min_clips: int = 1
+    split_seed: int = 0
+    exclude_donors: bool = False
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, verify and split by clip, for all viewers alike.
+
+        Columns: `frame_ids` int64 `[n, window]` into bank `frames` uint8
+        `[all frames, height, width, 3]`, `points` float32 `[n, window, 1, 2]` in [0, 1] (NaN: gaze
+        lost), `scene` int64 `[n]` = 1000 clip + first frame.
+
+        Raises:
+            DataError: a file is missing, truncated or of another version, a person is unknown or
+                has too few clips for the split, or a clip is shorter than the window.
+            ConfigError: an option is out of range.
+        """
+        stride = self._stride()
+        folder = data_folder(root, "gazecom", WHERE)
+        names, gaze = read_gaze(folder)
+        dealt = self._deal(gaze, len(names))
+        donors = _read_donors(folder) if self.exclude_donors else set()
+        gaze = {
+            person: {c: own[c] for c in own if (person, names[c]) not in donors}
+            for person, own in gaze.items()
+        }
+        chosen, left_out = self._chosen(gaze, dealt)
+        frames = SharedRows(_read_frames(folder, names, self.size), "frame_ids")
+        people, lost = {}, 0
+        for person in chosen:
+            parts = []
+            for clips in dealt:
+                own = {c: gaze[person][c] for c in sorted(clips) if c in gaze[person]}
+                columns, seen = self._windows(own, stride)
+                if not seen.any():
+                    raise DataError(
+                        f"{person} has no window with valid gaze in clips "
+                        f"{', '.join(names[c] for c in own)}: leave this person out (people)"
+                    )
+                kept = {name: torch.from_numpy(column[seen]) for name, column in columns.items()}
+                parts.append(Samples(kept, {"frames": frames}))
+                lost += int((~seen).sum())
+            people[person] = Splits(*parts)
+        return Federation("gazecom", people, self._about(names, dealt, left_out, lost))
+
+    def _stride(self) -> int:
+        check_size(self.size)
+        stride = round(self.every_s / FRAME_S)
+        if stride < 1 or abs(stride * FRAME_S - self.every_s) > 1e-6:
+            raise ConfigError(f"every_s must be a multiple of {FRAME_S} s, got {self.every_s}")
+        if self.window < 1 or (self.hop is not None and self.hop < 1):
+            raise ConfigError(f"window and hop must be 1 or more, got {self.window}, {self.hop}")
+        if len(self.clips) != 3 or min(self.clips) < 1:
+            raise ConfigError(
+                f"clips must be three numbers of clips (train, val, test) >= 1, got {self.clips}"
+            )
+        if not 1 <= self.min_clips <= min(self.clips):
+            raise ConfigError(
+                f"min_clips must be 1 to {min(self.clips)} (the smallest of clips), "
+                f"got {self.min_clips}"
+            )
+        span = (self.window - 1) * stride + 1
+        if span > FRAMES:
+            raise DataError(
+                f"clips of {FRAMES} frames are shorter than a window of {self.window} frames "
+                f"every {self.every_s} s ({span} frames): lower window or every_s"
+            )
+        return stride
+
+    def _deal(self, gaze: dict[str, dict[int, np.ndarray]], count: int) -> list[set[int]]:
+        """Return the clips of the three parts: the seed's first shuffle that serves everybody.
+
+        It looks at who has seen which clip in the whole file, never at the gaze, and not at the
+        options that leave people out, so these cannot move a clip to another part.
+        """
+        if sum(self.clips) > count:
+            raise DataError(
+                f"clips = {self.clips} asks for {sum(self.clips)} clips, the data hold {count}"
+            )
+        able = [set(own) for own in gaze.values() if len(own) >= 3 * self.min_clips]
+        rng = np.random.default_rng(self.split_seed)
+        train, val, test = self.clips
+        for _ in range(SHUFFLES):
+            order = rng.permutation(count)
+            tested, held, trained, _ = np.split(order, np.cumsum([test, val, train]))
+            parts = [set(part.tolist()) for part in (trained, held, tested)]
+            if all(len(own & part) >= self.min_clips for own in able for part in parts):
+                return parts
+        fewest = min(len(own) for own in able)
+        raise DataError(
+            f"no split of {count} clips into {self.clips} found that gives everybody "
+            f"{self.min_clips} in every part (somebody has only {fewest} clips): lower min_clips "
+            "or change clips"
+        )
+
+    def _chosen(
+        self, gaze: dict[str, dict[int, np.ndarray]], dealt: list[set[int]]
+    ) -> tuple[list[str], dict[str, list[int]]]:
+        """Return who takes part, and the clips per part of those who have too few."""
+        counts = {p: [len(part & set(own)) for part in dealt] for p, own in gaze.items()}
+        for person in self.people or ():
+            if person not in counts:
+                raise DataError(f"unknown person '{person}'{nearest(person, counts)}")
+            if min(counts[person]) < self.min_clips:
+                raise DataError(
+                    f"{person} has {counts[person]} clips (train, val, test), each part needs "
+                    f"{self.min_clips}: leave this person out (people) or take another split_seed"
+                )
+        if self.people is not None:
+            return list(self.people), {}
+        few = {person: parts for person, parts in counts.items() if min(parts) < self.min_clips}
+        chosen = [person for person in counts if person not in few]
+        if not chosen:
+            raise DataError(f"nobody has {self.min_clips} clips in every part {self.clips}: {few}")
+        return chosen, few
+
+    def _windows(
+        self, own: dict[int, np.ndarray], stride: int
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return the columns of all windows of these clips, and which windows hold any gaze."""
+        span = (self.window - 1) * stride + 1
+        hop = self.window * stride if self.hop is None else self.hop
+        starts = np.arange(0, FRAMES - span + 1, hop)
+        inside = starts[:, None] + stride * np.arange(self.window)
+        points = np.concatenate([clip_gaze[inside] for clip_gaze in own.values()])
+        columns = {
+            "frame_ids": np.concatenate([clip * FRAMES + inside for clip in own]),
+            "points": points[:, :, None],
+            "scene": np.concatenate([clip * 1000 + starts for clip in own]),
+        }
+        return columns, np.asarray(np.isfinite(points).any(axis=(1, 2)))
+
+    def _about(
+        self,
+        names: list[str],
+        dealt: list[set[int]],
+        left_out: dict[str, list[int]],
+        lost: int,
+    ) -> dict[str, str]:
+        who = ", ".join(f"{p} {parts}" for p, parts in left_out.items()) or "nobody"
+        listed = [", ".join(names[c] for c in sorted(part)) for part in dealt]
+        return {
+            "licence": "none stated by the source: research use only, not packaged",
+            "citation": "Dorr, Martinetz, Gegenfurtner, Barth: Variability of eye movements when "
+            "viewing dynamic natural scenes. Journal of Vision 10(10):28, 2010",
+            "split": f"by clip, for all viewers alike (seed {self.split_seed}): {len(dealt[0])} "
+            f"train, {len(dealt[1])} validation ({listed[1]}), {len(dealt[2])} test ({listed[2]})",
+            "left_out": f"with too few clips [train, val, test]: {who}; {lost} windows without "
+            f"any valid gaze{'; recordings that gave crops' if self.exclude_donors else ''}",
+            "frames": "rebuilt from gaze-centred crops; freshness is a weak cue to gaze",
+            "stimulus": "third person: clips of 20 s watched freely on a screen, not egocentric",
+        }
+
+
+def read_gaze(folder: Path) -> tuple[list[str], dict[str, dict[int, np.ndarray]]]:
+    """Return the clip names, and person -> clip number -> gaze at the frames, `[100, 2]`.
+
+    A frame takes the nearest valid 25 Hz row within 0.04 s: the one that starts with it, else the
+    one before, else the one after; NaN where none is valid.
+
+    Raises:
+        DataError: the file is missing, damaged or of another version, or has NaN in valid gaze.
+    """
+    path = folder / "gaze_25hz.npz"
+    table = read_npz(path, dict.fromkeys(COLUMNS, 1), WHERE, text=("person", "clip"))
+    if len({len(column) for column in table.values()}) != 1 or not len(table["x"]):
+        raise DataError(f"{path} is of another version, its columns differ in length: {WHERE}")
+    xy = np.stack([table["x"], table["y"]], 1).astype(np.float32)
+    valid = table["valid"] == 1
+    refuse_nan(table["t_s"], "t_s", path)
+    refuse_nan(np.where(valid[:, None], xy, 0), "valid gaze", path)
+    if ((xy < 0) | (xy > 1))[valid].any():
+        raise DataError(f"{path}: valid gaze lies outside [0, 1] of the frame: {WHERE}")
+    xy[~valid] = np.nan
+    names, clip = np.unique(table["clip"], return_inverse=True)
+    persons, person = np.unique(table["person"], return_inverse=True)
+    step = np.rint(table["t_s"] / GAZE_S).astype(np.int64)
+    per_frame, last = round(FRAME_S / GAZE_S), round(FRAMES * FRAME_S / GAZE_S) - 1
+    if step.min() < 0 or step.max() > last:
+        raise DataError(f"{path}: t_s must be 0 to {last * GAZE_S:.2f} s: {WHERE}")
+    dense = np.full((len(persons), len(names), last + 1, 2), np.nan, np.float32)
+    dense[person, clip, step] = xy
+    at = np.arange(FRAMES) * per_frame
+    gaze = dense[:, :, at]
+    for other in (at - 1, at + 1):
+        # Nothing lies before the first row; it must not wrap round to the last one.
+        inside = (other >= 0)[:, None] & np.isnan(gaze)
+        gaze = np.where(inside, dense[:, :, other], gaze)
+    recorded = sorted(set(zip(person.tolist(), clip.tolist(), strict=True)))
+    people: dict[str, dict[int, np.ndarray]] = {str(name): {} for name in persons}
+    for p, c in recorded:
+        people[str(persons[p])][c] = gaze[p, c]
+    return [str(name) for name in names], people
+
+
+def _read_donors(folder: Path) -> set[tuple[str, str]]:
+    path = need_file(folder / "frame_donors.csv", WHERE)
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        rows = list(csv.DictReader(file))
+    if not rows or not {"person", "clip"} <= set(rows[0]):
+        raise DataError(f"{path} is of another version, it needs columns person, clip: {WHERE}")
+    return {(row["person"], row["clip"]) for row in rows}
+
+
+def _read_frames(folder: Path, names: list[str], size: tuple[int, int]) -> torch.Tensor:
+    files = [folder / "frames" / n / f"f{i:04d}.jpg" for n in names for i in range(FRAMES)]
+    return read_pictures(files, size, "frames", WHERE)
+
+
+def check(root: Path) -> list[Check]:
+    """Compare a folder with what it must hold: clips, frames, people, recordings, gaze rows."""
+    found = len(list((root / "frames").glob("*/f*.jpg")))
+    lines = [compare("frames", found, CLIPS * FRAMES, WHERE)]
+    try:
+        names, gaze = read_gaze(root)
+        rows = len(read_npz(root / "gaze_25hz.npz", {"x": 1}, WHERE)["x"])
+        lines += [
+            compare("clips", len(names), CLIPS, WHERE),
+            compare("people", len(gaze), PEOPLE, WHERE),
+            compare("recordings", sum(len(own) for own in gaze.values()), RECORDINGS, WHERE),
+            compare("gaze rows", rows, ROWS, WHERE),
+            compare("recordings that gave crops", len(_read_donors(root)), DONORS, WHERE),
+        ]
+        _read_frames(root, names, (32, 18))
+    except DataError as fault:
+        return [*lines, unreadable("gaze and frames", fault)]
+    return [*lines, Check("gaze and frames", "readable", "readable", True)]

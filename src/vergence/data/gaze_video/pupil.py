@@ -1,0 +1,319 @@
+"""Pupil Labs glasses: Player export (Core, Invisible), Cloud export, and Neon's native recording.
+
+A recording is a folder with `gaze_positions.csv` and `world_timestamps.csv` (Player; times in
+seconds, origin bottom-left), with `gaze.csv` and `world_timestamps.csv` (Cloud; UTC nanoseconds,
+pixels from the top-left), or with `gaze psN.raw` / `.time` (Neon native 2.x; pixels from the
+top-left, UTC nanoseconds, several parts). The scene video lies beside them as mp4. The first folder
+below `root` is the person. Clocks may jump back: samples are put in time order.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.core.federation import Dataset, Federation
+from vergence.data.gaze_video.gaze import Event, Gaze
+from vergence.data.gaze_video.recording import (
+    Recording,
+    WindowOptions,
+    federation,
+    person_of,
+    recording_id,
+)
+from vergence.data.io.checks import Check, compare, data_folder, unreadable
+from vergence.data.io.delimited_text import read_table
+from vergence.errors import DataError
+
+INVISIBLE_SIZE = (1088, 1080)
+NEON_SIZE = (1600, 1200)
+"""Pixels (width, height) of the scene cameras."""
+MIN_CONFIDENCE = 0.6
+"""Below this Pupil Core calls a pupil unreliable."""
+WHERE = "put exports of Pupil Player or Cloud, or Neon recordings, in folders below root"
+ABOUT = {
+    "licence": "of the recordings at root; none is packaged",
+    "citation": "Kassner, Patera, Bulling: Pupil: an open source platform for pervasive eye "
+    "tracking. UbiComp 2014",
+}
+
+
+@dataclass(frozen=True)
+class Pupil(WindowOptions, Dataset):
+    """Windows of Pupil Labs recordings; a person is a folder below root."""
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, cut and split.
+
+        Raises:
+            ConfigError: an option is out of range.
+            DataError: a recording is incomplete or unreadable, or a person has too few clips.
+        """
+        self.validate()
+        folder = data_folder(root, "pupil", WHERE)
+        return federation("pupil", self.choose(recordings(folder), str(folder)), self, ABOUT)
+
+
+def recordings(root: Path) -> list[Recording]:
+    """Return every recording below `root`, in the order of their paths."""
+    names = ("gaze_positions.csv", "gaze.csv", "gaze ps1.raw", "world_timestamps.csv")
+    places = sorted({p.parent for name in names for p in root.rglob(name)})
+    return [recording for place in places for recording in read(place, root)]
+
+
+def read(folder: Path, root: Path | None = None) -> list[Recording]:
+    """Read one folder: one recording, or one per part of a Neon recording.
+
+    Raises:
+        DataError: there is video without gaze, or a file is missing, damaged or of another version.
+    """
+    root = root or folder
+    who = (recording_id(folder, root), person_of(folder, root))
+    if (folder / "gaze_positions.csv").is_file():
+        return [read_player(folder, *who)]
+    if (folder / "gaze.csv").is_file():
+        return [read_cloud(folder, *who)]
+    if list(folder.glob("gaze ps*.raw")):
+        return read_neon(folder, *who)
+    raise DataError(
+        f"{folder} has video without gaze: export gaze_positions.csv (Player) or gaze.csv (Cloud) "
+        "into it"
+    )
+
+
+def read_player(folder: Path, name: str, person: str) -> Recording:
+    """Read a Pupil Player export; `source_frame` keeps its world_index, which a trim may offset."""
+    path = folder / "gaze_positions.csv"
+    needed = ["gaze_timestamp", "world_index", "confidence", "norm_pos_x", "norm_pos_y"]
+    table = read_table(path, needed, "gaze_positions.csv of Pupil Player")
+    world = read_table(
+        folder / "world_timestamps.csv", ["# timestamps [seconds]"], "world_timestamps.csv"
+    ).floats("# timestamps [seconds]")
+    _some(len(world), folder / "world_timestamps.csv")
+    t = table.floats("gaze_timestamp") - world[0]
+    event: NDArray[np.int8] | Event = Event.UNKNOWN
+    if (folder / "fixations.csv").is_file():
+        spans = read_table(
+            folder / "fixations.csv", ["start_timestamp", "duration"], "fixations.csv of Player"
+        )
+        start = spans.floats("start_timestamp") - world[0]
+        event = label_fixations(t, start, start + spans.floats("duration") / 1e3)
+    confidence = table.floats("confidence")
+    gaze = Gaze.build(
+        str(path),
+        t,
+        table.floats("norm_pos_x"),
+        1 - table.floats("norm_pos_y"),
+        tracked=confidence >= MIN_CONFIDENCE,
+        event=event,
+        confidence=confidence,
+        source_frame=table.integers("world_index"),
+        sort=True,
+    )
+    return Recording(name, person, gaze, _scene_video(folder, "*.mp4"), world - world[0])
+
+
+def read_cloud(folder: Path, name: str, person: str) -> Recording:
+    """Read a Pupil Cloud export (Invisible or Neon); blinks and glasses not worn are untracked."""
+    path = folder / "gaze.csv"
+    needed = ["timestamp [ns]", "gaze x [px]", "gaze y [px]"]
+    table = read_table(path, needed, "gaze.csv of Pupil Cloud")
+    stamps = folder / "world_timestamps.csv"
+    world = read_table(stamps, ["timestamp [ns]"], "world_timestamps.csv").integers(
+        "timestamp [ns]"
+    )
+    _some(len(world), stamps)
+    (width, height), fov = _scene_camera(folder / "scene_camera.json")
+    tracked = np.ones(len(table), bool)
+    if "worn" in table:
+        tracked &= table.floats("worn") > 0
+    if "blink id" in table:
+        tracked &= table.integers("blink id", empty=-1) < 0
+    event: NDArray[np.int8] | Event = Event.UNKNOWN
+    if "fixation id" in table:
+        fixating = table.integers("fixation id", empty=-1) >= 0
+        event = np.where(fixating, Event.FIXATION, Event.SACCADE).astype(np.int8)
+    gaze = Gaze.build(
+        str(path),
+        (table.integers("timestamp [ns]") - world[0]) * 1e-9,
+        table.floats("gaze x [px]") / width,
+        table.floats("gaze y [px]") / height,
+        tracked=tracked,
+        event=event,
+        sort=True,
+    )
+    times = (world - world[0]) * 1e-9
+    return Recording(name, person, gaze, _scene_video(folder, "*.mp4"), times, fov_deg=fov)
+
+
+def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
+    """Read a native Neon recording: one recording per scene video part, the 200 Hz gaze preferred.
+
+    Raises:
+        DataError: the format version is not 2.x, or raw and time files do not belong together.
+    """
+    info = _json(folder / "info.json")
+    version = str(info.get("data_format_version"))
+    if not version.startswith("2."):
+        raise DataError(f"{folder}/info.json: data format {version} is not read, only 2.x is")
+    fast = (folder / "gaze_200hz.raw").is_file()
+    xy, ns = _stream(folder, "gaze", ["gaze_200hz"] if fast else _parts(folder, "gaze"))
+    worn_parts = ["worn_200hz"] if fast else _parts(folder, "worn")
+    worn = np.concatenate([_raw(folder / f"{p}.raw", np.dtype("u1")) for p in worn_parts])
+    if len(worn) != len(xy):
+        raise DataError(f"{folder}: {len(worn)} worn flags for {len(xy)} gaze samples; copy again")
+    tracked = worn > 0
+    if (folder / "blinks.dtype").is_file():
+        blinks, _ = _stream(folder, "blinks", _parts(folder, "blinks"))
+        tracked &= ~_within(ns, blinks["start_timestamp_ns"], blinks["end_timestamp_ns"])
+    event: NDArray[np.int8] | Event = Event.UNKNOWN
+    if (folder / "fixations.dtype").is_file():
+        spans, _ = _stream(folder, "fixations", _parts(folder, "fixations"))
+        spans = spans[spans["event_type"] == 1]
+        event = label_fixations(ns, spans["start_timestamp_ns"], spans["end_timestamp_ns"])
+    scenes = sorted(folder.glob("Neon Scene Camera v1 ps*.time"))
+    if not scenes:
+        raise DataError(
+            f"{folder} has no 'Neon Scene Camera v1 ps1.time'; copy the recording again"
+        )
+    out = []
+    for scene in scenes:
+        frames = _raw(scene, np.dtype("<i8"))
+        _some(len(frames), scene)
+        gaze = Gaze.build(
+            str(folder / "gaze"),
+            (ns - frames[0]) * 1e-9,
+            xy["x"] / NEON_SIZE[0],
+            xy["y"] / NEON_SIZE[1],
+            tracked=tracked,
+            event=event,
+            sort=True,
+        )
+        part = scene.stem.rsplit(" ", 1)[-1]
+        video = _scene_video(folder, f"{scene.stem}.mp4")
+        times = (frames - frames[0]) * 1e-9
+        start = float(frames[0] - _raw(scenes[0], np.dtype("<i8"))[0]) * 1e-9
+        where = name if len(scenes) == 1 else f"{name}/{part}"
+        out.append(Recording(where, person, gaze, video, times, name, start))
+    return out
+
+
+def label_fixations(
+    t: NDArray[np.float64] | NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64]
+) -> NDArray[np.int8]:
+    """Return FIXATION inside the intervals and SACCADE outside (int8, one per time)."""
+    return np.where(_within(t, start, end), Event.FIXATION, Event.SACCADE).astype(np.int8)
+
+
+def _within(t: NDArray, start: NDArray, end: NDArray) -> NDArray[np.bool_]:
+    order = np.argsort(start)
+    last = np.searchsorted(start[order], t, "right") - 1
+    if not len(start):
+        return np.zeros(len(t), bool)
+    return (last >= 0) & (t <= np.maximum.accumulate(end[order])[np.maximum(last, 0)])
+
+
+def _parts(folder: Path, stream: str) -> list[str]:
+    found = [p.stem for p in folder.glob(f"{stream} ps*.raw")]
+    return sorted(found, key=lambda stem: int(stem.rsplit("ps", 1)[1]))
+
+
+def _stream(folder: Path, stream: str, parts: list[str]) -> tuple[NDArray, NDArray[np.int64]]:
+    path = folder / f"{stream}.dtype"
+    try:
+        kind = np.dtype(
+            [
+                (n, np.dtype(t).newbyteorder("<"))
+                for n, t in ast.literal_eval(path.read_text().strip())
+            ]
+        )
+    except (OSError, ValueError, SyntaxError, TypeError) as error:
+        raise DataError(f"{path} does not describe the {stream} records: {error}") from None
+    records = [_raw(folder / f"{part}.raw", kind) for part in parts]
+    times = [_raw(folder / f"{part}.time", np.dtype("<i8")) for part in parts]
+    for part, r, t in zip(parts, records, times, strict=True):
+        if len(r) != len(t):
+            raise DataError(
+                f"{folder}/{part}: {len(r)} records in .raw, {len(t)} in .time; the recording is "
+                "truncated, copy it again"
+            )
+    return np.concatenate(records), np.concatenate(times)
+
+
+def _raw(path: Path, kind: np.dtype) -> NDArray:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}; copy it again") from None
+    if len(data) % kind.itemsize:
+        raise DataError(
+            f"{path} is truncated: {len(data)} bytes are no whole number of {kind.itemsize}-byte "
+            "records; copy it again"
+        )
+    return np.frombuffer(data, kind)
+
+
+def _scene_camera(path: Path) -> tuple[tuple[int, int], float | None]:
+    """Return the size of the scene image and its horizontal field of view (pinhole, degrees).
+
+    The export does not state the size: the principal point tells Invisible from Neon.
+    """
+    if not path.is_file():
+        raise DataError(f"{path} is missing; export it with the recording, it tells the camera")
+    matrix = np.array(_json(path).get("camera_matrix", []), float)
+    if matrix.shape != (3, 3):
+        raise DataError(f"{path} has no 3 x 3 camera_matrix; export the recording again")
+    middle = matrix[:2, 2]
+    size = min(
+        (INVISIBLE_SIZE, NEON_SIZE), key=lambda s: float(np.abs(middle - np.array(s) / 2).sum())
+    )
+    return size, math.degrees(2 * math.atan(size[0] / 2 / matrix[0, 0]))
+
+
+def _json(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as JSON ({error}); export it again") from None
+
+
+def _scene_video(folder: Path, pattern: str) -> Path | None:
+    found = sorted(p for p in folder.glob(pattern) if "Sensor Module" not in p.name)
+    if len(found) > 1:
+        raise DataError(f"{folder} has {len(found)} videos, needs one scene video; move the others")
+    return found[0] if found else None
+
+
+def _some(count: int, path: Path) -> None:
+    if not count:
+        raise DataError(f"{path} holds no frame times; export the recording again")
+
+
+def check(root: Path) -> list[Check]:
+    """Compare video frames with the recorder's frame times, and look for usable gaze."""
+    try:
+        found = recordings(root)
+    except DataError as fault:
+        return [unreadable("recordings", fault)]
+    out = [Check("recordings", str(len(found)), "1 or more", bool(found), "" if found else WHERE)]
+    for recording in found:
+        gaze, noted = recording.gaze, recording.frame_times_s
+        valid = f"{int(gaze.valid.sum()):,} of {len(gaze):,}"
+        out.append(Check(f"{recording.id}: valid gaze", valid, "1 or more", bool(gaze.valid.any())))
+        try:
+            frames = len(recording.footage().times_s)
+        except DataError as fault:
+            out.append(unreadable(f"{recording.id}: video", fault))
+        else:
+            out.append(
+                compare(
+                    f"{recording.id}: frames", frames, len(noted) if noted is not None else frames
+                )
+            )
+    return out

@@ -1,0 +1,325 @@
+"""A recording (video plus gaze on one clock) and the windows that become samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Federation
+from vergence.data.gaze_video.clip_cache import ClipWindow, load_clips, open_video
+from vergence.data.gaze_video.gaze import Gaze
+from vergence.data.gaze_video.temporal_splits import (
+    TEST,
+    TRAIN,
+    VAL,
+    one_clock,
+    temporal_split,
+    too_few,
+)
+from vergence.data.gaze_video.vrs import VrsFootage
+from vergence.data.io.checks import Check, check_size, compare, unreadable, watched
+from vergence.data.io.video import Footage, Video, rows_at
+from vergence.data.splits import Shares, check_shares
+from vergence.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Recording of one person's view and gaze.
+
+    `gaze.t_s` counts in the clock of `frame_times_s` (seconds; one per frame), which is the video
+    file's own clock where it is None. `start_s` is when the recording begins in its `session`:
+    recordings of one session are kept apart in time when they are split. `fov_deg` is the
+    horizontal field of view, None where the files do not give it.
+    """
+
+    id: str
+    person: str
+    gaze: Gaze
+    video: Path | None = None
+    frame_times_s: NDArray[np.float64] | None = None
+    session: str = ""
+    start_s: float = 0.0
+    fov_deg: float | None = None
+
+    def footage(self) -> Footage:
+        """Open the video and put its frames on the clock of the gaze.
+
+        Raises:
+            DataError: there is gaze but no video, the video cannot be read, or it has another
+                number of frames than the recorder noted.
+        """
+        if self.video is None:
+            raise DataError(
+                f"recording '{self.id}' has gaze without video: put the scene video of "
+                f"{self.gaze.source} beside it"
+            )
+        footage = VrsFootage(self.video) if self.video.suffix == ".vrs" else open_video(self.video)
+        noted = self.frame_times_s
+        if noted is None:
+            return footage
+        if len(noted) != len(footage.times_s):
+            raise DataError(
+                f"{self.video} has {len(footage.times_s)} frames, the recorder noted {len(noted)} "
+                "frame times: video and gaze belong to different exports, export both again"
+            )
+        return replace(footage, times_s=noted)
+
+    def gaze_per_frame(self, footage: Footage, max_gap_ms: float = 40.0) -> Gaze:
+        """Return the gaze record of every frame; see `Gaze.at`."""
+        return self.gaze.at(footage.times_s, max_gap_ms)
+
+
+@dataclass(frozen=True)
+class GazeWindow:
+    """Frames of one recording that make one sample, and the scored gaze in each.
+
+    `rows` int64 `[T]`; `points` float32 `[T, 1, 2]`, NaN = not scored; `start_s`, `end_s` in the
+    clock of the session.
+    """
+
+    recording: Recording
+    rows: NDArray[np.int64]
+    points: NDArray[np.float32]
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class WindowOptions:
+    """Options of every data set of recordings, for the cut into samples and the split.
+
+    Attributes:
+        size: (width, height) of the frames in pixels; frames are squeezed, not cropped.
+        window: frames in a sample.
+        step_s: seconds between the frames of a sample.
+        stride_s: seconds between the starts of samples.
+        gap_s: least seconds between the parts of a person's split (5 or more).
+        shares: train, validation and test shares of a person's windows.
+        max_gap_ms: a frame without a gaze measurement this near is not scored.
+        short: what to do with a clip shorter than one sample: "error" or "skip" (counted).
+        people: only these people; empty = everybody.
+        clip_s: seconds of a clip, for papers that count in clips: a recording is cut into whole
+            clips, one behind the other, and a sample has `window` frames evenly over a clip.
+            0 = cut by step_s and stride_s instead.
+    """
+
+    size: tuple[int, int] = (64, 64)
+    window: int = 4
+    step_s: float = 0.25
+    stride_s: float = 1.0
+    gap_s: float = 5.0
+    shares: Shares = (0.70, 0.15, 0.15)
+    max_gap_ms: float = 40.0
+    short: str = "error"
+    people: tuple[str, ...] = ()
+    clip_s: float = 0.0
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the first to the last frame of a sample."""
+        return (self.window - 1) * self.pace_s[0]
+
+    @property
+    def pace_s(self) -> tuple[float, float]:
+        """Seconds between the frames of a sample and between the starts of samples."""
+        if self.clip_s:
+            return self.clip_s / self.window, self.clip_s
+        return self.step_s, self.stride_s
+
+    def validate(self) -> None:
+        """Raise ConfigError for an option out of range."""
+        check_size(self.size)
+        check_shares(self.shares)
+        limits = {"window": 1, "step_s": 1e-3, "stride_s": 1e-3, "max_gap_ms": 0, "gap_s": 5.0}
+        for name, least in limits.items():
+            if not getattr(self, name) >= least:
+                raise ConfigError(f"{name} must be {least:g} or more, got {getattr(self, name)}")
+        if self.short not in ("error", "skip"):
+            raise ConfigError(f"short must be 'error' or 'skip', got '{self.short}'")
+        if not (self.clip_s == 0 or 1e-3 <= self.clip_s < np.inf):
+            raise ConfigError(
+                f"clip_s must be 0 (cut by step_s and stride_s) or 0.001 or more, got {self.clip_s}"
+            )
+        usual = WindowOptions.step_s, WindowOptions.stride_s
+        if self.clip_s and (self.step_s, self.stride_s) != usual:
+            raise ConfigError(
+                f"clip_s = {self.clip_s:g} sets the frames and starts of samples by itself: leave "
+                "step_s and stride_s out, or leave clip_s out"
+            )
+
+    def choose(self, recordings: Sequence[Recording], where: str) -> list[Recording]:
+        """Return the recordings of the chosen people.
+
+        Raises:
+            DataError: there are none at all, or a chosen person has none.
+        """
+        if not recordings:
+            raise DataError(
+                f"no recordings found in {where}; 'vergence data check' says what is missing"
+            )
+        known = sorted({r.person for r in recordings})
+        strangers = [p for p in self.people if p not in known]
+        if strangers:
+            raise DataError(
+                f"{where} has no recordings of {', '.join(strangers)}; people there: "
+                f"{', '.join(known)}"
+            )
+        return [r for r in recordings if not self.people or r.person in self.people]
+
+
+def windows(recording: Recording, footage: Footage, options: WindowOptions) -> list[GazeWindow]:
+    """Cut a recording into windows; those without one scored frame are left out.
+
+    Raises:
+        DataError: the clip is shorter than one window and `options.short` is "error".
+    """
+    times = footage.times_s
+    length, need = float(times[-1] - times[0]), options.span_s
+    step, stride = options.pace_s
+    if options.clip_s and len(times) > 1:
+        # The last frame lasts as long as the others: 120 frames at 24 a second are 5 s.
+        length, need = length + float(np.median(np.diff(times))), options.clip_s
+    # Half a millisecond: frame times are rounded to the ticks of the file.
+    count = int(np.floor((length - need + 5e-4) / stride)) + 1
+    if len(times) < options.window or count < 1:
+        if options.short == "skip":
+            return []
+        raise DataError(
+            f"clip '{recording.id}' is shorter than the window: {len(times)} frames, "
+            f"{length:.2f} s, and a window takes {options.window} frames, {need:.2f} s; "
+            f"lower {'clip_s' if options.clip_s else 'window or step_s'}, or set short = 'skip'"
+        )
+    gaze = recording.gaze_per_frame(footage, options.max_gap_ms)
+    xy = np.stack([gaze.x, gaze.y], 1).astype(np.float32)
+    xy[~gaze.scored] = np.nan
+    out = []
+    for k in range(count):
+        at = times[0] + k * stride + np.arange(options.window) * step
+        rows = rows_at(times, at, recording.id)
+        if len(np.unique(rows)) < len(rows):
+            told = "clip_s / window" if options.clip_s else "step_s"
+            raise ConfigError(
+                f"{told} = {step:g} is shorter than the frame interval of "
+                f"'{recording.id}'; use {float(np.median(np.diff(times))):.3f} or more"
+            )
+        if np.isfinite(xy[rows]).all(1).any():
+            start, end = (recording.start_s + float(times[rows[i]] - times[0]) for i in (0, -1))
+            out.append(GazeWindow(recording, rows, xy[rows][:, None], start, end))
+    return out
+
+
+def samples(
+    parts: Sequence[Sequence[GazeWindow]], opened: Mapping[int, Footage], size: tuple[int, int]
+) -> list[Samples]:
+    """Make each of these parts samples with a bank of their own frames, decoded or from the cache.
+
+    `opened` gives the footage by `id` of its recording.
+    """
+    cuts, numbers = zip(*(_cuts(part, opened) for part in parts), strict=True)
+    out = []
+    for part, frame_ids, frames in zip(parts, numbers, load_clips(cuts, size), strict=True):
+        columns = {
+            "frame_ids": torch.from_numpy(frame_ids),
+            "points": torch.from_numpy(np.stack([w.points for w in part])),
+            "scene": torch.full((len(part),), -1, dtype=torch.int64),
+        }
+        out.append(Samples(columns, {"frames": SharedRows(frames, "frame_ids")}))
+    return out
+
+
+def _cuts(
+    part: Sequence[GazeWindow], opened: Mapping[int, Footage]
+) -> tuple[list[ClipWindow], NDArray[np.int64]]:
+    """Return the frames that these windows need, and each window's numbers among them."""
+    used: dict[int, list[GazeWindow]] = {}
+    for w in part:
+        used.setdefault(id(w.recording), []).append(w)
+    cuts: list[ClipWindow] = []
+    frame_ids: dict[int, NDArray[np.int64]] = {}
+    before = 0
+    for key, group in used.items():
+        rows = np.unique(np.concatenate([w.rows for w in group]))
+        for w in group:
+            frame_ids[id(w)] = before + np.searchsorted(rows, w.rows)
+        before += len(rows)
+        cuts.append(ClipWindow(group[0].recording.video or Path(), opened[key], rows))
+    return cuts, np.stack([frame_ids[id(w)] for w in part])
+
+
+def federation(
+    name: str, recordings: Sequence[Recording], options: WindowOptions, about: Mapping[str, str]
+) -> Federation:
+    """Cut, split in time per person, and decode: task `gaze_map`, one client per person.
+
+    Raises:
+        ConfigError: an option is out of range.
+        DataError: a recording cannot be read, or a person has too few clips for the split.
+    """
+    options.validate()
+    found: dict[str, list[GazeWindow]] = {r.person: [] for r in recordings}
+    opened: dict[int, Footage] = {}
+    skipped = 0
+    paths = [r.video or Path() for r in recordings]
+    for recording, _ in zip(recordings, watched(paths, "frame times"), strict=True):
+        footage = opened[id(recording)] = recording.footage()
+        cut = windows(recording, footage, options)
+        skipped += not cut
+        found[recording.person] += cut
+    split = {person: _split(person, cut, options) for person, cut in sorted(found.items())}
+    # Everybody's frames at once: one bar shows how far all of them are.
+    made = iter(samples([part for parts in split.values() for part in parts], opened, options.size))
+    people = {person: Splits(next(made), next(made), next(made)) for person in split}
+    kept = sum(len(part) for parts in split.values() for part in parts)
+    dropped = sum(len(cut) for cut in found.values()) - kept
+    said = {
+        "split": f"per person, in time, shares {options.shares}, gaps of >= {options.gap_s:g} s",
+        "left_out": f"{skipped} clips without a usable window, {dropped} windows in the gaps",
+        "frames": f"squeezed to {options.size[0]} x {options.size[1]}, nothing cropped",
+        "scored": f"fixations (all valid gaze where unlabelled) within {options.max_gap_ms:g} ms",
+    }
+    if options.clip_s:
+        said["clips"] = (
+            f"whole ones of {options.clip_s:g} s, {options.window} frames evenly in each"
+        )
+    return Federation(name, people, {**about, **said})
+
+
+def _split(
+    person: str, cut: Sequence[GazeWindow], options: WindowOptions
+) -> list[list[GazeWindow]]:
+    """Return a person's windows for training, validation and test; none of those in the gaps."""
+    if not cut:
+        raise DataError(too_few(person, 0, 0.0, options.gap_s))
+    session = [w.recording.session or w.recording.id for w in cut]
+    start, end = one_clock(session, [w.start_s for w in cut], [w.end_s for w in cut], options.gap_s)
+    part = temporal_split(person, start, end, options.gap_s, options.shares)
+    return [[w for w, p in zip(cut, part, strict=True) if p == k] for k in (TRAIN, VAL, TEST)]
+
+
+def person_of(folder: Path, root: Path) -> str:
+    """Return the first folder below `root`; `root` itself being the recording, its own name."""
+    parts = folder.relative_to(root).parts
+    return parts[0] if parts else root.resolve().name
+
+
+def recording_id(folder: Path, root: Path) -> str:
+    """Return the folder's path below `root` (its own name when it is `root`)."""
+    return folder.relative_to(root).as_posix() if folder != root else root.resolve().name
+
+
+def check_videos(paths: Sequence[Path]) -> list[Check]:
+    """The lines of a check on video files: one for each that does not open, and how many do."""
+    out = []
+    for path in watched(paths, "videos"):
+        try:
+            Video.check_header(path)
+        except DataError as fault:
+            out.append(unreadable(path.name, fault))
+    return [*out, compare("videos that open", len(paths) - len(out), len(paths))]

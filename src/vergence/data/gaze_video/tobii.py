@@ -1,0 +1,168 @@
+"""Tobii Pro Glasses 2: segments with `livedata.json.gz` and `fullstream.mp4`.
+
+Each line of livedata is one JSON object; `gp` is gaze in fractions of the scene image from its
+top-left corner, `s` = 0 means good, `ts` counts microseconds of the device. `vts` lines pair `ts`
+with the time in the mp4 (microseconds); without them `pts` lines pair it with the 90 kHz clock of
+the live stream, whose first line is then taken as the start of the video. The first folder below
+`root` is the person.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.core.federation import Dataset, Federation
+from vergence.data.gaze_video.gaze import Gaze
+from vergence.data.gaze_video.recording import (
+    Recording,
+    WindowOptions,
+    federation,
+    person_of,
+    recording_id,
+)
+from vergence.data.io.checks import Check, data_folder, unreadable
+from vergence.errors import DataError
+
+LIVE, VIDEO = "livedata.json.gz", "fullstream.mp4"
+PTS_HZ = 90_000
+WHERE = f"put segments ({LIVE} beside {VIDEO}) of the SD card in folders below root"
+ABOUT = {
+    "licence": "of the recordings at root; none is packaged",
+    "citation": "Tobii Pro Glasses 2, Tobii AB",
+}
+
+
+@dataclass(frozen=True)
+class Tobii(WindowOptions, Dataset):
+    """Windows of Tobii Glasses 2 segments; a person is a folder below root."""
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, cut and split.
+
+        Raises:
+            ConfigError: an option is out of range.
+            DataError: a segment is incomplete or unreadable, or a person has too few clips.
+        """
+        self.validate()
+        folder = data_folder(root, "tobii", WHERE)
+        return federation("tobii", self.choose(recordings(folder), str(folder)), self, ABOUT)
+
+
+def recordings(root: Path) -> list[Recording]:
+    """Return every segment below `root`, in the order of their paths."""
+    places = {p.parent for name in (LIVE, VIDEO) for p in root.rglob(name)}
+    return [read(place, root) for place in sorted(places)]
+
+
+def read(folder: Path, root: Path | None = None) -> Recording:
+    """Read one segment; a missing video is noticed when it is needed.
+
+    Raises:
+        DataError: there is video without gaze, or livedata is truncated or of another version.
+    """
+    root = root or folder
+    if not (folder / LIVE).is_file():
+        raise DataError(f"{folder} has video without gaze: put {LIVE} beside {VIDEO}")
+    video = folder / VIDEO
+    return Recording(
+        recording_id(folder, root),
+        person_of(folder, root),
+        read_livedata(folder / LIVE),
+        video if video.is_file() else None,
+    )
+
+
+def read_livedata(path: Path) -> Gaze:
+    """Read the gaze of a segment; `t_s` is the time in its video, status other than 0 untracked.
+
+    Raises:
+        DataError: the file is truncated, has no gaze, or nothing that pairs clock and video.
+    """
+    rows: list[tuple[int, int, float, float]] = []
+    pairs: dict[str, list[tuple[int, int]]] = {"vts": [], "pts": []}
+    for number, entry in _lines(path):
+        try:
+            if "gp" in entry:
+                x, y = entry["gp"]
+                rows.append((int(entry["ts"]), int(entry["s"]), float(x), float(y)))
+            for name, found in pairs.items():
+                if name in entry:
+                    found.append((int(entry["ts"]), int(entry[name])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{path}: line {number} is not a record of Glasses 2 ({error!r}); copy it again"
+            ) from None
+    if not rows:
+        raise DataError(f"{path} has no gaze lines (gp); is it a recording of Glasses 2?")
+    ts, status = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
+    x, y = (np.array([row[i] for row in rows], np.float64) for i in (2, 3))
+    good = status == 0
+    t = video_times(ts, pairs["vts"], pairs["pts"], path)
+    return Gaze.build(
+        str(path), t, x, y, tracked=good, confidence=good.astype(float), sort=True, first_row=1
+    )
+
+
+def video_times(
+    ts: NDArray[np.int64],
+    vts: list[tuple[int, int]],
+    pts: list[tuple[int, int]],
+    path: Path,
+) -> NDArray[np.float64]:
+    """Return the video time (s) of device times (us): linear between pairs, unit rate outside.
+
+    Raises:
+        DataError: there are no pairs.
+    """
+    pairs = np.array(sorted(vts or pts), np.int64)
+    if not len(pairs):
+        raise DataError(f"{path} has no vts or pts lines: gaze cannot be put on the video's clock")
+    seconds = pairs[:, 1] * 1e-6 if vts else (pairs[:, 1] - pairs[0, 1]) / PTS_HZ
+    lag = seconds - pairs[:, 0] * 1e-6
+    return ts * 1e-6 + np.interp(ts, pairs[:, 0], lag)
+
+
+def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    out = []
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    out.append((number, json.loads(line)))
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing; it is the gaze of a Glasses 2 segment") from None
+    except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is truncated or not gzip ({error}); copy it again") from None
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}: line {len(out) + 1} is not JSON ({error}); copy it again"
+        ) from None
+    return out
+
+
+def check(root: Path) -> list[Check]:
+    """Look at every segment: readable gaze, readable video."""
+    try:
+        found = recordings(root)
+    except DataError as fault:
+        return [unreadable("segments", fault)]
+    out = [Check("segments", str(len(found)), "1 or more", bool(found), "" if found else WHERE)]
+    for recording in found:
+        gaze = recording.gaze
+        valid = f"{int(gaze.valid.sum()):,} of {len(gaze):,}"
+        out.append(Check(f"{recording.id}: valid gaze", valid, "1 or more", bool(gaze.valid.any())))
+        try:
+            frames = len(recording.footage().times_s)
+        except DataError as fault:
+            out.append(unreadable(f"{recording.id}: video", fault))
+        else:
+            out.append(Check(f"{recording.id}: frames", f"{frames:,}", "1 or more", True))
+    return out

@@ -1,0 +1,226 @@
+"""Project Aria's own formats: VRS recordings (extra `aria`) and MPS eye gaze CSV (always).
+
+MPS gives gaze as angles in the central pupil frame (CPF): x to the left, y up, z forward, metres.
+Three Gen1 schemas and one Gen2 schema are in circulation; all become points in CPF here, as
+projectaria-tools 2.3.0 makes them (`get_eyegaze_point_at_depth`, `get_gaze_vergence_point`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vergence.data.gaze_video.gaze import Gaze
+from vergence.data.io.delimited_text import DelimitedTable, read_table
+from vergence.errors import ConfigError, DataError
+
+RGB, ON_DEVICE_GAZE = "214-1", "373-1"
+KIND = "MPS eye gaze CSV (tracking_timestamp_us with yaw and pitch, or left and right yaw)"
+
+
+@dataclass(frozen=True, eq=False)
+class CpfGaze:
+    """Gaze points in the central pupil frame: `t_us` int64 `[n]`, `point` float64 `[n, 3]` m."""
+
+    t_us: NDArray[np.int64]
+    point: NDArray[np.float64]
+    valid: NDArray[np.bool_]
+
+
+def read_mps(path: Path, depth_m: float = 1.0) -> CpfGaze:
+    """Read an MPS eye gaze CSV of any schema; `depth_m` stands in where it gives none (or 0).
+
+    Raises:
+        DataError: another file or version (the missing columns are named), or an angle is NaN.
+    """
+    table = read_table(path, ["tracking_timestamp_us"], KIND)
+    if "yaw_rads_cpf" in table and "left_pitch_rads_cpf" in table:
+        point = _vergence_points(table)
+    else:
+        point = _cyclopean_points(table, depth_m)
+    bad = ~np.isfinite(point).all(1)
+    if bad.any():
+        raise DataError(
+            f"{path}: row {int(np.argmax(bad)) + 2}: gaze is NaN or missing; remove the row"
+        )
+    return CpfGaze(table.integers("tracking_timestamp_us"), point, np.ones(len(point), bool))
+
+
+def _columns(table: DelimitedTable, names: Sequence[str]) -> list[NDArray[np.float64]]:
+    missing = [name for name in names if name not in table]
+    if missing:
+        raise DataError(f"{table.path} is not the {KIND}: missing columns {', '.join(missing)}")
+    return [table.floats(name) for name in names]
+
+
+def _cyclopean_points(table: DelimitedTable, depth_m: float) -> NDArray[np.float64]:
+    if "left_yaw_rads_cpf" in table:
+        names = ["left_yaw_rads_cpf", "right_yaw_rads_cpf", "pitch_rads_cpf"]
+        left, right, pitch = _columns(table, names)
+        tan_yaw = (np.tan(left) + np.tan(right)) / 2
+    else:
+        yaw, pitch = _columns(table, ["yaw_rads_cpf", "pitch_rads_cpf"])
+        tan_yaw = np.tan(yaw)
+    depth = table.floats("depth_m") if "depth_m" in table else np.zeros(len(table))
+    depth = np.where(np.isfinite(depth) & (depth > 0), depth, depth_m)
+    ray = np.stack([tan_yaw, np.tan(pitch), np.ones_like(pitch)], 1)
+    return ray / np.linalg.norm(ray, axis=1, keepdims=True) * depth[:, None]
+
+
+def _vergence_points(table: DelimitedTable) -> NDArray[np.float64]:
+    """Return the midpoint of the shortest line between the two eyes' rays (Gen2)."""
+    origin, ray = {}, {}
+    for side in ("left", "right"):
+        names = [f"t{axis}_{side}_eye_cpf" for axis in "xyz"]
+        origin[side] = np.stack(_columns(table, names), 1)
+        yaw, pitch = _columns(table, [f"{side}_yaw_rads_cpf", f"{side}_pitch_rads_cpf"])
+        ray[side] = np.stack(
+            [np.sin(yaw) * np.cos(pitch), np.sin(pitch), np.cos(yaw) * np.cos(pitch)], 1
+        )
+    a, b = ray["left"], ray["right"]
+    between = origin["right"] - origin["left"]
+    ab = (a * b).sum(1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        along = ((between * a).sum(1) - ab * (between * b).sum(1)) / (1 - ab**2)
+    near = origin["left"] + along[:, None] * a
+    across = ((near - origin["right"]) * b).sum(1)
+    return (near + origin["right"] + across[:, None] * b) / 2
+
+
+def _tools(module: str) -> Any:
+    try:
+        return importlib.import_module(f"projectaria_tools.core.{module}")
+    except ImportError:
+        raise ConfigError(
+            "reading VRS files needs projectaria-tools: pip install 'vergence[aria]' "
+            "(an mp4 with gaze_2d.csv needs nothing)"
+        ) from None
+
+
+def open_vrs(path: Path) -> Any:
+    """Return the provider of a VRS file.
+
+    Raises:
+        ConfigError: projectaria-tools is not installed.
+        DataError: the file is missing, truncated, or has no RGB stream.
+    """
+    data_provider, stream_id = _tools("data_provider"), _tools("stream_id")
+    if not path.is_file():
+        raise DataError(f"recording {path} is missing; give the path of a .vrs file")
+    try:
+        provider = data_provider.create_vrs_data_provider(str(path))
+    except Exception as error:  # pybind raises bare RuntimeError subclasses of many kinds
+        raise DataError(f"{path} cannot be read as VRS: {error}") from None
+    if provider is None or not provider.get_num_data(stream_id.StreamId(RGB)):
+        raise DataError(f"{path} is truncated or has no RGB stream {RGB}; download it again")
+    return provider
+
+
+@dataclass(frozen=True, eq=False)
+class VrsFootage:
+    """The RGB stream of a VRS file, turned upright (Gen1 sensors lie on their side)."""
+
+    path: Path
+    times_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    width: int = 0
+    height: int = 0
+
+    def __post_init__(self) -> None:
+        if self.width:
+            return
+        provider = open_vrs(self.path)
+        times = _frame_times_us(provider)
+        width, height = _upright_size(provider)
+        object.__setattr__(self, "times_s", (times - times[0]) * 1e-6)
+        object.__setattr__(self, "width", width)
+        object.__setattr__(self, "height", height)
+
+    def frames(
+        self, rows: Sequence[int] | None = None, width: int | None = None, height: int | None = None
+    ) -> Iterator[NDArray[np.uint8]]:
+        """Yield frames uint8 `[H, W, 3]` RGB; see `Video.frames`."""
+        provider = open_vrs(self.path)
+        rgb = _tools("stream_id").StreamId(RGB)
+        size = (width or self.width, height or self.height)
+        for row in range(len(self.times_s)) if rows is None else rows:
+            image = provider.get_image_data_by_index(rgb, int(row))[0].to_numpy_array()
+            upright = np.rot90(image, -1) if _sideways(provider) else image
+            yield np.asarray(Image.fromarray(upright).resize(size, Image.Resampling.BILINEAR))
+
+
+def on_device_gaze(provider: Any, path: Path) -> CpfGaze:
+    """Return the gaze a Gen2 device computed while recording (stream 373-1).
+
+    Raises:
+        DataError: the recording has no such stream.
+    """
+    stream = _tools("stream_id").StreamId(ON_DEVICE_GAZE)
+    if not provider.get_num_data(stream):
+        raise DataError(
+            f"{path} is a video without gaze: run MPS eye gaze on it and put its eye_gaze folder "
+            "beside the file"
+        )
+    found = [
+        provider.get_eye_gaze_data_by_index(stream, i) for i in range(provider.get_num_data(stream))
+    ]
+    t = np.array([round(g.tracking_timestamp.total_seconds() * 1e6) for g in found], np.int64)
+    point = np.array([g.spatial_gaze_point_in_cpf for g in found], np.float64)
+    return CpfGaze(t, point, np.array([bool(g.spatial_gaze_point_valid) for g in found]))
+
+
+def project(vrs: Path, gaze_csv: Path | None) -> tuple[Gaze, NDArray[np.float64]]:
+    """Project gaze into the upright RGB image; returns the record and the frame times (s, from 0).
+
+    Without `gaze_csv` the on-device gaze of Gen2 is used. Points are projected at the size of the
+    sensor and scaled afterwards (projectaria_tools #111); behind the camera or off the sensor they
+    are OUT_OF_RANGE.
+
+    Raises:
+        ConfigError: projectaria-tools is not installed.
+        DataError: a file cannot be read, or there is no gaze.
+    """
+    provider = open_vrs(vrs)
+    cpf = read_mps(gaze_csv) if gaze_csv else on_device_gaze(provider, vrs)
+    calibration = provider.get_device_calibration()
+    camera = calibration.get_camera_calib("camera-rgb")
+    to_camera = (
+        calibration.get_transform_device_sensor("camera-rgb").inverse()
+        @ calibration.get_transform_device_cpf()
+    )
+    width, height = (int(side) for side in camera.get_image_size())
+    x, y = np.full(len(cpf.t_us), -1.0), np.full(len(cpf.t_us), -1.0)
+    for i, point in enumerate(cpf.point):
+        pixel = camera.project(np.asarray(to_camera @ point, np.float64).reshape(3))
+        if pixel is None:
+            continue
+        if _sideways(provider):
+            x[i], y[i] = (height - 1 - pixel[1]) / height, pixel[0] / width
+        else:
+            x[i], y[i] = pixel[0] / width, pixel[1] / height
+    frames_us = _frame_times_us(provider)
+    t = (cpf.t_us - frames_us[0]) * 1e-6
+    source = str(gaze_csv or vrs)
+    return Gaze.build(source, t, x, y, tracked=cpf.valid), (frames_us - frames_us[0]) * 1e-6
+
+
+def _frame_times_us(provider: Any) -> NDArray[np.float64]:
+    domain = _tools("sensor_data").TimeDomain.DEVICE_TIME
+    stream = _tools("stream_id").StreamId(RGB)
+    return np.array(provider.get_timestamps_ns(stream, domain), np.float64) / 1e3
+
+
+def _sideways(provider: Any) -> bool:
+    return not str(provider.get_device_version()).endswith("Gen2")
+
+
+def _upright_size(provider: Any) -> tuple[int, int]:
+    camera = provider.get_device_calibration().get_camera_calib("camera-rgb")
+    width, height = (int(side) for side in camera.get_image_size())
+    return (height, width) if _sideways(provider) else (width, height)

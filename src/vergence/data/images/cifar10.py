@@ -1,0 +1,144 @@
+"""CIFAR-10: 60,000 colour pictures of animals and vehicles in 10 classes, dealt to made-up people.
+
+Layout of `root`, or of a folder of the published name in it: `data_batch_1.bin` to
+`data_batch_5.bin` and `test_batch.bin` (binary version, `cifar-10-batches-bin`), or the same names
+without `.bin` (Python version, `cifar-10-batches-py`). Or a subset whose images are JPEG files, in
+one npz per part, `cifar10_train_N_jpeg.npz` and `cifar10_test_N_jpeg.npz` with N images: `blob`
+all files one behind the other, `offsets` where they begin and end, `labels`, `classes` their names.
+JPEG is lossy: scores on it are not quite those on the originals.
+
+Licence: none stated; not packaged. Source: Krizhevsky, "Learning multiple layers of features from
+tiny images", technical report, University of Toronto, 2009.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vergence.core.federation import Dataset, Federation
+from vergence.data.images.cifar_files import Labels, part_of
+from vergence.data.images.partition import Dealt, PartitionPart, counted
+from vergence.data.io.checks import Check, data_folder, read_npz
+from vergence.data.io.generated_cache import cached
+from vergence.data.io.image_files import opened
+from vergence.errors import DataError
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+COUNTS = {"train": 50_000, "test": 10_000}
+FILES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
+FOLDERS = {".bin": "cifar-10-batches-bin", "": "cifar-10-batches-py"}
+LABELS = Labels(byte=0, head=1, key="labels")
+SUBSET = re.compile(r"cifar10_\w+_(\d+)_jpeg\.npz")
+WHERE = (
+    "root must hold cifar-10-batches-bin or cifar-10-batches-py of "
+    "cs.toronto.edu/~kriz/cifar.html, or cifar10_train_N_jpeg.npz and cifar10_test_N_jpeg.npz"
+)
+ABOUT = {
+    "licence": "none stated",
+    "citation": "Krizhevsky, Learning multiple layers of features from tiny images, 2009",
+}
+
+
+@dataclass(frozen=True)
+class Cifar10(Dealt, Dataset):
+    """Colour pictures of animals and vehicles, dealt to as many people as wanted.
+
+    Options are those of `Dealt`.
+    """
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Animals and vehicles."""
+        return CLASSES
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, verify and deal images `[n, 3, 32, 32]`.
+
+        Raises:
+            DataError: a file is missing, truncated or of another kind.
+            ConfigError: more people than can get images.
+        """
+        read, files, _ = found(data_folder(root, "cifar10", WHERE))
+        parts = {part: read(part) for part in COUNTS}
+        return self.deal(parts, {**ABOUT, "files": files})
+
+
+def found(folder: Path) -> tuple[Callable[[str], PartitionPart], str, dict[str, int]]:
+    """Reader of a part, description of the files, and numbers of images they must hold.
+
+    Raises:
+        DataError: none of the layouts is there.
+    """
+    for suffix, name in FOLDERS.items():
+        for home in (folder, folder / name):
+            if (home / f"{FILES['train'][0]}{suffix}").is_file():
+                return partial(_published, home, suffix), name, COUNTS
+    subset, counts = {}, {}
+    for part in COUNTS:
+        named = [SUBSET.fullmatch(path.name) for path in sorted(folder.glob(f"cifar10_{part}_*"))]
+        there = [match for match in named if match]
+        if len(there) != 1:
+            raise DataError(
+                f"{folder} holds neither version and {len(there)} of cifar10_{part}_N_jpeg.npz, "
+                f"where one is needed: {WHERE}"
+            )
+        subset[part], counts[part] = folder / there[0][0], int(there[0][1])
+    told = f"subset of {counts['train']:,} + {counts['test']:,} images, JPEG, which is lossy"
+    return lambda part: _subset(subset[part]), told, counts
+
+
+def _published(home: Path, suffix: str, part: str) -> PartitionPart:
+    paths = [home / f"{name}{suffix}" for name in FILES[part]]
+    return part_of(paths, LABELS, len(CLASSES), WHERE)
+
+
+def _subset(path: Path) -> PartitionPart:
+    """Return a part of the subset; its images are decoded once and kept in the cache."""
+    arrays = read_npz(
+        path, {"blob": 1, "offsets": 1, "labels": 1, "classes": 1}, WHERE, text=["classes"]
+    )
+    if arrays["labels"].dtype.kind not in "iu" or arrays["blob"].dtype != np.uint8:
+        raise DataError(f"{path}: labels must be whole numbers and blob bytes: {WHERE}")
+    labels, offsets = arrays["labels"].astype(np.int64), arrays["offsets"]
+    if arrays["classes"].tolist() != list(CLASSES) or (labels // len(CLASSES)).any():
+        raise DataError(f"{path}: classes must be {', '.join(CLASSES)}, labels 0 to 9: {WHERE}")
+    cut = offsets.dtype.kind in "iu" and len(offsets) == len(labels) + 1 > 1
+    cut = cut and (offsets[0], offsets[-1]) == (0, len(arrays["blob"]))
+    if not cut or (np.diff(offsets) <= 0).any():
+        raise DataError(f"{path}: offsets do not cut blob into {len(labels):,} images: {WHERE}")
+    sha = hashlib.sha256(arrays["blob"].tobytes() + offsets.tobytes()).hexdigest()
+
+    def decode() -> dict[str, np.ndarray]:
+        files = (arrays["blob"][a:b].tobytes() for a, b in pairwise(offsets))
+        return {"image": np.stack([_decoded(file, path) for file in files])}
+
+    def images() -> Tensor:
+        return torch.from_numpy(cached("cifar10", {"jpeg": sha}, decode)["image"])
+
+    return PartitionPart(labels, images)
+
+
+def _decoded(data: bytes, path: Path) -> np.ndarray:
+    """Return one image, uint8 `[3, 32, 32]`."""
+    with opened(io.BytesIO(data), f"an image of {path}", WHERE) as image:
+        pixels = np.asarray(image.convert("RGB"))
+    if pixels.shape != (32, 32, 3):
+        raise DataError(f"{path}: images must be 32 x 32, one is {pixels.shape[:2]}: {WHERE}")
+    return pixels.transpose(2, 0, 1)
+
+
+def check(root: Path) -> list[Check]:
+    """Compare a folder with what it must hold, or a subset with what its names say."""
+    read, _, counts = found(root)
+    return counted(read, counts, len(CLASSES), WHERE)

@@ -1,0 +1,114 @@
+"""CIFAR-100: 60,000 colour pictures in 100 classes of 20 groups, dealt to made-up people.
+
+Layout of `root`, or of a folder of the published name in it: `train.bin` and `test.bin` (binary
+version, `cifar-100-binary`), or `train` and `test` (Python version, `cifar-100-python`).
+
+Licence: none stated; not packaged. Source: Krizhevsky, "Learning multiple layers of features from
+tiny images", technical report, University of Toronto, 2009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from vergence.core.federation import Dataset, Federation
+from vergence.data.images.cifar_files import Labels, part_of
+from vergence.data.images.partition import Dealt, PartitionPart, counted
+from vergence.data.io.checks import Check, data_folder
+from vergence.errors import DataError
+
+GROUPS = {
+    "aquatic mammals": "beaver, dolphin, otter, seal, whale",
+    "fish": "aquarium fish, flatfish, ray, shark, trout",
+    "flowers": "orchid, poppy, rose, sunflower, tulip",
+    "food containers": "bottle, bowl, can, cup, plate",
+    "fruit and vegetables": "apple, mushroom, orange, pear, sweet pepper",
+    "household electrical devices": "clock, keyboard, lamp, telephone, television",
+    "household furniture": "bed, chair, couch, table, wardrobe",
+    "insects": "bee, beetle, butterfly, caterpillar, cockroach",
+    "large carnivores": "bear, leopard, lion, tiger, wolf",
+    "large man-made outdoor things": "bridge, castle, house, road, skyscraper",
+    "large natural outdoor scenes": "cloud, forest, mountain, plain, sea",
+    "large omnivores and herbivores": "camel, cattle, chimpanzee, elephant, kangaroo",
+    "medium-sized mammals": "fox, porcupine, possum, raccoon, skunk",
+    "non-insect invertebrates": "crab, lobster, snail, spider, worm",
+    "people": "baby, boy, girl, man, woman",
+    "reptiles": "crocodile, dinosaur, lizard, snake, turtle",
+    "small mammals": "hamster, mouse, rabbit, shrew, squirrel",
+    "trees": "maple tree, oak tree, palm tree, pine tree, willow tree",
+    "vehicles 1": "bicycle, bus, motorcycle, pickup truck, train",
+    "vehicles 2": "lawn mower, rocket, streetcar, tank, tractor",
+}
+"""The 20 coarse classes in the order of their labels, and the fine ones of each; those are numbered
+in alphabetical order."""
+FINE = tuple(sorted(name for group in GROUPS.values() for name in group.split(", ")))
+CLASSES = {"fine": FINE, "coarse": tuple(GROUPS)}
+LABELS = {
+    "fine": Labels(byte=1, head=2, key="fine_labels"),
+    "coarse": Labels(byte=0, head=2, key="coarse_labels"),
+}
+COUNTS = {"train": 50_000, "test": 10_000}
+FOLDERS = {".bin": "cifar-100-binary", "": "cifar-100-python"}
+WHERE = "root must hold cifar-100-binary or cifar-100-python of cs.toronto.edu/~kriz/cifar.html"
+ABOUT = {
+    "licence": "none stated",
+    "citation": "Krizhevsky, Learning multiple layers of features from tiny images, 2009",
+}
+
+
+@dataclass(frozen=True)
+class Cifar100(Dealt, Dataset):
+    """Colour pictures of many things, dealt to as many people as wanted.
+
+    Attributes:
+        labels: the 100 `fine` classes or the 20 `coarse` ones.
+
+    The other options are those of `Dealt`.
+    """
+
+    labels: Literal["fine", "coarse"] = "fine"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Of these labels."""
+        return CLASSES[self.labels]
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, verify and deal images `[n, 3, 32, 32]`.
+
+        Raises:
+            DataError: a file is missing, truncated or of another kind.
+            ConfigError: more people than can get images.
+        """
+        read = found(data_folder(root, "cifar100", WHERE), self.labels)
+        return self.deal({part: read(part) for part in COUNTS}, ABOUT)
+
+
+def found(folder: Path, labels: str) -> Callable[[str], PartitionPart]:
+    """Reader of a part.
+
+    Raises:
+        DataError: neither layout is there.
+    """
+    for suffix, name in FOLDERS.items():
+        for home in (folder, folder / name):
+            if (home / f"train{suffix}").is_file():
+                return partial(_published, home, suffix, labels)
+    raise DataError(f"{folder} holds neither version of CIFAR-100: {WHERE}")
+
+
+def _published(home: Path, suffix: str, labels: str, part: str) -> PartitionPart:
+    return part_of([home / f"{part}{suffix}"], LABELS[labels], len(CLASSES[labels]), WHERE)
+
+
+def check(root: Path) -> list[Check]:
+    """Compare a folder with what it must hold: images and both kinds of labels."""
+    return [
+        line
+        for labels, classes in CLASSES.items()
+        for line in counted(found(root, labels), COUNTS, len(classes), WHERE)
+    ]

@@ -1,0 +1,89 @@
+"""Real pictures with real attributes: the classes that CIFAR-10 and aPY share, some of them unseen.
+
+Layout of `root`: that of `images.cifar10`. Attributes are in aPY's att_splits.mat, for
+`semantics`; class names are aPY's ("boat" for CIFAR's "ship", "car" for its "automobile").
+
+The usual backbone has been trained on ImageNet, which has these classes: unseen means that neither
+teacher nor student has seen them, not that nothing has.
+
+Licence: none stated; not packaged. Source: Krizhevsky, "Learning multiple layers of features from
+tiny images", technical report, University of Toronto, 2009.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge
+
+from vergence.core.federation import Dataset, Federation
+from vergence.data.images import cifar10
+from vergence.data.images.owner_images import Pictured
+from vergence.data.images.partition import PartitionPart, resized
+from vergence.data.io.checks import data_folder
+from vergence.data.zero_shot.owner import Rows
+from vergence.errors import ConfigError
+
+NAMES = ("aeroplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "boat", "truck")
+SHARED = ("aeroplane", "car", "bird", "cat", "dog", "horse", "boat")
+"""Those that aPY has."""
+
+
+@dataclass(frozen=True)
+class Cifar10Unseen(Pictured, Dataset):
+    """Colour pictures of seven classes with attributes, or of all ten; options beside `Pictured`'s.
+
+    Attributes:
+        among: `apy`: the seven classes that have attributes; `all`: the ten of CIFAR-10.
+        images: of each class to learn from, drawn from the published training file.
+        tests: of each class to test on, drawn from the published test file.
+    """
+
+    unseen: tuple[str, ...] = ("cat", "boat")
+    among: Literal["apy", "all"] = "apy"
+    images: Annotated[int, Ge(2)] = 100
+    tests: Annotated[int, Ge(1)] = 50
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, draw and enlarge.
+
+        Raises:
+            DataError: a file is missing, truncated or of another kind.
+            ConfigError: unseen names no class, or a class has fewer images.
+        """
+        kinds = self.kinds(SHARED if self.among == "apy" else NAMES)
+        read, files, _ = cifar10.found(data_folder(root, self.name, cifar10.WHERE))
+        taken, labels = [], []
+        for part, count in (("train", self.images), ("test", self.tests)):
+            found = read(part)
+            rows, own = self._drawn(found, part, count, kinds.names)
+            taken.append(found.images()[torch.from_numpy(rows)])
+            labels.append(own)
+        cut, y = len(labels[0]), np.concatenate(labels)
+        about = {
+            **cifar10.ABOUT,
+            "files": files,
+            "split": f"{self.images} images a class of the published training file, {self.tests} "
+            f"of the test file; {self.val:g} of what is learned from for validation",
+            "semantics": "att_splits.mat of aPY, or a text model's vectors of the names",
+        }
+        images, rows = resized(torch.cat(taken), self.side), np.arange(len(y))
+        return self.pictured(images, y, rows[:cut], rows[cut:], kinds, about)
+
+    def _drawn(
+        self, found: PartitionPart, part: str, count: int, names: tuple[str, ...]
+    ) -> tuple[Rows, Rows]:
+        """Return `count` rows of each class, and the classes' numbers."""
+        draw, rows = self.draw(part), []
+        for name in names:
+            own = np.flatnonzero(found.labels == NAMES.index(name))
+            if len(own) < count:
+                raise ConfigError(
+                    f"{self.name}: {len(own)} images of '{name}' in the {part} file, {count} "
+                    f"wanted; set {'images' if part == 'train' else 'tests'} to at most {len(own)}"
+                )
+            rows.append(draw.permutation(own)[:count])
+        return np.concatenate(rows), np.repeat(np.arange(len(names)), count)

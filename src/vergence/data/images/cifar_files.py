@@ -1,0 +1,255 @@
+"""The published layouts of CIFAR: binary records, and pickles of which arrays alone are read."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vergence.data.images.partition import PartitionPart
+from vergence.data.io.checks import need_file
+from vergence.errors import DataError, first_line
+
+SHAPE = (3, 32, 32)
+PIXELS = 3072
+OPCODES = frozenset(
+    [
+        "PROTO",
+        "FRAME",
+        "MARK",
+        "STOP",
+        "NONE",
+        "NEWTRUE",
+        "NEWFALSE",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "SHORT_BINSTRING",
+        "BINSTRING",
+        "SHORT_BINBYTES",
+        "BINBYTES",
+        "SHORT_BINUNICODE",
+        "BINUNICODE",
+        "EMPTY_LIST",
+        "APPEND",
+        "APPENDS",
+        "EMPTY_TUPLE",
+        "TUPLE",
+        "TUPLE1",
+        "TUPLE2",
+        "TUPLE3",
+        "EMPTY_DICT",
+        "SETITEM",
+        "SETITEMS",
+        "BINPUT",
+        "LONG_BINPUT",
+        "MEMOIZE",
+        "BINGET",
+        "LONG_BINGET",
+        "GLOBAL",
+        "STACK_GLOBAL",
+        "REDUCE",
+        "BUILD",
+    ]
+)
+"""What lists, dicts, text, whole numbers and arrays are pickled with."""
+TUPLES = 40
+"""Two arrays are pickled with twelve tuples; the hash of a hundred thousand, one in the other,
+overruns the stack."""
+ORDERS = {"u1": ("|",), "i8": ("<", ">")}
+"""The numbers of an array, as their type is spelt, and their orders of bytes."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Place of a record's class: the byte of a binary record of `head`, the key of a pickle."""
+
+    byte: int
+    head: int
+    key: str
+
+
+class _Kind:
+    """A number's type in a pickle: bytes, or whole numbers of eight bytes, and nothing else."""
+
+    __slots__ = ("code", "order")
+
+    def __init__(self, code: str) -> None:
+        self.code, self.order = code, ""
+
+    def __setstate__(self, state: Any) -> None:
+        # What follows the order are fields, sizes and flags, of which a number has none.
+        if type(state) is not tuple or state[2:] != (None, None, None, -1, -1, 0) or state[0] != 3:
+            raise pickle.UnpicklingError("a type of numbers has fields or flags")
+        order = _text(state[1])
+        if order not in ORDERS[self.code]:
+            raise pickle.UnpicklingError(f"{self.code} has no order of bytes {order[:20]!a}")
+        self.order = order
+
+
+class _Array:
+    """An array in a pickle: numbers of a known type, of exactly as many bytes as its shape says."""
+
+    __slots__ = ("values",)
+
+    def __setstate__(self, state: Any) -> None:
+        version, shape, kind, fortran, raw = state
+        right = version == 1 and type(shape) is tuple and type(kind) is _Kind and kind.order
+        right = right and type(fortran) in (bool, int) and type(raw) is bytes
+        if not right or not all(type(side) is int and side >= 0 for side in shape):
+            raise pickle.UnpicklingError("an array is not a shape, a type of numbers and bytes")
+        values = np.frombuffer(raw, kind.order.replace("|", "") + kind.code)
+        self.values = values.reshape(shape, order="F" if fortran else "C")
+
+
+class _Name:
+    """A name in a pickle; it has no attributes that a pickle could set, and is not called."""
+
+    __slots__ = ()
+
+
+class _Kinds(_Name):
+    """Makes `_Kind`s, where a pickle calls numpy.dtype."""
+
+    __slots__ = ()
+
+    def __call__(self, code: Any, align: Any, copy: Any) -> _Kind:
+        if _text(code) not in ORDERS or (align, copy) != (0, 1):
+            raise pickle.UnpicklingError(
+                f"it holds numbers of type {_text(code)[:20]!a}, not u1 or i8"
+            )
+        return _Kind(_text(code))
+
+
+class _Arrays(_Name):
+    """Makes `_Array`s, where a pickle calls numpy's _reconstruct."""
+
+    __slots__ = ()
+
+    def __call__(self, kind: Any, shape: Any, code: Any) -> _Array:
+        if kind is not NDARRAY or shape != (0,) or _text(code) != "b":
+            raise pickle.UnpicklingError("an array is not made as numpy makes one")
+        return _Array()
+
+
+NDARRAY = _Name()
+KNOWN = {
+    ("numpy.core.multiarray", "_reconstruct"): _Arrays(),
+    ("numpy", "ndarray"): NDARRAY,
+    ("numpy", "dtype"): _Kinds(),
+}
+"""What a published pickle names, and what stands for it here."""
+
+
+class _CifarReader(pickle.Unpickler):
+    """Reads arrays, lists, numbers and text; a pickle that names anything else is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in KNOWN:
+            named = ascii(f"{module}.{name}"[:80])[1:-1]
+            raise pickle.UnpicklingError(f"it names {named}, which no image needs")
+        return KNOWN[module, name]
+
+
+def _text(said: Any) -> str:
+    """Return text that Python 2 or 3 wrote; "" for what is no text."""
+    if isinstance(said, bytes):
+        return said.decode("latin-1")
+    return said if isinstance(said, str) else ""
+
+
+def _unpickled(raw: bytes) -> Any:
+    """Return what a pickle holds, once each of its steps is known to be harmless.
+
+    Raises:
+        UnpicklingError: a step that no published file has, or one that would fill the memory.
+    """
+    tuples = 0
+    for number, (step, told, _) in enumerate(pickletools.genops(raw)):
+        tuples += "TUPLE" in step.name
+        if step.name not in OPCODES:
+            raise pickle.UnpicklingError(f"its step {step.name} is none that images need")
+        if tuples > TUPLES:
+            raise pickle.UnpicklingError(f"it has {tuples} tuples, images need fewer")
+        # A memo is as long as the largest number in it, whatever it holds.
+        if "BINPUT" in step.name and int(told or 0) > number:
+            raise pickle.UnpicklingError(f"step {number} is kept as number {told}")
+    return _CifarReader(io.BytesIO(raw), encoding="bytes").load()
+
+
+def part_of(paths: Sequence[Path], labels: Labels, classes: int, where: str) -> PartitionPart:
+    """Return the part that lies in these files, binary (`.bin`) or pickled, in their order.
+
+    Raises:
+        DataError: a file is missing, truncated or of another kind.
+    """
+    read = [
+        (binary if path.suffix == ".bin" else pickled)(need_file(path, where), labels, where)
+        for path in paths
+    ]
+    for path, (own, _) in zip(paths, read, strict=True):
+        wrong = own[own >= classes]
+        if len(wrong):
+            raise DataError(f"{path}: labels must be 0 to {classes - 1}, got {wrong[0]}: {where}")
+    pixels = [rows for _, rows in read]
+    own = np.concatenate([own for own, _ in read]).astype(np.int64)
+    return PartitionPart(own, partial(_images, pixels))
+
+
+def _images(pixels: Sequence[NDArray[np.uint8]]) -> Tensor:
+    return torch.from_numpy(np.concatenate(pixels).reshape(-1, *SHAPE))
+
+
+def binary(path: Path, labels: Labels, where: str) -> tuple[NDArray, NDArray[np.uint8]]:
+    """Return labels and pixels `[n, 3072]` of a file of records: labels, then red, green, blue."""
+    raw, width = np.frombuffer(path.read_bytes(), np.uint8), labels.head + PIXELS
+    if not len(raw) or len(raw) % width:
+        raise DataError(
+            f"{path} holds {len(raw):,} bytes, which are no whole records of {width:,}: copy it "
+            f"anew; {where}"
+        )
+    records = raw.reshape(-1, width)
+    return records[:, labels.byte], records[:, labels.head :]
+
+
+def pickled(path: Path, labels: Labels, where: str) -> tuple[NDArray, NDArray[np.uint8]]:
+    """Return labels and pixels `[n, 3072]` of a pickle as Python 2 wrote it."""
+    keys = [b"data", labels.key.encode()]
+    try:
+        found = _unpickled(path.read_bytes())
+        there = [key for key in keys if key in found]
+        arrays = [_values(found[key]) for key in there]
+    except Exception as fault:  # a damaged pickle may raise anything
+        said = first_line(fault)
+        raise DataError(f"cannot read {path} ({said}): copy it anew; {where}") from fault
+    if there != keys:
+        lacking = next(key for key in keys if key not in there)
+        raise DataError(f"{path} is of another version, it lacks {lacking}: {where}")
+    pixels, own = arrays
+    fits = pixels.dtype == np.uint8 and own.dtype.kind in "iu" and own.ndim == 1
+    if not fits or pixels.shape != (len(own), PIXELS) or (own < 0).any():
+        raise DataError(f"{path} holds no images of {PIXELS} bytes with labels: {where}")
+    return own, pixels
+
+
+def _values(found: Any) -> NDArray:
+    """Return an array, or a list of whole numbers as one.
+
+    Raises:
+        UnpicklingError: it is something else.
+    """
+    if type(found) is _Array:
+        return found.values
+    if type(found) is not list or any(type(one) is not int for one in found):
+        raise pickle.UnpicklingError("its data or labels are no array and no list of numbers")
+    return np.array(found, np.int64)

@@ -1,0 +1,114 @@
+"""IDX files, the layout of MNIST and of the sets that took its place: images and labels."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vergence.data.images.partition import PartitionPart, Rows, counted
+from vergence.data.io.checks import Check, need_file
+from vergence.errors import DataError
+
+SIDE = 28
+
+
+@dataclass(frozen=True)
+class IdxFiles:
+    """The four files of one set.
+
+    Args:
+        stems: how the names of a part's files begin, `train` and `test`.
+        counts: published images of a part.
+        classes: their names, in the order of the labels.
+        where: what the folder must hold, and where to get it; ends every message.
+        first: the first class's label.
+        turned: images lie there by columns, not by rows.
+    """
+
+    stems: Mapping[str, str]
+    counts: Mapping[str, int]
+    classes: tuple[str, ...]
+    where: str
+    first: int = 0
+    turned: bool = False
+
+    def parts(self, folder: Path) -> dict[str, PartitionPart]:
+        """Return both parts; images are read when asked for.
+
+        Raises:
+            DataError: a file is missing, truncated or of another kind.
+        """
+        return {part: self.part(folder, part) for part in self.stems}
+
+    def part(self, folder: Path, part: str) -> PartitionPart:
+        """Return one part."""
+        labels = self.labels(folder, part)
+        return PartitionPart(labels, partial(self.images, folder, part, len(labels)))
+
+    def labels(self, folder: Path, part: str) -> Rows:
+        """Return the classes of a part's images, int64 `[n]` from 0."""
+        path = folder / f"{self.stems[part]}-labels-idx1-ubyte.gz"
+        labels = read_idx(path, (), self.counts[part], self.where).astype(np.int64)
+        last = self.first + len(self.classes) - 1
+        wrong = labels[(labels < self.first) | (labels > last)]
+        if len(wrong):
+            raise DataError(
+                f"{path}: labels must be {self.first} to {last}, got {wrong[0]}: {self.where}"
+            )
+        return labels - self.first
+
+    def images(self, folder: Path, part: str, labels: int) -> Tensor:
+        """Return a part's images upright, uint8 `[n, 1, 28, 28]`, a view of the file's bytes."""
+        path = folder / f"{self.stems[part]}-images-idx3-ubyte.gz"
+        images = read_idx(path, (SIDE, SIDE), self.counts[part], self.where)
+        if len(images) != labels:
+            raise DataError(
+                f"{path} holds {len(images):,} images for {labels:,} labels: {self.where}"
+            )
+        found = torch.from_numpy(images).unsqueeze(1)
+        return found.transpose(2, 3) if self.turned else found
+
+    def check(self, root: Path) -> list[Check]:
+        """Compare a folder with what it must hold: images and labels of both parts."""
+        return counted(partial(self.part, root), self.counts, len(self.classes), self.where)
+
+
+def read_idx(path: Path, inner: tuple[int, ...], expected: int, where: str) -> NDArray[np.uint8]:
+    """Return the bytes of a gzipped IDX file, uint8 `[n, *inner]`, n as its header says.
+
+    `expected` items are made room for at first; there may be more or fewer.
+
+    Source: the format's description by LeCun, Cortes and Burges, "The MNIST database".
+
+    Raises:
+        DataError: missing, damaged, truncated, longer than its header says, or of another shape.
+    """
+    need_file(path, where)
+    width = int(np.prod(inner, dtype=np.int64))
+    head = 4 * (2 + len(inner))
+    try:
+        # One call with room for all of it: decompression is most of what loading costs.
+        raw = zlib.decompress(path.read_bytes(), zlib.MAX_WBITS | 16, head + expected * width)
+    except (OSError, zlib.error) as fault:
+        raise DataError(f"cannot read {path} ({fault}): copy it anew; {where}") from fault
+    magic = 0x0800 + 1 + len(inner)
+    fields = np.frombuffer(raw[:head], ">u4").tolist() if len(raw) >= head else []
+    if not fields or fields[0] != magic or tuple(fields[2:]) != inner:
+        raise DataError(
+            f"{path} is no IDX file of {'images' if inner else 'labels'} (its header is {fields}, "
+            f"needed are {[magic, 'count', *inner]}): {where}"
+        )
+    if len(raw) != head + fields[1] * width:
+        raise DataError(
+            f"{path} holds {len(raw) - head:,} bytes, its header says {fields[1] * width:,}: copy "
+            f"it anew; {where}"
+        )
+    return np.frombuffer(bytearray(raw), np.uint8, offset=head).reshape(-1, *inner)

@@ -1,0 +1,119 @@
+"""One's own pictures: a folder per class, some of the classes unseen.
+
+Layout of `root`: `CLASS/*.jpg`, `.jpeg` or `.png`, a folder's name being its class's (+ and _ are
+spaces). Other files, and what begins with a dot, are left alone. What describes the classes is a
+method's `semantics`: their names, or a file of vectors (`vergence.data.zero_shot.semantics`).
+
+Licence: that of the pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from vergence.core.federation import Dataset, Federation
+from vergence.data.images.owner_images import Pictured
+from vergence.data.io.checks import Check, data_folder, unreadable, watched
+from vergence.data.io.image_files import opened
+from vergence.data.zero_shot.owner import shared_out
+from vergence.data.zero_shot.semantics import plain
+from vergence.errors import DataError
+
+ENDINGS = {".jpg", ".jpeg", ".png"}
+LEAST = 5
+"""Pictures of a class: one of five is for testing."""
+WHERE = "root must hold a folder of .jpg or .png pictures for each class"
+
+
+@dataclass(frozen=True)
+class ImageFolder(Pictured, Dataset):
+    """Pictures from a folder per class, 80 % of each to learn from. Options are `Pictured`'s.
+
+    `unseen` must be given. Pictures are cut to the middle square and resized to `side`.
+    """
+
+    def load(self, root: str | None = None) -> Federation:
+        """Find, read and split.
+
+        Raises:
+            DataError: no classes, too few pictures of one, or a picture that cannot be decoded.
+            ConfigError: unseen is not given, or names no class.
+        """
+        folder = data_folder(root, self.name, WHERE)
+        found = classes_of(folder)
+        kinds = self.kinds(tuple(found))
+        y = np.repeat(np.arange(len(found)), [len(paths) for paths in found.values()])
+        images = squares([path for paths in found.values() for path in paths], self.side)
+        train, test = shared_out(np.arange(len(y)), y, self.draw("test"))
+        about = {
+            "licence": "that of the pictures",
+            "citation": "none",
+            "split": f"of every class 80 % at random to learn from, {self.val:g} of that for "
+            "validation",
+            "semantics": "names, or a file of vectors",
+        }
+        return self.pictured(images, y, train, test, kinds, about)
+
+
+def classes_of(folder: Path) -> dict[str, list[Path]]:
+    """Return every class's pictures, classes and pictures in the order of the alphabet.
+
+    Raises:
+        DataError: fewer than two classes, two of one name, or too few pictures of one.
+    """
+    found: dict[str, list[Path]] = {}
+    for home in sorted(path for path in folder.iterdir() if path.is_dir()):
+        if home.name.startswith("."):
+            continue
+        paths = sorted(
+            path
+            for path in home.iterdir()
+            if path.suffix.lower() in ENDINGS and not path.name.startswith(".")
+        )
+        name = plain(home.name)
+        if name in found:
+            raise DataError(f"{folder}: two folders are called '{name}': rename one; {WHERE}")
+        if len(paths) < LEAST:
+            raise DataError(
+                f"{home} has {len(paths)} pictures, a class needs {LEAST} or more: add some, or "
+                f"take the folder away; {WHERE}"
+            )
+        found[name] = paths
+    if len(found) < 2:
+        raise DataError(f"{folder} holds {len(found)} classes, 2 or more are needed: {WHERE}")
+    return found
+
+
+def squares(paths: Sequence[Path], side: int) -> Tensor:
+    """Return the middle squares of pictures, uint8 `[n, 3, side, side]`, upright.
+
+    Raises:
+        DataError: a picture cannot be decoded.
+    """
+    rows = np.empty((len(paths), side, side, 3), np.uint8)
+    for row, path in zip(rows, watched(paths, "pictures"), strict=True):
+        with opened(path, str(path), "replace it or take it away") as image:
+            upright = ImageOps.exif_transpose(image).convert("RGB")
+        row[:] = np.asarray(ImageOps.fit(upright, (side, side), Image.Resampling.LANCZOS))
+    return torch.from_numpy(rows.transpose(0, 3, 1, 2).copy())
+
+
+def check(root: Path) -> list[Check]:
+    """Count classes and pictures, and decode every picture."""
+    try:
+        found = classes_of(root)
+        squares([path for paths in found.values() for path in paths], 32)
+    except DataError as fault:
+        return [unreadable("pictures of every class", fault)]
+    sizes = [len(paths) for paths in found.values()]
+    return [
+        Check("classes", str(len(sizes)), "2 or more", True),
+        Check("pictures of a class", f"{min(sizes)} to {max(sizes)}", f"{LEAST} or more", True),
+    ]

@@ -1,0 +1,90 @@
+"""One owner's pictures of seen and unseen classes, as squares that a network turns into features.
+
+The network's `prepare` does it (`vergence.models.pretrained.in_place_of_images`): a data set reads
+files, and knows no networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from vergence.core.data import SharedRows
+from vergence.core.federation import Federation
+from vergence.data.zero_shot.owner import Kinds, Lists, Owned, Rows
+from vergence.data.zero_shot.semantics import plain
+from vergence.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True)
+class Pictured(Owned):
+    """Options of pictures, beside `Owned`'s.
+
+    Attributes:
+        unseen: names of the unseen classes.
+        side: pixels of the squares that the network gets.
+    """
+
+    unseen: tuple[str, ...] = ()
+    side: Annotated[int, Ge(32)] = 96
+
+    def kinds(self, names: tuple[str, ...]) -> Kinds:
+        """Return the classes and which are unseen.
+
+        Raises:
+            ConfigError: a name of no class, or none or all of them.
+        """
+        wanted = {plain(name) for name in self.unseen}
+        for name in sorted(wanted - set(names)):
+            raise ConfigError(f"{self.name}: unseen has no class '{name}'{nearest(name, names)}")
+        if len(wanted) in (0, len(names)):
+            raise ConfigError(
+                f"{self.name}: unseen must name some of the {len(names)} classes but not all, of "
+                f"{', '.join(names)}; got {list(self.unseen)}"
+            )
+        return Kinds(names, tuple(i for i, name in enumerate(names) if name in wanted))
+
+    def pictured(
+        self,
+        images: Tensor,
+        y: Rows,
+        train: Rows,
+        test: Rows,
+        kinds: Kinds,
+        about: Mapping[str, str],
+    ) -> Federation:
+        """Return the owner's federation of images uint8 `[n, 3, side, side]`.
+
+        Columns: `y` int64 `[n]`; the bank `image`, looked up by `row`, holds all images, whoever
+        learns from which, so that they are turned into features once.
+
+        Args:
+            images: of all classes.
+            y: their classes.
+            train: rows to learn from, of seen classes and of unseen ones where the teacher may.
+            test: rows to test on; of unseen ones those that an omniscient teacher is tested on.
+            kinds: the classes.
+            about: licence, citation and split.
+        """
+        hidden = np.isin(y, kinds.unseen)
+        trained, tested = hidden[train], hidden[test]
+        lists = Lists(
+            train[~trained],
+            test[~tested],
+            np.concatenate([train[trained], test[tested]]),
+            train[trained],
+            test[tested],
+        )
+        columns = {"row": torch.arange(len(y)), "y": torch.from_numpy(y)}
+        told = {
+            "features": f"pictures of {self.side} x {self.side} pixels, for a network to turn "
+            "into features",
+            **about,
+        }
+        return self.held(columns, lists, kinds, told, {"image": SharedRows(images, "row")})

@@ -1,0 +1,343 @@
+"""Images with classes, dealt to made-up people: options, and who gets which image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Interval
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.naming import called
+from vergence.core.options import check_ranges
+from vergence.core.randomness import RandomStream
+from vergence.data.io.checks import Check, compare, unreadable
+from vergence.errors import ConfigError, DataError
+
+Rows = NDArray[np.int64]
+Table = tuple[tuple[int, ...], ...]
+TABLE_3_1: Table = ((0, 1), (2, 3), (6, 7), (4, 5), (2, 4), (2, 3), (6, 7), (4, 5), (8, 9), (0, 1))
+"""Who has which classes in the AP-FL chapter; person 8 alone has the last two."""
+CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class PartitionPart:
+    """One published part: labels int64 `[n]` from 0, images uint8 `[n, channels, H, W]`."""
+
+    labels: Rows
+    images: Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Options of images that are dealt to as many people as wanted.
+
+    Attributes:
+        people: clients.
+        split: how images are dealt; test images go to the same people by the same classes. `iid`:
+            at random. `shards`: sorted by class and cut into two shards per person, who so has
+            about two classes (McMahan et al., "Communication-efficient learning of deep networks
+            from decentralized data", AISTATS 2017, section 3). `dirichlet`: equal numbers, each
+            person with class shares of its own, drawn from a symmetric Dirichlet distribution (Hsu,
+            Qi, Brown, "Measuring the effects of non-identical data distribution for federated
+            visual classification", 2019, section 3); test images as the training images came out.
+            `pathological`: `kinds` classes a person,
+            drawn; a class is dealt equally to those who have it. `table`: as `table` says.
+        alpha: of the Dirichlet distribution; the smaller, the fewer classes a person has.
+        kinds: classes of a person with split `pathological`.
+        table: the classes of each person with split `table`, by default those of the AP-FL chapter
+            (Table 3.1). With other than ten classes a number means a tenth of them: all classes in
+            order are cut into as many runs as the table has numbers.
+        take: share of each published part's images that is dealt, of every class alike, drawn.
+        side: height and width in pixels that images are resized to; none: as published.
+        val: share of a person's training images that is for validation.
+        split_seed: fixes who gets which image.
+    """
+
+    people: Annotated[int, Ge(1)] = 10
+    split: Literal["iid", "dirichlet", "shards", "pathological", "table"] = "iid"
+    alpha: Annotated[float, Gt(0)] = 0.5
+    kinds: Annotated[int, Ge(1)] = 2
+    table: Table = TABLE_3_1
+    take: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    side: Annotated[int, Ge(4)] | None = None
+    val: Annotated[float, Interval(gt=0, lt=1)] = 0.1
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, self.name)
+
+    @property
+    def name(self) -> str:
+        """The data set's name: that of its module."""
+        return called(self)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of their labels."""
+        raise NotImplementedError
+
+    def deal(self, parts: Mapping[str, PartitionPart], about: Mapping[str, str]) -> Federation:
+        """Deal the parts `train` and `test`, whose labels number the classes.
+
+        Columns: `image` uint8 `[n, channels, H, W]`, `label` int64 `[n]`; both are ranges of one
+        tensor per part, in which a person's images lie side by side.
+
+        Raises:
+            ConfigError: more people than can get images, or classes that cannot be dealt so.
+        """
+        parts = {part: self._taken(part, found) for part, found in parts.items()}
+        labels = {part: found.labels for part, found in parts.items()}
+        shards = 2 if self.split == "shards" else 1
+        self._refuse(min(len(labels["train"]) // 2, len(labels["test"]) // shards))
+        owners = self._owners(labels, len(self.classes))
+        sizes = {part: np.bincount(own, minlength=self.people) for part, own in owners.items()}
+        fed = int((np.minimum(sizes["train"] // 2, sizes["test"]) > 0).sum())
+        self._refuse(self.people if fed == self.people else fed)
+        train, test = (
+            self._samples(part, parts[part], owners[part], sizes[part])
+            for part in ("train", "test")
+        )
+        digits = max(3, len(str(self.people - 1)))
+        people = {
+            f"p{i:0{digits}d}": Splits(train[2 * i], train[2 * i + 1], test[i])
+            for i in range(self.people)
+        }
+        resized = "" if self.side is None else f"; resized to {self.side} x {self.side} pixels"
+        fewer = "" if self.take == 1 else f"{self.take:g} of the published images; "
+        told = {
+            "split": f"{fewer}{self._told()}; {self.val:g} of a person's training images at random "
+            f"for validation; test images from the published test file{resized}",
+            "classes": ", ".join(self.classes),
+        }
+        return Federation(self.name, people, {**about, **told})
+
+    def _taken(self, part: str, found: PartitionPart) -> PartitionPart:
+        """Return as many images of every class of a part as wanted, in their order."""
+        if self.take == 1:
+            return found
+        draw = RandomStream(self.name, self.split_seed, "take", part).numpy()
+        of = np.split(
+            np.lexsort((draw.random(len(found.labels)), found.labels)),
+            np.bincount(found.labels).cumsum()[:-1],
+        )
+        rows = np.sort(np.concatenate([own[: round(self.take * len(own))] for own in of]))
+        return PartitionPart(found.labels[rows], lambda: found.images()[torch.from_numpy(rows)])
+
+    def _refuse(self, most: int) -> None:
+        if self.people > most:
+            raise ConfigError(
+                f"{self.name}: {self.people:,} people cannot each get images for training, "
+                f"validation and test with split '{self.split}'; set people to at most {most:,}"
+            )
+
+    def _told(self) -> str:
+        told = {
+            "iid": "images dealt at random",
+            "shards": "two shards of sorted classes a person",
+            "dirichlet": f"class shares from Dirichlet({self.alpha:g})",
+            "pathological": f"{self.kinds} classes a person",
+            "table": f"classes by a table: {self.table}",
+        }
+        return told[self.split]
+
+    def _owners(self, labels: Mapping[str, Rows], classes: int) -> dict[str, Rows]:
+        """Return the person number of every image, per part."""
+        stream = RandomStream(self.name, self.split_seed, self.split)
+        # One order of shards, one set of shares: a person is tested on the classes it trains on.
+        common = stream.child("people").numpy()
+        draws = {part: stream.child(part).numpy() for part in labels}
+        if self.split == "iid":
+            return {
+                part: draws[part].permutation(len(own)) % self.people
+                for part, own in labels.items()
+            }
+        if self.split == "shards":
+            shards = common.permutation(2 * self.people) // 2
+            return {part: by_shards(own, shards, draws[part]) for part, own in labels.items()}
+        if self.split == "dirichlet":
+            shares = common.dirichlet(np.full(classes, self.alpha), self.people)
+            train = by_shares(labels["train"], shares, draws["train"])
+            got = np.zeros((self.people, classes), np.int64)
+            np.add.at(got, (train, labels["train"]), 1)
+            # Not by the shares again: where classes are used up, others would have to fill in.
+            return {"train": train, "test": by_counts(labels["test"], got, draws["test"])}
+        if self.split == "table":
+            has = tabled(self.name, self.table, self.people, classes)
+        else:
+            has = kinds_of(self.name, self.people, self.kinds, classes, common)
+        return {part: by_classes(own, has, draws[part]) for part, own in labels.items()}
+
+    def _samples(self, part: str, found: PartitionPart, owner: Rows, sizes: Rows) -> list[Samples]:
+        """Return everybody's samples: training and validation in turn, or test."""
+        draw = RandomStream(self.name, self.split_seed, part).numpy()
+        order = np.lexsort((draw.random(len(owner)), owner))
+        if part == "train":
+            val = np.clip(np.rint(self.val * sizes).astype(np.int64), 1, sizes - 1)
+            sizes = np.stack([sizes - val, val], 1).reshape(-1)
+        rows, cuts = torch.from_numpy(order), sizes.tolist()
+        whole = found.images()
+        if self.side is not None:
+            whole = resized(whole, self.side)
+        images = whole.index_select(0, rows).split(cuts)
+        own = torch.from_numpy(found.labels).index_select(0, rows).split(cuts)
+        return [
+            Samples({"image": image, "label": label})
+            for image, label in zip(images, own, strict=True)
+        ]
+
+
+def by_shards(labels: Rows, shards: Rows, draw: np.random.Generator) -> Rows:
+    """Return each image's owner: images sorted by class, cut into `len(shards)` equal runs.
+
+    `shards` holds the owner of every run. Which images of a class lie together is drawn.
+    """
+    order = np.lexsort((draw.random(len(labels)), labels))
+    owner = np.empty(len(labels), np.int64)
+    owner[order] = shards[np.arange(len(labels)) * len(shards) // len(labels)]
+    return owner
+
+
+def by_shares(labels: Rows, shares: NDArray[np.float64], draw: np.random.Generator) -> Rows:
+    """Return each image's owner: equal numbers, classes by `shares` `[people, classes]`.
+
+    People are served in an order drawn anew. Each draws its classes by its shares; where a class is
+    used up, by its shares of the others, and where all of its own are, by what is left.
+    """
+    people = len(shares)
+    left = np.bincount(labels, minlength=shares.shape[1])
+    stacks = np.split(np.lexsort((draw.random(len(labels)), labels)), left.cumsum()[:-1])
+    sizes = np.diff(np.arange(people + 1) * len(labels) // people)
+    owner = np.empty(len(labels), np.int64)
+    for person in draw.permutation(people):
+        taken = np.zeros_like(left)
+        while missing := int(sizes[person] - taken.sum()):
+            wanted = shares[person] * (left > taken)
+            # Shares so small that none of these classes would ever be drawn count as none.
+            weights = wanted if wanted.sum() > 1e-9 else (left - taken).astype(np.float64)
+            more = draw.multinomial(missing, weights / weights.sum())
+            taken = np.minimum(taken + more, left)
+        for stack, end, count in zip(stacks, left, taken, strict=True):
+            owner[stack[end - count : end]] = person
+        left = left - taken
+    return owner
+
+
+def by_counts(labels: Rows, counts: Rows, draw: np.random.Generator) -> Rows:
+    """Return each image's owner: equal numbers, classes like `counts` `[people, classes]`.
+
+    Everybody gets the whole part of what is due by their part of a class; what is left over goes
+    where the largest fractions are, while a person has room.
+    """
+    people, classes = counts.shape
+    left = np.bincount(labels, minlength=classes)
+    due = counts * (left / np.maximum(counts.sum(0), 1))
+    taken = due.astype(np.int64)
+    room = np.diff(np.arange(people + 1) * len(labels) // people) - taken.sum(1)
+    left = left - taken.sum(0)
+    for cell in np.lexsort((draw.random(due.size), (taken - due).reshape(-1))):
+        person, kind = divmod(int(cell), classes)
+        if room[person] > 0 and left[kind] > 0:
+            taken[person, kind] += 1
+            room[person], left[kind] = room[person] - 1, left[kind] - 1
+    for kind in np.repeat(np.arange(classes), left):  # several of one class for one person
+        person = int(room.argmax())
+        taken[person, kind] += 1
+        room[person] -= 1
+    owner = np.empty(len(labels), np.int64)
+    for kind in range(classes):
+        rows = draw.permutation(np.flatnonzero(labels == kind))
+        owner[rows] = np.repeat(np.arange(people), taken[:, kind])
+    return owner
+
+
+def by_classes(labels: Rows, has: NDArray[np.bool_], draw: np.random.Generator) -> Rows:
+    """Return each image's owner: a class is dealt equally to those who `has` `[people, classes]`.
+
+    Which of its images each of them gets is drawn. Every class needs somebody.
+    """
+    owner = np.empty(len(labels), np.int64)
+    for kind in range(has.shape[1]):
+        rows = draw.permutation(np.flatnonzero(labels == kind))
+        owners = np.flatnonzero(has[:, kind])
+        # What is left over goes to another of them with every class.
+        owner[rows] = owners[(np.arange(len(rows)) + kind) % len(owners)]
+    return owner
+
+
+def kinds_of(
+    name: str, people: int, kinds: int, classes: int, draw: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Draw `kinds` classes for each person, so that all are had by equally many, give or take one.
+
+    Raises:
+        ConfigError: more classes a person than there are, or too few people to have all of them.
+    """
+    if kinds > classes or people * kinds < classes:
+        raise ConfigError(
+            f"{name}: {people:,} people with {kinds} classes each cannot share out {classes} "
+            f"classes; set kinds to {-(-classes // people)} to {classes}, or people to "
+            f"{-(-classes // kinds)} or more"
+        )
+    has, used = np.zeros((people, classes), bool), np.zeros(classes, np.int64)
+    for own in has:
+        own[np.lexsort((draw.random(classes), used))[:kinds]] = True
+        used += own
+    return has
+
+
+def tabled(name: str, table: Table, people: int, classes: int) -> NDArray[np.bool_]:
+    """Classes of each person, bool `[people, classes]`, by a table of numbers from 0.
+
+    Raises:
+        ConfigError: another number of people, or numbers that are no runs of the classes.
+    """
+    used = sorted({number for row in table for number in row})
+    runs = len(used)
+    if len(table) != people or not all(table):
+        raise ConfigError(
+            f"{name}: table must give each of {people} people some classes, it has "
+            f"{len(table)} rows; set people to {len(table)}, or mend the table"
+        )
+    if used != list(range(runs)) or runs > classes:
+        raise ConfigError(
+            f"{name}: table must name all of 0 to at most {classes - 1} once or more, got {used}"
+        )
+    numbers = np.arange(classes) * runs // classes
+    return np.stack([np.isin(numbers, row) for row in table])
+
+
+def resized(images: Tensor, side: int) -> Tensor:
+    """Return images uint8 `[n, channels, side, side]`, bilinear, smoothed where they shrink."""
+    found = [
+        interpolate(chunk.float(), (side, side), mode="bilinear", antialias=True)
+        for chunk in images.split(CHUNK)
+    ]
+    return torch.cat([chunk.round_().clamp_(0, 255).byte() for chunk in found])
+
+
+def counted(
+    read: Callable[[str], PartitionPart], counts: Mapping[str, int], classes: int, where: str
+) -> list[Check]:
+    """Compare what `read` finds in each part with how many images of each class it must hold."""
+    lines = []
+    for part, count in counts.items():
+        try:
+            found = read(part)
+            images = found.images()
+        except DataError as fault:
+            lines.append(unreadable(f"{part} images and labels", fault))
+            continue
+        lines.append(compare(f"{part} images", len(images), count, where))
+        each = np.bincount(found.labels, minlength=classes)
+        least = f"images of the rarest class, {part}"
+        lines.append(compare(least, int(each.min()), count // classes, where))
+    return lines

@@ -1,0 +1,222 @@
+"""What a check of local files says, and reading helpers whose failures are one clear line."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from PIL.Image import Resampling
+from rich.console import Console
+from rich.progress import Progress
+from scipy.io import loadmat
+from torch import Tensor
+
+from vergence.data.io.image_files import opened
+from vergence.data.io.matlab_tags import check_tags
+from vergence.data.io.npz_archives import member
+from vergence.errors import ConfigError, DataError, first_line
+
+T = TypeVar("T")
+PATIENCE_S = 2.0
+"""Work longer than this shows its progress when a person is watching."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of ``vergence data check``: what was looked at, what is there, what should be."""
+
+    what: str
+    found: str
+    expected: str
+    ok: bool
+    hint: str = ""
+
+
+def compare(what: str, found: int, expected: int, hint: str = "") -> Check:
+    """Return the check that two counts agree; the hint is kept only when they do not."""
+    ok = found == expected
+    return Check(what, f"{found:,}", f"{expected:,}", ok, "" if ok else hint)
+
+
+def unreadable(what: str, fault: DataError) -> Check:
+    """Return the check that failed because the files could not be read at all."""
+    return Check(what, "unreadable", "readable", False, str(fault))
+
+
+def data_folder(root: str | Path | None, name: str, hint: str) -> Path:
+    """Return the folder of a data set that is not packaged.
+
+    Raises:
+        DataError: no folder was named, or it does not exist.
+    """
+    if root is None:
+        raise DataError(f"data set '{name}' is not packaged: name its folder as root; {hint}")
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"no folder {folder} for data set '{name}': correct root; {hint}")
+    return folder
+
+
+def below_data(path: str) -> str:
+    """Path of data: as given where it is absolute or exists, else below VERGENCE_DATA.
+
+    VERGENCE_DATA is ../shared/data by default.
+    """
+    given = Path(path).expanduser()
+    if given.is_absolute() or given.exists():
+        return str(given)
+    return str(Path(os.environ.get("VERGENCE_DATA", "../shared/data")) / path)
+
+
+def need_file(path: Path, hint: str) -> Path:
+    """Return `path` where it is a file.
+
+    Raises:
+        DataError: there is no such file.
+    """
+    if not path.is_file():
+        raise DataError(f"missing file {path}: {hint}")
+    return path
+
+
+def read_npz(
+    path: Path,
+    dimensions: Mapping[str, int],
+    hint: str,
+    optional: Sequence[str] | None = (),
+    text: Sequence[str] = (),
+) -> dict[str, np.ndarray]:
+    """Return the named arrays of an npz file, each with the number of dimensions asked for.
+
+    Arrays in `optional` (None: all others) are returned where the file has them, in whatever shape.
+    All but those in `text` hold real numbers.
+
+    Raises:
+        DataError: the file is missing or damaged, or an array is missing, of another shape, or
+            holds something else.
+    """
+    need_file(path, hint)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            held = {name.removesuffix(".npy") for name in archive.namelist()}
+            lacking = sorted(set(dimensions) - held)
+            more = sorted(held - set(dimensions)) if optional is None else optional
+            wanted = [name for name in (*dimensions, *more) if name in held]
+            arrays = {name: member(archive, name) for name in wanted}
+    except Exception as fault:  # a damaged archive may raise anything
+        raise DataError(f"cannot read {path} ({first_line(fault)}): {hint}") from fault
+    if lacking:
+        raise DataError(
+            f"{path} is of another version, it lacks {', '.join(lacking)} "
+            f"(needs {', '.join(dimensions)}): {hint}"
+        )
+    for name, rank in dimensions.items():
+        if arrays[name].ndim != rank:
+            raise DataError(
+                f"{path} is of another version, {name} has shape {arrays[name].shape} "
+                f"instead of {rank} dimensions: {hint}"
+            )
+    for name in arrays.keys() - set(text):
+        need_numbers(arrays[name], name, path, hint)
+    return arrays
+
+
+def need_numbers(values: np.ndarray, what: str, path: Path, hint: str) -> None:
+    """Accept real numbers: whole ones, fractions, yes and no.
+
+    Raises:
+        DataError: these are text, complex numbers or records.
+    """
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"{path}: {what} holds {values.dtype} instead of real numbers: {hint}")
+
+
+def read_mat(path: Path, variable: str, hint: str) -> np.ndarray:
+    """Return one variable of a MATLAB file (version 5 to 7.2), nothing squeezed.
+
+    Raises:
+        DataError: the file is missing, damaged, of version 7.3, or lacks the variable.
+    """
+    need_file(path, hint)
+    try:
+        raw = path.read_bytes()
+        check_tags(raw)
+        content = loadmat(io.BytesIO(raw), variable_names=[variable])
+    except NotImplementedError as fault:
+        raise DataError(
+            f"{path} is a MATLAB 7.3 file, versions 5 to 7.2 are read: save it with -v7, or {hint}"
+        ) from fault
+    except Exception as fault:  # a damaged file may raise anything
+        raise DataError(f"cannot read {path} ({first_line(fault)}): {hint}") from fault
+    if variable not in content:
+        raise DataError(f"{path} is of another version, it lacks '{variable}': {hint}")
+    return content[variable]
+
+
+def read_pictures(paths: Sequence[Path], size: tuple[int, int], what: str, hint: str) -> Tensor:
+    """Decode images to uint8 `[images, height, width, 3]`, resized where they differ from `size`.
+
+    `size` is (width, height) in pixels. Progress is shown after two seconds on a terminal.
+
+    Raises:
+        DataError: an image is missing, truncated or not an image.
+    """
+    width, height = size
+    rows = np.empty((len(paths), height, width, 3), np.uint8)
+    for row, path in zip(rows, watched(paths, what), strict=True):
+        need_file(path, hint)
+        with opened(path, str(path), hint) as image:
+            rgb = image.convert("RGB")
+        fitted = rgb if rgb.size == size else rgb.resize(size, Resampling.LANCZOS)
+        row[:] = np.asarray(fitted)
+    return torch.from_numpy(rows)
+
+
+def check_size(size: tuple[int, int]) -> None:
+    """Accept a picture size (width, height).
+
+    Raises:
+        ConfigError: not two whole numbers from 16 to 4096.
+    """
+    if len(size) != 2 or any(not 16 <= side <= 4096 for side in size):
+        raise ConfigError(f"size must be (width, height), each 16 to 4096 pixels, got {size}")
+
+
+def refuse_nan(values: np.ndarray, what: str, path: Path) -> None:
+    """Accept finite numbers only.
+
+    Raises:
+        DataError: an entry is NaN, infinite or no real number; names the first row that has one.
+    """
+    need_numbers(values, what, path, "take an unharmed copy")
+    bad = ~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+    if bad.any():
+        raise DataError(
+            f"{path}: {what} is NaN or infinite in {int(bad.sum())} of {len(values)} rows, first "
+            f"in row {int(bad.argmax())}: remove these rows or take an unharmed copy"
+        )
+
+
+def watched(items: Sequence[T], what: str) -> Iterator[T]:
+    """Yield the items, with a progress bar once two seconds have passed on a terminal."""
+    started = time.monotonic()
+    with ExitStack() as stack:
+        bar = None
+        for done, item in enumerate(items):
+            late = time.monotonic() - started > PATIENCE_S
+            if bar is None and late and sys.stderr.isatty():
+                bar = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+                bar.add_task(f"reading {what}", total=len(items))
+            if bar is not None:
+                bar.update(bar.task_ids[0], completed=done)
+            yield item

@@ -1,0 +1,1 @@
+"""Images with fixations of many viewers."""

@@ -1,0 +1,273 @@
+"""OSIE: 700 natural images, 15 viewers, every fixation of three seconds of free viewing.
+
+Layout of `root` (the `data` folder of NUS-VIP/predicting-human-gaze-beyond-pixels works as it is):
+`stimuli/ID.jpg` with ID 1001 to 1700, and either `fixations.npz` (flat columns, preferred) or
+`fixations.mat` / `eye/fixations.mat` (struct array of images, each with the structs of viewers).
+A sample of the images with all 15 viewers is packaged and read when no root is given.
+
+Licence: MIT, copyright 2014 NUS VIP. Source: Xu, Jiang, Wang, Kankanhalli, Zhao, "Predicting human
+gaze beyond pixels", Journal of Vision 14(1):28, 2014.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Dataset, Federation
+from vergence.data.io.checks import (
+    Check,
+    check_size,
+    compare,
+    data_folder,
+    read_mat,
+    read_npz,
+    read_pictures,
+    refuse_nan,
+    unreadable,
+)
+from vergence.data.splits import Shares, check_shares, part_sizes
+from vergence.errors import ConfigError, DataError
+
+SAMPLE = Path(__file__).parent.with_name("samples") / "osie"
+FIRST, IMAGES, VIEWERS, FIXATIONS = 1001, 700, 15, 98_321
+SCREEN = (800, 600)
+"""Pixels of the original images, in which `fixations.mat` counts."""
+WHERE = (
+    "get folder `data` of github.com/NUS-VIP/predicting-human-gaze-beyond-pixels (MIT), or leave "
+    "root out to use the packaged sample"
+)
+COLUMNS = ("image", "viewer", "order", "x", "y", "duration_ms")
+ABOUT = {
+    "licence": "MIT, copyright 2014 NUS VIP - Visual Information Processing Lab",
+    "citation": "Xu, Jiang, Wang, Kankanhalli, Zhao: Predicting human gaze beyond pixels. "
+    "Journal of Vision 14(1):28, 2014",
+    "stimulus": "free viewing of natural images, 3 s each, on a screen",
+}
+
+
+@dataclass(frozen=True)
+class Osie(Dataset):
+    """Fixations of 15 viewers on the same images; a viewer is a client, an image is a sample.
+
+    Attributes:
+        images: number of images to use, all by default; the split of the others stays as it is.
+        viewers: viewer numbers 0 to 14 to load, all by default.
+        size: (width, height) of the frames in pixels.
+        shares: parts of the images for training, validation and test.
+        split_seed: fixes which images are tested; the same images for all viewers.
+    """
+
+    images: int | None = None
+    viewers: tuple[int, ...] | None = None
+    size: tuple[int, int] = (320, 240)
+    shares: Shares = (0.7, 0.1, 0.2)
+    split_seed: int = 0
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read the packaged sample, or the original files in `root`; split by image.
+
+        Columns: `frame_ids` int64 `[n, 1]` into bank `frames` uint8 `[images, height, width, 3]`,
+        `points` float32 `[n, 1, most fixations, 2]` in [0, 1], `scene` int64 `[n]`, the image.
+
+        Raises:
+            DataError: a file is missing, truncated or of another version, or a viewer unknown.
+            ConfigError: an option is out of range.
+        """
+        self._validate()
+        folder = SAMPLE if root is None else data_folder(root, "osie", WHERE)
+        table, totals = read_fixations(folder)
+        _verify(table, totals, folder)
+        viewers = self._chosen_viewers(table)
+        numbers, parts = self._split(np.unique(table["image"]))
+        files = [folder / "stimuli" / f"{number}.jpg" for number in numbers]
+        frames = SharedRows(read_pictures(files, self.size, "images", WHERE), "frame_ids")
+        scored = (table["order"] > 0) & np.isin(table["image"], numbers)
+        table = {name: column[scored] for name, column in table.items()}
+        points = _points(table, numbers)
+        people, empty = {}, 0
+        for viewer in viewers:
+            seen = np.isfinite(points[viewer, :, 0, 0])
+            empty += int((~seen).sum())
+            rows = [part[seen[part]] for part in parts]
+            if not all(len(part) for part in rows):
+                raise DataError(
+                    f"viewer {viewer} has scored fixations on {[len(part) for part in rows]} "
+                    "images (train, val, test), each part needs one: use more images"
+                )
+            people[f"v{viewer:02d}"] = Splits(*(_samples(points[viewer], r, frames) for r in rows))
+        return Federation("osie", people, self._about(folder == SAMPLE, parts, empty))
+
+    def _validate(self) -> None:
+        check_shares(self.shares)
+        check_size(self.size)
+        if self.images is not None and self.images < 3:
+            raise ConfigError(f"images must be 3 or more (or left out), got {self.images}")
+        if self.viewers is not None and (
+            not self.viewers or len(set(self.viewers)) < len(self.viewers)
+        ):
+            raise ConfigError(f"viewers must be different viewer numbers, got {self.viewers}")
+
+    def _chosen_viewers(self, table: dict[str, np.ndarray]) -> tuple[int, ...]:
+        known = tuple(int(v) for v in np.unique(table["viewer"]))
+        for viewer in self.viewers or ():
+            if viewer not in known:
+                raise DataError(
+                    f"unknown viewer {viewer}: the data hold viewers {known[0]} to {known[-1]}; "
+                    "correct the option viewers"
+                )
+        return known if self.viewers is None else self.viewers
+
+    def _split(self, known: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Return the image numbers in use, ascending, and the places in it of the three parts.
+
+        An image's place in one permutation of all 700 decides, so that a sample, or fewer
+        images, never trains on what the whole set tests.
+        """
+        if self.images is not None and self.images > len(known):
+            raise DataError(
+                f"images = {self.images}, but the data hold {len(known)}: lower the option images"
+            )
+        order = FIRST + np.random.default_rng(self.split_seed).permutation(IMAGES)
+        order = order[np.isin(order, known)]
+        _, val, test = part_sizes(len(order), self.shares, "images")
+        tested, held, trained = np.split(order, [test, test + val])
+        sizes = part_sizes(self.images or len(order), self.shares, "images")
+        chosen = [part[:size] for part, size in zip((trained, held, tested), sizes, strict=True)]
+        numbers = np.sort(np.concatenate(chosen))
+        return numbers, tuple(np.searchsorted(numbers, np.sort(part)) for part in chosen)
+
+    def _about(self, packaged: bool, parts: tuple[np.ndarray, ...], empty: int) -> dict[str, str]:
+        train, val, test = (len(part) for part in parts)
+        return ABOUT | {
+            "split": f"by image, for all viewers alike: {train} train, {val} validation, {test} "
+            f"test (permutation of seed {self.split_seed})",
+            "source": "packaged sample" if packaged else "local files",
+            "left_out": "the first fixation of every trial (the centre start), and then "
+            f"{empty} trials without any fixation",
+        }
+
+
+def read_fixations(folder: Path) -> tuple[dict[str, np.ndarray], tuple[int, int, int]]:
+    """Return the fixation table and how many images, viewers and fixations it must hold.
+
+    Columns `image`, `viewer`, `order`, `x`, `y` (fractions of width and height), `duration_ms`, all
+    `[fixations]`. `fixations.npz` is read where both it and `fixations.mat` are there; an npz
+    of fewer images states its own numbers in `totals`.
+
+    Raises:
+        DataError: no such file, or it is truncated or of another version.
+    """
+    flat = folder / "fixations.npz"
+    nested = folder / "fixations.mat"
+    if flat.is_file():
+        table = read_npz(flat, dict.fromkeys(COLUMNS, 1), WHERE, optional=["totals"])
+        own = table.pop("totals", np.array([IMAGES, VIEWERS, FIXATIONS]))
+        if (
+            own.shape != (3,)
+            or own.dtype.kind not in "iu"
+            or len({len(column) for column in table.values()}) != 1
+        ):
+            raise DataError(
+                f"{flat} is of another version, its columns differ in length or totals is not "
+                f"(images, viewers, fixations): {WHERE}"
+            )
+        return table, (int(own[0]), int(own[1]), int(own[2]))
+    if not nested.is_file():
+        nested = folder / "eye" / "fixations.mat"
+    if not nested.is_file():
+        raise DataError(f"neither fixations.npz nor fixations.mat in {folder}: {WHERE}")
+    return _flatten(nested), (IMAGES, VIEWERS, FIXATIONS)
+
+
+def _flatten(path: Path) -> dict[str, np.ndarray]:
+    collected: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
+    try:
+        for image in read_mat(path, "fixations", WHERE).ravel():
+            number = int(Path(str(image["img"].item().item())).stem)
+            for viewer, subject in enumerate(image["subjects"].item().ravel()):
+                x, y, duration = (
+                    subject[name].item().ravel() for name in ("fix_x", "fix_y", "fix_duration")
+                )
+                collected["image"].append(np.full(len(x), number, np.int32))
+                collected["viewer"].append(np.full(len(x), viewer, np.int8))
+                collected["order"].append(np.arange(len(x), dtype=np.int16))
+                collected["x"].append((x / SCREEN[0]).astype(np.float32))
+                collected["y"].append((y / SCREEN[1]).astype(np.float32))
+                collected["duration_ms"].append(duration.astype(np.float32))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as fault:
+        raise DataError(
+            f"{path} is of another version, `fixations` is not a struct array with img and "
+            f"subjects (fix_x, fix_y, fix_duration): {WHERE}"
+        ) from fault
+    return {name: np.concatenate(parts) for name, parts in collected.items()}
+
+
+def _verify(table: dict[str, np.ndarray], totals: tuple[int, int, int], folder: Path) -> None:
+    for name in ("image", "viewer", "order"):
+        if table[name].dtype.kind not in "iu":
+            raise DataError(f"{folder}: fixation {name} must be whole numbers: {WHERE}")
+    for name in ("x", "y"):
+        refuse_nan(table[name], f"fixation {name}", folder)
+        if len(table[name]) and not (table[name].min() >= 0 and table[name].max() <= 1):
+            raise DataError(f"{folder}: fixation {name} lies outside [0, 1] of the image: {WHERE}")
+    if len(table["image"]) and not (
+        table["image"].min() >= FIRST and table["image"].max() < FIRST + IMAGES
+    ):
+        raise DataError(f"{folder}: image numbers must be 1001 to 1700: {WHERE}")
+    for what, found, expected in _counts(table, totals):
+        if found != expected:
+            raise DataError(f"{folder} holds {found:,} {what} instead of {expected:,}: {WHERE}")
+
+
+def _counts(
+    table: dict[str, np.ndarray], totals: tuple[int, int, int]
+) -> list[tuple[str, int, int]]:
+    found = (len(np.unique(table["image"])), len(np.unique(table["viewer"])), len(table["x"]))
+    names = ("images with fixations", "viewers", "fixations")
+    return list(zip(names, found, totals, strict=True))
+
+
+def _points(table: dict[str, np.ndarray], numbers: np.ndarray) -> np.ndarray:
+    """Return float32 `[viewers, images, most fixations, 2]`, NaN where there is no fixation."""
+    viewer = table["viewer"].astype(np.int64)
+    image = np.searchsorted(numbers, table["image"])
+    cell = viewer * len(numbers) + image
+    by_time = np.lexsort((table["order"], cell))
+    starts = np.flatnonzero(np.diff(cell[by_time], prepend=-1))
+    lengths = np.diff(starts, append=len(cell))
+    place = np.arange(len(cell)) - np.repeat(starts, lengths)
+    shape = (int(viewer.max()) + 1, len(numbers), int(lengths.max()), 2)
+    points = np.full(shape, np.nan, np.float32)
+    xy = np.stack([table["x"], table["y"]], 1)
+    points[viewer[by_time], image[by_time], place] = xy[by_time]
+    return points
+
+
+def _samples(points: np.ndarray, rows: np.ndarray, frames: SharedRows) -> Samples:
+    numbers = torch.from_numpy(rows.astype(np.int64))
+    columns = {
+        "frame_ids": numbers[:, None],
+        "points": torch.from_numpy(points[rows])[:, None],
+        "scene": numbers.clone(),
+    }
+    return Samples(columns, {"frames": frames})
+
+
+def check(root: Path) -> list[Check]:
+    """Compare a folder with the published numbers: images, viewers, fixations, picture files."""
+    found = len(list((root / "stimuli").glob("*.jpg")))
+    lines = [compare("picture files in stimuli/", found, IMAGES, WHERE)]
+    try:
+        table, _ = read_fixations(root)
+        lines += [compare(*line, WHERE) for line in _counts(table, (IMAGES, VIEWERS, FIXATIONS))]
+        _verify(table, (IMAGES, VIEWERS, FIXATIONS), root)
+        files = [root / "stimuli" / f"{number}.jpg" for number in np.unique(table["image"])]
+        read_pictures(files, (32, 24), "images", WHERE)
+    except DataError as fault:
+        return [*lines, unreadable("fixations and pictures", fault)]
+    return [*lines, Check("fixations and pictures", "readable", "readable", True)]

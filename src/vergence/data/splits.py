@@ -1,0 +1,92 @@
+"""Dealing samples, days or images to the training, validation and test part."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from vergence.errors import ConfigError, DataError
+
+Shares = tuple[float, float, float]
+"""Parts of the whole for training, validation and test, in this order."""
+
+
+def check_shares(shares: Shares) -> None:
+    """Accept three shares that make a whole.
+
+    Raises:
+        ConfigError: not three positive numbers with sum 1.
+    """
+    if len(shares) != 3 or min(shares) <= 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
+        raise ConfigError(
+            f"shares must be three positive numbers (train, val, test) with sum 1, got {shares}"
+        )
+
+
+def part_sizes(count: int, shares: Shares, what: str) -> tuple[int, int, int]:
+    """Numbers out of `count` that go to training, validation and test.
+
+    Raises:
+        DataError: a part would be empty; `what` says of what there are too few.
+    """
+    val, test = round(shares[1] * count), round(shares[2] * count)
+    sizes = (count - val - test, val, test)
+    if min(sizes) < 1:
+        raise DataError(
+            f"{what}: {count} are too few for shares {shares}, the parts would hold {sizes}; "
+            "give more data or larger shares"
+        )
+    return sizes
+
+
+def deal_at_random(
+    blocks: list[np.ndarray], shares: Shares, rng: np.random.Generator, what: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Deal row numbers at random, with the same shares in every block.
+
+    Raises:
+        DataError: a block is too small for the shares.
+    """
+    dealt: list[list[np.ndarray]] = [[], [], []]
+    for block in blocks:
+        _, val, test = part_sizes(len(block), shares, what)
+        shuffled = rng.permutation(block)
+        for part, rows in zip(dealt, np.split(shuffled, [test, test + val])[::-1], strict=True):
+            part.append(rows)
+    train, held, tested = (np.sort(np.concatenate(part)) for part in dealt)
+    return train, held, tested
+
+
+def deal_in_order(
+    counts: np.ndarray, shares: Shares, what: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Deal consecutive groups (days, sessions) whole: the first to training, the last to test.
+
+    The two cuts are the ones whose cumulative sample counts come nearest to the shares.
+
+    Args:
+        counts: samples of each group, `[groups]`.
+        shares: parts of all samples.
+        what: whose groups these are, for the message.
+
+    Returns:
+        Group numbers of the three parts.
+
+    Raises:
+        DataError: fewer than three groups.
+    """
+    groups = len(counts)
+    if groups < 3:
+        raise DataError(
+            f"{what}: {groups} are too few to keep training, validation and test apart "
+            "(needs 3); leave this person out with the option people"
+        )
+    ends = np.cumsum(counts)
+    wanted = np.array([shares[0], shares[0] + shares[1]]) * ends[-1]
+    cuts = [(a, b) for a in range(1, groups - 1) for b in range(a + 1, groups)]
+    first, second = min(
+        cuts, key=lambda c: abs(ends[c[0] - 1] - wanted[0]) + abs(ends[c[1] - 1] - wanted[1])
+    )
+    everything = np.arange(groups)
+    return everything[:first], everything[first:second], everything[second:]

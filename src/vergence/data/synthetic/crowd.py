@@ -1,0 +1,71 @@
+"""A million made-up people, each made when its turn comes: what the size of a crowd costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Interval
+
+from vergence.core.data import Splits
+from vergence.core.federation import Dataset, Federation, Population
+from vergence.core.options import check_ranges
+from vergence.core.randomness import RandomStream
+from vergence.core.tags import spelled, tagged
+from vergence.data.io.checks import Check, compare
+from vergence.data.synthetic.toy import person
+
+MOST = 10_000_000
+"""People whose ids, of seven digits, are in the order of their numbers."""
+
+
+@tagged("Crowd")
+@dataclass(frozen=True)
+class Crowd(Dataset):
+    """People like those of `toy`, any number of them: a person that nobody asks for costs nothing.
+
+    Args:
+        people: how many.
+        samples: of each person.
+        inputs: number of input columns.
+        strength: how much people differ; 0 makes them all alike.
+        seed: of the data.
+    """
+
+    people: Annotated[int, Interval(ge=1, le=MOST)] = 1_000_000
+    samples: Annotated[int, Ge(5)] = 20
+    inputs: Annotated[int, Ge(1)] = 4
+    strength: Annotated[float, Ge(0)] = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "crowd")
+
+    def load(self, root: str | None = None) -> Federation:
+        """Draw what people have in common; a person is drawn when asked for.
+
+        Columns: `x` float32 `[n, inputs]`, `y` float32 `[n]`. Person number i is the same in a
+        crowd of any size.
+        """
+        common = torch.randn(self.inputs, generator=RandomStream("crowd", self.seed).torch())
+
+        def make(number: int) -> Splits:
+            stream = RandomStream("crowd", self.seed, number)
+            return person(stream, common, self.strength, self.samples)
+
+        about = {"licence": "made up", "split": "60/20/20 at random", "citation": "none"}
+        return Federation("crowd", Population(self.people, make, spelled(self)), about)
+
+
+def check(_root: Path | None = None) -> list[Check]:
+    """Make the last of the people, not all of them, and count."""
+    crowd = Crowd()
+    people = crowd.load().people
+    last = people[f"c{crowd.people - 1:07d}"]
+    samples = len(last.train) + len(last.val) + len(last.test)
+    return [
+        compare("people", len(people), crowd.people),
+        compare("samples of the last person", samples, crowd.samples),
+    ]

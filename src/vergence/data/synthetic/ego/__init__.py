@@ -1,0 +1,1 @@
+"""Generated first-person video with gaze."""

@@ -1,0 +1,234 @@
+"""Where a synthetic wearer looks: choice of targets, saccades, pursuit, head movement, tracker.
+
+Source: egovideo design note, 6.2, with the head-follow row of 6.3 that matches recorded people.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from vergence.data.gaze_video.gaze import Event, Gaze
+from vergence.data.synthetic.ego.people import Habits, Looks
+from vergence.data.synthetic.ego.scene import WORK_AREA, Lens, SyntheticScene
+
+HEAD_TAU = 0.4
+SWAY_SD, SWAY_TAU = 0.003, 0.8
+"""Head drift per frame at 24 fps, in frame widths, and its time constant in seconds."""
+NEAR = 0.05
+"""A target nearer than this needs no saccade."""
+CATCH_UP = 0.08
+"""Pursuit that lags farther behind its target than this is mended by a saccade."""
+PURSUIT_GAIN, PURSUIT_DELAY = 0.9, 0.08
+PURSUIT_SPEED = 0.1
+"""Frame widths per second above which following a target counts as pursuit."""
+RAW_RATE = 120.0
+
+
+@dataclass(frozen=True)
+class ClipGaze:
+    """One clip's gaze, per frame, as the tracker reports it and as it truly was."""
+
+    head: NDArray
+    """Plane point at the frame centre, `[frames, 2]`."""
+    point: NDArray
+    """Reported gaze in the frame, `[frames, 2]`; NaN where untracked."""
+    target: NDArray
+    """The point that the wearer means to look at, `[frames, 2]`, without any error."""
+    event: NDArray
+    """`gaze_video.gaze.Event` per frame, int8; pursuit counts as fixation, as recorders do."""
+    pursuit: NDArray
+    """Frames in which the eye follows something that moves, bool `[frames]`."""
+    raw: Gaze
+    """The tracker's samples at 120 Hz, in its own clock."""
+    clock_offset: float
+    clock_drift: float
+    """tracker time = (1 + drift) * video time + offset, seconds."""
+
+
+@dataclass(frozen=True)
+class Chances:
+    """The targets that a wearer may choose at one frame, with their probabilities."""
+
+    probability: NDArray
+    """`[objects + 3]`: the objects, the hand, the rest point, exploration."""
+    points: NDArray
+    """Frame coordinates, `[objects + 2, 2]`: the objects, the hand, the rest point."""
+
+
+def chances(
+    habits: Habits, lens: Lens, scene: SyntheticScene, head: NDArray, t: int, fps: float
+) -> Chances:
+    """Gaze targets, with probabilities, of a person with these habits at frame `t`.
+
+    The policy itself samples from this, so it is the best any model could know.
+    """
+    objects = lens.project(scene.objects[t] - head)
+    liking = habits.preference[scene.kinds].copy()
+    liking *= np.exp(-((objects - habits.rest) ** 2).sum(-1) / (2 * 0.2**2))
+    liking[scene.active[t]] *= 3
+    hand = lens.project(_hand_path(habits, scene, fps)[t] - head)
+    mass = habits.weights
+    probability = np.concatenate([mass[0] * liking / liking.sum(), mass[1:]])
+    return Chances(probability, np.concatenate([objects, hand[None], habits.rest[None]]))
+
+
+def _hand_path(habits: Habits, scene: SyntheticScene, fps: float) -> NDArray:
+    """Contact point, led by the wearer's anticipation, `[frames, 2]`."""
+    frames = len(scene.hands)
+    ahead = np.minimum(np.arange(frames) + round(habits.anticipation * fps), frames - 1)
+    side = 1 - scene.acting[ahead] if habits.other_hand else scene.acting[ahead]
+    return scene.hands[ahead, side]
+
+
+def look(
+    habits: Habits, looks: Looks, lens: Lens, scene: SyntheticScene, rng: Generator, fps: float
+) -> ClipGaze:
+    """Let the wearer watch the scene: eye and head move together, frame by frame."""
+    frames = len(scene.hands)
+    sway = _sway(looks, rng, frames, fps)
+    head = np.empty((frames, 2))
+    true = np.empty((frames, 2))
+    goal = np.empty((frames, 2))
+    event = np.full(frames, Event.FIXATION, np.int8)
+    pursuit = np.zeros(frames, bool)
+    hand = _hand_path(habits, scene, fps)
+    delay = round(PURSUIT_DELAY * fps)
+    pull = habits.head_gain / (HEAD_TAU * fps) * lens.scale
+    # The head has followed the eyes since before the clip: the work lies where the eyes rest.
+    place = np.array(WORK_AREA) - lens.unproject(habits.rest) + sway[0]
+    eye = place + lens.unproject(habits.rest)
+    seen = habits.rest
+    path, base, miss = np.repeat(eye[None], frames, 0), eye, np.zeros(2)
+    left = saccade = 0
+    for t in range(frames):
+        step = sway[t] - sway[t - 1] if t else np.zeros(2)
+        place = place + step + pull * (seen - habits.rest)
+        if saccade == 0 and left <= 0:
+            path = _choose(habits, lens, scene, hand, place, t, rng, fps)
+            left = max(round(rng.gamma(2.2, habits.fixation / 2.2) * fps), 2)
+            saccade, base, miss = _jump(lens, looks, path[t], eye, fps)
+        elif saccade == 0 and _gap(lens, path[t], base) > CATCH_UP:
+            saccade, base, miss = _jump(lens, looks, path[t], eye, fps)
+        if saccade > 0:
+            eye = eye + 0.6 * (path[t] - eye)
+            base, miss = path[t], eye - path[t]
+            event[t], saccade = Event.SACCADE, saccade - 1
+        else:
+            late = max(t - delay, 0)
+            velocity = path[late] - path[max(late - 1, 0)]
+            base, miss = base + PURSUIT_GAIN * velocity, 0.4 * miss
+            eye = base + miss
+            pursuit[t] = math.hypot(*velocity.tolist()) * fps > PURSUIT_SPEED
+            left -= 1
+        seen = lens.project(eye - place)
+        head[t], true[t], goal[t] = place, seen, path[t]
+    point, event = _track(habits, rng, fps, true, event)
+    raw, offset, drift = _record(rng, fps, true, point, event)
+    pursuit &= event == Event.FIXATION
+    target = lens.project(goal - head)
+    return ClipGaze(head, point, target, event, pursuit, raw, offset, drift)
+
+
+def _sway(looks: Looks, rng: Generator, frames: int, fps: float) -> NDArray:
+    """Involuntary head movement: drift of Ornstein-Uhlenbeck velocity plus the bob of gait."""
+    keep = np.exp(-1 / (SWAY_TAU * fps))
+    kicks = rng.normal(0, SWAY_SD * 24 / fps * np.sqrt(1 - keep * keep), (frames, 2)).tolist()
+    x = y = 0.0
+    speed = []
+    for a, b in kicks:
+        x, y = keep * x + a, keep * y + b
+        speed.append((x, y))
+    path = np.cumsum(speed, 0)
+    phase = rng.uniform(0, 2 * np.pi)
+    path[:, 1] += looks.bob * np.sin(2 * np.pi * 1.8 * np.arange(frames) / fps + phase)
+    return path
+
+
+def _choose(
+    habits: Habits,
+    lens: Lens,
+    scene: SyntheticScene,
+    hand: NDArray,
+    place: NDArray,
+    t: int,
+    rng: Generator,
+    fps: float,
+) -> NDArray:
+    """Return the path of a new target on the plane, `[frames, 2]`."""
+    options = chances(habits, lens, scene, place, t, fps)
+    count = len(scene.kinds)
+    pick = int(rng.choice(count + 3, p=options.probability))
+    if pick < count:
+        return scene.objects[:, pick] + rng.normal(0, 0.12 * scene.sizes[pick], 2)
+    if pick == count:
+        return hand
+    if pick == count + 1:
+        goal = habits.rest + rng.normal(0, 1, 2) * habits.spread
+    else:
+        goal = rng.uniform(0.15, 0.85, 2)
+    return np.repeat((place + lens.unproject(goal))[None], len(hand), 0)
+
+
+def _gap(lens: Lens, goal: NDArray, eye: NDArray) -> float:
+    """Return the distance in frame widths; the lens's distortion does not matter here."""
+    x, y = (goal - eye).tolist()
+    return math.hypot(x, y) / lens.scale
+
+
+def _jump(
+    lens: Lens, looks: Looks, goal: NDArray, eye: NDArray, fps: float
+) -> tuple[int, NDArray, NDArray]:
+    """Return the saccade's length in frames (main sequence), the new base and the miss."""
+    gap = _gap(lens, goal, eye)
+    if gap <= NEAR:
+        return 0, goal, eye - goal
+    seconds = 0.021 + 0.0022 * gap * looks.field_of_view
+    return int(np.clip(round(seconds * fps), 1, 3)), goal, eye - goal
+
+
+def _track(
+    habits: Habits, rng: Generator, fps: float, true: NDArray, event: NDArray
+) -> tuple[NDArray, NDArray]:
+    """Report gaze as an eye tracker does: noise, offset, blinks, dropouts, wild samples."""
+    frames = len(true)
+    point = true + habits.offset + rng.normal(0, 0.01, (frames, 2))
+    thrown = rng.random(frames) < 0.01
+    point[thrown] += np.where(point[thrown] < 0.5, -1, 1) * rng.uniform(0.6, 1.0, (1, 2))
+    outside = ((point < 0) | (point >= 1)).any(1)
+    event = np.where(outside, Event.OUT_OF_RANGE, event)
+    lost = np.zeros(frames, bool)
+    # Blinks of 150 ms, 0.2 per second; and 2 % of the frames dropped, two in a row.
+    for rate, length in ((0.2 / fps, round(0.15 * fps)), (0.01, 2)):
+        for start in np.flatnonzero(rng.random(frames) < rate):
+            lost[start : start + length] = True
+    point[lost] = np.nan
+    return point, np.where(lost, Event.UNTRACKED, event).astype(np.int8)
+
+
+def _record(
+    rng: Generator, fps: float, true: NDArray, point: NDArray, event: NDArray
+) -> tuple[Gaze, float, float]:
+    """Return 120 Hz samples on the tracker's clock, and that clock's offset and drift."""
+    frames = len(true)
+    offset, drift = float(rng.uniform(0, 0.030)), float(rng.uniform(-50e-6, 50e-6))
+    times = np.arange(0, (frames - 1) / fps, 1 / RAW_RATE)
+    nearest = np.minimum(np.rint(times * fps).astype(int), frames - 1)
+    tracked = event[nearest] != Event.UNTRACKED
+    filled = np.where(np.isnan(point), true, point)
+    jitter = rng.normal(0, 0.002, (2, len(times)))
+    x, y = (np.interp(times, np.arange(frames) / fps, filled[:, i]) + jitter[i] for i in (0, 1))
+    raw = Gaze.build(
+        "ego_synthetic",
+        times * (1 + drift) + offset,
+        x,
+        y,
+        tracked=tracked,
+        event=event[nearest],
+        confidence=tracked,
+    )
+    return raw, offset, drift

@@ -1,0 +1,194 @@
+"""Synthetic eye patches with gaze and head pose: people, recording days, both eyes of a head.
+
+Source: eyeimages design note, 5 (parametric generator, matched to LeNet errors on MPIIGaze).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Interval
+
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Dataset, Federation
+from vergence.core.options import Share, check_ranges
+from vergence.data.io.generated_cache import Arrays, cached
+from vergence.data.splits import Shares, check_shares, part_sizes
+from vergence.data.synthetic.eyes.people import LEFT, RIGHT, GlanceBatch, Variety, glances, identity
+from vergence.data.synthetic.eyes.rendering import equalise, render
+from vergence.errors import ConfigError
+
+VERSION = 1
+"""Counts changes of what the generator makes; part of the cache's key."""
+FEWEST, MOST = 40, 35_000
+CROPS = {"36x60": (slice(0, 36), slice(0, 60)), "9x15": (slice(13, 22), slice(22, 37))}
+
+
+@dataclass(frozen=True)
+class EyeSynthetic(Dataset):
+    """Eye patches of people before a screen, with the gaze angle and the head pose.
+
+    Attributes:
+        people: how many; who person i is does not depend on it.
+        samples: patches per person; with both eyes, half as many glances.
+        days: fewest and most recording days of a person, each with its own light and camera.
+        eyes: both eyes of a head, right ones mirrored with their yaw, or left eyes only.
+        size: whole patches, or the 9x15 centre crops that exist of MPIIGaze.
+        nuisance: factor of all disturbances of single pictures; 1.8 meets the errors on MPIIGaze.
+        strength: factor of all differences between people; 0 gives everybody the same
+            distribution (IID), and lets no day differ from another. The next seven say which
+            differences there are; docs/skew.md says which skew each of them makes.
+        appearance: factor of the differences in looks, in posture and in who wears glasses.
+        crop: factor of the differences in where the patch cuts the eye out.
+        kappa: factor of the differences in kappa and in the error of the label frame: the same
+            picture has another label.
+        device: share of the variance of light, exposure and blur that is fixed for a person.
+        light: share of the variance of light, camera and crop error that is fixed for a person's
+            day.
+        label_range: 0, everybody looks all over the screen; 1, each person only at a part of it.
+        quantity: spread (standard deviation of the logarithm) of the number of patches.
+        counts: number of patches of each person, instead of `samples` and `quantity`.
+        glasses: share of people who wear them.
+        shares: parts of a person's days for training, validation and test, in order.
+        seed: of everything.
+    """
+
+    people: Annotated[int, Interval(ge=1, le=1000)] = 10
+    samples: Annotated[int, Interval(ge=FEWEST, le=MOST)] = 300
+    days: tuple[int, int] = (5, 20)
+    eyes: Literal["both", "left"] = "both"
+    size: Literal["36x60", "9x15"] = "36x60"
+    nuisance: Annotated[float, Interval(ge=0, le=3)] = 1.8
+    strength: Annotated[float, Interval(ge=0, le=2)] = 1.0
+    appearance: Annotated[float, Interval(ge=0, le=2)] = 1.0
+    crop: Annotated[float, Interval(ge=0, le=4)] = 1.0
+    kappa: Annotated[float, Interval(ge=0, le=4)] = 1.0
+    device: Share = 0.0
+    light: Share = 0.7
+    label_range: Share = 0.0
+    quantity: Annotated[float, Interval(ge=0, le=3)] = 0.0
+    counts: tuple[int, ...] = ()
+    glasses: Share = 0.22
+    shares: Shares = (0.6, 0.2, 0.2)
+    seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "eye_synthetic")
+        check_shares(self.shares)
+        if len(self.days) != 2 or not 3 <= self.days[0] <= self.days[1] <= FEWEST // 2:
+            raise ConfigError(
+                f"eye_synthetic: days must be (fewest, most) with 3 <= fewest <= most <= "
+                f"{FEWEST // 2}; got {self.days}"
+            )
+        if self.counts and len(self.counts) != self.people:
+            raise ConfigError(
+                f"eye_synthetic: counts must be empty or hold one number for each of the "
+                f"{self.people} people; got {len(self.counts)}"
+            )
+        if any(not FEWEST <= count <= MOST for count in self.counts):
+            raise ConfigError(
+                f"eye_synthetic: counts must be >= {FEWEST} and <= {MOST}; got {self.counts}"
+            )
+
+    def load(self, root: str | None = None) -> Federation:
+        """Generate (or take from the cache) everybody's patches; needs no files.
+
+        Columns: `image` uint8 `[n, 1, H, W]`, histogram equalised, `gaze` and `pose` float32
+        `[n, 2]` (pitch, yaw) in radians.
+
+        Raises:
+            DataError: a person has too few days for the shares.
+        """
+        return Federation(
+            name="eye_synthetic",
+            people={f"p{i:02d}": self._splits(i) for i in range(self.people)},
+            about={
+                "licence": "generated by vergence, Apache-2.0",
+                "citation": "none: synthetic; matched to published errors on MPIIGaze",
+                "split": "within person, by recording day in order, shares of days (train, val, "
+                f"test) {self.shares}; no day is in two parts",
+                "eyes": "right eyes are mirrored and their yaw signs flipped"
+                if self.eyes == "both"
+                else "left eyes only",
+            },
+        )
+
+    def person(self, index: int) -> Arrays:
+        """Return everything about person `index`, in order of time.
+
+        `image` uint8 `[n, 36, 60]`; `gaze`, `pose` and the `kappa` that calibration has to find
+        (with the label frame's error) float32 `[n, 2]`; `day`, `side` (0 left, 1 right) int64.
+        """
+        key = {
+            "variety": vars(self._variety()),
+            "days": self.days,
+            "eyes": self.eyes,
+            "seed": self.seed,
+            "person": index,
+            "count": self.count(index),
+            "version": VERSION,
+        }
+        return cached("eye_synthetic", key, lambda: self._generate(index))
+
+    def count(self, index: int) -> int:
+        """Number of patches of person `index` (even with both eyes)."""
+        if self.counts:
+            wanted = self.counts[index]
+        else:
+            sd = self.quantity * self.strength
+            score = identity(self.seed, index, self._variety(), self.days).quantity
+            wanted = round(self.samples * float(np.exp(sd * score - sd * sd / 2)))
+        wanted = min(max(wanted, FEWEST), MOST)
+        return wanted // 2 * 2 if self.eyes == "both" else wanted
+
+    def glances(self, index: int) -> GlanceBatch:
+        """Return person `index`'s glances with all that a picture is made of, not yet drawn."""
+        return self._glances(index)[0]
+
+    def _variety(self) -> Variety:
+        shared = (field.name for field in fields(Variety))
+        return Variety(**{name: getattr(self, name) for name in shared})
+
+    def _glances(self, index: int) -> tuple[GlanceBatch, np.random.Generator]:
+        sides = (LEFT, RIGHT) if self.eyes == "both" else (LEFT,)
+        variety = self._variety()
+        who = identity(self.seed, index, variety, self.days)
+        return glances(who, self.seed, index, variety, self.count(index) // len(sides), sides)
+
+    def _generate(self, index: int) -> Arrays:
+        found, rng = self._glances(index)
+        return {
+            "image": equalise(render(found.eyes, rng)),
+            "gaze": found.gaze,
+            "pose": found.pose,
+            "kappa": found.eyes.kappa,
+            "day": found.day.astype(np.int64),
+            "side": found.side.astype(np.int64),
+        }
+
+    def _splits(self, index: int) -> Splits:
+        return Splits(**dict(self._parts(self.person(index), index)))
+
+    def _parts(self, made: Arrays, index: int) -> Iterator[tuple[str, Samples]]:
+        rows, columns = CROPS[self.size]
+        days = int(made["day"].max()) + 1
+        sizes = part_sizes(days, self.shares, f"eye_synthetic: days of p{index:02d}")
+        glasses = identity(self.seed, index, self._variety(), self.days).glasses
+        stop = 0
+        for part, size in zip(("train", "val", "test"), sizes, strict=True):
+            start, stop = stop, stop + size
+            chosen = (made["day"] >= start) & (made["day"] < stop)
+            image = np.ascontiguousarray(made["image"][chosen][:, None, rows, columns])
+            arrays = {
+                "image": image,
+                "gaze": made["gaze"][chosen],
+                "pose": made["pose"][chosen],
+                "day": made["day"][chosen],
+                "side": made["side"][chosen],
+                "glasses": np.full(int(chosen.sum()), int(glasses)),
+            }
+            yield part, Samples({name: torch.from_numpy(a) for name, a in arrays.items()})

@@ -1,0 +1,67 @@
+"""Made-up people who weigh the same inputs differently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Interval
+from torch import Tensor
+
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import MANY, Dataset, Federation, PublicData
+from vergence.core.options import check_ranges
+from vergence.core.randomness import RandomStream
+
+
+@dataclass(frozen=True)
+class Toy(Dataset):
+    """Linear data; each person's coefficients are the common ones plus `strength` * their own.
+
+    Args:
+        people: how many; all of them are held at once, those of `crowd` are not.
+        samples: of each person, unequal: person i has `samples * (1 + i % 3)`.
+        inputs: number of input columns.
+        strength: how much people differ; 0 makes them all alike.
+        seed: of the data.
+    """
+
+    people: Annotated[int, Interval(ge=1, le=MANY)] = 3
+    samples: Annotated[int, Interval(ge=4, le=1_000_000)] = 20
+    inputs: Annotated[int, Interval(ge=1, le=100_000)] = 4
+    strength: Annotated[float, Ge(0)] = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "toy")
+
+    def load(self, root: str | None = None) -> Federation:
+        """Draw the data."""
+        common = torch.randn(self.inputs, generator=RandomStream("toy", self.seed).torch())
+        people = {f"p{i:02d}": self._person(i, common) for i in range(self.people)}
+        about = {"licence": "made up", "split": "60/20/20 at random", "citation": "none"}
+        nobody = person(RandomStream("toy", self.seed, "nobody"), common * 0, 1.0, 100)
+        proxies = PublicData(nobody.train, nobody.val)
+        return Federation("toy", people, about, proxies)
+
+    def _person(self, number: int, common: Tensor) -> Splits:
+        stream = RandomStream("toy", self.seed, number)
+        return person(stream, common, self.strength, self.samples * (1 + number % 3))
+
+
+def person(stream: RandomStream, common: Tensor, strength: float, samples: int) -> Splits:
+    """Draw one person's inputs `x` `[n, inputs]` and targets `y` `[n]`, split 60/20/20.
+
+    y = x . (common + strength * own) + noise, with standard normal own and noise of deviation 0.1.
+    """
+    generator = stream.torch()
+    own = common + strength * torch.randn(len(common), generator=generator)
+    x = torch.randn(samples, len(common), generator=generator)
+    y = x @ own + 0.1 * torch.randn(samples, generator=generator)
+    a, b = samples * 6 // 10, samples * 8 // 10
+    parts = [
+        Samples({"x": x[rows], "y": y[rows]})
+        for rows in (slice(0, a), slice(a, b), slice(b, samples))
+    ]
+    return Splits(*parts)

@@ -1,0 +1,182 @@
+"""Generated features of classes that attributes describe: a known best answer, real lists at will.
+
+A class's mean features are a non-negative random map of its attributes, and a sample is its class's
+mean times gamma noise, feature by feature. So the likelihood of every class is known
+(`likelihood`), and nobody is better in the mean than who answers the likeliest class.
+
+Without root: 16 made-up things, named by a size, a colour and a shape, four of them unseen; their
+attributes are their words (semantics `words`). With root: the real classes, attributes and index
+lists of an att_splits.mat (`zero_shot.splits`); its images get classes in equal shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vergence.core.federation import Dataset, Federation
+from vergence.core.options import check_ranges
+from vergence.core.randomness import RandomStream
+from vergence.data.io.checks import Check, compare, data_folder, unreadable
+from vergence.data.zero_shot.owner import Kinds, Lists, Owned, Rows, shared_out
+from vergence.data.zero_shot.semantics import meanings
+from vergence.data.zero_shot.splits import AUTHORS, BASE, WHERE, ClassSplits, counted, read_split
+from vergence.errors import ConfigError, DataError, nearest
+
+WORDS = (
+    ("tiny", "small", "large", "huge"),
+    ("red", "green", "blue", "white"),
+    ("round", "square", "flat", "long"),
+)
+NAMES = tuple(
+    f"{size} {colour} {WORDS[2][i ^ j]}"
+    for i, size in enumerate(WORDS[0])
+    for j, colour in enumerate(WORDS[1])
+)
+"""Any two words of two kinds meet once: an orthogonal array."""
+UNSEEN = tuple(NAMES[i] for i in (0, 6, 11, 13))
+"""Every word is in one of them and in three seen ones, which tell what each word does."""
+LEAST = 0.05
+"""The least mean of a feature, beside the mean of all: what is never there has no likelihood."""
+
+
+@dataclass(frozen=True)
+class ZslSynthetic(Owned, Dataset):
+    """Generated features; options beside `Owned`'s.
+
+    Attributes:
+        features: how many; none: 64, with root 2048.
+        images: of each class, of which 80 % are for training; without root only.
+        share: of the images of every list, with root.
+        noise: deviation of a feature around its class's mean, as a share of that mean.
+        unseen: classes that are unseen; none: four of the sixteen, or the published ones.
+        seed: of map and noise.
+    """
+
+    features: Annotated[int, Ge(1)] | None = None
+    images: Annotated[int, Ge(10)] = 60
+    share: Annotated[float, Gt(0)] = 1.0
+    noise: Annotated[float, Gt(0)] = 1.5
+    unseen: tuple[str, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, self.name)
+        if self.share > 1:
+            raise ConfigError(f"zsl_synthetic: share must be at most 1, got {self.share:g}")
+
+    def load(self, root: str | None = None) -> Federation:
+        """Draw the data: `x` float32 `[n, features]`, at most 1 in trainval; `y` int64 `[n]`.
+
+        Raises:
+            DataError: att_splits.mat is missing or damaged.
+            ConfigError: unseen names no class, or is not known for this set.
+        """
+        return self.made(root)[0]
+
+    def made(self, root: str | None = None) -> tuple[Federation, Float[Tensor, "classes d"]]:
+        """Return the data and the class means that they were drawn around."""
+        drawn = self._bare() if root is None else self._of(data_folder(root, self.name, WHERE))
+        attributes, kinds, y, lists, told = drawn
+        means = self._means(attributes, self.features or (64 if root is None else 2048))
+        shape = 1 / self.noise**2
+        noise = RandomStream(self.name, self.seed, "noise").numpy()
+        x = noise.standard_gamma(shape, (len(y), means.shape[1]), dtype=np.float32)
+        x *= (means / shape)[y]
+        top = x[lists.trainval].max(0)
+        columns = {"x": torch.from_numpy(x / top), "y": torch.from_numpy(y)}
+        about = {
+            "licence": "generated",
+            "citation": "none",
+            "features": f"generated, {x.shape[1]}-d, noise {self.noise:g}",
+            **told,
+        }
+        return self.held(columns, lists, kinds, about), torch.from_numpy(means / top)
+
+    def _means(self, attributes: NDArray[np.float64], d: int) -> NDArray[np.float32]:
+        """Return the mean features `[classes, d]`: a map with few large entries."""
+        draw = RandomStream(self.name, self.seed, "map").numpy()
+        weights = draw.gamma(0.2, size=(attributes.shape[1], d))
+        means = np.clip(attributes, 0, None) @ weights
+        return np.maximum(means, LEAST * means.mean()).astype(np.float32)
+
+    def _bare(self) -> tuple[NDArray[np.float64], Kinds, Rows, Lists, dict[str, str]]:
+        names = self.unseen or UNSEEN
+        if unknown := set(names) - set(NAMES):
+            name = min(unknown)
+            raise ConfigError(
+                f"zsl_synthetic: unseen has '{name}', which is no class{nearest(name, NAMES)}"
+            )
+        kinds = Kinds(NAMES, tuple(sorted(NAMES.index(name) for name in names)))
+        y = np.repeat(np.arange(len(NAMES)), self.images)
+        hidden, rows = np.isin(y, kinds.unseen), np.arange(len(y))
+        train, test = shared_out(rows[~hidden], y, self.draw("seen"))
+        lists = Lists(train, test, rows[hidden], *shared_out(rows[hidden], y, self.draw("unseen")))
+        told = {
+            "split": "of every seen class 80 % for training, 20 % for test",
+            "semantics": "words",
+        }
+        return meanings(NAMES, "words").vectors.numpy(), kinds, y, lists, told
+
+    def _of(self, folder: Path) -> tuple[NDArray[np.float64], Kinds, Rows, Lists, dict[str, str]]:
+        split = read_split(folder)
+        kinds = split.kinds(self.unseen)
+        split = thinned(split, self.share, self.draw("share"))
+        y = np.empty(split.images, np.int64)
+        for name, rows in split.lists.items():
+            among = kinds.unseen if "unseen" in name else kinds.seen
+            y[rows] = self.draw(name).permutation(np.resize(among, len(rows)))
+        lists, drawn = split.of_teacher(y, self.draw("given"))
+        told = {
+            "split": f"published lists, {self.share:g} of each; {drawn}; {self.val:g} of it for "
+            "validation; which class an image is of is drawn, in equal shares: real labels lie in "
+            "res101.mat",
+            "semantics": str(split.path),
+        }
+        return split.attributes, kinds, y, lists, told
+
+
+def thinned(split: ClassSplits, share: float, draw: np.random.Generator) -> ClassSplits:
+    """Return a split with a share of the images of every list, drawn and numbered anew."""
+    within = {"test_unseen"} & split.lists.keys() if AUTHORS[0] in split.lists else set()
+    kept = {
+        name: draw.permutation(rows)[: max(1, round(share * len(rows)))]
+        for name, rows in split.lists.items()
+        if name not in within
+    }
+    if within:
+        kept["test_unseen"] = np.concatenate([kept[name] for name in AUTHORS])
+    numbers = np.sort(np.concatenate([kept[name] for name in BASE]))
+    lists = {name: np.searchsorted(numbers, np.sort(kept[name])) for name in split.lists}
+    return replace(split, lists=lists)
+
+
+def likelihood(
+    x: Float[Tensor, "n d"], means: Float[Tensor, "classes d"], noise: float = 1.5
+) -> Float[Tensor, "n classes"]:
+    """Return the log-likelihood of every class, up to what all have in common.
+
+    Gamma noise of shape k = 1 / noise^2 around a mean m: -k sum(log m + x / m).
+    """
+    return -(means.log().sum(1) + x @ means.reciprocal().T) / noise**2
+
+
+def check(root: Path | None = None) -> list[Check]:
+    """Compare the lists of a folder with Table 5.1, and what is made of them with the lists."""
+    lines = [] if root is None else counted(root)
+    try:
+        data = ZslSynthetic(features=1)
+        (owner,) = data.load(root and str(root)).people.values()
+        wanted = len(NAMES) * data.images if root is None else read_split(root).images
+    except (DataError, ConfigError) as fault:
+        return [*lines, unreadable("samples", DataError(str(fault)))]
+    made = sum(map(len, (owner.train, owner.val, owner.test)))
+    return [*lines, compare("samples", made, wanted)]

@@ -1,0 +1,1 @@
+"""Videos with human summaries or ratings."""

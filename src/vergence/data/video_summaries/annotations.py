@@ -1,0 +1,103 @@
+"""Annotations of SumMe and TVSum as their authors published them: neither features nor shots.
+
+Layouts, by what a path is:
+
+    GT, a folder   SumMe: <video>.mat with user_score [frames, people], more than 0 is chosen
+    *.tsv          TVSum, ydata-tvsum50-anno.tsv: video, category, ratings of all frames 1 to 5 by
+                   commas; a line per person, a video's lines together
+    *.mat          TVSum, ydata-tvsum50.mat (MATLAB 7.3): tvsum50 with video, category and user_anno
+                   [people, frames]
+
+Licence: research only, not packaged. Source: Gygli et al., ECCV 2014; Song et al., CVPR 2015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+
+from vergence.core.optional import needed
+from vergence.data.io.checks import need_file, read_mat
+from vergence.errors import DataError, first_line
+
+PLACES = {
+    "summe": ("GT",),
+    "tvsum": tuple(
+        f"{folder}{name}"
+        for name in ("ydata-tvsum50-anno.tsv", "ydata-tvsum50.mat")
+        for folder in ("", "data/", "matlab/")
+    ),
+}
+"""Where they lie below a folder."""
+HINT = "give the annotations as published, or the h5 file in the usual layout (docs/summaries.md)"
+
+
+class Original(NamedTuple):
+    """A video: its name and category, and what every person said of every frame."""
+
+    name: str
+    category: str
+    users: UInt8[np.ndarray, "people frames"]
+    rated: bool
+
+
+def originals(path: Path) -> list[Original]:
+    """Return the videos of a folder or file of annotations, SumMe's by name.
+
+    Raises:
+        ConfigError: h5py is not installed, for TVSum's MATLAB file.
+        DataError: it is missing, damaged or of another layout, or holds no videos.
+    """
+    if path.is_dir():
+        found = [_summe(file) for file in sorted(path.glob("*.mat"))]
+    else:
+        found = list(_lines(path) if path.suffix == ".tsv" else _struct(path))
+    if not found:
+        raise DataError(f"{path} holds no videos: {HINT}")
+    return found
+
+
+def _summe(path: Path) -> Original:
+    score = read_mat(path, "user_score", HINT)
+    if score.ndim != 2 or not np.issubdtype(score.dtype, np.number):
+        raise DataError(f"{path}: user_score is no table of frames and people: {HINT}")
+    return Original(path.stem, "", (score.T > 0).astype(np.uint8), False)
+
+
+def _lines(path: Path) -> Iterator[Original]:
+    videos: dict[tuple[str, str], list[np.ndarray]] = {}
+    for number, line in enumerate(need_file(path, HINT).read_text().splitlines(), 1):
+        try:
+            name, category, ratings = line.split("\t")
+            row = np.array(ratings.split(","), np.uint8)
+        except ValueError as fault:
+            raise DataError(f"{path}, line {number} ({fault}): {HINT}") from fault
+        videos.setdefault((name, category), []).append(row)
+    for (name, category), rows in videos.items():
+        if len({len(row) for row in rows}) > 1:
+            raise DataError(f"{path}: people rated different numbers of frames of {name}: {HINT}")
+        yield Original(name, category, np.stack(rows), True)
+
+
+def _struct(path: Path) -> Iterator[Original]:
+    h5py = needed("h5py", "reading annotations", "hdf5")
+    need_file(path, HINT)
+    try:
+        with h5py.File(path, "r") as file:
+            whole = file["tvsum50"]
+
+            def cell(field: str, row: int) -> Any:
+                return np.asarray(file[whole[field][row, 0]])
+
+            for row in range(len(whole["video"])):
+                name, category = (
+                    "".join(map(chr, cell(field, row).ravel().tolist()))
+                    for field in ("video", "category")
+                )
+                yield Original(name, category, cell("user_anno", row).astype(np.uint8), True)
+    except (OSError, KeyError, ValueError, TypeError) as fault:
+        raise DataError(f"cannot read {path} ({first_line(fault)}): {HINT}") from fault

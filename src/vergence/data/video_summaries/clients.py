@@ -1,0 +1,162 @@
+"""Rated videos cut into fragments and dealt to made-up people, few classes each.
+
+Source: the Durham thesis, section 4.4.1 (ball and urn, then the pathological split of Zhao et al.,
+"Federated learning with non-iid data", arXiv:1806.00582, 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vergence.core.data import Splits
+from vergence.core.randomness import RandomStream
+from vergence.data.video_summaries.fragments import (
+    PARTS,
+    RatedClip,
+    dealt,
+    fragments,
+    samples_of,
+    urns,
+)
+from vergence.data.video_summaries.h5_files import Summarised
+from vergence.data.video_summaries.shots import segments
+from vergence.errors import ConfigError, DataError
+
+SHORTEST, LONGEST = 3, 10
+"""Steps of a shot where a file has none: 1.5 to 5 s at two steps a second."""
+Labelled = Mapping[str, tuple[RatedClip, str]]
+"""Videos by key, each with its class."""
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Assignment of videos to people, as samples.
+
+    Whole videos go to training, validation or test, of each class a fifth, at least one, to either
+    of the last two; each is then cut into fragments, every cut as likely, and a fragment goes to
+    who has its class and fewest fragments so far. Classes that nobody has are left out.
+
+    Attributes:
+        name: of the data set; keys the random numbers.
+        samples: fragments of all videos together.
+        people: who get them.
+        classes: of each person, those of the next person overlapping.
+        least: steps of a fragment.
+        seed: of the cuts and of who gets what.
+    """
+
+    name: str
+    samples: int
+    people: int
+    classes: int
+    least: int
+    seed: int
+
+    def splits(self, videos: Labelled) -> dict[str, Splits]:
+        """Return everybody's samples.
+
+        Raises:
+            ConfigError: too few videos or fragments for so many samples, classes or people.
+        """
+        kinds = sorted({kind for _, kind in videos.values()})
+        self._possible(videos, kinds)
+        rng = RandomStream(self.name, self.seed, "deal").numpy()
+        held = rng.permutation(len(kinds))
+        holders: dict[int, list[int]] = {int(kind): [] for kind in held}
+        for person in range(self.people):
+            for place in range(self.classes):
+                holders[int(held[(person + place) % len(kinds)])].append(person)
+        counts = self._fragments(list(videos), rng)
+        hands: dict[str, list[list[RatedClip]]] = {}
+        for part, keys in self._parts(videos, kinds, rng).items():
+            cuts = [
+                (kinds.index(videos[key][1]), fragment)
+                for key in keys
+                if holders[kinds.index(videos[key][1])]
+                for fragment in self._cut(videos[key][0], counts[key], rng)
+            ]
+            owned = dealt([kind for kind, _ in cuts], holders, self.people)
+            hands[part] = [[cuts[item][1] for item in items] for items in owned]
+            short = next((person for person, own in enumerate(owned) if not own), None)
+            if short is not None:
+                raise ConfigError(
+                    f"{self.name}: person {short} gets nothing for {part} of {len(cuts)} "
+                    "fragments; set people to fewer, or samples or classes to more"
+                )
+        digits = max(2, len(str(self.people - 1)))
+        return samples_of(
+            {
+                f"p{person:0{digits}d}": {part: hands[part][person] for part in PARTS}
+                for person in range(self.people)
+            }
+        )
+
+    def _possible(self, videos: Labelled, kinds: Sequence[str]) -> None:
+        if self.classes > len(kinds):
+            raise ConfigError(
+                f"{self.name}: {self.classes} classes for each person, there are {len(kinds)}; set "
+                "classes to fewer"
+            )
+        if self.samples < len(videos):
+            raise ConfigError(
+                f"{self.name}: {len(videos)} videos make that many samples at least, got samples = "
+                f"{self.samples}"
+            )
+        for kind in kinds:
+            if sum(own == kind for _, own in videos.values()) < len(PARTS):
+                raise ConfigError(
+                    f"{self.name}: class '{kind}' has fewer than {len(PARTS)} videos, one for each "
+                    "part is needed"
+                )
+
+    def _fragments(self, keys: Sequence[str], rng: np.random.Generator) -> dict[str, int]:
+        """Return into how many fragments each video is cut, equal numbers as far as they go."""
+        each, more = divmod(self.samples, len(keys))
+        order = rng.permutation(len(keys)).tolist()
+        return {key: each + (place < more) for key, place in zip(keys, order, strict=True)}
+
+    def _parts(
+        self, videos: Labelled, kinds: Sequence[str], rng: np.random.Generator
+    ) -> dict[str, list[str]]:
+        parts: dict[str, list[str]] = {part: [] for part in PARTS}
+        for kind in kinds:
+            own = [key for key, (_, its) in videos.items() if its == kind]
+            own = [own[place] for place in rng.permutation(len(own))]
+            few = max(1, len(own) // 5)
+            parts["train"] += own[2 * few :]
+            parts["val"] += own[:few]
+            parts["test"] += own[few : 2 * few]
+        return parts
+
+    def _cut(self, clip: RatedClip, count: int, rng: np.random.Generator) -> list[RatedClip]:
+        return fragments(clip, urns(len(clip), count, self.least, rng))
+
+
+def clip_of(video: Summarised, where: str) -> RatedClip:
+    """Return an annotated video as a clip; where it has no shots, by KTS on its features.
+
+    Raises:
+        DataError: it has no features, or ratings alone: then summaries of people are lacking.
+    """
+    if video.features is None:
+        raise DataError(
+            f"{where}: {video.name} has no features, which models are trained on: give the h5 file "
+            "with them (docs/summaries.md)"
+        )
+    if video.rated:
+        raise DataError(
+            f"{where}: {video.name} has user_anno and no user_summary, which F needs: give the h5 "
+            "file with people's summaries (docs/summaries.md)"
+        )
+    shots = video.shots
+    if shots is None:
+        starts = video.picks[segments(video.features, LONGEST, SHORTEST)]
+        shots = np.stack([starts, np.append(starts[1:], video.frames) - 1], 1)
+    choices = video.users > 0
+    target = video.mean_score.clip(0, 1)
+    return RatedClip(
+        video.features, video.picks, target, choices[:, video.picks].astype(float), choices, shots
+    )

@@ -1,0 +1,205 @@
+"""Videos that people summarised or rated: the usual h5 files of SumMe and TVSum, and their splits.
+
+Layout: one h5 file per data set, a group per video (`video_1` ...), of these arrays:
+
+    n_frames       scalar             frames of the video
+    picks          [steps]            the sampled frames, every 15th
+    gtscore        [steps]            mean of the people's choices or ratings, scaled to [0, 1]
+    user_summary   [users, n_frames]  0/1, or instead
+    user_anno      [users, n_frames]  ratings 1 to 5
+    change_points  [shots, 2]         first and last frame of each shot, both included; optional
+    features       [steps, d]         of the sampled frames; optional
+    gtsummary, n_frame_per_seg, n_steps, video_name: not read (video_name is, as data set or
+    attribute)
+
+The files known as eccv16_dataset_summe_google_pool5.h5 and eccv16_dataset_tvsum_google_pool5.h5
+have it. The authors' own annotations are read too (`video_summaries.annotations`), which have
+neither features nor shots. A file of splits is a JSON list of `{"train_keys": [...], "test_keys":
+[...]}`; the usual five overlap and leave some videos untested, the non-overlapping ones test every
+video once.
+
+Licence: SumMe's annotations are for research only, TVSum's videos are CC BY 3.0; none is packaged.
+Source: Gygli et al., "Creating summaries from user videos", ECCV 2014; Song et al., "TVSum:
+summarizing web videos using titles", CVPR 2015; layout of Zhang et al., ECCV 2016.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+
+from vergence.core.optional import needed
+from vergence.data.io.checks import need_file
+from vergence.data.video_summaries.annotations import PLACES, Original, originals
+from vergence.errors import DataError, first_line
+
+EVERY, RATINGS = 15, (1, 5)
+"""The usual step between sampled frames; the range of TVSum's ratings."""
+WHERE = "give the h5 of SumMe or TVSum in the usual layout (docs/summaries.md)"
+
+
+@dataclass(frozen=True, eq=False)
+class Summarised:
+    """A video's annotations.
+
+    Attributes:
+        name: the video's name, or its key where the file has none.
+        picks: frames that were sampled.
+        mean_score: of all people, per pick, in [0, 1].
+        users: per person and frame, 0/1 (summaries) or 1 to 5 (ratings).
+        rated: `users` holds ratings.
+        shots: first and last frame of each shot; None where the file has none.
+        features: one row per pick; None where the file has none.
+        category: TVSum's, empty where the file has none.
+    """
+
+    name: str
+    picks: Int[np.ndarray, " steps"]
+    mean_score: Float[np.ndarray, " steps"]
+    users: UInt8[np.ndarray, "users frames"]
+    rated: bool
+    shots: Int[np.ndarray, "shots 2"] | None
+    features: Float[np.ndarray, "steps d"] | None
+    category: str
+
+    @property
+    def frames(self) -> int:
+        """Frames of the video."""
+        return self.users.shape[1]
+
+
+@dataclass(frozen=True)
+class SplitLists:
+    """Keys of the videos to train on and to test on."""
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+
+
+def read_videos(path: Path) -> dict[str, Summarised]:
+    """Return the videos of an h5 file by key, in the order of their numbers.
+
+    Of the authors' own annotations, video_1 and so on in their order, every 15th frame a pick.
+
+    Raises:
+        ConfigError: h5py is not installed.
+        DataError: the file is missing, damaged, or a video lacks an array or disagrees with itself.
+    """
+    if path.is_dir() or path.suffix in (".tsv", ".mat"):
+        return {f"video_{i}": _sampled(one) for i, one in enumerate(originals(path), 1)}
+    h5py = needed("h5py", "reading annotations", "hdf5")
+    need_file(path, WHERE)
+    try:
+        with h5py.File(path, "r") as file:
+            keys = sorted((k for k in file if isinstance(file[k], h5py.Group)), key=_number)
+            videos = {key: _video(path, key, file[key]) for key in keys}
+    except OSError as fault:
+        raise DataError(f"cannot read {path} ({first_line(fault)}): {WHERE}") from fault
+    if not videos:
+        raise DataError(f"{path} holds no videos (groups such as video_1): {WHERE}")
+    return videos
+
+
+def file_of(root: Path, name: str) -> Path:
+    """Return the h5 file of `summe` or `tvsum` in a folder, else the authors' own annotations.
+
+    Raises:
+        DataError: there is none.
+    """
+    names = [f"{name}_annotations.h5", f"eccv16_dataset_{name}_google_pool5.h5", *PLACES[name]]
+    for path in (root / each for each in names):
+        if path.exists():
+            return path
+    raise DataError(f"{root} has neither {' nor '.join(names[:3])}: {WHERE}")
+
+
+def read_splits(path: Path, known: Collection[str]) -> list[SplitLists]:
+    """Return the splits of a JSON file.
+
+    Raises:
+        DataError: the file is missing or of another kind, names a video that is not `known`, or
+            tests on what it trains on.
+    """
+    hint = 'give a JSON list of {"train_keys": [...], "test_keys": [...]}'
+    need_file(path, hint)
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        splits = [SplitLists(tuple(row["train_keys"]), tuple(row["test_keys"])) for row in rows]
+    except (ValueError, KeyError, TypeError) as fault:
+        raise DataError(f"{path} is no file of splits ({fault}): {hint}") from fault
+    for i, split in enumerate(splits):
+        unknown = sorted({*split.train, *split.test} - set(known))
+        if unknown:
+            raise DataError(f"{path}: split {i} names {unknown[0]}, which the h5 file lacks")
+        both = sorted(set(split.train) & set(split.test))
+        if both or not split.test:
+            what = f"trains and tests on {both[0]}" if both else "tests on nothing"
+            raise DataError(f"{path}: split {i} {what}; {hint}, without common videos")
+    return splits
+
+
+def _sampled(one: Original) -> Summarised:
+    low, high = RATINGS if one.rated else (0, 1)
+    picks = np.arange(0, one.users.shape[1], EVERY)
+    mean = (one.users[:, picks].mean(0) - low) / (high - low)
+    return Summarised(one.name, picks, mean, one.users, one.rated, None, None, one.category)
+
+
+def _video(path: Path, key: str, group: Any) -> Summarised:
+    lacking = [name for name in ("n_frames", "picks", "gtscore") if name not in group]
+    kinds = [name for name in ("user_summary", "user_anno") if name in group]
+    if lacking or not kinds:
+        missing = ", ".join([*lacking, *([] if kinds else ["user_summary or user_anno"])])
+        raise DataError(f"{path}: {key} lacks {missing}: {WHERE}")
+    arrays = {k: group[k][()] for k in ("picks", "gtscore", kinds[0])}
+    shots = np.asarray(group["change_points"][()], np.int64) if "change_points" in group else None
+    features = np.asarray(group["features"][()], np.float32) if "features" in group else None
+    found = Summarised(
+        _text(group, "video_name") or key,
+        np.asarray(arrays["picks"], np.int64),
+        np.asarray(arrays["gtscore"], np.float64).ravel(),
+        np.asarray(arrays[kinds[0]], np.uint8),
+        kinds[0] == "user_anno",
+        shots,
+        features,
+        _text(group, "category"),
+    )
+    _agree(f"{path}: {key}", found, int(group["n_frames"][()]))
+    return found
+
+
+def _agree(where: str, video: Summarised, frames: int) -> None:
+    """Accept a video whose arrays fit each other."""
+    steps, shots = len(video.picks), video.shots
+    if video.users.ndim != 2 or video.frames != frames:
+        raise DataError(f"{where} has n_frames {frames}, its people's rows are {video.users.shape}")
+    if len(video.mean_score) != steps or (np.diff(video.picks) < 1).any():
+        raise DataError(
+            f"{where} has {steps} picks (ascending?) and {len(video.mean_score)} in gtscore"
+        )
+    if video.features is not None and len(video.features) != steps:
+        raise DataError(f"{where} has {steps} picks and features {video.features.shape}")
+    if shots is not None:
+        starts = np.concatenate([[0], shots[:-1, 1] + 1])
+        if not (shots[:, 0] == starts).all() or shots[-1, 1] != frames - 1:
+            raise DataError(
+                f"{where}: change_points do not cover frames 0 to {frames - 1} without gap or "
+                "overlap; both ends of a shot are included"
+            )
+
+
+def _text(group: Any, name: str) -> str:
+    """Return a text kept as an attribute or as a data set."""
+    found = group.attrs.get(name, group[name][()] if name in group else "")
+    return found.decode() if isinstance(found, bytes) else str(found)
+
+
+def _number(key: str) -> tuple[int, str]:
+    digits = key.rpartition("_")[2]
+    return (int(digits) if digits.isdigit() else 0, key)

@@ -1,0 +1,122 @@
+"""TVSum: 50 videos in ten categories that 20 people rated, cut into fragments, dealt to people.
+
+Layout of `root`: the usual h5 file (`video_summaries.h5_files`), with features; or, for key frames,
+`tvsum_keyframes_effnetlite0.npz` (features [frames, d], video, frame, user_anno [frames, people]).
+
+Licence: videos CC BY 3.0, annotations for research; not packaged. Source: Song et al., "TVSum:
+summarizing web videos using titles", CVPR 2015.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+
+from vergence.core.federation import Dataset, Federation
+from vergence.core.options import check_ranges
+from vergence.data.io.checks import data_folder, read_npz
+from vergence.data.video_summaries.clients import Deal, Labelled, clip_of
+from vergence.data.video_summaries.fragments import RatedClip, favourites
+from vergence.data.video_summaries.h5_files import WHERE, Summarised, file_of, read_videos
+
+CATEGORIES = ("VT", "VU", "GA", "MS", "PK", "PR", "FM", "BK", "BT", "DS")
+EACH = 5
+"""Videos of a category; they follow each other in the usual files, which do not name it."""
+KEYFRAMES = "tvsum_keyframes_effnetlite0.npz"
+KEYFRAME_FEATURES = "efficientnet-lite0 head, 128 px"
+
+
+@dataclass(frozen=True)
+class TVSum(Dataset):
+    """Fragments of videos with people's summaries; or key frames of 20 videos with ratings.
+
+    Attributes:
+        people: made-up clients.
+        classes: of each, out of ten categories; all ten: nearly alike. Key frames have one class,
+            as there are two videos of a category.
+        samples: fragments that the videos are cut into.
+        least: steps of a fragment, two a second.
+        keyframes: the published key frames of 20 videos instead, each video a clip, each frame a
+            shot. They were chosen at extremes of the ratings: never compare with whole videos.
+        split_seed: fixes the cuts and who gets what.
+    """
+
+    people: Annotated[int, Ge(1)] = 10
+    classes: Annotated[int, Ge(1)] = 1
+    samples: Annotated[int, Ge(1)] = 150
+    least: Annotated[int, Ge(2)] = 10
+    keyframes: bool = False
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "tvsum")
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, verify, cut and deal; columns as in `fragments.samples_of`.
+
+        Raises:
+            DataError: the file is missing or damaged, or lacks features.
+            ConfigError: what is asked for cannot be dealt.
+        """
+        folder = data_folder(root, "tvsum", WHERE)
+        path = folder / KEYFRAMES if self.keyframes else file_of(folder, "tvsum")
+        videos: Labelled
+        if self.keyframes:
+            videos = {name: (clip, "any") for name, clip in keyframes(path).items()}
+        else:
+            read = read_videos(path)
+            videos = {
+                key: (clip_of(video, str(path)), category(key, video))
+                for key, video in read.items()
+            }
+        least = 2 if self.keyframes else self.least
+        samples = len(videos) if self.keyframes else self.samples
+        deal = Deal("tvsum", samples, self.people, self.classes, least, self.split_seed)
+        about = {
+            "licence": "videos CC BY 3.0, annotations for research",
+            "citation": "Song et al., TVSum, CVPR 2015",
+            "split": f"{samples} fragments, {self.classes} classes a person; test and validation "
+            "by video, a fifth of each class",
+            "judged": "tvsum",
+            "features": KEYFRAME_FEATURES if self.keyframes else f"of {path.name}",
+        }
+        return Federation("tvsum", deal.splits(videos), about)
+
+
+def category(key: str, video: Summarised) -> str:
+    """Return a video's category: the file's, else by its number."""
+    number = int(key.rpartition("_")[2])
+    return video.category or CATEGORIES[(number - 1) // EACH % len(CATEGORIES)]
+
+
+def keyframes(path: Path) -> dict[str, RatedClip]:
+    """Return the key frames of every video as a clip; a frame is a shot of its own.
+
+    The target is the mean rating, 1 to 5 scaled to [0, 1]; a person's best frames are chosen.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
+    ranks = {"features": 2, "video": 1, "frame": 1, "user_anno": 2}
+    kept = read_npz(path, ranks, WHERE, text=["video"])
+    clips = {}
+    for name in np.unique(kept["video"]):
+        rows = np.flatnonzero(kept["video"] == name)
+        rows = rows[np.argsort(kept["frame"][rows], kind="stable")]
+        ratings = kept["user_anno"][rows].T.astype(float)
+        at = np.arange(len(rows))
+        shots = np.stack([at, at], 1)
+        target = (ratings.mean(0) - 1) / 4
+        clips[str(name)] = RatedClip(
+            kept["features"][rows].astype(np.float32),
+            at,
+            target,
+            ratings,
+            favourites(ratings, shots),
+            shots,
+        )
+    return clips

@@ -1,0 +1,1 @@
+"""Features of seen and unseen classes."""

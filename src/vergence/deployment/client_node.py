@@ -1,0 +1,336 @@
+"""A client's end of a line: its own data and states, and one errand after the other.
+
+A home works from its disk alone, so that every errand may be answered by a new process. Its state
+is staged: an errand names the file that counts, a turn writes a new one beside it, and the next
+errand tells which of them counted. The same errand again gets the stored answer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vergence.core.aggregation import Sum
+from vergence.core.files import Unsaved, make_folder, saving, write_whole
+from vergence.core.serialization import UNREADABLE, digest, plain, quick_digest, unpack
+from vergence.deployment.client_ledger import ClientLedger, check_plan
+from vergence.deployment.protocol import (
+    ClientRequest,
+    framed,
+    inside,
+    is_file_of,
+    most,
+    sound,
+    steps,
+    whole,
+)
+from vergence.deployment.secure_sum_client import SecureSumClient
+from vergence.engine.client_executor import ClientTask
+from vergence.engine.client_runner import ClientRunner
+from vergence.engine.plan import Plan
+from vergence.engine.records import TaskBatch, TaskCall
+from vergence.engine.secure_sum_protocol import PartyIdentity
+from vergence.engine.secure_sums import WORDS, request_of, row_of
+from vergence.engine.storage.client_states import file_of
+from vergence.engine.user_level_privacy import sums_of
+from vergence.errors import StateError
+from vergence.privacy.release_log import FOLDER, ReleaseLog
+from vergence.wire.encoding import encode
+
+
+class ClientNode:
+    """A client's end: its own data, its states on its own disk.
+
+    `every` is how many rounds lie between two checkpoints of the server. Where it is known, states
+    go that no checkpoint names any more, whether or not a server remembers them. `barred` are kinds
+    of errands and verbs that whoever asks has no right to; `apart` are trees that another hand has
+    to bring. Answers are stored by `channel`: who asks on one never gets those to another. `voice`
+    is what this client signs with in secure sums, and whom it believes. `count` is told of every
+    turn, by its errand's digest, before it is taken, and may refuse it. `plan` is the client's own:
+    what it does not ask for is refused, whoever asks.
+    """
+
+    def __init__(
+        self,
+        desk: ClientRunner,
+        client: str,
+        folder: Path,
+        limit: int | None = None,
+        every: int = 0,
+        barred: Sequence[str] = (),
+        apart: frozenset[str] = frozenset(),
+        channel: str = "open",
+        voice: PartyIdentity | None = None,
+        count: Callable[[ClientRequest, str], None] | None = None,
+        *,
+        plan: Plan,
+    ) -> None:
+        self.desk, self.client, self.folder = desk, client, folder
+        self.limit = most(desk) if limit is None else limit
+        self.every, self.barred, self.apart, self.channel = every, barred, apart, channel
+        self.count, self.plan, self.voice = count, plan, voice
+        self.giving: SecureSumClient | None = None
+        self.ledger: ClientLedger | None = None
+        if desk.sums is not None and (voice is None or voice.sign is None):
+            raise StateError(f"'{client}' has no keys to take part in secure sums with")
+
+    def _open_books(self) -> None:
+        """Read what this client remembers of the run: while no other process changes it."""
+        desk, plan, voice = self.desk, self.plan, self.voice
+        if desk.sums is not None and voice is not None:
+            book = None
+            if plan.privacy.user is not None:
+                place = desk.shelf.folder / FOLDER
+                make_folder(place, mode=0o700)
+                book = ReleaseLog(place / sums_of(desk.shelf.seed))
+            self.giving = SecureSumClient(
+                self.folder,
+                self.client,
+                desk.sums,
+                voice,
+                desk.shelf.lasting,
+                book,
+                plan.privacy.user,
+            )
+        if desk.sums is not None or plan.privacy.user is not None:
+            self.ledger = ClientLedger(
+                self.folder,
+                desk.shelf.seed,
+                self.client,
+                desk.worker.method,
+                plan,
+                states=desk.sums is not None,
+            )
+
+    def answer(self, data: bytes, beside: bytes = b"") -> bytes:
+        """Carry out an errand, or return the stored answer to the same turn.
+
+        `beside` are trees of its message that come by another hand.
+
+        Raises:
+            StateError: it is no errand, another client's, or cannot be carried out; then all is as
+                it was before.
+        """
+        length = len(data) + len(beside)
+        if length > self.limit:
+            raise StateError(f"an errand of {length:,} bytes, where {self.limit:,} are allowed")
+        errand = unpack(data, ClientRequest, limit=self.limit)
+        if not isinstance(errand, ClientRequest) or errand.client != self.client:
+            raise StateError(f"this errand is not for '{self.client}'")
+        if not sound(errand):
+            raise StateError("this errand asks for nothing that can be done")
+        if self.apart and (set(errand.beside) - self.apart or self.apart & inside(errand)):
+            raise StateError(f"who asks '{self.client}' has no say in its layers")
+        errand = whole(errand, beside, self.limit)
+        with self._alone():
+            self._open_books()
+            return self._once(errand, quick_digest(data), digest(data, beside))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let one process at a time work here: an errand may be sent again while it is done."""
+        try:
+            file = (self.folder / ".turn").open("a")
+        except OSError:  # a disk that may only be read: nothing will be written
+            yield
+            return
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _once(self, errand: ClientRequest, key: str, sha: str) -> bytes:
+        """Carry out an errand, unless it is the turn whose answer is stored."""
+        named = self._named(errand)
+        turn = errand.kind in ("turn", "say")
+        name = f"answer.{self.channel}" + (".say" if errand.kind == "say" else "")
+        stored, mark = self.folder / name, sha.encode()
+        if turn and stored.exists() and (kept := stored.read_bytes()).startswith(mark):
+            answer = kept[len(mark) :]
+        else:
+            self._admit(errand)
+            if errand.kind == "turn" and self.count is not None:
+                self.count(errand, sha)
+            try:
+                answer = self._answered(errand, key)
+                if turn:
+                    with saving(self.folder):
+                        write_whole(stored, mark, answer, lasting=self.desk.shelf.lasting)
+            except Unsaved as error:
+                raise StateError(
+                    f"'{self.client}' cannot save: {error.reason}; {error.mend} in {self.folder}, "
+                    "until then its old state counts"
+                ) from None
+        with suppress(OSError):  # a disk that may only be read: they go another time
+            for path in [*named, *self._outlived(errand)]:
+                path.unlink(missing_ok=True)
+        return answer
+
+    def _admit(self, errand: ClientRequest) -> None:
+        """Refuse what the run's plan does not ask, and a state that does not count.
+
+        Raises:
+            StateError: says which.
+        """
+        if errand.kind not in ("turn", "evaluate"):
+            return
+        check_plan(errand, self.plan, self.desk.worker.method)
+        if self.ledger is None:
+            return
+        if errand.kind == "evaluate":
+            self.ledger.record_evaluation(errand)
+            return
+        given = self._given
+        record = self.ledger.begin_turn(
+            errand, lambda: all(given(self._sum(step)) for step in steps(errand)), given
+        )
+        for step in steps(errand):
+            form = self.desk.form(step.message, {})
+            if form is not None and self.giving is not None:
+                self.giving.ask(form, step.message, step.file)
+        self.ledger.keep(record)
+
+    def _given(self, request: str) -> bool:
+        """Whether words were given to a sum; to none there is nothing to give."""
+        return not request or self.giving is None or self.giving.gave(request)
+
+    def _sum(self, step: ClientRequest) -> str:
+        """The sum that the words of a turn's reply are for, "" where there are none."""
+        form = self.desk.form(step.message, {})
+        if form is None or self.giving is None or not form.words:
+            return ""
+        return request_of(form, step.message)
+
+    def _outlived(self, errand: ClientRequest) -> list[Path]:
+        """Return the states that no server goes on from, wherever it is killed.
+
+        In part R of a run it goes back to C at most, the checkpoint that R began from. If the state
+        that counts is of a part before C, then C names it: nothing else from before C is needed.
+        Else C names an earlier one, and which is not known here: all stay. An errand that comes
+        late only knows of parts before its own, and of those it names what counts.
+        """
+        now, counts = self._part(errand.stamp), -2.0
+        if errand.file is not None:
+            counts = self._part(errand.file.removeprefix(self._prefix))
+        if errand.kind != "turn" or not self.every or now is None or counts is None:
+            return []
+        since = now - now % self.every if 0 <= now < math.inf else now
+        if counts >= since:
+            return []
+        return [
+            path
+            for path in self.desk.shelf.folder.iterdir()
+            if path.name != errand.file
+            and is_file_of(path.name.removesuffix(".part"), self.desk.shelf.seed, self.client)
+            and (part := self._part(path.name.removeprefix(self._prefix))) is not None
+            and part < since
+        ]
+
+    @property
+    def _prefix(self) -> str:
+        return file_of(self.desk.shelf.seed, self.client, "").removesuffix(".safetensors")
+
+    @staticmethod
+    def _part(stamp: str) -> float | None:
+        """Return which part of a run a stamp is of: -1 setup, then rounds, infinity finish."""
+        word = stamp.partition(".")[0]
+        parts = {"setup": -1.0, "finish": math.inf}
+        return float(word) if word.isdecimal() else parts.get(word)
+
+    def _named(self, errand: ClientRequest) -> list[Path]:
+        """Return the states to drop, if all that an errand names may be named.
+
+        Raises:
+            StateError: it may not.
+        """
+        verbs = self.desk.worker.method.exposure
+        unknown = errand.kind == "turn" and any(
+            message.verb not in verbs for message in (errand.message, *errand.then)
+        )
+        if unknown:
+            raise StateError(f"this errand asks '{self.client}' for nothing that can be done")
+        for word in (errand.kind, *(message.verb for message in (errand.message, *errand.then))):
+            if word in self.barred:
+                raise StateError(f"'{word}' is not for who asks '{self.client}' here")
+        left = [] if errand.file is None else [self._own(errand.file)]
+        if errand.kind == "turn":
+            left += [
+                self._own(file_of(self.desk.shelf.seed, self.client, step.stamp))
+                for step in steps(errand)
+            ]
+        dropped = [self._own(file) for file in errand.drop]
+        if len({*left, *dropped}) != len(left) + len(set(dropped)):
+            raise StateError(f"this errand would do away with a state of '{self.client}'")
+        return dropped
+
+    def _own(self, file: str) -> Path:
+        shelf = self.desk.shelf
+        if not is_file_of(file, shelf.seed, self.client):
+            raise StateError(f"'{plain(file)}' is no state of '{self.client}'")
+        return shelf.folder / file
+
+    def _answered(self, errand: ClientRequest, key: str) -> bytes:
+        try:
+            if errand.then:
+                parts = [framed(*part) for part in self._in_turn(errand)]
+                return framed({"to": key, "parts": [len(part) for part in parts]}, b"".join(parts))
+            note, body = self._carry_out(errand)
+            return framed({"to": key, **note}, body)
+        except (OSError, *UNREADABLE) as error:
+            said = plain(f"{type(error).__name__}: {error}")
+            raise StateError(f"this errand cannot be carried out ({said})") from error
+
+    def _in_turn(self, errand: ClientRequest) -> Iterator[tuple[Mapping[str, Any], bytes]]:
+        """Take one turn after the other, each from the state that the one before left."""
+        file, between = errand.file, None
+        for step in steps(errand):
+            note, body = self._carry_out(replace(step, file=file))
+            if between is not None and (note["filed"] is not None or note["status"] != "ok"):
+                self._own(between).unlink(missing_ok=True)
+            yield note, body
+            if note["status"] != "ok":
+                return
+            if note["filed"] is not None:
+                file = between = note["filed"].file
+
+    def _carry_out(self, errand: ClientRequest) -> tuple[Mapping[str, Any], bytes]:
+        if errand.kind == "digest":
+            return {"sha": digest(self._own(str(errand.file)).read_bytes())}, b""
+        if errand.kind == "say":
+            return {}, self._say(errand)
+        call = TaskCall(self.client, errand.message, errand.file)
+        kind = "evaluate" if errand.kind == "evaluate" else "turn"
+        job = TaskBatch(kind, [call], [1], "each", errand.stamp, errand.progress, errand.points)
+        if kind == "evaluate":
+            return vars(self.desk.carry_out(job, 0, Sum()).receipts[0]), b""
+        before = self.desk.kept(call)
+        order = ClientTask(
+            "turn",
+            self.client,
+            errand.message,
+            before.state,
+            errand.progress,
+            errand.points,
+            owed=before.owed,
+        )
+        receipt, sealed = self.desk.settle(call, job, before, self.desk.worker.do(order))
+        if receipt.filed is not None and self.ledger is not None:
+            self.ledger.record_state(receipt.filed.file, self._sum(errand))
+        form = self.desk.form(call.message, job.held)
+        if form is not None and self.giving is not None:  # the reply goes into a sum, not from here
+            if sealed is not None and form.words:
+                row = row_of(sealed.trees[WORDS].total)
+                self.giving.keep(errand.stamp, form, call.message, row)
+            return vars(receipt), b""
+        known = {name: mask for name, mask in before.told.items() if name in errand.known}
+        return vars(receipt), b"" if sealed is None else encode(sealed, known)
+
+    def _say(self, errand: ClientRequest) -> bytes:
+        """Answer a message of a secure sum."""
+        if self.giving is None or errand.said is None:
+            raise StateError(f"'{self.client}' takes no part in sums")
+        return self.giving.answer(errand.stamp, errand.message.facts, errand.said)

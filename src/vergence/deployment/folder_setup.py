@@ -1,0 +1,253 @@
+"""The folders of a deployment, and the keys of an end that makes its own."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vergence.deployment import folders
+from vergence.deployment.diagnostics import listening, parted
+from vergence.deployment.folders import EXPERIMENT, MAIN, NODE, ClientSide, ServerSide
+from vergence.errors import ConfigError, StateError
+
+if TYPE_CHECKING:
+    from vergence.experiment.schema import Experiment
+
+PUBLIC, AGGREGATORS = "public", "aggregators"
+"""The folders of what others may know of an end's keys, and of the aggregators' folders."""
+README = """\
+server/          stays here, or goes to {host}: vergence deploy serve server
+clients/NAME/    goes to NAME's machine, and nowhere else (it holds a private key):
+                 vergence deploy join NAME --data FOLDER
+Delete clients/ here once every folder is where it belongs.
+"""
+README_OWN = """\
+server/          stays here, or goes to {host}: vergence deploy serve server
+clients/NAME/    its files go beside NAME's own key; nothing in them is secret:
+                 vergence deploy join NAME --data FOLDER
+"""
+README_MAIN = """\
+main/            goes to the main server's machine: vergence deploy join main
+Whoever has main/ or clients/ reads what server/ must not: make all this on a
+machine of its own, and delete both there.
+"""
+README_OWN_MAIN = """\
+main/            its files go beside the main server's own key: vergence deploy join main
+"""
+README_ADDS = """\
+aggregators/NAME/  goes to NAME's machine, of another owner than server/ and the other
+                 aggregators: vergence deploy join NAME
+Whoever has all of aggregators/ can take their place and read every reply: delete it here.
+"""
+README_OWN_ADDS = """\
+aggregators/NAME/  its files go beside NAME's own key: vergence deploy join NAME
+"""
+
+
+def make_key(folder: Path) -> None:
+    """Make an end's keys in a folder, and below `public` what the other ends need of them.
+
+    Raises:
+        StateError: there are keys already.
+    """
+    from vergence.core.files import saving
+    from vergence.deployment.keys import BOX, make_box_key, make_node_key
+
+    if (folder / NODE).exists():
+        raise StateError(f"{folder} has a key already; choose another folder")
+    with saving(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        public = folder / PUBLIC
+        public.mkdir(exist_ok=True)
+        name = folder.resolve().name
+        make_node_key(folder / NODE, public / f"{name}.pub")
+        make_box_key(folder / BOX, public / f"{name}.box")
+
+
+def init(
+    experiment: Experiment,
+    clients: Sequence[str],
+    address: str,
+    out: Path,
+    main: bool = False,
+    keys: Path | None = None,
+    listen: str = "",
+) -> None:
+    """Write the folders of a server, its clients, aggregators and, if asked for, a main server.
+
+    With `keys`, a folder of public keys, everybody has made their own; else all are made here.
+    `listen` says on which of its own addresses the server listens; see `listening`.
+
+    Raises:
+        ConfigError: the experiment cannot be deployed, or an argument is unusable.
+        StateError: the directory holds something.
+    """
+    from vergence.core.files import saving
+    from vergence.deployment.keys import PARTIES, make_certificates
+    from vergence.deployment.launcher import needed
+    from vergence.results.write import write_toml
+
+    needed()
+    (host, _), listen = parted(address), listening(address, listen)
+    fit_to_deploy(experiment, clients, main)
+    if keys is not None:
+        usable(keys, [*clients, *([MAIN] if main else [])], main)
+        usable(keys, experiment.plan.privacy.aggregators, False)
+    if out.exists() and any(out.iterdir()):
+        raise StateError(f"{out} is not empty; choose another --out")
+    server, run = out / "server", secrets.token_hex(8)
+    with saving(out):
+        server.mkdir(parents=True, mode=0o700)
+        (server / "keys").mkdir(mode=0o700)
+        make_certificates(server, host)
+        ends = [
+            EndFolder(out / "clients" / c, ClientSide(c, address, run, c, main=main))
+            for c in clients
+        ]
+        adders = [
+            EndFolder(out / AGGREGATORS / name, ClientSide(name, address, run, adds=True))
+            for name in experiment.plan.privacy.aggregators
+        ]
+        served = EndFolder(out / MAIN, ClientSide(MAIN, address, run, serves=True))
+        for end in [*ends, *adders, *([served] if main else [])]:
+            end.make(server, keys)
+            write_toml(end.folder / EXPERIMENT, experiment.table)
+        if experiment.plan.privacy.aggregation is not None:
+            acquainted([*ends, *adders], "keys", clients, server)
+        if adders:
+            acquainted([*ends, *adders], PARTIES, experiment.plan.privacy.aggregators, server)
+        if main:
+            boxes(served, ends, keys)
+        folders.write_settings(server, ServerSide(tuple(clients), address, run, listen, main=main))
+        write_toml(server / EXPERIMENT, experiment.table)
+        parts = [
+            (README, README_OWN, True),
+            (README_MAIN, README_OWN_MAIN, main),
+            (README_ADDS, README_OWN_ADDS, bool(adders)),
+        ]
+        said = "".join(made if keys is None else own for made, own, there in parts if there)
+        (out / "README.txt").write_text(said.format(host=host))
+
+
+@dataclass(frozen=True)
+class EndFolder:
+    """An end that joins: its folder, and what it knows."""
+
+    folder: Path
+    side: ClientSide
+
+    def make(self, server: Path, keys: Path | None) -> None:
+        """Write whom it believes, its settings, and its key if it has made none itself."""
+        from vergence.deployment.keys import make_node_key
+
+        self.folder.mkdir(parents=True, mode=0o700)
+        name = f"{self.side.client}.pub"
+        if keys is None:
+            make_node_key(self.folder / NODE, server / "keys" / name)
+        else:
+            shutil.copyfile(keys / name, server / "keys" / name)
+        shutil.copy(server / "ca.crt", self.folder / "ca.crt")
+        folders.write_settings(self.folder, self.side)
+
+    def box(self, public: Path, keys: Path | None) -> None:
+        """Write the public half of its box key, and the private one if it has made none itself."""
+        from vergence.deployment.keys import BOX, make_box_key
+
+        if keys is None:
+            make_box_key(self.folder / BOX, public)
+        else:
+            shutil.copyfile(keys / f"{self.side.client}.box", public)
+
+
+def acquainted(ends: Sequence[EndFolder], whose: str, names: Sequence[str], server: Path) -> None:
+    """Give every end some public keys: a server could name people of its own.
+
+    It has no key itself that any end would believe in a sum.
+    """
+    for end in ends:
+        known = end.folder / whose
+        known.mkdir()
+        for name in names:
+            shutil.copyfile(server / "keys" / f"{name}.pub", known / f"{name}.pub")
+
+
+def boxes(main: EndFolder, clients: Sequence[EndFolder], keys: Path | None) -> None:
+    """Give the main server and every client the keys to each other's boxes."""
+    peers = main.folder / "peers"
+    peers.mkdir(mode=0o700)
+    public = main.folder / "main.box"
+    main.box(public, keys)
+    for client in clients:
+        client.box(peers / f"{client.side.client}.box", keys)
+        shutil.copy(public, client.folder / "main.box")
+    public.unlink()
+
+
+def usable(keys: Path, names: Sequence[str], main: bool) -> None:
+    """Refuse public keys that are missing or none.
+
+    Raises:
+        ConfigError: says whose, and what to do.
+    """
+    from vergence.deployment.keys import is_box_key, is_node_key
+
+    kinds = {".pub": is_node_key, **({".box": is_box_key} if main else {})}
+    for name in names:
+        for ending, good in kinds.items():
+            file = f"{name}{ending}"
+            if not good(keys / file):
+                raise ConfigError(
+                    f"no usable key of '{name}' at {keys / file}: `vergence deploy key {name}` on "
+                    f"its machine makes {name}/{PUBLIC}/{file}; copy that file there"
+                )
+
+
+def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) -> None:
+    """Refuse what cannot be deployed, and names that cannot be clients'.
+
+    Raises:
+        ConfigError: says which, and what to do.
+    """
+    from vergence.deployment.joined_node import deployable
+    from vergence.engine.secure_sums import SERVER, sums_for
+    from vergence.experiment.schema import method_tables
+    from vergence.experiment.trust import python_files
+
+    aggregators = experiment.plan.privacy.aggregators
+    for client in (*clients, *aggregators):
+        if not client.replace("_", "").replace("-", "").isalnum():
+            raise ConfigError(f"a name must be letters, digits, _ and -; got '{client}'")
+    if len(set(clients)) != len(clients) or not clients:
+        raise ConfigError(f"--clients must be different names, at least one; got {list(clients)}")
+    if aggregators and (same := {*clients, SERVER, MAIN} & {*aggregators} or {SERVER} & {*clients}):
+        raise ConfigError(
+            f"privacy.aggregation: '{min(same)}' would stand for two ends of this "
+            "deployment; call a client or an aggregator otherwise"
+        )
+    for table in method_tables(experiment.table):
+        if python_files(table["name"]):
+            raise ConfigError(
+                f"method '{table['name']}' is code of this machine; put it into "
+                "the package that all machines install"
+            )
+    for method in deployable(experiment).methods.values():
+        sums_for(experiment.plan, method, len(clients))
+    if not main:
+        return
+    if not any(method.served for method in experiment.methods.values()):
+        raise ConfigError(
+            "--main-server: no method of this experiment cuts its network; leave it "
+            "out, or use splitfed"
+        )
+    handing = [label for label, method in experiment.methods.items() if method.hands_on]
+    if handing:
+        raise ConfigError(
+            f"--main-server: method '{handing[0]}' hands clients' layers on by "
+            "way of the main server, which must not have them"
+        )
+    if MAIN in clients:
+        raise ConfigError(f"a client cannot be called '{MAIN}' beside a main server")

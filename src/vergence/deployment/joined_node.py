@@ -1,0 +1,189 @@
+"""What all ends that join have in common: an experiment, a key, and signed answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vergence.core.federation import Federation
+from vergence.core.files import make_folder
+from vergence.core.method import Method
+from vergence.core.randomness import RandomStream
+from vergence.deployment.client_registry import reply
+from vergence.deployment.folders import EXPERIMENT, NODE, ClientSide, facts, tell
+from vergence.deployment.keys import signer
+from vergence.deployment.protocol import unframed
+from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_runner import ClientRunner
+from vergence.engine.privacy_setup import private_solver, watch_for
+from vergence.engine.private_masks import chooser_for
+from vergence.engine.round_loop import device_for
+from vergence.engine.secure_sums import SecureSum, server_deals
+from vergence.engine.split_defense import guard_for
+from vergence.engine.storage.client_states import ClientStateStore
+from vergence.errors import ConfigError, StateError, VergenceError
+from vergence.experiment.public_data import ReleasedSamples
+from vergence.experiment.schema import Experiment, load
+from vergence.experiment.trust import deployed, under
+from vergence.privacy.secure_aggregation.session import FEWEST
+
+
+def deployable(experiment: Experiment) -> Experiment:
+    """Return an experiment as it is run on many machines: clients one by one.
+
+    Raises:
+        ConfigError: it cannot be.
+    """
+    plan = replace(experiment.plan, solver="sequential", device="cpu")
+    if plan.delivery != type(plan.delivery)():
+        raise ConfigError("delivery: a deployment waits for everybody's reply: leave it out")
+    if experiment.poison is not None:
+        raise ConfigError("poison: a deployment has real people, who lie or do not: leave it out")
+    if plan.privacy.output_range is not None:
+        raise ConfigError(
+            "privacy.output_range: the server of a deployment has nobody's pictures to tell the "
+            "range from; leave it out, or simulate"
+        )
+    if isinstance(experiment.proxy, ReleasedSamples):
+        raise ConfigError(
+            "proxy: people of a deployment give up nothing to its server; name a data set that it "
+            "holds, or simulate"
+        )
+    for label, method in experiment.methods.items():
+        if method.pooled:
+            raise ConfigError(f"method '{label}' collects everybody's data: leave it out")
+        device_for(method, plan)
+    policy = plan.privacy.aggregation
+    if policy is not None and policy.groups:
+        raise ConfigError(
+            "privacy.aggregation: sums of groups are simulated only; leave out groups and "
+            "privacy.robust, or simulate"
+        )
+    if policy is not None:
+        task = experiment.task(plan.seeds[0])
+        for label, method in experiment.methods.items():
+            if server_deals(method, plan.privacy):
+                raise ConfigError(
+                    f"privacy.aggregation: people share different entries by '{label}'; with 2 "
+                    f"aggregators ({', '.join(plan.privacy.aggregators)}) the server of a "
+                    "deployment would make the tables that close what few share, and could have "
+                    "it opened; name a third aggregator"
+                )
+            offered = method.offer(method.server(task), "")
+            for verb in method.exposure:  # a client must know how long a row is
+                SecureSum(policy.among(0), FEWEST).form(method, verb, offered)
+    return replace(experiment, plan=plan)
+
+
+class JoinedNode:
+    """An end that a server asks; `samples` is how many it trains with."""
+
+    samples = 0
+
+    def __init__(self, folder: Path, side: ClientSide) -> None:
+        torch.set_num_threads(1)
+        self.folder, self.side = folder, side
+        sets = [] if side.data is None else [f"federation.root={json.dumps(side.data)}"]
+        with under(deployed()):
+            self.experiment = deployable(load(folder / EXPERIMENT, sets))
+        self.sign = signer(folder / NODE)
+        self.facts = facts(self.experiment.table)
+
+    def answer(self, asked: bytes) -> bytes:
+        """Answer a request; what goes wrong here is told in one line, never in full."""
+        begun = time.monotonic()
+        try:
+            body, error = self.carried_out(asked), ""
+        except VergenceError as fault:
+            body, error = b"", str(fault)
+        except Exception as fault:
+            tell(self.folder, f"error: {type(fault).__name__}: {fault}", "error")
+            body, error = b"", f"{type(fault).__name__} at the client; its events.log says more"
+        return reply(asked, self.side.client, self.sign, body, error, time.monotonic() - begun)
+
+    def carried_out(self, asked: bytes) -> bytes:
+        """Carry out what a request asks for."""
+        note, body = unframed(asked)
+        match note["kind"]:
+            case "hello":
+                return json.dumps({**self.facts, "train": self.samples}).encode()
+            case "welcome":
+                tell(self.folder, f"the server knows this {self.what}", "welcome")
+            case "refused":
+                said = f"the server refuses this {self.what}: {note['text'][:300]}"
+                tell(self.folder, said, "refused")
+            case "bye":
+                tell(self.folder, "finished", "finished")
+            case _:
+                return self.work(note, body)
+        return b""
+
+    @property
+    def what(self) -> str:
+        """Operator's name for this end."""
+        return "client"
+
+    def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
+        """Carry out a request that only this kind of end is asked."""
+        raise StateError(f"a request of unknown kind '{note['kind']}'")
+
+    def desk(self, note: Mapping[str, Any], federation: Federation, folder: Path) -> ClientRunner:
+        """Desk for the turns of one run, with these people's data.
+
+        Raises:
+            StateError: the request names no run of this experiment.
+        """
+        state, plan = self.state(note, folder), self.experiment.plan
+        label, seed = note["label"], note["seed"]
+        method, task = self.experiment.methods[label], self.experiment.task(seed)
+        worker = ClientExecutor(
+            method,
+            task,
+            federation,
+            federation,
+            RandomStream("run", seed),
+            plan.precision,
+            wire=plan.wire,
+            pruning=plan.pruning,
+            privacy=plan.privacy,
+            private=private_solver(method, task, federation, plan, state),
+            guard=guard_for(plan, method, task, federation, state),
+            chooser=chooser_for(plan, method, task, federation, state),
+            watch=watch_for(plan, method, task, federation, state, self.tell_verdict),
+        )
+        return ClientRunner(
+            worker, ClientStateStore(state, seed, worker.records, lasting=True), self.sums(method)
+        )
+
+    def tell_verdict(self, line: str) -> None:
+        """Tell the operator what SplitGuard makes of the server; nobody else is told."""
+        tell(self.folder, line, "verdict")
+
+    def state(self, note: Mapping[str, Any], folder: Path) -> Path:
+        """Path of the folder with what one run leaves behind, below a given folder.
+
+        Raises:
+            StateError: the request is of another run, or of none of this experiment.
+        """
+        run, label, seed = note["run"], note["label"], note["seed"]
+        if run != self.side.run:
+            raise StateError(
+                f"this {self.what} takes part in run '{self.side.run}' alone, not in "
+                f"'{run}': a new run wants new folders (`vergence deploy init`)"
+            )
+        known = label in self.experiment.methods and seed in self.experiment.plan.seeds
+        if not known or type(seed) is not int:  # 0.0 is 0, and would have books of its own
+            raise StateError(f"no method '{label}' with seed {seed} in this experiment")
+        state = folder / run / label
+        make_folder(state)
+        return state
+
+    def sums(self, method: Method) -> SecureSum | None:
+        """Secure sums of this end's replies; None where it gives none, or gives them plain."""
+        return None

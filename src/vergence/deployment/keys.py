@@ -1,0 +1,250 @@
+"""Certificates and keys of a deployment: signatures over answers, boxes that two ends can open."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, x25519
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from vergence.core.files import write_whole
+from vergence.engine.secure_sum_protocol import PartyIdentity
+from vergence.errors import StateError
+
+DAYS = 825
+"""How long certificates are valid."""
+SIGNED = ec.ECDSA(hashes.SHA384())
+BOX = "box"
+"""The file of an end's private box key."""
+PARTIES = "parties"
+"""The folder of the public keys of aggregators, who give nothing to a sum themselves."""
+NONCE = 12
+"""Bytes of a box that are new for each."""
+
+
+def private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a private key as OpenSSH keeps it."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+
+
+def make_node_key(private: Path, public: Path) -> None:
+    """Make a node's ECDSA P-384 key pair."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_whole(private, private_bytes(key), secret=True)
+    public.write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+
+
+def make_certificates(folder: Path, host: str) -> None:
+    """Make a deployment's own authority and the server's certificate for `host` and loopback.
+
+    The authority's key is thrown away: nobody can sign another server's certificate with it.
+    """
+    authority_key = ec.generate_private_key(ec.SECP384R1())
+    key = ec.generate_private_key(ec.SECP256R1())  # signs every handshake, also a stranger's
+    authority = _named("vergence deployment")
+    now = datetime.now(UTC)
+
+    def about(subject: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(authority)
+            .public_key(public)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))  # clocks differ
+            .not_valid_after(now + timedelta(days=DAYS))
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
+                False,
+            )
+        )
+
+    ca = (
+        about(authority, authority_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .add_extension(_usage(signs=True), True)
+        .sign(authority_key, hashes.SHA384())
+    )
+    hosts = dict.fromkeys((host, "localhost", "127.0.0.1"))
+    server = (
+        about(_named(host), key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+        .add_extension(_usage(signs=False), True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+        .add_extension(x509.SubjectAlternativeName([_alternative(h) for h in hosts]), False)
+        .sign(authority_key, hashes.SHA384())
+    )
+    (folder / "ca.crt").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
+    (folder / "server.pem").write_bytes(server.public_bytes(serialization.Encoding.PEM))
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    write_whole(folder / "server.key", private, secret=True)
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def signer(private: Path) -> Callable[[bytes], str]:
+    """Function with which a node signs.
+
+    Raises:
+        StateError: the key is missing, unusable, or others may read it.
+    """
+    try:
+        key = serialization.load_ssh_private_key(private.read_bytes(), None)
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise StateError(
+            f"{private} is no node key ({type(error).__name__}); copy the client's folder again, "
+            "or its files beside the key that `vergence deploy key` made"
+        ) from None
+    if private.stat().st_mode & 0o077:
+        raise StateError(f"{private} can be read by others: `chmod 600 {private}`")
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return lambda data: base64.b64encode(key.sign(data, SIGNED)).decode()
+
+
+def genuine(public: Path, data: bytes, signature: str) -> bool:
+    """True if a signature is that of the key in a file; False without the file."""
+    try:
+        key = serialization.load_pem_public_key(public.read_bytes())
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        key.verify(base64.b64decode(signature, validate=True), data, SIGNED)
+    except (OSError, ValueError, InvalidSignature):
+        return False
+    return True
+
+
+def is_node_key(public: Path) -> bool:
+    """True if a file holds a node's public key."""
+    try:
+        key = serialization.load_pem_public_key(public.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm):
+        return False
+    return isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP384R1)
+
+
+def is_box_key(public: Path) -> bool:
+    """True if a file holds a public box key."""
+    try:
+        x25519.X25519PublicKey.from_public_bytes(public.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def known_keys(folder: Path, whose: str = "keys") -> dict[str, Path]:
+    """Return the public keys that a folder holds, by name: those of clients, or others."""
+    return {path.stem: path for path in sorted((folder / whose).glob("*.pub"))}
+
+
+def voice_of(
+    folder: Path, note: Mapping[str, Any], sign: Callable[[bytes], str] | None = None
+) -> PartyIdentity:
+    """Speaker in the secure sums of one run, by the keys in a folder.
+
+    A key that is taken away while the run goes on is believed no more.
+    """
+
+    def believed(path: Path) -> Callable[[bytes, bytes], bool]:
+        return lambda data, signature: genuine(path, data, signature.decode())
+
+    known = {**known_keys(folder), **known_keys(folder, PARTIES)}
+    register = {name: believed(path) for name, path in known.items()}
+    own = None if sign is None else lambda data: sign(data).encode()
+    return PartyIdentity(f"{note['run']} {note['label']} {note['seed']}", register, own)
+
+
+def make_box_key(private: Path, public: Path) -> None:
+    """Make the X25519 key pair with which an end opens boxes."""
+    key = x25519.X25519PrivateKey.generate()
+    write_whole(private, key.private_bytes_raw(), secret=True)
+    public.write_bytes(key.public_key().public_bytes_raw())
+
+
+class SealedBox:
+    """Closes bytes so that one other end alone can open them, and knows who closed them.
+
+    Both ends derive one key from their own private and the other's public key (X25519,
+    HKDF-SHA256); every box is AES-256-GCM with a random nonce. Who later steals a private key can
+    open boxes that he has kept.
+    """
+
+    def __init__(self, private: Path, public: Path, what: str) -> None:
+        """`what` names the deployment and the two ends: other words, another key.
+
+        Raises:
+            StateError: a key is missing, unusable, or others may read it.
+        """
+        try:
+            mine = x25519.X25519PrivateKey.from_private_bytes(private.read_bytes())
+            shared = mine.exchange(x25519.X25519PublicKey.from_public_bytes(public.read_bytes()))
+        except (OSError, ValueError) as error:
+            raise StateError(
+                f"{private} and {public} are no pair of box keys ({error}); copy the folder again"
+            ) from None
+        if private.stat().st_mode & 0o077:
+            raise StateError(f"{private} can be read by others: `chmod 600 {private}`")
+        derived = HKDF(hashes.SHA256(), 32, None, b"vergence box " + what.encode())
+        self.cipher = AESGCM(derived.derive(shared))
+
+    def close(self, data: bytes, about: str) -> bytes:
+        """Return a box; it opens only as one that is `about` the same."""
+        nonce = os.urandom(NONCE)
+        return nonce + self.cipher.encrypt(nonce, data, about.encode())
+
+    def open(self, box: bytes, about: str) -> bytes:
+        """Content of a box.
+
+        Raises:
+            StateError: it was closed by somebody else, for something else, or was changed.
+        """
+        try:
+            return self.cipher.decrypt(box[:NONCE], box[NONCE:], about.encode())
+        except (InvalidTag, ValueError):
+            raise StateError(
+                "a box that does not open: it was closed by somebody else, or was "
+                "changed on the way"
+            ) from None

@@ -1,0 +1,357 @@
+"""`vergence deploy`: a server and its clients as folders, and what runs in them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from vergence.deployment import folders
+from vergence.deployment.diagnostics import (
+    AGAIN,
+    FINAL,
+    free,
+    free_port,
+    lasting,
+    line_of,
+    listening,
+    parted,
+    reachable,
+    reason_of,
+)
+from vergence.deployment.folders import (
+    FOLDER,
+    INSECURE,
+    SECRET,
+    ClientSide,
+    ServerSide,
+)
+from vergence.errors import ConfigError, PartialRun, StateError
+
+if TYPE_CHECKING:
+    pass
+
+PROCESSES = "vergence.deployment.transport.flower_processes"
+APPS = "vergence.deployment.server_run"
+STARTS = 90.0
+"""Seconds within which a link must be up."""
+
+
+def needed() -> None:
+    """Refuse to go on without Flower.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    if find_spec("flwr") is None:
+        raise ConfigError("deployments need Flower: pip install 'vergence[deploy]'")
+
+
+class ProcessGroup:
+    """The processes that one command starts; none outlives it."""
+
+    def __init__(self, folder: Path, insecure: bool) -> None:
+        from vergence.deployment.transport.flower_processes import ENVIRONMENT
+
+        self.folder, self.children, self.begins = folder, {}, {}
+        (folder / "log").mkdir(exist_ok=True)
+        self.environment = {
+            **os.environ,
+            **ENVIRONMENT,
+            FOLDER: str(folder.resolve()),
+            "FLWR_HOME": str((folder / "flower").resolve()),
+            "OMP_NUM_THREADS": "1",
+        }
+        self.environment.pop(INSECURE, None)
+        if insecure:
+            self.environment[INSECURE] = "1"
+        self.secret = folder / SECRET
+
+    def start(
+        self, name: str, module: str, *arguments: Any, extra: Mapping[str, str] | None = None
+    ) -> None:
+        """Start a process; what it prints goes to log/NAME.log."""
+        role, *rest = map(str, arguments)
+        with (self.folder / "log" / f"{name}.log").open("ab") as log:
+            self.begins[name] = log.tell()
+            self.children[name] = subprocess.Popen(
+                [sys.executable, "-m", module, role, str(os.getpid()), *rest],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**self.environment, **(extra or {})},
+                start_new_session=True,
+            )
+
+    def ended(self, name: str) -> bool:
+        """True if a process has ended."""
+        return self.children[name].poll() is not None
+
+    def last(self, name: str) -> str:
+        """Return the last lines that a process printed."""
+        log = (self.folder / "log" / f"{name}.log").read_bytes()[self.begins[name] :]
+        return log[-4000:].decode(errors="replace")
+
+    def close(self) -> None:
+        """End all of them, with whatever they started."""
+        for child in self.children.values():
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGTERM)
+        end = time.monotonic() + 5
+        for child in self.children.values():
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(max(end - time.monotonic(), 0.1))
+        for child in self.children.values():
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        self.secret.unlink(missing_ok=True)
+
+
+@contextmanager
+def household(folder: Path, insecure: bool) -> Iterator[ProcessGroup]:
+    """Run a folder's processes; they end with this block, whatever ends it."""
+    from vergence.core.files import write_whole
+
+    def ask_to_end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with folders.running(folder):
+        before = signal.signal(signal.SIGTERM, ask_to_end)
+        home = ProcessGroup(folder, insecure)
+        write_whole(home.secret, secrets.token_bytes(32), secret=True)
+        try:
+            yield home
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave some behind
+            home.close()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, before)
+
+
+def serve(folder: Path, out: Console, insecure: bool = False) -> None:
+    """Run a server's folder to the end of its experiment.
+
+    Raises:
+        StateError: it is no server's folder, is running, or is finished.
+        PartialRun: the run stopped before its end; what is done is kept.
+    """
+    from vergence.deployment.transport.flower_processes import KEY, KEYS, FlowerControl
+
+    needed()
+    side = folders.settings(folder, ServerSide)
+    _, port = parted(side.address)
+    folders.idle(folder)
+    host = listening(side.address, side.listen)
+    free(host, port)
+    root = None if insecure else folder / "ca.crt"
+    tls = (
+        ["--insecure"]
+        if insecure
+        else [
+            "--ssl-certfile",
+            folder / "server.pem",
+            "--ssl-keyfile",
+            folder / "server.key",
+            "--ssl-ca-certfile",
+            folder / "ca.crt",
+            "--enable-supernode-auth",
+        ]
+    )
+    if not insecure:
+        lasting(folder)
+    local, key = f"127.0.0.1:{port}", secrets.token_urlsafe(32)
+    gate = {KEY: key} if insecure else {KEY: key, KEYS: str((folder / "keys").resolve())}
+    tail, refused = folders.LogTail(folder), folders.LogTail(folder, "log/link.log")
+    with household(folder, insecure) as home:
+        if insecure:
+            folders.tell(
+                folder, "INSECURE: nothing is encrypted, and any node may connect", "insecure"
+            )
+        home.start(
+            "link",
+            PROCESSES,
+            "link",
+            "--host",
+            host,
+            "--port",
+            port,
+            "--isolation",
+            "process",
+            "--superexec-auth-secret-file",
+            home.secret,
+            *tls,
+            extra=gate,
+        )
+        control = FlowerControl(local, root, key)
+        wait_for(control.answers, home, "link")
+        numbers = {}
+        for public in sorted((folder / "keys").glob("*.pub")) if not insecure else []:
+            numbers[public] = control.admit(public.stem, public.read_bytes())
+        home.start("run", APPS, "server", local, home.secret, root or "")
+        run = control.start()
+        folders.tell(
+            folder,
+            f"serving {side.address}, listening on {host}, {len(side.clients)} clients expected",
+            "serving",
+        )
+        while True:
+            for line in refused.lines():
+                if line.startswith("refused "):
+                    folders.tell(folder, line, "refused")
+            show(tail, out)
+            for public in [p for p in numbers if not p.exists()]:
+                control.expel(numbers.pop(public))
+                folders.tell(folder, f"'{public.stem}' is revoked", "revoked", client=public.stem)
+            for name in home.children:
+                if home.ended(name):
+                    raise PartialRun(
+                        f"the {name} process ended: {line_of(home.last(name))}; "
+                        "`vergence deploy serve` goes on"
+                    )
+            state, detail = control.state(run)
+            if state == "finished":
+                show(tail, out)
+                if "completed" not in detail.lower():
+                    raise PartialRun(
+                        f"the run stopped ({detail[:200]}); {folder / 'log'} says "
+                        "more; `vergence deploy serve` goes on"
+                    )
+                return
+            time.sleep(1.0)
+
+
+def join(
+    folder: Path,
+    out: Console,
+    insecure: bool = False,
+    data: str | None = None,
+    person: str | None = None,
+) -> None:
+    """Run a client's folder until the server says that all is done.
+
+    Raises:
+        StateError: it is no client's folder, is running, or the server is not the expected one.
+        DataError: the data are not there, or hold no such person.
+    """
+    needed()
+    side = folders.settings(folder, ClientSide)
+    if data is not None or person is not None:
+        lies = str(Path(data).expanduser().resolve()) if data is not None else side.data
+        side = replace(side, data=lies, person=person or side.person)
+        folders.write_settings(folder, side)
+    port, tail = free_port(), folders.LogTail(folder)
+    tls = (
+        ["--insecure"]
+        if insecure
+        else [
+            "--root-certificates",
+            folder / "ca.crt",
+            "--auth-supernode-private-key",
+            folder / "node",
+        ]
+    )
+    node = [
+        "node",
+        "--superlink",
+        side.address,
+        "--port",
+        port,
+        "--isolation",
+        "process",
+        "--max-retries",
+        "3",
+        "--superexec-auth-secret-file",
+    ]
+    with household(folder, insecure) as home:
+        home.start("turns", APPS, "client", f"127.0.0.1:{port}", home.secret, "")
+        if side.stays:
+            home.start("resident", APPS, "resident", "", home.secret, "")
+        said = ""
+        while True:
+            said = reachable(
+                side.address,
+                None if insecure else folder / "ca.crt",
+                said,
+                folder,
+                lambda: show(tail, out),
+            )
+            home.start("node", PROCESSES, *node, home.secret, *tls)
+            while not home.ended("node"):
+                if "finished" in show(tail, out):
+                    time.sleep(AGAIN)  # the server hears that this was heard
+                    return
+                for name in [n for n in ("turns", "resident") if n in home.children]:
+                    if home.ended(name):
+                        raise StateError(line_of(home.last(name)).removeprefix("vergence: "))
+                time.sleep(0.5)
+            reason = reason_of(home.last("node"))
+            if reason.endswith(FINAL):
+                raise StateError(reason)
+            if reason != said:
+                folders.tell(folder, f"{reason}; trying again", "retry")
+                said = reason
+            show(tail, out)
+            time.sleep(AGAIN)
+
+
+def revoke(folder: Path, client: str) -> None:
+    """Take a client's key away; a server that is running lets it in no more, from now on.
+
+    Raises:
+        StateError: there is no such key.
+    """
+    folders.settings(folder, ServerSide)
+    key = folder / "keys" / f"{client}.pub"
+    if not key.is_file():
+        known = ", ".join(sorted(p.stem for p in (folder / "keys").glob("*.pub")))
+        raise StateError(f"no key of '{client}' in {folder / 'keys'}; there are: {known}")
+    (folder / "revoked").mkdir(exist_ok=True)
+    key.replace(folder / "revoked" / key.name)
+
+
+def status(folder: Path, out: Console, lines: int = 10) -> None:
+    """Print the state of a folder: running or not, and its last events."""
+    kind = ServerSide if (folder / "server.pem").is_file() else ClientSide
+    folders.settings(folder, kind)
+    number = folders.runner(folder)
+    out.print(
+        f"{folder}: " + (f"running (process {number})" if number else "not running"),
+        soft_wrap=True,
+        highlight=False,
+    )
+    events = folder / folders.EVENTS
+    for line in events.read_text().splitlines()[-lines:] if events.exists() else []:
+        out.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def show(tail: folders.LogTail, out: Console) -> list[str]:
+    """Print what is new; return it."""
+    found = tail.lines()
+    for line in found:
+        out.print(line, soft_wrap=True, highlight=False, markup=False)
+    return found
+
+
+def wait_for(ready: Callable[[], bool], home: ProcessGroup, name: str) -> None:
+    """Wait until a process is up.
+
+    Raises:
+        PartialRun: it ended, or takes too long.
+    """
+    end = time.monotonic() + STARTS
+    while not ready():
+        if home.ended(name) or time.monotonic() > end:
+            raise PartialRun(f"the {name} process did not start: {line_of(home.last(name))}")
+        time.sleep(0.3)

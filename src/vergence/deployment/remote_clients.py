@@ -1,0 +1,466 @@
+"""Clients elsewhere: a crew that sends every call as bytes; homes answer (`client_node.py`).
+
+How bytes travel is a `Transport`'s business.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+
+from vergence.core.aggregation import Sum
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.masks import Mask
+from vergence.core.messages import Message, SealedReply
+from vergence.core.params import Params
+from vergence.core.serialization import pack, plain, quick_digest
+from vergence.deployment.protocol import (
+    ClientRequest,
+    checked,
+    miscounted,
+    most,
+    parts,
+    stamps,
+    steps,
+    unframed,
+)
+from vergence.deployment.secure_sum_server import SecureSumServer
+from vergence.engine.client_executor import ClientExecutor, ClientResult, ClientTask
+from vergence.engine.client_runner import ClientRunner, heaviest, masks
+from vergence.engine.records import GroupResult, TaskBatch, TaskCall, TaskReceipt
+from vergence.engine.secure_sum_protocol import PartyIdentity
+from vergence.engine.secure_sums import hushed
+from vergence.engine.split_session import ServerSession
+from vergence.engine.storage.client_states import (
+    ClientState,
+    ClientStateIndex,
+    ClientStateStore,
+    file_of,
+)
+from vergence.engine.storage.state_journal import StateRef
+from vergence.errors import StateError
+from vergence.privacy.reply_checks import fault
+from vergence.wire.encoding import decode
+from vergence.wire.size import size, travelled
+
+TALK = 3600.0
+"""Seconds that a client's part of a round may take where it is served message by message."""
+
+
+class ClientLost(Exception):
+    """No answer came: a line for the tables says why."""
+
+
+class ReplyRelay(Protocol):
+    """Lets a main server elsewhere serve; `deployment/main_server.py` has one."""
+
+    def hold(
+        self, remote: RemoteClients, job: TaskBatch, calls: Sequence[TaskCall]
+    ) -> tuple[list[TaskReceipt], SealedReply | None]:
+        """Return a receipt for each client, and what became of a server's copy, if it counts."""
+        ...
+
+
+class Transport(Protocol):
+    """Carries an errand to a client and brings the answer back; several threads use it at once."""
+
+    def ask(self, client: str, errand: bytes) -> bytes:
+        """Return the answer.
+
+        Raises:
+            ClientLost: there is none.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class RemoteStateRef:
+    """Stands for a state that lies with its client."""
+
+    filed: StateRef | None
+
+
+class RemoteClients:
+    """Carries out jobs by clients elsewhere: sends errands, guards every answer, adds up."""
+
+    def __init__(
+        self,
+        desk: ClientRunner,
+        line: Transport,
+        limit: int | None = None,
+        relay: ReplyRelay | None = None,
+        talk: float = TALK,
+        voice: PartyIdentity | None = None,
+    ) -> None:
+        self.line, self.relay, self.lock = line, relay, threading.Lock()
+        self.speaking = None if desk.sums is None else SecureSumServer(self, desk.sums, voice)
+        self.limit = most(desk) if limit is None else limit
+        self.talk = talk
+        self.desk = RemoteSessionRunner(desk, self)
+        self.told: dict[str, dict[str, Mapping[str, Mask]]] = {}
+        self.spares: list[str] = []
+
+    def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+        """Carry out the groups of a job at the same time; yield them in their order."""
+        if not job.calls:
+            return
+        parts = (
+            [[call] for call in job.calls]
+            if job.kind != "serve" or job.alone
+            else [job.group(number) for number in range(len(job.groups))]
+        )
+        with ThreadPoolExecutor(len(parts)) as pool:
+            wait = [pool.submit(self._part, job, part) for part in parts]
+            found, at = agreed(job, [part.result() for part in wait]), 0
+            if self.speaking is not None and job.kind == "turn":
+                yield from self.speaking.summed(job, [r for parts, *_ in found for r in parts])
+                return
+            for number, length in enumerate(job.groups):
+                result, left = GroupResult([], Sum()), length
+                while left:
+                    receipts, replies, became = found[at]
+                    result.receipts += receipts
+                    for client, sealed in replies.items():
+                        if job.reveal == "each":
+                            result.replies[client] = sealed
+                        else:
+                            result.sum.add(sealed)
+                    if became is not None:
+                        result.sum.add(became)
+                    left -= len(parts[at])
+                    at += 1
+                yield number, result
+
+    def _part(self, job: TaskBatch, calls: Sequence[TaskCall]) -> Any:
+        """Return receipts, replies that count, and what became of a server's copy."""
+        if job.kind == "serve":
+            if self.relay is not None:
+                receipts, became = self.relay.hold(self, job, calls)
+            else:
+                receipts, became = ServerSession(self.desk, job, calls).hold(job.held)
+            return receipts, {}, became
+        call = calls[0]
+        kind = "evaluate" if job.kind == "evaluate" else "turn"
+        receipt, sealed = self.ask(kind, call, job)
+        counts = {} if sealed is None else {call.client: sealed}
+        return [receipt], counts, None
+
+    def ask(self, kind: str, call: TaskCall, job: TaskBatch) -> Any:
+        """Send one errand; return a receipt, and the reply if it counts."""
+        return self.asks(kind, call, job)[0]
+
+    def asks(
+        self,
+        kind: str,
+        call: TaskCall,
+        job: TaskBatch,
+        like: Mapping[str, Any] | None = None,
+        then: tuple[Message, ...] = (),
+    ) -> list[Any]:
+        """Send one errand with several messages; return a receipt and a reply for each.
+
+        After one that does not count there are no more.
+        """
+        found = self._asks(kind, call, job, like, then)
+        if kind == "turn" and found[-1][0].status != "ok":  # it may have left states nevertheless
+            for stamp in stamps(job.stamp, len(then)):
+                self.leave(file_of(self.desk.shelf.seed, call.client, stamp))
+        return found
+
+    def leave(self, file: str) -> None:
+        """Tell a client with its next errand that it may drop a state."""
+        with self.lock:
+            self.spares.append(file)
+
+    def _asks(
+        self,
+        kind: str,
+        call: TaskCall,
+        job: TaskBatch,
+        like: Mapping[str, Any] | None,
+        then: tuple[Message, ...],
+    ) -> list[Any]:
+        client, known = call.client, self._known(call)
+        message, beside = self.sent(client, call.message)
+        errand = ClientRequest(
+            kind,
+            client,
+            message,
+            job.stamp,
+            call.file,
+            job.progress,
+            tuple(job.points),
+            tuple(known),
+            self.dropped(client),
+            beside,
+            then,
+        )
+        asked, found = pack(errand), []
+        try:
+            data = self.line.ask(client, asked)
+        except ClientLost as lost:
+            return [(TaskReceipt(client, plain(f"lost: {lost}" if str(lost) else "lost")), None)]
+        if len(data) > self.limit:
+            said = f"too large: {len(data):,} bytes, at most {self.limit:,} may come"
+            return [(TaskReceipt(client, f"quarantined: {said}"), None)]
+        messages = (call.message, *then)
+        try:
+            for step, sent, part in zip(
+                steps(errand), messages, parts(data, len(then)), strict=False
+            ):
+                offered = {**(like if like is not None else job.held), **sent.trees}
+                found.append(self._heard(part, step, quick_digest(asked), known, offered))
+                if found[-1][0].status != "ok":
+                    break
+        except Exception as error:  # whatever bytes from elsewhere may cause
+            said = plain(f"quarantined: malformed: {type(error).__name__}: {error}")
+            found.append((TaskReceipt(client, said), None))
+        return found
+
+    def carried(self, client: str, errand: bytes) -> bytes | None:
+        """Answer of a client to an errand; None if there is none, or it is too long."""
+        try:
+            data = self.line.ask(client, errand)
+        except ClientLost:
+            return None
+        return data if len(data) <= self.limit else None
+
+    def _heard(
+        self,
+        data: bytes,
+        errand: ClientRequest,
+        key: str,
+        known: Mapping[str, Mask],
+        offered: Mapping[str, Params],
+    ) -> Any:
+        """Return a receipt for what a client answered, and its reply if it counts."""
+        note, body = unframed(data)
+        if note["to"] != key:
+            return TaskReceipt(errand.client, "quarantined: stale: it answers another errand"), None
+        receipt = checked(note, errand, self.desk.shelf.seed)
+        form = self.desk.form(errand.message, offered) if errand.kind == "turn" else None
+        if form is not None:  # its reply goes into a sum, not from here
+            return hushed(receipt, form), None
+        if errand.kind == "evaluate" or receipt.status != "ok":
+            return receipt, None
+        sealed = decode(body, known, sum(size({"": tree.flat}) for tree in offered.values()))
+        exposed = self.desk.worker.method.exposure[errand.message.verb]
+        reason = fault(sealed, errand.message.round, offered, exposed)
+        reason = reason or self.desk.worker.privacy.fault(sealed)
+        up = {name: travelled(tree, known.get(name)) for name, tree in sealed.trees.items()}
+        weights = {name: heaviest(tree) for name, tree in sealed.trees.items()}
+        if reason is not None:
+            return TaskReceipt(errand.client, plain(f"quarantined: {reason}"), up, weights), None
+        if receipt.filed is not None:
+            told = {**known, **masks(sealed)}
+            self.told.setdefault(errand.client, {})[receipt.filed.file] = told
+        return replace(receipt, up=up, weight=weights, told=dict(sealed.metrics)), sealed
+
+    def sent(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
+        """Part of a message that an errand holds, and the names of trees that go beside it."""
+        return message, ()
+
+    def _known(self, call: TaskCall) -> Mapping[str, Mask]:
+        """Return the masks of the state that counts; those of states passed over are forgotten."""
+        mine = self.told.get(call.client, {})
+        if call.file is None or call.file not in mine:
+            return {}
+        return mine[call.file]
+
+    def dropped(self, client: str) -> tuple[str, ...]:
+        """States that a client may drop; they are told once."""
+        with self.lock:
+            mine = tuple(f for f in self.spares if f.split(".")[2] == client)
+            self.spares[:] = [f for f in self.spares if f not in mine]
+        for file in mine:
+            self.told.get(client, {}).pop(file, None)
+        return mine
+
+    def digest(self, client: str, filed: StateRef) -> str:
+        """Return the SHA-256 of the state that counts, as its client says.
+
+        Raises:
+            StateError: it does not answer.
+        """
+        asked = pack(ClientRequest("digest", client, Message("digest"), file=filed.file))
+        try:
+            note, _ = unframed(self.line.ask(client, asked))
+            if note["to"] != quick_digest(asked) or not re.fullmatch("[0-9a-f]{64}", note["sha"]):
+                raise ValueError("it answers something else")
+        except (ClientLost, ValueError, KeyError, TypeError) as error:
+            said = plain(error)
+            raise StateError(f"'{client}' did not say what its state is ({said})") from None
+        return note["sha"]
+
+    def close(self) -> None:
+        """Nothing to stop: errands under way count for nothing."""
+
+
+def agreed(job: TaskBatch, found: Sequence[Any]) -> Sequence[Any]:
+    """Quarantine whose trees are not as most clients' are, where nobody was sent such a tree."""
+    if job.kind != "turn":
+        return found
+    sent = set(job.held).union(*(call.message.trees for call in job.calls))
+    replies = {c: sealed.trees for _, counts, _ in found for c, sealed in counts.items()}
+    for name in {n for trees in replies.values() for n in trees if n not in sent}:
+        kinds = {c: (t[name].total.layout, t[name].total.flat.dtype) for c, t in replies.items()}
+        usual = Counter(kinds.values()).most_common(1)[0][0]
+        for receipts, counts, _ in found:
+            for client in [c for c in counts if kinds[c] != usual]:
+                said = f"quarantined: shape: the tensors of '{name}' are not as those of others"
+                receipts[0] = replace(receipts[0], status=said, told={}, filed=None, share=None)
+                del counts[client]
+    return found
+
+
+class RemoteStateIndex(ClientStateIndex):
+    """Clients that took part, where the states lie with the clients themselves."""
+
+    at_once = 64
+    """How many clients are asked at the same time what their states are."""
+
+    def __init__(self, shelf: ClientStateStore, remote: RemoteClients) -> None:
+        super().__init__(shelf)
+        self.remote = remote
+        self.spares = remote.spares
+
+    def __getitem__(self, client: str) -> Any:
+        raise StateError(f"the state of '{client}' lies with the client, not here")
+
+    def spare(self) -> None:
+        """Nothing is written over here; what is spare is dropped where it lies."""
+
+    def clear(self) -> None:
+        """Leave spare files to the next errand."""
+
+    def sha256(self) -> dict[str, str]:
+        """Return the SHA-256 of every state, as its client says."""
+        clients = sorted(self.filed)
+        with ThreadPoolExecutor(self.at_once) as pool:
+            found = pool.map(self.remote.digest, clients, map(self.filed.__getitem__, clients))
+            return dict(zip(clients, found, strict=True))
+
+
+def hired(
+    line: Transport,
+    limit: int | None = None,
+    relay: ReplyRelay | None = None,
+    talk: float = TALK,
+    voice: PartyIdentity | None = None,
+) -> Callable[[ClientRunner], tuple[RemoteClients, RemoteStateIndex]]:
+    """Function by which a run finds clients at the ends of a line; their answers may be so long.
+
+    With a relay, a main server elsewhere serves them. `talk` is how many seconds a client may be
+    served in a round. Secure sums need everybody's keys (`voice`).
+    """
+
+    def hire(desk: ClientRunner) -> tuple[RemoteClients, RemoteStateIndex]:
+        remote = RemoteClients(desk, line, limit, relay, talk, voice)
+        return remote, RemoteStateIndex(desk.shelf, remote)
+
+    return hire
+
+
+def absent(name: str, counts: Mapping[str, int]) -> Federation:
+    """Return people whose data lie elsewhere: client id to the number of training samples.
+
+    Raises:
+        StateError: somebody cannot have so many.
+    """
+    for client, count in counts.items():
+        if wrong := miscounted(count):
+            raise StateError(f"'{client}' is said to have {wrong}")
+    none = Samples({"absent": torch.empty(0, 0)})
+    people = {
+        client: Splits(Samples({"absent": torch.empty(count, 0)}), none, none)
+        for client, count in counts.items()
+    }
+    return Federation(name, people)
+
+
+class RemoteSessionRunner(ClientRunner):
+    """A desk whose turns are taken elsewhere, for sessions; the server's own steps are its own."""
+
+    def __init__(self, desk: ClientRunner, remote: RemoteClients) -> None:
+        super().__init__(Synchronized(desk.worker), desk.shelf, desk.sums)  # type: ignore[arg-type]
+        self.remote = remote
+        self.ends: dict[str, float] = {}
+
+    def kept(self, call: TaskCall) -> ClientState:
+        """Return a pointer to the client's state."""
+        filed = None if call.file is None else StateRef(call.file, "", None)
+        return ClientState(RemoteStateRef(filed), self.remote._known(call))
+
+    def turns(
+        self,
+        order: ClientTask,
+        messages: Iterable[Message],
+        job: TaskBatch,
+        like: Mapping[str, Any],
+        number: int,
+    ) -> Iterator[ClientResult]:
+        """Let the client take its turns in one exchange; each has a stamp of its own.
+
+        It says which message is its last: one that never does would hold the round for ever.
+        """
+        first, *then = messages
+        pointer, now = order.state.filed, time.monotonic()
+        if number == 1:
+            self.ends[order.client] = now + self.remote.talk
+        if now > self.ends[order.client]:
+            yield ClientResult(
+                order.client,
+                None,
+                RemoteStateRef(pointer),
+                fault=f"lost: its part took more than {self.remote.talk:g} s",
+            )
+            return
+        call = TaskCall(order.client, first, pointer.file if pointer else None)
+        step = replace(job, kind="turn", stamp=f"{job.stamp}.{number}")
+        found = self.remote.asks("turn", call, step, like, tuple(then))
+        last, sealed = found[-1]
+        begun = file_of(self.shelf.seed, order.client, job.stamp).removesuffix("safetensors")
+        if pointer and pointer.file.startswith(begun) and (last.filed or sealed is None):
+            self.remote.leave(pointer.file)  # of the message before, in the same session
+        state = RemoteStateRef(pointer)
+        for receipt, sealed in found:
+            state = RemoteStateRef(receipt.filed or state.filed)
+            yield ClientResult(
+                order.client,
+                sealed,
+                state,
+                receipt.examples,
+                receipt.steps,
+                fault=receipt.status.removeprefix("quarantined: "),
+            )
+
+    def filed(
+        self, call: TaskCall, stamp: str, kept: ClientState
+    ) -> tuple[StateRef | None, str | None]:
+        """Record of the place where the client left its state."""
+        return kept.state.filed, None
+
+
+@dataclass
+class Synchronized:
+    """A worker that several sessions ask in turn: its network is one."""
+
+    worker: ClientExecutor
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.worker, name)
+
+    def answer(self, ask: Any, progress: float) -> Any:
+        """Answer one at a time."""
+        with self.lock:
+            return self.worker.answer(ask, progress)

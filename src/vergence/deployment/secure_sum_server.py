@@ -1,0 +1,118 @@
+"""The server's part in sums of clients elsewhere: messages of a protocol go as errands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, get_args
+
+from vergence.core.messages import Message
+from vergence.core.serialization import UNREADABLE, pack, quick_digest, unpack
+from vergence.deployment.protocol import ClientRequest, unframed
+from vergence.engine.client_runner import ClientRunner
+from vergence.engine.records import GroupResult, TaskBatch, TaskReceipt
+from vergence.engine.secure_sum_protocol import (
+    Answered,
+    Asked,
+    OpenedSum,
+    PartyIdentity,
+    on_shares,
+    told,
+    under_pads,
+)
+from vergence.engine.secure_sums import SecureSum
+from vergence.engine.storage.checkpoint import fits
+from vergence.engine.storage.client_states import file_of
+from vergence.errors import ConfigError, StateError
+from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams
+from vergence.privacy.secure_aggregation.pairwise_messages import PairwiseParams
+
+
+class SumClients(Protocol):
+    """Access to clients that a secure sum needs."""
+
+    limit: int
+
+    @property
+    def desk(self) -> ClientRunner:
+        """The edge of the clients: forms of replies, where states lie."""
+        ...
+
+    def carried(self, client: str, errand: bytes) -> bytes | None:
+        """Answer of a client to a request; None if nothing came, or too much."""
+        ...
+
+    def leave(self, file: str) -> None:
+        """Tell a client with its next errand that it may drop a state."""
+        ...
+
+
+class SecureSumServer:
+    """Asks the clients of a line for a sum, and aggregators, where there are any.
+
+    Raises:
+        ConfigError: nobody's keys are known.
+    """
+
+    def __init__(self, remote: SumClients, sums: SecureSum, voice: PartyIdentity | None) -> None:
+        if voice is None:
+            raise ConfigError(
+                "privacy.aggregation: clients elsewhere need keys that all of them know"
+            )
+        self.remote, self.sums, self.voice = remote, sums, voice
+
+    def summed(
+        self, job: TaskBatch, receipts: Sequence[TaskReceipt]
+    ) -> Iterator[tuple[int, GroupResult]]:
+        """Yield the results of a job's groups whose replies stayed with the clients, and the sum.
+
+        `receipts` in the order of the job's calls.
+        """
+        first = job.calls[0].message
+        form = self.remote.desk.form(first, job.held)
+        assert form is not None  # a method that shows replies is refused before
+        names = [receipt.client for receipt in receipts if receipt.status == "ok"]
+
+        def ask(
+            terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
+        ) -> Mapping[str, Any]:
+            return self._ask(job, terms, asked)
+
+        total = under_pads if self.sums.policy.name == "pairwise" else on_shares
+        opened = total(self.sums, form, first, names, self.voice, ask)
+        self._leave(job, opened)
+        rest, done = iter(receipts), []
+        for number, length in enumerate(job.groups):
+            done.append((number, GroupResult([next(rest) for _ in range(length)], opened.sum)))
+        yield from told(done, opened)
+
+    def _leave(self, job: TaskBatch, opened: OpenedSum) -> None:
+        """Let who is not in a sum drop the state that its turn left."""
+        for client in opened.out:
+            self.remote.leave(file_of(self.remote.desk.shelf.seed, client, job.stamp))
+
+    def _ask(
+        self, job: TaskBatch, terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Tell some ends something each; return what those said who answered."""
+        facts: dict[str, Any] = {"attempt": terms.attempt, "threshold": terms.threshold}
+        if isinstance(terms, AdditiveParams):  # an aggregator was not asked the question itself
+            facts |= {"request": terms.request, "about": terms.form.hex()}
+        sent = Message("say", {}, facts, job.calls[0].message.round)
+        with ThreadPoolExecutor(len(asked)) as pool:
+            said = pool.map(lambda name: self._say(job, sent, name, asked[name]), asked)
+            found = dict(zip(asked, said, strict=True))
+        return {name: answer for name, answer in found.items() if answer is not None}
+
+    def _say(self, job: TaskBatch, sent: Message, client: str, message: Asked) -> Answered | None:
+        """Return what one end answers; None if that is nothing that can be."""
+        errand = pack(ClientRequest("say", client, sent, job.stamp, said=message))
+        data = self.remote.carried(client, errand)
+        try:
+            note, body = unframed(data or b"")
+            answer = unpack(body, *get_args(Answered), limit=self.remote.limit)
+            if note["to"] == quick_digest(errand) and fits(answer, Answered):
+                return answer
+        except (StateError, *UNREADABLE):
+            return None
+        return None

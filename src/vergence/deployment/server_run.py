@@ -1,0 +1,311 @@
+"""What Flower finds by name: a server's work, and the end that a client's folder is."""
+
+# Flower is an extra.
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal
+
+from vergence.core.federation import Federation
+from vergence.core.naming import called
+from vergence.core.serialization import plain
+from vergence.deployment.aggregator_node import AggregatorNode
+from vergence.deployment.client_app import AnsweringClient
+from vergence.deployment.client_registry import (
+    ENOUGH,
+    AnswerExchange,
+    ClientRegistry,
+    RequestQueue,
+    Timeouts,
+)
+from vergence.deployment.folders import (
+    EXPERIMENT,
+    FOLDER,
+    INSECURE,
+    MAIN,
+    SECRET,
+    ClientSide,
+    ServerSide,
+    awaited,
+    facts,
+    settings,
+    tell,
+)
+from vergence.deployment.joined_node import deployable
+from vergence.deployment.keys import genuine, voice_of
+from vergence.deployment.main_server import SessionRelay
+from vergence.deployment.main_server_node import MainServerNode
+from vergence.deployment.protocol import miscounted
+from vergence.deployment.remote_clients import absent, hired
+from vergence.deployment.resident_node import ResidentConnection
+from vergence.deployment.transport import flower, flower_processes
+from vergence.engine.round_loop import conduct, measured
+from vergence.engine.storage.run_directory import RunDirectory
+from vergence.errors import PartialRun, StateError, VergenceError
+from vergence.experiment import checksums
+from vergence.experiment import provenance as stamp
+from vergence.experiment.nothing_learned import refuse_unlearned
+from vergence.experiment.privacy import spent as privacy_spent
+from vergence.experiment.run import folders_of
+from vergence.experiment.schema import load
+from vergence.experiment.trust import deployed, under
+from vergence.results import write as results
+from vergence.tracking.tensorboard import Board
+
+MEMBERS, EXCHANGES = "members.json", "exchanges.csv"
+
+
+def here() -> Path:
+    """Return the folder of this end."""
+    return Path(os.environ[FOLDER])
+
+
+def __getattr__(name: str) -> Any:
+    """Return the Flower app of an end; Flower looks them up by name."""
+    if name == "server":
+        return flower.server_app(lead)
+    if name == "client":
+        return flower.client_app(lambda asked: end().answer(asked))
+    raise AttributeError(name)
+
+
+def lead(line: flower.GridTransport) -> None:
+    """Run a server's folder to its end, over a line to the nodes."""
+    folder = here()
+    try:
+        ServerRun(folder, line).run()
+    except VergenceError as error:
+        tell(folder, f"stopped: {error}", "stopped")
+        raise
+
+
+class ServerRun:
+    """A server at work: everybody it waits for, then every method and seed."""
+
+    def __init__(self, folder: Path, line: flower.GridTransport) -> None:
+        self.folder, self.line = folder, line
+        self.side = settings(folder, ServerSide)
+        with under(deployed()):
+            self.experiment = deployable(load(folder / EXPERIMENT))
+        self.aggregators = self.experiment.plan.privacy.aggregators
+        self.lobby = ClientRegistry(
+            line,
+            self.side.clients,
+            facts(self.experiment.table),
+            lambda client, data, sign: genuine(folder / "keys" / f"{client}.pub", data, sign),
+            partial(tell, folder),
+            Timeouts(self.side.answer_s, self.side.absent_s),
+            (*([MAIN] if self.side.main else []), *self.aggregators),
+            partial(write_exchange, folder),
+            lambda client: not (folder / "keys" / f"{client}.pub").is_file(),
+        )
+
+    def run(self) -> None:
+        """Wait for the quorum, then run every method and seed that is not finished."""
+        self.lobby.open()
+        try:
+            said = self.lobby.gather(awaited(self.folder, self.side))
+            federation = self.members(said)
+            for label in self.experiment.methods:
+                self.one_method(label, federation)
+            self.lobby.farewell()
+            ran = folders_of(self.experiment, self.folder / "run")
+            refuse_unlearned(ran, self.experiment.plan)
+            tell(self.folder, f"finished; the results are in {self.folder / 'run'}", "finished")
+        finally:
+            self.lobby.close()
+
+    def members(self, said: Mapping[str, Mapping[str, Any]]) -> Federation:
+        """Return the federation as it was when the run began: a resumed run has the same."""
+        file = self.folder / MEMBERS
+        if not file.exists():
+            counts = {c: said[c]["train"] if c in said else 0 for c in self.side.clients}
+            results.write_json(file, counts)
+        counts = counted(file, self.side.clients)
+        for client, about in said.items():
+            if counts[client] not in (0, about["train"]):
+                raise StateError(
+                    f"'{client}' has {about['train']} training samples, and had {counts[client]} "
+                    "when the run began: restore its data, or start a new deployment"
+                )
+        people = absent(self.experiment.table["federation"]["name"], counts)
+        return self.experiment.proxied(people)
+
+    def one_method(self, label: str, federation: Federation) -> None:
+        """Run one method's seeds into its run directory."""
+        experiment, method = self.experiment, self.experiment.methods[label]
+        plan, path = experiment.plan, self.folder / "run"
+        path = path / label if experiment.several else path
+        if (path / "results.json").exists():
+            checksums.seal(path)
+            return
+        table = experiment.one(label)
+        made = stamp.stamp(table, f"with {', '.join(federation.clients)}")
+        folder = RunDirectory(path, made, elsewhere=True)
+        folder.open()
+        results.write_toml(path / "config.toml", table)
+        told = results.provenance(federation, made["data"], made["code"])
+        results.write_json(path / "provenance.json", {**told, "deployment": self.transport()})
+
+        def tick(seed: int, done: int, metrics: Mapping[str, float]) -> None:
+            headline = experiment.task(seed).headline
+            score = f", {headline} {metrics[headline]:.3f}" if headline in metrics else ""
+            heard = f", {metrics['replies']:g} replies" if "replies" in metrics else ""
+            tell(
+                self.folder,
+                f"{label}, seed {seed}: round {done} of {plan.rounds}{heard}{score}",
+                "round",
+                label=label,
+                seed=seed,
+                round=done,
+            )
+            board.follow()
+            lost, self.lobby.lost = self.lobby.lost, {}  # a round that asks nobody loses nobody
+            # Before it is kept: done again, unless clients would refuse again: what they open only
+            # once, and what their owners' limits do not let them answer.
+            enough = all(reason.startswith(ENOUGH) for reason in lost.values())
+            again = not enough and not any("spent: " in reason for reason in lost.values())
+            if metrics.get("replies") == 0 and again:
+                why = "; ".join(f"{c}: {reason}" for c, reason in lost.items())
+                raise PartialRun(f"nobody's reply counted in round {done} ({why[:400]})")
+
+        outcomes = {}
+        for seed in plan.seeds:
+            done = folder.manifest["done"].get(str(seed))
+            with Board(path, seed, lambda text: tell(self.folder, text, "warning")) as board:
+                if done is None:
+                    note = {"run": self.side.run, "label": label, "seed": seed}
+                    line = RequestQueue(self.lobby, note)
+                    relay = SessionRelay(line) if self.side.main else None
+                    hire = hired(
+                        line, relay=relay, talk=self.side.talk_s, voice=voice_of(self.folder, note)
+                    )
+                    found = conduct(
+                        method, experiment.task(seed), federation, plan, folder, tick, hire
+                    )
+                    done = {"fingerprint": found.fingerprint}
+            outcomes[seed] = done["fingerprint"]
+        assert folder.solving is not None
+        results.write_results(
+            path,
+            label,
+            called(method),
+            experiment.task(0),
+            federation,
+            measured(federation, plan),
+            folder.solving,
+            outcomes,
+            None,
+            plan.rounds,
+            privacy_spent.spent(plan.known(len(federation.clients)), method, path / "state"),
+        )
+        checksums.seal(path)
+        self.tell_result(label, path)
+
+    def tell_result(self, label: str, path: Path) -> None:
+        """Tell the result of a finished method, where people were measured."""
+        headline = self.experiment.task(0).headline
+        people = results.person_means(path).get(headline, {})
+        if people:
+            mean = sum(people.values()) / len(people)
+            tell(
+                self.folder,
+                f"{label}: {headline} {mean:.3f}, mean of {len(people)} people and "
+                f"{len(self.experiment.plan.seeds)} seeds",
+                "result",
+                label=label,
+            )
+
+    def transport(self) -> dict[str, Any]:
+        """Description of how bytes travelled, for provenance.json."""
+        insecure = INSECURE in os.environ
+        return {
+            "engine": f"flower {stamp.version('flwr')}",
+            "run": self.side.run,
+            "address": self.side.address,
+            "tls": not insecure,
+            "node keys": not insecure,
+            "signed answers": True,
+            "main server": self.side.main,
+            "aggregators": list(self.aggregators),
+            **({"INSECURE": "nothing was encrypted"} if insecure else {}),
+        }
+
+
+def counted(file: Path, clients: Sequence[str]) -> dict[str, int]:
+    """Read how many training samples every client of a deployment has.
+
+    Raises:
+        StateError: the file is damaged; names it, and of whom it says what cannot be.
+    """
+    mend = "restore it from a copy, or remove it if no round is done yet: it is written anew"
+    try:
+        counts = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError(f"{file} cannot be read ({plain(error)}): {mend}") from None
+    if not isinstance(counts, dict):
+        raise StateError(f"{file} is no table of clients and their training samples: {mend}")
+    for client in (*clients, *counts):
+        if client not in counts or client not in clients:
+            what = (
+                "does not name" if client in clients else "names, beside the deployment's clients,"
+            )
+            raise StateError(f"{file} {what} '{plain(client)[:40]}': {mend}")
+        if wrong := miscounted(counts[client]):
+            raise StateError(f"{file}: '{client}' has {wrong}: {mend}")
+    return counts
+
+
+def write_exchange(folder: Path, exchange: AnswerExchange) -> None:
+    """Write down one exchange; where the disk is full or read-only, it is not worth a run."""
+    row = [f"{time.time():.3f}", *vars(exchange).values()]
+    with suppress(OSError), (folder / EXCHANGES).open("a", newline="") as file:
+        if not file.tell():
+            csv.writer(file).writerow(["time", *vars(exchange)])
+        csv.writer(file).writerow(row)
+
+
+@cache
+def end() -> Any:
+    """Return this process's end; a client's reads its data once."""
+    side = settings(here(), ClientSide)
+    return (
+        ResidentConnection((here() / SECRET).read_bytes())
+        if side.stays
+        else AnsweringClient(here(), side)
+    )
+
+
+def main(
+    role: Literal["server", "client", "resident"], parent: str, address: str, secret: str, root: str
+) -> None:
+    """Be the labour of one end, until its parent ends."""
+    flower_processes.begin(int(parent))
+    if role == "resident":
+        side = settings(here(), ClientSide)
+        (AggregatorNode if side.adds else MainServerNode)(here(), side).listen(Path(secret))
+    if role == "client":
+        end()
+        tell(here(), "data read", "ready")
+    flower_processes.labour(role, address, Path(secret), Path(root) if root else None)
+
+
+if __name__ == "__main__":
+    # Under its own name too: Flower's apps look for `end` there, with the data in it.
+    import vergence.deployment.server_run as named
+
+    try:
+        named.main(*sys.argv[1:])  # type: ignore[arg-type]
+    except VergenceError as error:
+        sys.exit(f"vergence: {error}")
+    except KeyboardInterrupt:
+        sys.exit(0)

@@ -1,0 +1,154 @@
+"""How many made-up samples an owner's teacher answers: counted, limited and written down.
+
+The count is a file in the client's folder that only grows, and no state: whoever asks decides which
+state counts, but not what was asked.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vergence.core.files import csv_of, fields_of, settle
+from vergence.core.messages import Message
+from vergence.core.serialization import plain
+from vergence.deployment.client_registry import ENOUGH, LATER
+from vergence.deployment.protocol import ClientRequest
+from vergence.errors import StateError
+
+FILE = "asked.csv"
+COLUMNS = ("time", "mark", "what", "samples")
+Entry = tuple[float, str, int]
+"""When a question was answered, its errand's digest, and how many samples it had."""
+MINUTE = 60.0
+MADE = "made"
+"""The tree that holds made-up samples, a row each."""
+
+
+@dataclass(frozen=True)
+class TeacherQuota:
+    """The book of questions of one client's folder.
+
+    Attributes:
+        folder: where it lies, as `asked.csv`.
+        most: samples answered in all; 0: any number.
+        a_minute: samples answered in a minute; 0: any number.
+        clock: seconds since 1970.
+    """
+
+    folder: Path
+    most: int = 0
+    a_minute: int = 0
+    clock: Callable[[], float] = time.time
+
+    def count(self, errand: ClientRequest, mark: str) -> None:
+        """Write an errand's samples down before they are answered; the same errand counts once.
+
+        One process at a time: a client's methods, and whoever asks, share this file.
+
+        Raises:
+            StateError: more than this client answers, in all or in a minute.
+        """
+        samples = sum(rows(message) for message in (errand.message, *errand.then))
+        if not samples:
+            return
+        path = self.folder / FILE
+        with path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            whole = untorn(file.read())
+            entries, now = read(whole), self.clock()
+            if any(known == mark for _, known, _ in entries):
+                return
+            self.allow(entries, now, samples)
+            what = f"{errand.message.verb} {plain(errand.stamp)}"
+            line = (f"{now:.3f}", mark, what, samples)
+            file.truncate(len(whole))  # else a line goes on where another was torn
+            file.write(written(*([] if whole else [COLUMNS]), line))
+            file.flush()
+            os.fsync(file.fileno())
+        if not whole:
+            settle(self.folder)
+
+    def allow(self, entries: Sequence[Entry], now: float, samples: int) -> None:
+        """Refuse so many samples more where a limit says so; the server is told, so no path.
+
+        Raises:
+            StateError: they are too many; `ENOUGH` and `LATER` tell a server whether to wait.
+        """
+        before = sum(number for _, _, number in entries)
+        if self.most and before + samples > self.most:
+            raise StateError(
+                f"{ENOUGH}this client answers {self.most:,} samples in all, has answered "
+                f"{before:,} and is asked about {samples:,} more; only its owner can raise "
+                "answers_in_all in its deploy.toml"
+            )
+        if not self.a_minute:
+            return
+        if samples > self.a_minute:
+            raise StateError(
+                f"{ENOUGH}this client answers {self.a_minute:,} samples a minute and is asked "
+                f"about {samples:,} at once; ask smaller questions (the method's batch), or have "
+                "its owner raise answers_a_minute in its deploy.toml"
+            )
+        # A clock that was set back a little opens no new minute.
+        lately = sorted((at, number) for at, _, number in entries if abs(now - at) < MINUTE)
+        over, wait = sum(number for _, number in lately) + samples - self.a_minute, 0.0
+        for at, number in lately:
+            if over <= 0:
+                break
+            over, wait = over - number, at + MINUTE - now
+        if wait:
+            raise StateError(
+                f"{LATER}{math.ceil(wait)} s: this client answers {self.a_minute:,} samples a "
+                f"minute and is asked about {samples:,} more"
+            )
+
+    def entries(self) -> list[Entry]:
+        """Return time, mark and number of all that was answered; a torn last line is none.
+
+        Raises:
+            StateError: the file is damaged: what was asked is not known.
+        """
+        path = self.folder / FILE
+        return read(untorn(path.read_bytes())) if path.exists() else []
+
+
+def untorn(data: bytes) -> bytes:
+    """Return the whole lines of a file; what was asked in a torn one was not answered."""
+    return data[: data.rfind(b"\n") + 1]
+
+
+def read(data: bytes) -> list[Entry]:
+    """Return time, mark and number of every line after the first.
+
+    Raises:
+        StateError: they are damaged.
+    """
+    try:
+        head, *found = csv.reader(fields_of(data.decode())) if data else [COLUMNS]
+        if tuple(head) != COLUMNS:
+            raise ValueError(f"its first line is not {','.join(COLUMNS)}")
+        return [(float(at), mark, int(number)) for at, mark, _, number in found]
+    except (ValueError, csv.Error) as error:
+        raise StateError(
+            f"{FILE} of this client is damaged ({plain(error)}): what was asked is not known, and "
+            "nothing more is answered; its owner must restore it"
+        ) from None
+
+
+def written(*lines: Sequence[object]) -> bytes:
+    """Return lines of the file."""
+    return csv_of(lines).encode()
+
+
+def rows(message: Message) -> int:
+    """Number of made-up samples that a message asks about."""
+    tree = message.trees.get(MADE)
+    return 0 if tree is None else max((len(t) for t in tree.values() if t.ndim), default=0)

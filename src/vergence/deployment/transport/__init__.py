@@ -1,0 +1,1 @@
+"""How messages of a deployment travel: Flower, and limits on connections."""

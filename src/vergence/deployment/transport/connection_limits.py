@@ -1,0 +1,171 @@
+"""The porch before the gate: connections that do not come to the point are closed, with a reason.
+
+Flower's server waits a minute for a TLS handshake, for ever for a request, and keeps as much of an
+unfinished header as it is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import ssl
+from functools import partial
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from vergence.deployment.transport.admission import Refusals
+
+HANDSHAKE, HEADER, BODY = 10.0, 10.0, 300.0
+"""Seconds that a client may take for the TLS handshake, a request's header, and its body."""
+LINES = 64 << 10
+"""Bytes that a request's header may have."""
+SAID = {
+    "HTTP_REQUEST": "it spoke HTTP without TLS",
+    "WRONG_VERSION_NUMBER": "it spoke no TLS",
+    "UNSUPPORTED_PROTOCOL": "it spoke TLS older than 1.3",
+    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust this server's certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not trust this server's certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not trust this server's certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it finds this server's certificate expired",
+}
+"""What OpenSSL calls a handshake that failed, and what that means."""
+
+
+def run(
+    refusals: Refusals,
+    app: Any,
+    *,
+    ssl_certfile: Any = None,
+    ssl_keyfile: Any = None,
+    **options: Any,
+) -> None:
+    """Serve an app as `uvicorn.run` does, behind the porch."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection takes one
+    context = None
+    if ssl_certfile is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(ssl_certfile, ssl_keyfile)
+    options["log_config"]["loggers"]["uvicorn.error"]["level"] = "ERROR"
+    options |= {"ws": "none", "proxy_headers": False, "access_log": False}  # nobody fills the log
+    options["loop"] = "asyncio"  # another one drops what comes before a late TLS handshake begins
+    uvicorn.run(app, http=partial(entered, refusals, context), **options)  # type: ignore[arg-type]
+
+
+def entered(refusals: Refusals, context: ssl.SSLContext | None, **options: Any) -> Any:
+    """Protocol object of a new connection."""
+    door = LimitedHttp(refusals, **options)
+    return door if context is None else TLSListener(refusals, context, door)
+
+
+class TLSListener(asyncio.Protocol):
+    """Makes a connection a TLS connection, or closes it in time."""
+
+    def __init__(self, refusals: Refusals, context: ssl.SSLContext, door: LimitedHttp) -> None:
+        self.refusals, self.context, self.door = refusals, context, door
+        self.entering: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin the handshake."""
+        transport.pause_reading()
+        self.entering = asyncio.get_running_loop().create_task(self.enter(transport))
+
+    async def enter(self, transport: Any) -> None:
+        """Shake hands; hand the connection on, or say why not."""
+        host = (transport.get_extra_info("peername") or ("somebody",))[0]
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                transport,
+                self.door,
+                self.context,
+                server_side=True,
+                ssl_handshake_timeout=HANDSHAKE,
+            )
+        except ssl.SSLError as error:
+            self.refusals.add(host, SAID.get(error.reason, f"TLS failed ({error.reason})"))
+        except ConnectionAbortedError:
+            self.refusals.add(host, f"no TLS handshake in {HANDSHAKE:.0f} s")
+        except OSError:
+            self.refusals.add(host, "it hung up in the TLS handshake")
+        else:
+            if not self.door.gone:
+                self.door.connection_made(secured)  # type: ignore[arg-type]
+            return
+        transport.abort()
+
+
+class LimitedHttp(HttpToolsProtocol):
+    """An HTTP connection whose requests must come in time."""
+
+    def __init__(self, refusals: Refusals, **options: Any) -> None:
+        super().__init__(**options)
+        self.refusals, self.heading, self.early, self.gone = refusals, 0, b"", False
+        self.due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Expect a request."""
+        super().connection_made(transport)
+        self.expect(HEADER, "no whole request header")
+        if self.early:
+            self.data_received(self.early)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, if they are not too many before a header's end."""
+        if self.flow is None:  # they came with the end of the handshake
+            self.early += data
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            self.heading += len(data)
+            if self.due is None:
+                self.expect(HEADER, "no whole request header")
+        super().data_received(data)
+        if self.heading > LINES:
+            self.refuse(f"a request header of more than {LINES >> 10} KiB")
+
+    def on_headers_complete(self) -> None:
+        """Expect the body."""
+        self.heading = 0
+        self.expect(BODY, "no whole request")
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Expect nothing more."""
+        self.relax()
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Expect nothing more; it may be lost as soon as the handshake is done."""
+        self.relax()
+        self.gone = True
+        if self.flow is not None:
+            super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what cannot be read."""
+        self.refusals.add(self.host, "what it sent is no HTTP")
+        super().send_400_response(msg)
+
+    @property
+    def host(self) -> str:
+        """Host at the other end."""
+        return self.client[0] if self.client else "somebody"
+
+    def expect(self, seconds: float, what: str) -> None:
+        """Close the connection if nothing else is expected by then."""
+        self.relax()
+        self.due = self.loop.call_later(seconds, self.refuse, f"{what} in {seconds:.0f} s")
+
+    def relax(self) -> None:
+        """Wait for as long as it takes."""
+        if self.due is not None:
+            self.due.cancel()
+            self.due = None
+
+    def refuse(self, reason: str) -> None:
+        """Close the connection now."""
+        self.relax()
+        self.refusals.add(self.host, reason)
+        self.transport.abort()

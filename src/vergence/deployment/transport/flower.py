@@ -1,0 +1,170 @@
+"""Flower carries the errands: its apps, and a line over its grid.
+
+This file and `flower_processes.py` are the only ones that import Flower, where a process needs it.
+"""
+
+# Flower is an extra.
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as Late
+from contextlib import suppress
+from typing import Any
+
+ACTION = "turn"
+POLL = 0.2
+"""Seconds between two looks for an answer, a task or a message."""
+LOOK = 0.5
+"""Seconds between two looks whether a node is still there."""
+BUNDLE = b"""
+[project]
+name = "vergence"
+version = "1"
+description = "Names the two ends of a deployment; both have the code already."
+license = "Apache-2.0"
+
+[tool.flwr.app]
+publisher = "vergence"
+
+[tool.flwr.app.components]
+serverapp = "vergence.deployment.server_run:server"
+clientapp = "vergence.deployment.server_run:client"
+"""
+"""All that Flower hands from server to clients by way of code."""
+
+
+def bundle() -> bytes:
+    """Return the app bundle; the same bytes wherever the same Flower builds it."""
+    from flwr.cli.build import build_fab_from_files
+
+    return build_fab_from_files({"pyproject.toml": BUNDLE})[0]
+
+
+def server_app(main: Callable[[GridTransport], None]) -> Any:
+    """Return a ServerApp that does its work over a line."""
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+
+    @app.main()
+    def _(grid: Any, _context: Any) -> None:
+        line = GridTransport(grid)
+        try:
+            main(line)
+        finally:
+            line.close()
+
+    return app
+
+
+def client_app(answer: Callable[[bytes], bytes]) -> Any:
+    """Return a ClientApp with one action, which answers bytes with bytes."""
+    from flwr.app import Message
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+
+    @app.train(ACTION)
+    def _(message: Any, _context: Any) -> Any:
+        return Message(packed(answer(unpacked(message))), reply_to=message)
+
+    return app
+
+
+def packed(data: bytes) -> Any:
+    """Return bytes as the array of a record: Flower sends large arrays in parts."""
+    from flwr.app import Array, ArrayRecord, RecordDict
+
+    return RecordDict({"body": ArrayRecord({"": Array("uint8", (len(data),), "bytes", data)})})
+
+
+def unpacked(message: Any) -> bytes:
+    """Return the bytes in a message."""
+    return message.content["body"][""].data
+
+
+class GridTransport:
+    """Sends bytes to nodes and brings answers back, for many threads over one grid."""
+
+    def __init__(self, grid: Any, poll: float = POLL) -> None:
+        self.grid, self.poll = grid, poll
+        self.lock, self.over = threading.Lock(), threading.Event()
+        self.waiting: dict[str, Future[Any]] = {}
+
+    def nodes(self) -> dict[int, str]:
+        """Connected nodes: a node's number, and since when."""
+        numbers = set(self.grid.get_node_ids())
+        return {
+            n.node_id: n.last_activated_at for n in self.grid.get_nodes() if n.node_id in numbers
+        }
+
+    def send(
+        self, node: int, data: bytes, seconds: float, there: Callable[[], bool] = lambda: True
+    ) -> bytes:
+        """Return a node's answer.
+
+        Raises:
+            ClientLost: it said that it failed, or said nothing in time.
+            ClientGone: it is no longer `there`, or came back as another.
+        """
+        from flwr.app import Message
+
+        from vergence.deployment.client_registry import ClientGone
+        from vergence.deployment.remote_clients import ClientLost
+
+        future: Future[Any] = Future()
+        message = Message(packed(data), node, f"train.{ACTION}", ttl=max(seconds, 1.0))
+        with self.lock:
+            number = next(iter(self.grid.push_messages([message])), None)
+            if number is None:
+                raise ClientGone
+            self.waiting[number] = future
+        threading.Thread(target=self._collect, args=(number,), daemon=True).start()
+        end = time.monotonic() + seconds
+        try:
+            while (left := end - time.monotonic()) > 0:
+                with suppress(Late):
+                    return self._body(future.result(min(left, LOOK)))
+                if not there():
+                    raise ClientGone
+        finally:
+            self.waiting.pop(number, None)
+        raise ClientLost(f"no answer in {seconds:.3g} s")
+
+    def _body(self, reply: Any) -> bytes:
+        from flwr.common.constant import ErrorCode
+
+        from vergence.deployment.client_registry import ClientGone
+        from vergence.deployment.remote_clients import ClientLost
+
+        if not reply.has_error():
+            try:
+                return unpacked(reply)
+            except (KeyError, AttributeError, TypeError):
+                raise ClientLost("its answer holds no bytes") from None
+        if reply.error.code == ErrorCode.NODE_UNAVAILABLE:
+            raise ClientGone
+        raise ClientLost(f"Flower's error {reply.error.code}: {str(reply.error.reason)[:120]}")
+
+    def _collect(self, number: str) -> None:
+        """Wait for one answer; a link that does not answer is asked again.
+
+        Each in a thread of its own: for an answer whose parts never come Flower waits minutes.
+        """
+        while number in self.waiting:
+            if self.over.wait(self.poll * (1 + len(self.waiting) // 5)):
+                return
+            with suppress(Exception):
+                for reply in self.grid.pull_messages([number]):  # a link may hand out others' too
+                    with self.lock:  # sent a moment ago, one may not be waited for yet
+                        future = self.waiting.pop(reply.metadata.reply_to_message_id, None)
+                    if future is not None:
+                        future.set_result(reply)
+
+    def close(self) -> None:
+        """Stop collecting."""
+        self.over.set()

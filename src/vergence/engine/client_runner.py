@@ -1,0 +1,236 @@
+"""The edge of a client: what happens to a turn's reply and state before anybody else sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from vergence.core.aggregation import Sum
+from vergence.core.masks import Mask
+from vergence.core.messages import Message, SealedReply, SealedTree, support_mask
+from vergence.core.params import Params
+from vergence.core.serialization import Packed
+from vergence.engine.client_executor import ClientExecutor, ClientResult, ClientTask
+from vergence.engine.records import GroupResult, TaskBatch, TaskCall, TaskReceipt
+from vergence.engine.secure_sums import SecureSum, hushed
+from vergence.engine.split_session import ServerSession
+from vergence.engine.storage.client_states import ClientState, ClientStateStore
+from vergence.engine.storage.state_journal import StateRef
+from vergence.privacy.keyed_noise import NoiseKey
+from vergence.privacy.release_log import FOLDER, secret_in
+from vergence.privacy.reply_checks import fault
+from vergence.privacy.secure_aggregation.packing import RangeFault
+from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
+from vergence.wire.size import travelled
+
+
+class ClientRunner:
+    """Carries out groups of calls with one worker: guards, counts, keeps states, adds up.
+
+    With `sums`, replies leave as rows of words wherever only their sum is for the server.
+    """
+
+    def __init__(
+        self, worker: ClientExecutor, shelf: ClientStateStore, sums: SecureSum | None = None
+    ) -> None:
+        self.worker, self.shelf, self.sums = worker, shelf, sums
+        self.fresh: ClientState | None = None
+
+    def carry_out(self, job: TaskBatch, number: int, whole: Sum) -> GroupResult:
+        """Do one group; `whole` is an empty sum to add the replies to."""
+        calls = job.group(number)
+        if job.kind == "evaluate":
+            done = [self.worker.do(self._order(call, job, self.kept(call))) for call in calls]
+            return GroupResult(
+                [TaskReceipt(d.client, measured=numbers(d.metrics)) for d in done], whole
+            )
+        result = GroupResult([], whole)
+        if job.kind == "serve":
+            for served in [[call] for call in calls] if job.alone else [calls]:
+                receipts, became = ServerSession(self, job, served).hold(job.held)
+                result.receipts += receipts
+                if became is not None:
+                    whole.add(became)
+            return result
+        for call, before, done in self._turns(calls, job):
+            receipt, sealed = self.settle(call, job, before, done)
+            result.receipts.append(receipt)
+            if sealed is not None and job.reveal == "each":
+                result.replies[call.client] = owned(sealed)
+            elif sealed is not None:
+                whole.add(sealed)
+        return result
+
+    def _turns(
+        self, calls: Sequence[TaskCall], job: TaskBatch
+    ) -> Iterator[tuple[TaskCall, ClientState, ClientResult]]:
+        """Take the turns: all at once where they are stacked, else with one reply in memory."""
+        if self.worker.together:
+            kept = [self.kept(call) for call in calls]
+            orders = [self._order(c, job, k) for c, k in zip(calls, kept, strict=True)]
+            yield from zip(calls, kept, self.worker.turns(orders), strict=True)
+            return
+        for call in calls:
+            before = self.kept(call)
+            yield call, before, self.worker.do(self._order(call, job, before))
+
+    def delivered(self, message: Message) -> Message:
+        """Return a message as it reaches a client."""
+        return message
+
+    def arrived(self, sealed: SealedReply, known: Mapping[str, Mask]) -> SealedReply:
+        """Return a reply as it reaches the server."""
+        return sealed
+
+    def kept(self, call: TaskCall) -> ClientState:
+        """State that the client keeps; one that never took part starts fresh."""
+        fresh = self.kept_fresh()
+        return fresh if call.file is None else self.shelf.read(call.file, fresh.state)
+
+    def kept_fresh(self) -> ClientState:
+        """State kept by a client that never took part."""
+        if self.fresh is None:
+            self.fresh = ClientState(self.worker.method.client(self.worker.task))
+        return self.fresh
+
+    def _as_new(self, packed: Packed) -> bool:
+        """Tell whether a state is that of a client that never took part, and holds no array."""
+        return not packed.arrays and packed.header == Packed(self.kept_fresh()).header
+
+    def _order(self, call: TaskCall, job: TaskBatch, kept: ClientState) -> ClientTask:
+        kind = "evaluate" if job.kind == "evaluate" else "turn"
+        return ClientTask(
+            kind,
+            call.client,
+            call.message,
+            kept.state,
+            job.progress,
+            job.points,
+            owed=kept.owed,
+        )
+
+    def turns(
+        self,
+        order: ClientTask,
+        messages: Iterable[Message],
+        job: TaskBatch,
+        like: Mapping[str, Params],
+        number: int,
+    ) -> Iterator[ClientResult]:
+        """Let a client that is being served take turns; the first is `number` of its session."""
+        for message in messages:
+            done = self.worker.do(replace(order, message=message))
+            order = replace(order, state=done.state, owed=done.owed)
+            yield done
+
+    def filed(
+        self, call: TaskCall, stamp: str, kept: ClientState
+    ) -> tuple[StateRef | None, str | None]:
+        """File what a served client keeps when all is said, or return why it does not count."""
+        packed = Packed(kept)
+        if not packed.finite:
+            return None, "finite: the client's own state holds NaN or infinity"
+        return self.shelf.write(call.client, stamp, packed, None, call.spare), None
+
+    def form(self, message: Message, held: Mapping[str, Params]) -> ReplyLayout | None:
+        """Form by which the reply to a message becomes words, None where it leaves as it is."""
+        if self.sums is None:
+            return None
+        method, sent = self.worker.method, {**held, **message.trees}
+        if set(method.exposure[message.verb].trees) - set(sent):
+            sent = {**method.offer(method.server(self.worker.task), ""), **sent}
+        return self.sums.form(method, message.verb, sent)
+
+    def _secret(self, client: str) -> NoiseKey:
+        return secret_in(self.shelf.folder / FOLDER).child("share", self.shelf.seed, client)
+
+    def settle(
+        self, call: TaskCall, job: TaskBatch, before: ClientState, done: ClientResult
+    ) -> tuple[TaskReceipt, SealedReply | None]:
+        """Guard a reply, count it, and file the new state if it counts."""
+        sealed = done.sealed
+        if sealed is None:
+            return TaskReceipt(call.client, f"quarantined: {done.fault}"), None
+        exposed = self.worker.method.exposure[call.message.verb]
+        form = self.form(call.message, job.held)
+        status, row = "ok", sealed
+        reason = fault(sealed, call.message.round, {**job.held, **call.message.trees}, exposed)
+        after, packed = before, None
+        if reason is None and form is not None and self.sums is not None:
+            try:
+                row = self.sums.given(form, sealed, partial(self._secret, call.client))
+            except RangeFault as why:
+                reason = str(why)
+        if reason is None:
+            told = before.told if form else {**before.told, **masks(sealed)}
+            after = ClientState(done.state, told, done.owed)
+            # Of questions there are thousands, and an answer leaves a teacher as it was.
+            answers = bool(exposed.numbered) and call.file is not None
+            same = answers and unchanged(before, after)
+            packed = None if after.empty or same else Packed(after)
+            if packed is not None and call.file is None and self._as_new(packed):
+                packed = None
+            if packed is not None and not packed.finite:
+                reason, packed = "finite: the client's own state holds NaN or infinity", None
+        if reason is not None:
+            status, after = f"quarantined: {reason}", before
+        mask = self.worker.method.personal(after.state)
+        share = None if mask is None or form else mask.fraction
+        filed = None
+        if packed is not None:
+            filed = self.shelf.write(call.client, job.stamp, packed, share, call.spare)
+        receipt = TaskReceipt(
+            call.client,
+            status,
+            {t: travelled(tree, before.told.get(t)) for t, tree in sealed.trees.items()},
+            {t: heaviest(tree) for t, tree in sealed.trees.items()},
+            done.examples,
+            done.steps,
+            {} if reason else sealed.metrics,
+            numbers(done.metrics),
+            filed,
+            share,
+        )
+        return hushed(receipt, form) if form else receipt, None if reason else row
+
+
+def unchanged(before: ClientState, after: ClientState) -> bool:
+    """True if a turn left everything as it was, as a teacher's does that only answers."""
+    told = {*before.told, *after.told}
+    return (
+        after.state is before.state
+        and after.owed is before.owed
+        and all(after.told.get(name) is before.told.get(name) for name in told)
+    )
+
+
+def numbers(measured: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return metrics as plain numbers, whatever a task calculates with."""
+    return {point: {n: float(v) for n, v in found.items()} for point, found in measured.items()}
+
+
+def owned(sealed: SealedReply) -> SealedReply:
+    """Return a reply in memory of its own: a state's file, of which it may be, is written over."""
+    trees = {}
+    for name, tree in sealed.trees.items():
+        weight = tree.weight
+        if isinstance(weight, Params):
+            weight = weight.like(weight.flat.clone())
+        total = tree.total.like(tree.total.flat.clone())
+        trees[name] = replace(tree, total=total, weight=weight)
+    return replace(sealed, trees=trees)
+
+
+def masks(sealed: SealedReply) -> dict[str, Mask]:
+    """Masks of a client, as far as a receiver learns them."""
+    found = {name: support_mask(tree) for name, tree in sealed.trees.items()}
+    return {name: mask for name, mask in found.items() if mask is not None}
+
+
+def heaviest(tree: SealedTree) -> float:
+    """Return the largest weight of any entry, for the tables."""
+    weight = tree.weight
+    if isinstance(weight, Mask):
+        return float(weight.count > 0)
+    return float(weight.flat.max()) if isinstance(weight, Params) else weight

@@ -1,0 +1,520 @@
+"""What may not be combined in a run: every rule in one table.
+
+A row names two things that do not go together, and says why. What the words of a plan mean is said
+below the rows, what those of a method mean in `compatibility_check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from vergence.engine.delivery import Delivery
+from vergence.engine.participation import Participation
+from vergence.errors import ConfigError
+from vergence.privacy.config import Privacy
+from vergence.privacy.poisoning.updates import Poison
+from vergence.privacy.robust.base import WHOLE
+from vergence.privacy.split.defense import NoPeekCut
+from vergence.training.pruning import Gradual
+from vergence.wire.codecs import Compression
+
+
+class Incompatibility(NamedTuple):
+    """Two things that do not go together; `why` may name what a `Case` knows."""
+
+    one: str
+    other: str
+    why: str
+
+
+AMONG_SETTINGS = (
+    Incompatibility(
+        "Ray",
+        "GPUs",
+        'run: engine = "ray" trains on CPUs, not on device = "{plan.device}"; leave out one of '
+        "them",
+    ),
+    Incompatibility(
+        "poison",
+        "a lossy codec",
+        "poison.attack = '{attack}' replaces updates, which wire.codec has packed already; leave "
+        "out wire",
+    ),
+    Incompatibility(
+        "asynchronous delivery",
+        "all replies lost",
+        "delivery: '{delivery}' waits for replies, and presence.lost = 1 loses all of them; lose "
+        "fewer",
+    ),
+    Incompatibility(
+        "asynchronous delivery",
+        "a robust rule",
+        "delivery: '{delivery}' takes replies as they arrive, one by one, and privacy.robust "
+        "needs those of a round side by side; leave out one of them",
+    ),
+    Incompatibility(
+        "asynchronous delivery",
+        "poison",
+        "delivery: '{delivery}' takes replies as they arrive, one by one, and poison.attack "
+        "needs those of a round side by side; leave out one of them",
+    ),
+    Incompatibility(
+        "asynchronous delivery",
+        "pruning while training",
+        "delivery: '{delivery}' has no rounds that people share, by which pruning could grow; "
+        "leave out pruning, and prune afterwards with `vergence model prune`",
+    ),
+    Incompatibility(
+        "secure sums",
+        "a robust rule without groups",
+        "privacy.aggregation: a robust rule looks at single replies; let it judge the sums of "
+        "groups of k people (privacy.aggregation.groups = k), or leave out privacy.robust",
+    ),
+    Incompatibility(
+        "sums of groups",
+        "no robust rule",
+        "privacy.aggregation: groups are for a robust rule to judge; leave out groups, or set "
+        "privacy.robust",
+    ),
+    Incompatibility(
+        "sums of groups",
+        "bytes or Ray",
+        "privacy.aggregation: sums of groups are simulated only; leave out run.engine = "
+        '"{plan.engine}"',
+    ),
+    Incompatibility(
+        "sums of groups",
+        "a rule with a root",
+        "privacy.aggregation: a rule that trusts a root looks at that person's single update; "
+        "take another rule",
+    ),
+    Incompatibility(
+        "secure sums",
+        "poison",
+        "privacy.aggregation: whoever poisons updates looks at single replies; leave out poison",
+    ),
+    Incompatibility(
+        "secure sums",
+        "asynchronous delivery",
+        "privacy.aggregation: by '{delivery}' replies arrive one by one, and each would be a sum "
+        'of its own; use delivery.name = "all"',
+    ),
+    Incompatibility(
+        "secure sums",
+        "a quorum that is too small",
+        "privacy.aggregation: delivery.replies = {plan.delivery.replies} is fewer than the "
+        "{least} that a sum needs",
+    ),
+    Incompatibility(
+        "secure sums",
+        "a lossy codec",
+        'privacy.aggregation: words of a sum travel as they are, not by wire.codec = "{codec}"',
+    ),
+    Incompatibility(
+        "secure sums",
+        "a cohort that is too small",
+        "privacy.aggregation: presence.cohort = {plan.presence.cohort} is fewer than the {least} "
+        "people a sum needs",
+    ),
+    Incompatibility(
+        "DP for people",
+        "asynchronous delivery",
+        "privacy.user bounds what one person adds to a round's sum, and delivery '{delivery}' "
+        "weighs updates by their age; use all, quorum or deadline",
+    ),
+    Incompatibility(
+        "DP for people",
+        "a lossy codec",
+        "privacy.user: wire.codec '{codec}' may make an update longer than its bound again; "
+        "leave out the codec",
+    ),
+    Incompatibility(
+        "DP for people",
+        "a robust rule",
+        "privacy.user adds noise to a plain sum of bounded updates, and privacy.robust replaces "
+        "updates or their sum; use one of the two",
+    ),
+    Incompatibility(
+        "DP for people",
+        "liars",
+        "privacy.user adds noise to a plain sum of bounded updates, and poison replaces updates "
+        "or their sum; use one of the two",
+    ),
+    Incompatibility(
+        "noise of a tree",
+        "secure sums",
+        "privacy.user.turns: the server adds one tree of noise to the sums of rounds, and "
+        "privacy.aggregation hides it from the server; leave out one of the two",
+    ),
+    Incompatibility(
+        "a defence at the cut",
+        "Ray",
+        "privacy.cut keeps its secret and books on this machine; leave out run.engine",
+    ),
+    Incompatibility(
+        "SplitGuard",
+        "Ray",
+        "privacy.split_guard keeps its secret and books on this machine; leave out run.engine",
+    ),
+    Incompatibility(
+        "a private choice of masks",
+        "Ray",
+        "privacy.mask keeps its secret and books on this machine; leave out run.engine",
+    ),
+    Incompatibility(
+        "a private choice of masks",
+        "DP for people",
+        "privacy.mask hides a person in the choice of a mask, and under privacy.user masks stay "
+        "at home, where nobody sees them; leave out privacy.mask",
+    ),
+    Incompatibility(
+        "DP-SGD",
+        "GPUs, Ray, other precisions, stacks",
+        "privacy.solver trains clients one by one, on this machine's CPUs and in fp32; leave out "
+        "run.{elsewhere}",
+    ),
+)
+"""What a plan refuses whatever its method is."""
+
+WITH_METHODS = (
+    Incompatibility(
+        "sums of groups",
+        "masks that differ",
+        "privacy.aggregation: replies of {name} differ in which entries they share, and groups "
+        "would show whose",
+    ),
+    Incompatibility(
+        "secure sums",
+        "pooled data",
+        "privacy.aggregation: {name} collects everybody's data, and nothing is summed",
+    ),
+    Incompatibility(
+        "secure sums",
+        "a server that sees single updates",
+        "privacy.aggregation: the server of {name} looks at every single reply to '{single}'",
+    ),
+    Incompatibility(
+        "pads without DP for people",
+        "masks that differ",
+        "privacy.aggregation: replies of {name} differ in which entries they share, and under "
+        "pads the server would see entries that one person shares; use privacy.aggregation = "
+        '{{ name = "additive" }}',
+    ),
+    Incompatibility(
+        "DP for people",
+        "pooled data",
+        "privacy.user bounds updates, and this method collects everybody's data",
+    ),
+    Incompatibility(
+        "DP for people",
+        "single replies or samples on their way",
+        "privacy.user hides people in sums, and '{unbounded}' shows every single reply; use "
+        "privacy.solver, or another method",
+    ),
+    Incompatibility(
+        "DP for people",
+        "weights of single entries",
+        "privacy.user counts everybody once, and '{weighed}' weighs every entry by itself; use "
+        "another method",
+    ),
+    Incompatibility(
+        "noise of a tree",
+        "several sums a round",
+        "privacy.user.turns is one tree of noise for one sum a round, and {name} shows {sums}; "
+        "leave out turns, or use another method",
+    ),
+    Incompatibility("DP-SGD", "training samples used in other ways", "{unprotected}"),
+    Incompatibility(
+        "liars",
+        "pooled data",
+        "poison.attack = '{attack}' cannot change what {name} sends: everybody's data lies in "
+        "one place, and nobody sends an update; poison training data instead (gaze_offset, "
+        "noisy_data)",
+    ),
+    Incompatibility(
+        "liars",
+        "split learning",
+        "poison.attack = '{attack}' cannot change what {name} sends: its clients are served "
+        "batch by batch, and no update of theirs is all they did; poison training data instead "
+        "(gaze_offset, noisy_data)",
+    ),
+    Incompatibility(
+        "liars",
+        "a server that sees single replies",
+        "poison.attack = '{attack}' cannot change what {name} sends: its own server looks at "
+        "every single reply to '{each}', which no sum replaces; poison training data instead "
+        "(gaze_offset, noisy_data)",
+    ),
+    Incompatibility(
+        "a robust rule",
+        "pooled data",
+        "privacy.robust = '{rule}' cannot judge {name}: everybody's data lies in one place, and "
+        "nobody sends an update",
+    ),
+    Incompatibility(
+        "a robust rule",
+        "split learning",
+        "privacy.robust = '{rule}' cannot judge {name}: its clients are served batch by batch, "
+        "and no update of theirs is all they did",
+    ),
+    Incompatibility(
+        "a robust rule",
+        "a server that sees single replies",
+        "privacy.robust = '{rule}' cannot judge {name}: its own server looks at every single "
+        "reply to '{each}', which no sum replaces",
+    ),
+    Incompatibility(
+        "a robust rule",
+        "trees that belong together",
+        "privacy.robust = '{rule}' cannot judge {name}: its updates of {trees} belong together, "
+        "and clients keep what the server must add up in full",
+    ),
+    Incompatibility(
+        "a rule of whole updates",
+        "masks that differ",
+        f"privacy.robust = '{{rule}}' cannot judge {{name}}: the rule {WHOLE}",
+    ),
+    Incompatibility(
+        "a range of smashed data",
+        "no client's smashed data",
+        "privacy.output_range looks at every client's smashed data, and the server of '{module}' "
+        "sees none; use split, splitfed, splitfed_v2 or splitfed_u",
+    ),
+    Incompatibility(
+        "a defence at the cut",
+        "no cut",
+        "privacy.cut stands where a network is cut, and '{module}' cuts none; use split, "
+        "splitfed, splitfed_v2, splitfed_u or smashed_average",
+    ),
+    Incompatibility(
+        "a defence at the cut",
+        "layers that learn in another way",
+        "privacy.cut defends layers that learn from the gradient that comes back, and those of "
+        "'{module}' do not; use split, splitfed, splitfed_v2, splitfed_u or smashed_average",
+    ),
+    Incompatibility(
+        "a defence that clients' layers learn",
+        "layers that never learn",
+        "privacy.cut = 'nopeek' is a part of what clients' layers learn, and those of '{module}' "
+        "stay as they were drawn; use bottleneck or pixel_dp",
+    ),
+    Incompatibility(
+        "SplitGuard",
+        "no answers to labels",
+        "privacy.split_guard sends false labels and looks at the answers, and the server of "
+        "'{module}' is sent no labels, or answers none; use split, splitfed or splitfed_v2",
+    ),
+    Incompatibility(
+        "a private choice of masks",
+        "no masks that data choose",
+        "privacy.mask is for masks that a person's data choose, and '{module}' has none; use "
+        "fedcpf or fedselect",
+    ),
+    Incompatibility(
+        "a clock",
+        "split learning",
+        "{name} serves clients batch by batch, and the virtual clock knows whole turns only; "
+        "leave out delivery",
+    ),
+    Incompatibility(
+        "asynchronous delivery",
+        "rounds that cannot be taken apart",
+        "{name} cannot be delivered by '{delivery}': {torn}",
+    ),
+    Incompatibility(
+        "pruning while training",
+        "split learning",
+        "{name} trains batch by batch, and only whole fits are pruned; leave out pruning, and "
+        "prune afterwards with `vergence model prune`",
+    ),
+    Incompatibility(
+        "GPUs, other precisions",
+        "split learning",
+        "{name} serves clients batch by batch, on the CPU and in fp32; leave out run.{elsewhere}",
+    ),
+    Incompatibility(
+        "a lossy codec",
+        "split learning",
+        "{name} serves clients batch by batch, on the CPU and in fp32; leave out wire, and set "
+        "the method's `number`",
+    ),
+)
+"""What a plan refuses of some methods."""
+
+
+class RunSettings(Protocol):
+    """Settings of a plan that the table looks at; a plan is checked when it is made."""
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine."""
+        ...
+
+    @property
+    def solver(self) -> str:
+        """The name of the solver."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """The precision of training."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """The device that trains."""
+        ...
+
+    @property
+    def presence(self) -> Participation:
+        """Participation of people."""
+        ...
+
+    @property
+    def delivery(self) -> Delivery:
+        """Rule for the replies that a round waits for."""
+        ...
+
+    @property
+    def wire(self) -> Compression:
+        """Compression of updates."""
+        ...
+
+    @property
+    def pruning(self) -> Gradual:
+        """Pruning while training."""
+        ...
+
+    @property
+    def privacy(self) -> Privacy:
+        """The protections."""
+        ...
+
+    @property
+    def poison(self) -> Poison | None:
+        """The updates of liars, where there are any."""
+        ...
+
+
+@dataclass(frozen=True)
+class CheckedSettings:
+    """Settings that a plan asks for, in the words of the table."""
+
+    plan: RunSettings
+
+    @property
+    def delivery(self) -> str:
+        """The name of the delivery."""
+        return self.plan.delivery.name
+
+    @property
+    def codec(self) -> str:
+        """The name of the codec."""
+        return self.plan.wire.codec
+
+    @property
+    def rule(self) -> str:
+        """The name of the robust rule."""
+        return "" if self.plan.privacy.robust is None else self.plan.privacy.robust.name
+
+    @property
+    def attack(self) -> str:
+        """The name of the attack."""
+        return "" if self.plan.poison is None else self.plan.poison.attack
+
+    @property
+    def least(self) -> int:
+        """Smallest number of people that a secure sum needs, whoever takes part."""
+        secrecy = self.plan.privacy.aggregation
+        return 1 if secrecy is None else secrecy.among(0).threshold
+
+    @property
+    def elsewhere(self) -> str:
+        """The key of `run` that asks for what DP-SGD and service batch by batch do not do."""
+        plan = self.plan
+        asked = {
+            "device": plan.device not in ("auto", "cpu"),
+            "precision": plan.precision != "fp32",
+        }
+        if plan.privacy.solver is not None:
+            asked |= {"engine": plan.engine == "ray", "solver": plan.solver == "stacked"}
+        return next((key for key, bad in asked.items() if bad), "")
+
+
+SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
+    "secure sums": lambda s: s.plan.privacy.aggregation,
+    "pads without DP for people": lambda s: (
+        s.plan.privacy.aggregation is not None
+        and s.plan.privacy.aggregation.name == "pairwise"
+        and s.plan.privacy.user is None
+    ),
+    "DP for people": lambda s: s.plan.privacy.user,
+    "noise of a tree": lambda s: s.plan.privacy.user and s.plan.privacy.user.turns is not None,
+    "DP-SGD": lambda s: s.plan.privacy.solver,
+    "a robust rule": lambda s: s.plan.privacy.robust,
+    "a robust rule without groups": lambda s: (
+        s.plan.privacy.robust is not None
+        and not (s.plan.privacy.aggregation and s.plan.privacy.aggregation.groups)
+    ),
+    "no robust rule": lambda s: s.plan.privacy.robust is None,
+    "sums of groups": lambda s: s.plan.privacy.aggregation and s.plan.privacy.aggregation.groups,
+    "a rule with a root": lambda s: s.plan.privacy.robust and s.plan.privacy.robust.rooted,
+    "a private choice of masks": lambda s: s.plan.privacy.mask,
+    "a defence at the cut": lambda s: s.plan.privacy.cut,
+    "a defence that clients' layers learn": lambda s: isinstance(s.plan.privacy.cut, NoPeekCut),
+    "SplitGuard": lambda s: s.plan.privacy.split_guard,
+    "a range of smashed data": lambda s: s.plan.privacy.output_range,
+    "a rule of whole updates": lambda s: (
+        s.plan.privacy.robust is not None and not s.plan.privacy.robust.entrywise
+    ),
+    "poison": lambda s: s.plan.poison is not None,
+    "liars": lambda s: s.plan.poison is not None and s.plan.poison.share > 0,
+    "a clock": lambda s: s.plan.delivery.timed,
+    "asynchronous delivery": lambda s: s.plan.delivery.asynchronous,
+    "a quorum that is too small": lambda s: (
+        s.delivery == "quorum" and s.plan.delivery.replies < s.least
+    ),
+    "a cohort that is too small": lambda s: (
+        isinstance(s.plan.presence.cohort, int) and s.plan.presence.cohort < s.least
+    ),
+    "all replies lost": lambda s: s.plan.presence.lost == 1,
+    "a lossy codec": lambda s: not s.plan.wire.lossless,
+    "pruning while training": lambda s: s.plan.pruning.amount,
+    "GPUs, other precisions": lambda s: s.elsewhere in ("device", "precision"),
+    "GPUs, Ray, other precisions, stacks": lambda s: s.elsewhere,
+    "bytes or Ray": lambda s: s.plan.engine != "simulator",
+    "Ray": lambda s: s.plan.engine == "ray",
+    "GPUs": lambda s: s.plan.device not in ("auto", "cpu"),
+}
+
+
+class InvalidCombination(ConfigError):
+    """A refusal, with the row it comes from."""
+
+    def __init__(self, clash: Incompatibility, asked: CheckedSettings) -> None:
+        self.clash = clash
+        super().__init__(clash.why.format_map(_Words(asked)))
+
+
+class _Words(dict[str, object]):
+    """What a sentence may name."""
+
+    def __init__(self, asked: CheckedSettings) -> None:
+        self.asked = asked
+
+    def __missing__(self, key: str) -> object:
+        return getattr(self.asked, key)
+
+
+def agree(plan: RunSettings) -> None:
+    """Refuse settings that do not go together, whatever the method.
+
+    Raises:
+        InvalidCombination: the sentence of the first row that they break.
+    """
+    asked = CheckedSettings(plan)
+    for clash in AMONG_SETTINGS:
+        if SETTINGS[clash.one](asked) and SETTINGS[clash.other](asked):
+            raise InvalidCombination(clash, asked)

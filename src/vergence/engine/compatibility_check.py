@@ -1,0 +1,138 @@
+"""Methods in the table of clashes: what its words mean, and the looking up before anything runs.
+
+What follows from the number of people is looked at once they are known: `jury.check`, `sums_for`,
+`check_privacy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from vergence.core.method import Method
+from vergence.core.naming import called
+from vergence.core.task import Task
+from vergence.engine.compatibility import (
+    SETTINGS,
+    WITH_METHODS,
+    CheckedSettings,
+    InvalidCombination,
+    RunSettings,
+)
+from vergence.engine.dry_run import unprotected
+from vergence.engine.split_defense import BACK
+from vergence.methods.split.base import BatchwiseSplit, Cutting
+
+
+@dataclass(frozen=True)
+class Combination(CheckedSettings):
+    """A plan beside a method; without a `task`, what only a network tells is not looked at."""
+
+    method: Method
+    task: Task | None = None
+
+    @property
+    def name(self) -> str:
+        """The method's class."""
+        return type(self.method).__name__
+
+    @property
+    def module(self) -> str:
+        """Name of the method in an experiment."""
+        return called(self.method)
+
+    @cached_property
+    def each(self) -> str:
+        """The first verb whose replies the method's server sees one by one."""
+        return next((v for v, e in self.method.exposure.items() if e.reveal == "each"), "")
+
+    @cached_property
+    def single(self) -> str:
+        """The first verb that shows single updates.
+
+        What a split method shows its server sample by sample is not summed with or without.
+        """
+        table = self.method.exposure
+        summed = any(e.trees for e in table.values() if e.reveal == "aggregate")
+        shown = (v for v, e in table.items() if e.reveal == "each" and not (e.raw and summed))
+        return next(shown, "")
+
+    @cached_property
+    def unbounded(self) -> str:
+        """The first verb that shows single replies, or what is made from single samples."""
+        table = self.method.exposure.items()
+        return next((verb for verb, e in table if e.reveal == "each" or e.raw), "")
+
+    @cached_property
+    def trees(self) -> str:
+        """Trees that one reply holds side by side."""
+        several = [e.trees for e in self.method.exposure.values() if len(e.trees) > 1]
+        return " and ".join(several[0]) if several else ""
+
+    @cached_property
+    def weighed(self) -> str:
+        """The first verb in which every entry has a weight of its own."""
+        table = self.method.exposure.items()
+        return next((verb for verb, e in table if e.trees and e.weight == "per entry"), "")
+
+    @cached_property
+    def sums(self) -> int:
+        """Number of sums of trees that the server learns in a round."""
+        return sum(1 for exposed in self.method.exposure.values() if exposed.trees)
+
+    @cached_property
+    def torn(self) -> str:
+        """Reason why the method's rounds cannot be taken apart."""
+        return "" if self.task is None else self.plan.delivery.torn(self.method, self.task)
+
+    @cached_property
+    def unprotected(self) -> str:
+        """Reason why DP-SGD does not protect what the method sends."""
+        return "" if self.task is None else unprotected(self.method, self.task)
+
+
+METHODS: Mapping[str, Callable[[Combination], object]] = {
+    "pooled data": lambda c: c.method.pooled,
+    "split learning": lambda c: c.method.served,
+    "a server that sees single replies": lambda c: c.each,
+    "a server that sees single updates": lambda c: c.single,
+    "single replies or samples on their way": lambda c: c.unbounded,
+    "masks that differ": lambda c: any(
+        e.trees and e.weight != "number" for e in c.method.exposure.values()
+    ),
+    "no masks that data choose": lambda c: (
+        not any(e.weight == "mask" for e in c.method.exposure.values())
+    ),
+    "weights of single entries": lambda c: c.weighed,
+    "several sums a round": lambda c: c.sums > 1,
+    "trees that belong together": lambda c: c.trees,
+    "rounds that cannot be taken apart": lambda c: c.torn,
+    "no cut": lambda c: not isinstance(c.method, Cutting),
+    "no client's smashed data": lambda c: not isinstance(c.method, BatchwiseSplit),
+    "layers that learn in another way": lambda c: (
+        not (isinstance(c.method, Cutting) and c.method.fixed)
+        and not (
+            isinstance(c.method, BatchwiseSplit) and BACK in (c.method.exposure["train"].down or ())
+        )
+    ),
+    "no answers to labels": lambda c: (
+        not isinstance(c.method, BatchwiseSplit)
+        or "labels" not in c.method.exposure["train"].trees
+        or BACK not in (c.method.exposure["train"].down or ())
+    ),
+    "layers that never learn": lambda c: isinstance(c.method, Cutting) and c.method.fixed,
+    "training samples used in other ways": lambda c: c.unprotected,
+}
+
+
+def check(plan: RunSettings, method: Method, task: Task | None = None) -> None:
+    """Refuse a method that does not go with a plan.
+
+    Raises:
+        InvalidCombination: the sentence of the first row that they break.
+    """
+    case = Combination(plan, method, task)
+    for clash in WITH_METHODS:
+        if SETTINGS[clash.one](case) and METHODS[clash.other](case):
+            raise InvalidCombination(clash, case)

@@ -1,0 +1,165 @@
+"""Which replies a round waits for: everybody's, so many, so long, or whatever arrives next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Interval
+
+from vergence.core.aggregation import Sum
+from vergence.core.method import Method
+from vergence.core.options import check_ranges
+from vergence.core.requests import Request
+from vergence.core.task import Task
+from vergence.engine.participation import suggest
+from vergence.errors import ConfigError, DataError
+
+OLDEST = 16
+"""An update from a model that is more versions old than this is dropped."""
+SUITS: Mapping[str, tuple[str, ...]] = {
+    "replies": ("quorum", "fedbuff"),
+    "seconds": ("deadline",),
+    "a": ("fedasync",),
+    "staleness": ("fedasync",),
+}
+"""Options that only some deliveries look at."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Rule for the replies a round waits for, by a virtual clock; `all` without `clock`: no time.
+
+    A turn takes samples x epochs (or steps x batch) of `local`, over the client's speed: samples
+    per virtual second, log-normal over clients.
+
+    Args:
+        name: `all` waits for everybody, `quorum` for so many replies, `deadline` so long;
+            `fedbuff` and `fedasync` are asynchronous: nobody waits for a round.
+        replies: how many replies end a round (`quorum`, `fedbuff`).
+        seconds: virtual seconds after which a round ends (`deadline`).
+        a: how far an update of age 0 moves the model (`fedasync`).
+        staleness: how that shrinks with age: (1 + age)^-.5; 1 up to age 4, then
+            1 / (10 (age - 4) + 1); or not at all.
+        clock: keep the virtual time of `all` too; the others always do.
+        pace: samples per virtual second of the median client; inf: a turn takes no time.
+        sigma: standard deviation of the logarithm of speeds over clients.
+        slow: clients whose turns take so many times as long as their speed says.
+        bandwidth: bytes per virtual second; a turn receives its message and sends as much; 0:
+            transfers take no time.
+        replay: an events.csv; turns take as long as it says, and no speed is drawn.
+
+    Source: Xie et al. 2019, "Asynchronous federated optimization" (FedAsync), Algorithm 1 and
+    section 5.2; Nguyen et al. 2022, "Federated learning with buffered asynchronous aggregation"
+    (FedBuff), Algorithm 1. Differs: poly has exponent .5, hinge its bends at age 4 with slope 10,
+    and what is older than 16 versions is dropped.
+    """
+
+    name: Literal["all", "quorum", "deadline", "fedbuff", "fedasync"] = "all"
+    replies: Annotated[int, Gt(0)] = 10
+    seconds: Annotated[float, Gt(0)] = 60.0
+    a: Annotated[float, Interval(gt=0, le=1)] = 0.6
+    staleness: Literal["poly", "hinge", "constant"] = "poly"
+    clock: bool = False
+    pace: Annotated[float, Gt(0)] = 100.0
+    sigma: Annotated[float, Ge(0)] = 0.5
+    slow: Mapping[str, float] = field(default_factory=dict)
+    bandwidth: Annotated[float, Ge(0)] = 0.0
+    replay: str | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "delivery")
+        for client, times in self.slow.items():
+            if not 0 < times < math.inf:
+                raise ConfigError(f"delivery: slow.{client} must be > 0 and finite; got {times:g}")
+        for f in fields(self):
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            if getattr(self, f.name) == default:
+                continue
+            suits = SUITS.get(f.name)
+            if suits and self.name not in suits:
+                raise ConfigError(
+                    f"delivery: {f.name} is for {' and '.join(suits)}; leave it out with "
+                    f"'{self.name}'"
+                )
+            if not self.timed and f.name != "name":
+                raise ConfigError(f"delivery: with 'all', {f.name} needs clock = true")
+
+    @property
+    def timed(self) -> bool:
+        """True if there is a virtual clock."""
+        return self.clock or self.name != "all"
+
+    @property
+    def asynchronous(self) -> bool:
+        """True if clients go on without waiting for a round to end."""
+        return self.name in ("fedbuff", "fedasync")
+
+    def scale(self, age: int) -> float:
+        """Factor for an update that was made from a model so many versions old.
+
+        Example:
+            >>> Delivery("fedbuff").scale(3), Delivery("fedasync", staleness="hinge").scale(6)
+            (0.5, 0.02857142857142857)
+        """
+        if self.name == "fedbuff":
+            return (1 + age) ** -0.5
+        match self.staleness:
+            case "poly":
+                return self.a * (1 + age) ** -0.5
+            case "hinge":
+                return self.a if age <= 4 else self.a / (10 * (age - 4) + 1)
+            case _:
+                return self.a
+
+    def suit(self, clients: Sequence[str]) -> None:
+        """Check that every client named here exists.
+
+        Raises:
+            ConfigError: `slow` names a stranger.
+        """
+        for client in self.slow:
+            if client not in clients:
+                raise ConfigError(f"delivery: slow: no client '{client}'{suggest(client, clients)}")
+
+    def check(self) -> None:
+        """Refuse a log that is not there, before anything is trained.
+
+        Raises:
+            DataError: there is no log to replay.
+        """
+        if self.replay is not None and not Path(self.replay).is_file():
+            raise DataError(f"delivery: no log to replay at {self.replay}")
+
+    def torn(self, method: Method, task: Task) -> str:
+        """Reason why a method's rounds cannot be taken apart, "" if they can."""
+        if method.pooled:
+            return "everybody's data lies in one place, and nothing arrives late"
+        server, client = method.server(task), "a"
+        conversation = method.round(server, (client, "b"))
+        asked = next(conversation, None)
+        while isinstance(asked, Request) and method.exposure[asked.verb].joining:
+            asked = conversation.send({})  # nobody answers
+        if not isinstance(asked, Request):
+            return "its rounds do not begin by asking clients for turns"
+        if asked.reveal == "each":
+            return "its server looks at every single reply of a round"
+        trees = method.exposure[asked.verb].trees
+        if len(trees) > 1:
+            return (
+                f"its updates of {' and '.join(trees)} belong together, and clients keep what the "
+                "server must add up in full; scaled by their age, the two drift apart"
+            )
+        given = asked.to.get(client)
+        sent = method.offer(server, client) if given is None else given.trees
+        sent = {**asked.like, **sent}
+        if absent := [tree for tree in trees if tree not in sent]:
+            return f"its clients send '{absent[0]}', which they are not sent"
+        try:
+            conversation.send(Sum().aggregate({tree: sent[tree] for tree in trees}, {}))
+        except StopIteration:
+            return ""
+        return "its rounds ask clients more than once"

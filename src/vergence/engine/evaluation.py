@@ -1,0 +1,75 @@
+"""How good a model is: on a person's own test samples, and on everybody's put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+from torch import Tensor
+
+from vergence.core.data import Samples
+from vergence.core.federation import POOLED, Federation
+from vergence.core.params import Params
+from vergence.core.serialization import quick_digest
+from vergence.core.task import Task
+from vergence.engine.split_defense import DefendedTrainer
+
+KEPT = 1000
+"""So many models' scores are remembered: people whose method serves them the same share one."""
+
+
+class Evaluation:
+    """Scores models on test samples, which nobody but the engine holds.
+
+    Args:
+        task: says how, and whether everybody's samples together count, too (`Task.pools`).
+        people: those who are here.
+        outputs: what a network with these parameters says of samples.
+        all_here: whether that is everybody: at a client of a deployment it is not.
+        guard: who stands at the network's cut, if anybody.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        people: Federation,
+        outputs: Callable[[Params, Samples], Tensor],
+        all_here: bool,
+        guard: DefendedTrainer | None,
+    ) -> None:
+        self.task, self.people, self.outputs, self.guard = task, people, outputs, guard
+        self.pools = all_here and task.pools
+        self.scores: dict[str, Mapping[str, float]] = {}
+
+    def own(self, params: Params, client: str) -> dict[str, float]:
+        """Score a model on a person's own test samples; nothing for a stranger."""
+        data = self.people.people.get(client)
+        if data is None:
+            return {}
+        test = self.outputs(params, data.test)
+        if not self.task.chooses:
+            return self.task.metrics(test, data.test)
+        return self.task.evaluate(test, data.test, self.outputs(params, data.val), data.val)
+
+    @cached_property
+    def everybody(self) -> Samples:
+        """The test samples of all people, in client order."""
+        self.people.refuse_many("a test on everybody's samples")
+        return Samples.concatenate([splits.test for splits in self.people.people.values()])
+
+    def pooled(self, params: Params) -> Mapping[str, float]:
+        """Score a model on everybody's test samples; one that people share only once.
+
+        Nothing where not everybody is here, or the task does not want it.
+        """
+        if not self.pools:
+            return {}
+        sha = quick_digest(params.flat.contiguous().numpy().data)
+        if sha not in self.scores:
+            if len(self.scores) == KEPT:
+                self.scores.clear()
+            if self.guard is not None:  # the same noise for a model, whoever is asked first
+                self.guard.begin(POOLED, 0)
+            output = self.outputs(params, self.everybody)
+            self.scores[sha] = self.task.pooled(output, self.everybody)
+        return self.scores[sha]

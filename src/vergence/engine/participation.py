@@ -1,0 +1,198 @@
+"""Who is there: availability, charging rules, clients lost in a round, clients gone for good."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Gt
+
+from vergence.core.options import Share, check_ranges
+from vergence.core.randomness import RandomStream
+from vergence.errors import ConfigError, DataError, nearest
+
+COLUMNS = ("client", "round", "idle", "charging")
+NAMED = 1000
+"""Up to so many clients are searched for one with a name like a wrong one."""
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Presence of clients in rounds; a data centre (pooled data) is always there.
+
+    Args:
+        cohort: clients asked per round: a share of those present (float) or a number (int).
+        lost: share of asked clients whose reply never arrives; their state stays as it was.
+        gone: clients that leave for good, and the round from which on.
+        back: those of `gone` who are back once training is over, for what a method does at its end.
+        trace: CSV `client,round,idle,charging` (0 or 1), valid from that round until the client's
+            next row; without it and without `rhythm` everybody is always there.
+        rhythm: made-up days instead of a trace: each client sleeps, idle and on the charger, for
+            about a third of `day` rounds, at its own hour.
+        require: what a device must be to take part.
+    """
+
+    cohort: Annotated[int | float, Gt(0)] = 1.0
+    lost: Share = 0.0
+    gone: Mapping[str, int] = field(default_factory=dict)
+    back: tuple[str, ...] = ()
+    trace: str | None = None
+    rhythm: bool = False
+    day: Annotated[int, Gt(1)] = 24
+    require: tuple[Literal["idle", "charging"], ...] = ("idle", "charging")
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "presence")
+        for client, since in self.gone.items():
+            if since < 0:
+                raise ConfigError(
+                    f"presence: gone.{client} must be a round, 0 or more; got {since}"
+                )
+        for client in self.back:
+            if client not in self.gone:
+                raise ConfigError(
+                    f"presence: back: '{client}' never left; add gone.{client}, the round it "
+                    "leaves in, or leave it out"
+                )
+        if self.trace and self.rhythm:
+            raise ConfigError("presence: give a trace or a rhythm, not both")
+        if isinstance(self.cohort, float) and self.cohort > 1:
+            raise ConfigError(
+                f"presence: cohort must be a share in (0, 1] or a whole number; got {self.cohort:g}"
+            )
+
+    def check(self, clients: Sequence[str]) -> None:
+        """Check that every client named here exists, and that a trace covers all of them.
+
+        Raises:
+            ConfigError: `gone` names a stranger.
+            DataError: the trace cannot be read or has no row for a client.
+        """
+        for client in self.gone:
+            if client not in clients:
+                raise ConfigError(f"presence: gone: no client '{client}'{suggest(client, clients)}")
+        missing = next((c for c in clients if c not in self._trace), None) if self.trace else None
+        if missing is not None:
+            raise DataError(
+                f"{self.trace}: no row for client '{missing}'; add one (idle 0 keeps it away)"
+            )
+
+    @cached_property
+    def _trace(self) -> dict[str, list[tuple[int, bool]]]:
+        if self.trace is None:
+            return {}
+        path = Path(self.trace)
+        if not path.is_file():
+            raise DataError(f"presence: no trace file at {path}")
+        found: dict[str, list[tuple[int, bool]]] = {}
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            if tuple(reader.fieldnames or ()) != COLUMNS:
+                raise DataError(f"{path}: the columns must be {','.join(COLUMNS)}")
+            for line, row in enumerate(reader, start=2):
+                try:
+                    fit = all(int(row[rule]) for rule in self.require)
+                    found.setdefault(row["client"], []).append((int(row["round"]), fit))
+                except (TypeError, ValueError):
+                    raise DataError(f"{path}, line {line}: not numbers: {row}") from None
+        return {client: sorted(rows) for client, rows in found.items()}
+
+    def here(self, client: str, round: int, stream: RandomStream) -> bool:
+        """True if a client may be asked in this round."""
+        if not self.stays(client, round):
+            return False
+        if self.trace:
+            rows = [fit for since, fit in self._trace.get(client, []) if since <= round]
+            return bool(rows and rows[-1])
+        if self.rhythm:
+            bedtime = self.day * stream.child("bedtime", client).number() / 2**63
+            return (round - bedtime) % self.day < self.day / 3
+        return True
+
+    def stays(self, client: str, round: int) -> bool:
+        """True if a client has not left for good by this round."""
+        return round < self.gone.get(client, math.inf)
+
+    def staying(self, clients: Sequence[str], round: int) -> Sequence[str]:
+        """Return the clients that have not left for good; all of them at no cost if nobody has."""
+        left = {client for client, since in self.gone.items() if since <= round}
+        return [c for c in clients if c not in left] if left else clients
+
+    def returned(self, clients: Sequence[str], rounds: int) -> Sequence[str]:
+        """Return the clients that are there after the last round, in client order."""
+        there = self.staying(clients, rounds)
+        return [c for c in clients if c in there or c in self.back] if self.back else there
+
+    def ask(self, clients: Sequence[str], round: int, stream: RandomStream) -> list[str]:
+        """Draw the cohort of a round from those present, in client order.
+
+        Every cohort of its size is equally likely. A number of clients costs time by that number,
+        however many there are; so does a share where nobody is away. Where few are present, and
+        for a share of them, everybody is looked at.
+        """
+        present: Sequence[str] = clients
+        if self._absences(round):
+            if isinstance(self.cohort, int):
+                tried = self._try(clients, round, stream)
+                if tried is not None:
+                    return tried
+            present = [c for c in clients if self.here(c, round, stream)]
+        if isinstance(self.cohort, int):
+            size = min(self.cohort, len(present))
+        else:
+            size = min(max(round_half_up(self.cohort * len(present)), 1), len(present))
+        if size == len(present):
+            return list(present)
+        generator = stream.child("cohort", round).numpy()
+        drawn: list[int] = generator.choice(len(present), size, replace=False).tolist()
+        return [present[i] for i in sorted(drawn)]
+
+    def _absences(self, round: int) -> bool:
+        """Tell whether anybody can be away in this round."""
+        return bool(self.trace) or self.rhythm or any(s <= round for s in self.gone.values())
+
+    def _try(self, clients: Sequence[str], round: int, stream: RandomStream) -> list[str] | None:
+        """Draw clients one after another until enough of them are present.
+
+        None after a quarter of all: few are there, and looking at everybody costs little more.
+        That leaves the draw uniform: clients that are present can be swapped in any sequence of
+        tries without making it more or less likely.
+        """
+        generator = stream.child("tries", round).numpy()
+        tried: set[int] = set()
+        found: list[int] = []
+        size, limit = int(self.cohort), len(clients) // 4
+        while size <= limit and len(tried) < limit:
+            draws: list[int] = generator.integers(len(clients), size=max(size, 16)).tolist()
+            for at in draws:
+                if at in tried:
+                    continue
+                tried.add(at)
+                if self.here(clients[at], round, stream):
+                    found.append(at)
+                    if len(found) == size:
+                        return [clients[i] for i in sorted(found)]
+        return None
+
+    def loses(self, client: str, round: int, stream: RandomStream) -> bool:
+        """True if a client's reply gets lost in this round."""
+        if not self.lost:
+            return False
+        return bool(stream.child("lost", client, round).numpy().random() < self.lost)
+
+
+def round_half_up(x: float) -> int:
+    """Round to the nearest whole number, halves up."""
+    return math.floor(x + 0.5)
+
+
+def suggest(client: str, clients: Sequence[str]) -> str:
+    """Ids that a wrong client id may have meant; of many clients, the first and the last id."""
+    if len(clients) > NAMED:
+        return f"; known: {clients[0]} to {clients[-1]}, {len(clients):,} clients"
+    return nearest(client, clients)

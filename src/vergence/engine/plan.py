@@ -1,0 +1,125 @@
+"""How a run goes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from vergence.core.local_training import Precision
+from vergence.core.options import check_ranges
+from vergence.engine.compatibility import agree
+from vergence.engine.delivery import Delivery
+from vergence.engine.participation import Participation, round_half_up
+from vergence.errors import ConfigError
+from vergence.privacy.config import Privacy, SecureAggregationConfig
+from vergence.privacy.poisoning.updates import Poison
+from vergence.training.pruning import Gradual
+from vergence.wire.codecs import Compression
+
+Point = Literal["P0", "P1", "P2"]
+SEEDS = 2**63
+"""Seeds are below; torch takes a negative one for another, positive one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings of a run: rounds, seeds, who evaluates when, how often to save.
+
+    `evaluate_people` measures so many people, the same ones each time, instead of everybody.
+    `checkpoint_every` 0 saves at the end only. `solver` "auto" tries before the first round whether
+    training clients in stacks is faster; what was chosen is kept with the run and is part of its
+    fingerprint.
+
+    `points` adds P1 (after local training) and P2 (the server's model) to P0 (what a client
+    predicts with after the round's download). `workers` 0 means one per core, under the engine
+    "ray" one per CPU that Ray has; Ray's workers train on CPUs.
+    """
+
+    rounds: Annotated[int, Ge(1)] = 20
+    seeds: tuple[int, ...] = (0,)
+    engine: Literal["simulator", "bytes", "ray"] = "simulator"
+    solver: Literal["auto", "sequential", "stacked"] = "auto"
+    precision: Precision = "fp32"
+    device: str = "auto"
+    workers: Annotated[int, Ge(0)] = 0
+    evaluate_every: Annotated[int, Ge(0)] = 5
+    evaluate_people: Annotated[int, Ge(0)] = 0
+    checkpoint_every: Annotated[int, Ge(0)] = 1
+    points: tuple[Point, ...] = ("P0",)
+    presence: Participation = field(default_factory=Participation)
+    delivery: Delivery = Delivery()
+    wire: Compression = field(default_factory=Compression)
+    pruning: Gradual = Gradual(0.0)
+    privacy: Privacy = Privacy()
+    poison: Poison | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "run")
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ConfigError(
+                f"run: seeds must be different numbers, at least one; got {self.seeds}"
+            )
+        check_seeds(self.seeds, "run")
+        unknown = [p for p in self.points if p not in ("P0", "P1", "P2")]
+        if unknown or "P0" not in self.points:
+            raise ConfigError(f"run: points must hold P0 and may add P1, P2; got {self.points}")
+        self.pruning.check(self.rounds)
+        agree(self)
+
+    def asked(self, people: int) -> int:
+        """Most people, of so many, whose replies one request of a round waits for."""
+        cohort = self.presence.cohort
+        most = cohort if isinstance(cohort, int) else round_half_up(cohort * people)
+        most = min(most, people)
+        return min(most, self.delivery.replies) if self.delivery.name == "quorum" else most
+
+    def secrecy(self, people: int) -> SecureAggregationConfig | None:
+        """Secure-sum settings for so many people, with the fewest in a sum as a number."""
+        policy = self.privacy.aggregation
+        return None if policy is None else policy.among(self.asked(people))
+
+    def known(self, people: int) -> Plan:
+        """The same plan, with what follows from how many people there are as a number."""
+        return replace(self, privacy=replace(self.privacy, aggregation=self.secrecy(people)))
+
+    def progress(self, round: int) -> float:
+        """Share of the rounds that are done, in [0, 1), for schedules of local training.
+
+        They run over the rounds: what comes after the last one starts at the full rate again.
+        """
+        return round / self.rounds % 1.0
+
+    def evaluates(self, done: int) -> bool:
+        """True if people are measured after so many rounds; after the last one they always are."""
+        every = self.evaluate_every
+        return done == self.rounds or (bool(every) and done % every == 0)
+
+    def points_at(self, done: int) -> tuple[Point, ...]:
+        """Points that people are measured at when so many rounds are done."""
+        return tuple(p for p in self.points if p != "P1") if self.evaluates(done) else ()
+
+    def points_in(self, round: int) -> tuple[Point, ...]:
+        """Points that a turn of a round is measured at."""
+        every = bool(self.evaluate_every)
+        return ("P1",) if every and "P1" in self.points and self.evaluates(round + 1) else ()
+
+    @property
+    def hands(self) -> int:
+        """Number of worker processes."""
+        return self.workers or max(len(os.sched_getaffinity(0)), 1)
+
+
+def check_seeds(seeds: tuple[int, ...], where: str) -> None:
+    """Refuse a seed that torch's generators do not take, or take for another one.
+
+    Raises:
+        ConfigError: names it.
+    """
+    for seed in seeds:
+        if not 0 <= seed < SEEDS:
+            raise ConfigError(
+                f"{where}: seeds must be whole numbers from 0 to 2^63 - 1 = {SEEDS - 1}; got {seed}"
+            )

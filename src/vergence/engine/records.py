@@ -1,0 +1,85 @@
+"""What a crew is asked, and what it says: plain records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vergence.core.aggregation import Sum
+from vergence.core.messages import Message, SealedReply
+from vergence.core.params import Params
+from vergence.core.tags import tagged
+from vergence.engine.storage.state_journal import StateRef
+
+
+@tagged("Call")
+@dataclass(frozen=True)
+class TaskCall:
+    """One client's part of a job: what it is sent, and where its state lies (None: nowhere yet).
+
+    `spare` is a file that a new state may be written over.
+    """
+
+    client: str
+    message: Message
+    file: str | None = None
+    spare: str | None = None
+
+
+@dataclass(frozen=True)
+class TaskBatch:
+    """Work that a crew is given at once.
+
+    `groups` are lengths: so many calls in a row are carried out by one worker and, if the request
+    reveals only the aggregate, added up there. `stamp` is new for every job of a run. `held` is
+    what a server's copies start from where clients are served, one copy for each client where
+    `alone`, else for each group; of other jobs, what the guards compare replies with besides what
+    the client was sent.
+    """
+
+    kind: Literal["turn", "evaluate", "serve"]
+    calls: Sequence[TaskCall]
+    groups: Sequence[int]
+    reveal: Literal["aggregate", "each"] = "aggregate"
+    stamp: str = ""
+    progress: float = 0.0
+    points: tuple[str, ...] = ()
+    held: Mapping[str, Params] = field(default_factory=dict)
+    alone: bool = False
+
+    def group(self, number: int) -> Sequence[TaskCall]:
+        """Return the calls of one group."""
+        start = sum(self.groups[:number])
+        return self.calls[start : start + self.groups[number]]
+
+
+@dataclass(frozen=True)
+class TaskReceipt:
+    """Record of one call; plain data.
+
+    `up` and `weight` are per tree: bytes on the wire and the largest weight of an entry. `told`
+    are the reply's metrics, `measured` the engine's, per point. `filed` is the new state. `down`
+    is given where more than one message was sent.
+    """
+
+    client: str
+    status: str = "ok"
+    up: Mapping[str, int] = field(default_factory=dict)
+    weight: Mapping[str, float] = field(default_factory=dict)
+    examples: float = 0.0
+    steps: int = 0
+    told: Mapping[str, float] = field(default_factory=dict)
+    measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    filed: StateRef | None = None
+    share: float | None = None
+    down: Mapping[str, int] | None = None
+
+
+@dataclass
+class GroupResult:
+    """Outcome of a group: a receipt per call, and the replies that count, summed or each."""
+
+    receipts: list[TaskReceipt]
+    sum: Sum
+    replies: dict[str, SealedReply] = field(default_factory=dict)

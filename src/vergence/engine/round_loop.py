@@ -1,0 +1,389 @@
+"""The only loop: setup, rounds (cohort, conversation, evaluation, checkpoint), finish."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from vergence.core.conversation import drive
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.messages import Message
+from vergence.core.method import Method
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Request, ServeGroups
+from vergence.core.serialization import digest, pack
+from vergence.core.task import Task
+from vergence.engine import compatibility_check, robust_aggregation
+from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_runner import ClientRunner
+from vergence.engine.exchange import ClientExchange, ExchangeTotals
+from vergence.engine.participation import Participation
+from vergence.engine.plan import Plan
+from vergence.engine.privacy_setup import private_solver, veil_for, watch_for
+from vergence.engine.private_masks import chooser_for
+from vergence.engine.secure_sums import sums_for
+from vergence.engine.solver_selection import device_for, loads, solver_for
+from vergence.engine.split_defense import guard_for
+from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
+from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, SolverChoice
+from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
+from vergence.engine.workers.pools import WorkerPool, crew
+from vergence.errors import StateError
+from vergence.training.device import resident
+from vergence.wire.codecs import Compression
+
+UPLOAD = "upload"
+"""The verb under which a data centre's raw data is counted."""
+Tick = Callable[[int, int, Mapping[str, float]], None]
+"""Called after every round with the seed, the rounds done, and the round's mean metrics."""
+Hire = Callable[[ClientRunner], tuple[WorkerPool, ClientStateIndex]]
+"""Gives who carries out the jobs of a run, and who knows where clients' states lie."""
+Begin = Callable[[], Checkpoint]
+"""Puts clients' states into a run's folder of states; gives the server's, and where they lie."""
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """One finished seed: its fingerprint, final states, and the last evaluation."""
+
+    fingerprint: str
+    server: Any
+    clients: Mapping[str, Any]
+
+
+def conduct(
+    method: Method,
+    task: Task,
+    federation: Federation,
+    plan: Plan,
+    folder: RunDirectory,
+    tick: Tick | None = None,
+    hire: Hire | None = None,
+    begin: Begin | None = None,
+) -> RunOutcome:
+    """Run one seed (the task's) to its end, from its checkpoint if there is one.
+
+    `hire` finds others to carry out the jobs than this machine's processes; `begin` gives other
+    states to start from than fresh ones.
+    """
+    torch.set_num_threads(1)
+    compatibility_check.check(plan, method, task)
+    plan.delivery.check()
+    robust_aggregation.check(plan, federation.clients)
+    stream, device = RandomStream("run", task.seed), device_for(method, plan)
+    trained_on = federation.pooled() if method.pooled else federation
+    if method.pooled:
+        method = replace(method, local=for_everybody(method.local, len(federation.people)))
+    presence = Participation() if method.pooled else plan.presence
+    sums = sums_for(plan, method, len(trained_on.clients))
+    solving = folder.solving
+    if solving is None:
+        cohort = presence.ask(trained_on.clients, 0, stream) or trained_on.clients
+        solving = folder.solving = solver_for(method, task, trained_on, cohort, plan, device)
+    refuse_another(device, solving, folder)
+    if on_gpu := device.type != "cpu":
+        trained_on = resident(trained_on, device)
+    stacks = solving.solver == "stacked"
+    wire = Compression() if method.pooled else plan.wire  # nothing travels in a data centre
+    private = None if hire else private_solver(method, task, trained_on, plan, folder.state)
+    guard = None if hire else guard_for(plan, method, task, trained_on, folder.state)
+    chooser = None if hire else chooser_for(plan, method, task, trained_on, folder.state)
+    watch = None if hire else watch_for(plan, method, task, trained_on, folder.state)
+    worker = ClientExecutor(
+        method,
+        task,
+        trained_on,
+        federation,
+        stream,
+        plan.precision,
+        stacks,
+        device,
+        wire,
+        plan.pruning,
+        plan.privacy,
+        private,
+        guard,
+        chooser,
+        watch,
+        all_here=hire is None,
+    )
+    shelf = ClientStateStore(folder.state, task.seed, worker.records)
+    desk, most = ClientRunner(worker, shelf, sums), 1 if on_gpu else len(federation.clients)
+    if hire is None:
+        team, registry = crew(desk, plan, most), ClientStateIndex(shelf)
+    else:
+        team, registry = hire(desk)
+    simulator = ClientExchange(
+        method,
+        team,
+        presence,
+        stream,
+        registry,
+        loads(trained_on),
+        solving.chunk,
+        courier=None if method.pooled else courier_for(plan, method, trained_on, stream, task.seed),
+        jury=robust_aggregation.RobustAggregator.of(plan, federation, sums),
+        sums=sums,
+        veil=veil_for(plan, method, len(trained_on.clients), folder.state, task.seed),
+    )
+    try:
+        conductor = _Conductor(
+            method, task, federation, trained_on, plan, folder, simulator, worker, tick, begin
+        )
+        return conductor.run(worker.records)
+    finally:
+        team.close()
+
+
+def refuse_another(device: torch.device, solving: SolverChoice, folder: RunDirectory) -> None:
+    """Refuse to go on elsewhere than a run was begun: bits would differ.
+
+    Raises:
+        StateError: says where it was.
+    """
+    if solving.device != device.type:
+        raise StateError(
+            f"{folder.path} was begun on '{solving.device}', and now run.device is "
+            f"'{device.type}': go on where it was begun, or start a new run elsewhere"
+        )
+
+
+def for_everybody(local: LocalTraining, people: int) -> LocalTraining:
+    """Training of one site that has everybody's data: as many steps as all of them take."""
+    return local if local.steps is None else replace(local, steps=local.steps * people)
+
+
+def courier_for(
+    plan: Plan, method: Method, federation: Federation, stream: RandomStream, seed: int
+) -> VirtualClock | None:
+    """Courier that keeps the virtual clock of a run, None where there is none."""
+    delivery, known, local = plan.delivery, loads(federation), method.local
+    if not delivery.timed:
+        return None
+
+    def work(client: str) -> float:
+        if local.steps is not None:
+            return local.steps * local.batch
+        samples = known.get(client)
+        return local.epochs * (samples or len(federation.people[client].train))
+
+    log = None if delivery.replay is None else read_log(delivery.replay, seed)
+    return VirtualClock(delivery, plan.presence, stream, work, log)
+
+
+@dataclass
+class _Conductor:
+    method: Method
+    task: Task
+    federation: Federation
+    trained_on: Federation
+    plan: Plan
+    folder: RunDirectory
+    simulator: ClientExchange
+    worker: ClientExecutor
+    tick: Tick | None
+    begin: Begin | None
+
+    @property
+    def people(self) -> Sequence[str]:
+        return measured(self.federation, self.plan)
+
+    def run(self, records: Sequence[type]) -> RunOutcome:
+        seed, rounds = self.task.seed, self.plan.rounds
+        fresh = self.method.server(self.task)
+        progress = self.folder.load(seed, (*records, ClockState, Message), fresh)
+        if progress is None:
+            began = time.perf_counter()
+            server, start = self.opening(fresh), 0
+            self.report(0, server, time.perf_counter() - began)
+            if self.plan.checkpoint_every:
+                self.save(0, server)
+        else:
+            server, start = progress.server, progress.round
+            self.simulator.clients.restore(progress.filed)
+            if self.simulator.courier is not None:
+                self.simulator.courier.restore(progress.beside)
+        for at in range(start, rounds):
+            self.simulator.begin(str(at))
+            server = self.one_round(at, server)
+        began = time.perf_counter()
+        self.simulator.begin("finish")
+        there = self.simulator.presence.returned(self.trained_on.clients, rounds)
+        before, tally = server, self.simulator.tally
+        server = self.converse(self.method.finish(server, there), server, rounds)
+        told = {("finish", m): float(np.mean(v)) for m, v in tally.metrics.items()}
+        if server is not before:
+            told["finish", "replies"] = float(tally.counted)
+        self.write_rounds(rounds + 1, told, self.cost(tally, time.perf_counter() - began))
+        self.flush(rounds + 1, tally)
+        self.final(server)
+        registry = self.simulator.clients
+        solving = self.folder.solving
+        assert solving is not None
+        sha = fingerprint(digest(pack(server)), registry.sha256(), solving)
+        self.save(rounds, server, sha)
+        return RunOutcome(sha, server, registry)
+
+    def opening(self, fresh: Any) -> Any:
+        """Return the server's state before the first round: set up, or as it was given."""
+        if self.method.pooled:
+            self.record_uploads()
+        self.simulator.begin("setup")
+        if self.begin is None:
+            there = self.simulator.presence.staying(self.trained_on.clients, 0)
+            return self.converse(self.method.setup(fresh, there), fresh, 0)
+        given = self.begin()
+        for client, entry in given.filed.items():
+            self.simulator.clients.commit(client, entry)
+        return given.server
+
+    def record_uploads(self) -> None:
+        """Count what a data centre asks for: everybody's data, once, as the network takes it in."""
+        rows = []
+        for person, splits in self.federation.people.items():
+            sent = sum(part.bytes() for part in (splits.train, splits.val))
+            examples = self.task.weigh(splits.train)
+            rows.append(
+                (self.task.seed, 0, person, UPLOAD, "data", sent, 0, examples, "", 0, "", "ok")
+            )
+        self.folder.append("turns.csv", rows)
+
+    def one_round(self, at: int, server: Any) -> Any:
+        began = time.perf_counter()
+        simulator = self.simulator
+        cohort = simulator.cohort(self.trained_on.clients, at)
+        points = self.plan.points_in(at)
+        if cohort or simulator.veil is not None:  # that nobody was drawn is not told either
+            server = self.converse(self.method.round(server, cohort), server, at, points)
+        self.report(at + 1, server, time.perf_counter() - began)
+        every = self.plan.checkpoint_every
+        if every and ((at + 1) % every == 0 or at + 1 == self.plan.rounds):
+            self.save(at + 1, server)
+        return server
+
+    def converse(
+        self, conversation: Any, server: Any, at: int, points: tuple[str, ...] = ()
+    ) -> Any:
+        """Hold one of the method's conversations and return the new server state."""
+
+        def answer(ask: Any) -> Any:
+            progress = self.plan.progress(at)
+            if isinstance(ask, ServeGroups):
+                return self.simulator.attend(ask, server, at, progress)
+            if not isinstance(ask, Request):
+                return self.worker.answer(ask, progress)
+            return self.simulator.exchange(ask, server, at, progress, points)
+
+        return drive(conversation, answer)
+
+    def report(self, done: int, server: Any, seconds: float) -> None:
+        """Write the rows of a round and start a new tally."""
+        tally = self.simulator.tally
+        means = {("train", m): float(np.mean(v)) for m, v in tally.metrics.items()}
+        if done:
+            means["train", "replies"] = float(tally.counted)
+            if self.simulator.courier is not None:
+                means["train", "clock"] = self.simulator.courier.clock
+            if self.simulator.veil is not None:
+                means["train", "epsilon"] = self.simulator.veil.epsilon
+        if (points := self.plan.points_at(done)) and done < self.plan.rounds:
+            found = self.simulator.evaluate(
+                measured(self.federation, self.plan), server, done, points
+            )
+            means |= averages(found)
+        means |= averages(tally.measured)
+        self.write_rounds(done, means, self.cost(tally, seconds))
+        self.flush(done, tally)
+        if self.tick is not None:
+            self.tick(self.task.seed, done, {metric: v for (_, metric), v in means.items()})
+
+    def flush(self, done: int, tally: ExchangeTotals) -> None:
+        """Write the turns and events of a round and start a new tally."""
+        self.folder.append("turns.csv", [(self.task.seed, done, *row) for row in tally.turns])
+        if (courier := self.simulator.courier) is not None:
+            self.folder.append("events.csv", [(self.task.seed, *row) for row in courier.rows])
+            courier.rows.clear()
+        self.simulator.tally = ExchangeTotals()
+
+    def cost(self, tally: ExchangeTotals, seconds: float) -> Sequence[Any]:
+        """Return the last columns of rounds.csv: bytes per client, seconds, personal share."""
+        share = self.simulator.personal_fraction()
+        shown = "" if share is None else f"{share:.6f}"
+        asked = max(len(tally.asked), 1)
+        return tally.up / asked, tally.down / asked, f"{seconds:.3f}", shown
+
+    def write_rounds(
+        self, done: int, means: Mapping[tuple[str, str], float], cost: Sequence[Any]
+    ) -> None:
+        rows = [
+            (self.task.seed, done, point, metric, repr(value), *cost)
+            for (point, metric), value in means.items()
+        ]
+        self.folder.append("rounds.csv", rows)
+
+    def final(self, server: Any) -> None:
+        """Evaluate everybody at the end: the numbers every table shows.
+
+        In rounds.csv they stand beside the cost of the last round, read back from there, since
+        after a resume nobody remembers it.
+        """
+        points = self.plan.points_at(self.plan.rounds)
+        found = self.simulator.evaluate(
+            measured(self.federation, self.plan), server, self.plan.rounds, points
+        )
+        rows = [
+            (self.task.seed, person, point, metric, repr(float(value)))
+            for point, people in found.items()
+            for person, metrics in people.items()
+            for metric, value in metrics.items()
+        ]
+        self.folder.append("people.csv", rows)
+        rounds = self.plan.rounds
+        cost = self.folder.cost(self.task.seed, rounds) or self.cost(ExchangeTotals(), 0.0)
+        self.write_rounds(rounds, averages(found), cost)
+
+    def save(self, done: int, server: Any, sha: str | None = None) -> None:
+        courier = self.simulator.courier if sha is None else None
+        beside = {} if courier is None else courier.kept()
+        self.folder.save(self.task.seed, done, server, self.simulator.clients, sha, beside)
+
+
+def measured(federation: Federation, plan: Plan) -> Sequence[str]:
+    """Clients that are evaluated: everybody, or the same few for every method, seed and round."""
+    people, few = federation.clients, plan.evaluate_people
+    if not few or few >= len(people):
+        return people
+    drawn = RandomStream("measured", few).numpy().choice(len(people), few, replace=False)
+    return [people[int(i)] for i in sorted(drawn)]
+
+
+def fingerprint(server: str, clients: Mapping[str, str], solving: SolverChoice) -> str:
+    """Return the SHA-256 over those of the server's and every client's state, by name.
+
+    How clients were trained goes in too: another solver gives other last bits.
+    """
+    how = f"{solving.solver} {solving.chunk} {solving.precision} {solving.device} "
+    whole = hashlib.sha256((how + server).encode())
+    for client, sha in sorted(clients.items()):
+        whole.update(f"{client}:{sha}".encode())
+    return whole.hexdigest()
+
+
+def averages(
+    found: Mapping[str, Mapping[str, Mapping[str, float]]],
+) -> dict[tuple[str, str], float]:
+    """Average every metric over people: (point, metric) -> mean."""
+    means = {}
+    for point, people in found.items():
+        names = sorted({m for metrics in people.values() for m in metrics})
+        for name in names:
+            values = [metrics[name] for metrics in people.values() if name in metrics]
+            means[point, name] = float(np.mean(values))
+    return means

@@ -1,0 +1,336 @@
+"""Sums that nobody sees the terms of: replies as rows of words, and who agrees on which sum.
+
+At a client's edge a reply becomes a row of whole numbers (`reply_layout.py`), a tree like any
+other: crews add rows up without knowing. Where no client is elsewhere the rows are simply added;
+else a protocol adds them (`secure_sum_protocol.py`). Both give the same bits, in whatever order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from vergence.core.aggregation import Aggregate, Sum
+from vergence.core.messages import Message, SealedReply, SealedTree
+from vergence.core.method import Exposure, Method
+from vergence.core.params import Layout, Params
+from vergence.core.requests import Request
+from vergence.core.serialization import digest, pack
+from vergence.core.tags import tagged
+from vergence.engine.plan import Plan
+from vergence.engine.records import TaskReceipt
+from vergence.engine.user_level_privacy import forecast
+from vergence.errors import ConfigError, StateError
+from vergence.privacy.config import Privacy, SecureAggregationConfig
+from vergence.privacy.dp.user_level import UserLevel
+from vergence.privacy.keyed_noise import NoiseKey
+from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams
+from vergence.privacy.secure_aggregation.packing import BITS, Packing, Words, withheld
+from vergence.privacy.secure_aggregation.pairwise_messages import PairwiseParams
+from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout, ValueLimits
+from vergence.privacy.secure_aggregation.threshold import MOST_BITS
+
+WORDS = "words"
+"""The tree that a reply becomes."""
+FINE = 16
+"""Bits after the point that entries of 32 bits keep at least."""
+SERVER = "server"
+"""Who deals the tables of a threshold where there are only two aggregators: in simulations."""
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    """Secure sums of a run's replies; `people` are all who may ever be in a sum.
+
+    With a `level` every reply is bounded, and its client adds a share of the noise to its row.
+    """
+
+    policy: SecureAggregationConfig
+    people: int
+    level: UserLevel | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policy", self.policy.among(self.people))
+        if self.level is not None and self.policy.entry_bits < BITS:
+            raise ConfigError(
+                "privacy.aggregation: entry_bits = 32 leaves no room for the noise of "
+                "privacy.user; leave it at 64"
+            )
+        if self.level is not None and Packing(self.level.reach, self.people).step > self.level.step:
+            raise ConfigError(
+                f"privacy.user: {self.people} people and noise {self.level.noise:g} leave too few "
+                f"of 64 bits for a grid of {self.level.bits}; take a smaller privacy.user.bits"
+            )
+
+    def form(self, method: Method, verb: str, *sent: Mapping[str, Params]) -> ReplyLayout | None:
+        """Form by which replies to a verb become words; None where single replies are shown.
+
+        `sent` are trees whose layouts both ends know; later ones win.
+
+        Raises:
+            ConfigError: the layout of a reply is not known beforehand.
+        """
+        exposed = method.exposure[verb]
+        if exposed.reveal == "each":
+            return None
+        if self.level is not None:  # everybody counts once, and metrics have no noise
+            exposed = replace(exposed, weight="number", metrics=())
+        known = {name: tree for trees in sent for name, tree in trees.items()}
+        like = {name: known[name] for name in exposed.trees if name in known}
+        if missing := [name for name in exposed.trees if name not in known]:
+            raise ConfigError(
+                f"{type(method).__name__} sends '{missing[0]}', of which nobody knows beforehand "
+                "how many numbers it holds; leave out privacy.aggregation"
+            )
+        form = ReplyLayout(exposed, like, self._ranges(method, exposed))
+        self._check_halves(method, form)
+        return form
+
+    def _check_halves(self, method: Method, form: ReplyLayout) -> None:
+        if not form.halved:
+            return
+        if form.counted and form.trees:
+            raise ConfigError(
+                f"privacy.aggregation: entry_bits = 32 has no room for the weights that "
+                f"{type(method).__name__} has for every entry; leave it at 64"
+            )
+        coarse = [packing for packing in form.trees.values() if packing.fraction < FINE]
+        if coarse:
+            raise ConfigError(
+                f"privacy.aggregation: entry_bits = 32 with {self.people} people, range "
+                f"{self.policy.range:g} and weight {form.ranges.weight:g} adds up in steps of "
+                f"{coarse[0].step:.2g}, and 2^-{FINE} is the coarsest; lower range or weight"
+            )
+
+    def asked(
+        self, method: Method, request: Request, messages: Mapping[str, Message], server: Any
+    ) -> ReplyLayout | None:
+        """Form by which replies to a request become words; None where single replies are shown.
+
+        Raises:
+            ConfigError: people are sent different messages.
+        """
+        if request.reveal == "each":
+            return None
+        sent = list({id(message): message for message in messages.values()}.values())
+        if len(sent) > 1:
+            raise ConfigError(
+                f"privacy.aggregation: {type(method).__name__} sends people different messages for "
+                f"'{request.verb}', and a sum is of replies to the same one"
+            )
+        trees = sent[0].trees if sent else {}
+        return self.form(method, request.verb, method.offer(server, ""), request.like, trees)
+
+    def _ranges(self, method: Method, exposed: Exposure) -> ValueLimits:
+        """Return the largest numbers; masks count 0 or 1 where a method weighs people equally."""
+        if self.level is not None:
+            return ValueLimits(self.people, self.level.reach)
+        alike = getattr(method, "weights", "equal") == "equal"
+        weight = 1.0 if exposed.weight == "mask" and alike else self.policy.weight
+        total, bits = self.policy.range * weight, self.policy.entry_bits
+        return ValueLimits(self.people, total, weight, self.policy.metric, bits)
+
+    def given(
+        self, form: ReplyLayout, sealed: SealedReply, secret: Callable[[], NoiseKey]
+    ) -> SealedReply:
+        """Contribution of a client to a sum: a row of words, with its share of the noise.
+
+        The same reply gets the same noise from a `secret` of the client's, and no other does.
+
+        Raises:
+            RangeFault: a number is too large for a word.
+        """
+        words = form.row(sealed)
+        if self.level is not None:
+            own = secret().child(sealed.round, digest(words.tobytes()))
+            for name, packing in form.trees.items():
+                part = words[form.slices[name]]
+                noise = self.level.share(len(part), own.child(name)).view(np.uint64)
+                part += noise * np.uint64(round(self.level.step / packing.step))
+        return carrying(words, sealed.round)
+
+    def terms(
+        self, form: ReplyLayout, message: Message, run: str, attempt: int, asked: int
+    ) -> PairwiseParams | AdditiveParams:
+        """Terms of an attempt at a sum over `asked` people, as the server proposes them."""
+        threshold = self.policy.threshold
+        if self.policy.name == "pairwise":
+            threshold = max(2 * asked // 3 + 1, threshold)
+        question = SumQuestion.of(form, message)
+        return self.terms_of(question, run, attempt, threshold)
+
+    def terms_of(
+        self, question: SumQuestion, run: str, attempt: int, threshold: int
+    ) -> PairwiseParams | AdditiveParams:
+        """Terms of an attempt at the sum of replies to a question.
+
+        Raises:
+            StateError: the threshold that is proposed is below this end's own bound.
+        """
+        if threshold < self.policy.threshold:
+            raise StateError(
+                f"threshold: a sum of {threshold} people is proposed, and this end opens none of "
+                f"fewer than {self.policy.threshold} (privacy.aggregation.min_contributors)"
+            )
+        asked = (run, question.request, attempt, question.words, threshold, question.about)
+        if self.policy.name == "pairwise":
+            return PairwiseParams(*asked)
+        names = self.policy.aggregators
+        dealer = SERVER if len(names) == 2 else names[-1]
+        return AdditiveParams(*asked, names, question.gated, question.count_bits, dealer)
+
+    def learned(self, form: ReplyLayout, whole: Sum) -> Aggregate:
+        """Aggregate that the server learns of a sum of rows; of too few people, nothing."""
+        words, count = np.zeros(form.words, np.uint64), 0
+        if whole.count >= self.policy.threshold:
+            words, count = row_of(whole.totals[WORDS]), whole.count
+        if form.counted:
+            words = words.copy()
+            for name, packing in form.trees.items():
+                part = words[form.slices[name]]
+                part[:] = withheld(part, packing, self.policy.threshold)
+        return form.aggregate(words, count)
+
+    def counted(self, receipts: Mapping[str, TaskReceipt]) -> dict[str, TaskReceipt]:
+        """Return receipts as they are where enough people gave; else nobody's reply counts."""
+        ok = [client for client, receipt in receipts.items() if receipt.status == "ok"]
+        if len(ok) >= self.policy.threshold:
+            return dict(receipts)
+        why = too_few(len(ok), self.policy)
+        return {
+            client: left_out(receipt, why) if client in ok else receipt
+            for client, receipt in receipts.items()
+        }
+
+
+def too_few(people: int, policy: SecureAggregationConfig) -> str:
+    """Return the status of clients whose sum is not opened."""
+    return f"lost: a sum of {people} is not opened, {policy.threshold} are needed"
+
+
+@tagged("Question")
+@dataclass(frozen=True)
+class SumQuestion:
+    """A question whose replies are summed.
+
+    Attributes:
+        request: what the sum is called: round, verb, and a batch's number where a method has them.
+        about: digest of what was asked and how replies to it become words (`about_of`).
+        words: how many words a reply is.
+        gated: so many of them hold numbers of contributors that may be too few.
+        count_bits: in so many bits.
+    """
+
+    request: str
+    about: bytes
+    words: int
+    gated: int
+    count_bits: int
+
+    @classmethod
+    def of(cls, form: ReplyLayout, message: Message) -> SumQuestion:
+        """The question that a message asks, to which replies have this form."""
+        gated, bits = gate_of(form)
+        return cls(request_of(form, message), about_of(form, message), form.words, gated, bits)
+
+
+def request_of(form: ReplyLayout, message: Message) -> str:
+    """Name of a sum: the same question in the same round is the same sum.
+
+    Not by the stamp of a job, nor by facts that change no reply: a server could give two to one
+    question, and learn the difference of two sums.
+
+    Raises:
+        StateError: a number of the question is none.
+    """
+    numbers = [message.facts.get(name) for name in form.exposed.numbered]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise StateError(f"'{message.verb}' is numbered by {numbers}, which are no whole numbers")
+    return ".".join([str(message.round), message.verb, *map(str, numbers)])
+
+
+def about_of(form: ReplyLayout, message: Message) -> bytes:
+    """Return a digest of what was asked and how replies to it become words.
+
+    People are in one sum only if all of them were sent the same: a server that sends a model that
+    learns nothing to all but one would learn the update of that one.
+
+    Source: Pasquini et al., "Eluding secure aggregation in federated learning via model
+    inconsistency", CCS 2022.
+    """
+    return hashlib.sha256(form.digest + pack(message)).digest()
+
+
+def gate_of(form: ReplyLayout) -> tuple[int, int]:
+    """Number of words with contributor counts that may be too small, and the bits of a count."""
+    if not (form.counted and form.entries):
+        return 0, 0
+    return form.entries, next(iter(form.trees.values())).count_bits
+
+
+def left_out(receipt: TaskReceipt, why: str) -> TaskReceipt:
+    """Return the receipt of a client whose reply is in no sum: its state stays as it was."""
+    return replace(receipt, status=why, up={}, filed=None)
+
+
+def carrying(words: Words, round: int = 0) -> SealedReply:
+    """Return words as what crews carry and add up: 64-bit whole numbers, which wrap around."""
+    layout = Layout((WORDS,), ((len(words),),))
+    tree = Params(torch.from_numpy(words.view(np.int64)), layout)
+    return SealedReply(round, {WORDS: SealedTree(tree, 1.0)}, {})
+
+
+def row_of(tree: Params) -> Words:
+    """Undo `carrying`."""
+    return tree.flat.numpy().view(np.uint64)
+
+
+def hushed(receipt: TaskReceipt, form: ReplyLayout) -> TaskReceipt:
+    """Return a receipt without what a sum hides: metrics, weights, examples, steps, masks."""
+    up = {WORDS: 8 * form.words} if receipt.status == "ok" and form.words else {}
+    return replace(receipt, up=up, weight={}, examples=0.0, steps=0, told={}, share=None)
+
+
+def masked(method: Method, privacy: Privacy) -> bool:
+    """True if people share different entries, and how many share one is added up, too."""
+    return privacy.user is None and any(
+        e.trees and e.weight != "number" for e in method.exposure.values()
+    )
+
+
+def server_deals(method: Method, privacy: Privacy) -> bool:
+    """True if the server makes the tables that close entries which few people share.
+
+    One that lies could then have them opened.
+    """
+    return masked(method, privacy) and len(privacy.aggregators) == 2
+
+
+def sums_for(plan: Plan, method: Method, people: int) -> SecureSum | None:
+    """Secure sums by which the replies of so many people are summed; None: as they are.
+
+    Raises:
+        ConfigError: they cannot be.
+    """
+    policy = plan.secrecy(people)
+    if policy is None:
+        return None
+    if (asked := plan.asked(people)) < policy.threshold:
+        raise ConfigError(
+            f"privacy.aggregation: {asked} people are asked at once, and a sum is of at least "
+            f"{policy.threshold}; ask more"
+        )
+    if (user := plan.privacy.user) is not None:
+        return SecureSum(policy, people, forecast(user, plan, method, people).level)
+    if masked(method, plan.privacy) and people >= 1 << MOST_BITS:
+        raise ConfigError(
+            f"privacy.aggregation: {type(method).__name__} shares entries that differ, whose "
+            f"counts stay hidden for up to {(1 << MOST_BITS) - 1} people; the federation has "
+            f"{people}"
+        )
+    return SecureSum(policy, people)

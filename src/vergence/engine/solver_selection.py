@@ -1,0 +1,65 @@
+"""Where and how clients are trained: the device, and one by one or in stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from vergence.core.federation import Federation, Population
+from vergence.core.local_training import OptimizerState
+from vergence.core.method import Method
+from vergence.core.serialization import known_records
+from vergence.core.task import Task
+from vergence.engine.client_executor import STREAMS
+from vergence.engine.plan import Plan
+from vergence.engine.privacy_setup import ONE_BY_ONE
+from vergence.engine.storage.run_directory import SolverChoice
+from vergence.engine.workers.ray_actors import installed
+from vergence.training.device import pick
+from vergence.training.solver_trial import CHUNK, choose
+
+
+def device_for(method: Method, plan: Plan) -> torch.device:
+    """Device on which a method trains.
+
+    Raises:
+        ConfigError: the plan asks for Ray, and it is not installed.
+    """
+    if plan.engine == "ray":
+        installed()
+    if plan.privacy.solver is not None or method.served:
+        return torch.device("cpu")
+    return pick("cpu" if plan.engine == "ray" else plan.device)
+
+
+def solver_for(
+    method: Method,
+    task: Task,
+    federation: Federation,
+    cohort: Sequence[str],
+    plan: Plan,
+    device: torch.device,
+) -> SolverChoice:
+    """Choose how clients are trained, by a short trial where `run.solver` is "auto"."""
+    wanted, kept = plan.solver, known_records(*method.state_records(task)).values()
+    if plan.privacy.solver is not None:
+        return SolverChoice("sequential", 1, plan.precision, device.type, ONE_BY_ONE)
+    if wanted == "auto" and OptimizerState in kept:
+        reason = "clients keep their optimiser's state, which a stack does not hand back"
+        return SolverChoice("sequential", 1, plan.precision, device.type, reason)
+    known = loads(federation)
+    few = [federation.people[client].train for client in cohort[:CHUNK]]
+    sizes = [int(known.get(client, len(few[0]))) for client in cohort]
+    # Where a GPU is seen and not used: autograd's threads for it, once started, forbid the fork.
+    tried = [] if device.type == "cpu" and torch.cuda.is_available() else few
+    choice = choose(task, method.local, sizes, tried, wanted, device, plan.precision)
+    chunk = max(choice.chunk, STREAMS if device.type != "cpu" else 1)
+    return SolverChoice(choice.solver, chunk, plan.precision, device.type, choice.reason)
+
+
+def loads(federation: Federation) -> dict[str, float]:
+    """Return everybody's amount of work; unknown for people made on demand."""
+    if isinstance(federation.people, Population):
+        return {}
+    return {client: float(len(s.train)) for client, s in federation.people.items()}

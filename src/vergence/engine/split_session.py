@@ -1,0 +1,232 @@
+"""One copy of a server's part serves its clients: their talk, message by message, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from vergence.core.conversation import NoReplyCounted
+from vergence.core.masks import Mask
+from vergence.core.messages import Message, SealedReply, seal
+from vergence.core.params import Params
+from vergence.core.requests import Quarantine, Request, Requests, Step
+from vergence.core.serialization import is_finite
+from vergence.engine.client_executor import ClientExecutor, ClientResult, ClientTask
+from vergence.engine.range_check import FRONT
+from vergence.engine.records import TaskBatch, TaskCall, TaskReceipt
+from vergence.engine.storage.client_states import ClientState
+from vergence.engine.storage.state_journal import StateRef
+from vergence.errors import ConfigError
+from vergence.privacy.reply_checks import fault
+from vergence.privacy.split.output_range import Span
+from vergence.wire.size import size, travelled
+
+UNFIT = "shape: the server's layers cannot take it"
+"""Begins the reason why what a client sent could not be computed with."""
+
+
+@dataclass
+class SessionSeat:
+    """A client that is being served: what it keeps, what travelled, and why it was silenced."""
+
+    call: TaskCall
+    kept: ClientState
+    span: Span | None = None
+    up: dict[str, int] = field(default_factory=dict)
+    down: dict[str, int] = field(default_factory=dict)
+    told: dict[str, list[float]] = field(default_factory=dict)
+    turns: int = 0
+    steps: int = 0
+    examples: float = 0.0
+    fault: str | None = None
+
+
+class SessionClients(Protocol):
+    """Access to clients that a session needs: their turns and their states."""
+
+    worker: ClientExecutor
+
+    def kept(self, call: TaskCall) -> ClientState:
+        """State of a client."""
+        ...
+
+    def delivered(self, message: Message) -> Message:
+        """A message as it reaches a client."""
+        ...
+
+    def turns(
+        self,
+        order: ClientTask,
+        messages: Iterable[Message],
+        job: TaskBatch,
+        like: Mapping[str, Params],
+        number: int,
+    ) -> Iterator[ClientResult]:
+        """Turns of one client; the first is `number` of its session."""
+        ...
+
+    def arrived(self, sealed: SealedReply, known: Mapping[str, Mask]) -> SealedReply:
+        """A reply as it reaches the server."""
+        ...
+
+    def filed(
+        self, call: TaskCall, stamp: str, kept: ClientState
+    ) -> tuple[StateRef | None, str | None]:
+        """The file of what a client keeps when all is said, or why it does not count."""
+        ...
+
+
+class ServerSession:
+    """Holds `Method.serve` for a group of clients and takes their turns, as the messages ask.
+
+    A client's new state is kept once, when all is said: a client that fell silent keeps its old
+    one, and its part of the talk counts for nothing.
+    """
+
+    def __init__(self, clients: SessionClients, job: TaskBatch, calls: Sequence[TaskCall]) -> None:
+        self.clients, self.job, self.worker = clients, job, clients.worker
+        self.seats = {call.client: SessionSeat(call, clients.kept(call)) for call in calls}
+        self.round = calls[0].message.round
+        self.last = self.seats[calls[0].client]
+
+    def hold(self, held: Mapping[str, Params]) -> tuple[list[TaskReceipt], SealedReply | None]:
+        """Serve the group; return a receipt per client, and what became of `held` if it counts."""
+        talk = self.worker.method.serve(tuple(self.seats), held)
+        outcome = self._talk(talk)
+        sealed = None
+        if outcome is not None:
+            sealed = seal(outcome, self.round)
+            if not all(is_finite(tree.total.flat) for tree in sealed.trees.values()):
+                sealed = None
+                for seat in self.seats.values():
+                    seat.fault = seat.fault or "finite: the server's copy holds NaN or infinity"
+            for name, value in outcome.metrics.items():
+                for seat in self.seats.values():
+                    seat.told.setdefault(name, []).append(value)
+        heard = any(seat.fault is None for seat in self.seats.values())
+        return [self._receipt(seat) for seat in self.seats.values()], sealed if heard else None
+
+    def _talk(self, talk: Any) -> Any:
+        """Drive the server's part; None if it gave up because a client fell silent."""
+        answer, silent = None, None
+        while True:
+            try:
+                ask = talk.send(answer) if silent is None else talk.throw(silent)
+            except StopIteration as end:
+                return end.value
+            except NoReplyCounted:
+                return None
+            answer, silent = None, None
+            try:
+                if isinstance(ask, Request):
+                    answer = self._ask(ask)
+                else:
+                    answer = self._asks(ask) if isinstance(ask, Requests) else self._work(ask)
+            except NoReplyCounted as fell:
+                silent = fell
+
+    def _work(self, ask: Any) -> Any:
+        """Compute with what the client sent last; if that cannot be, it falls silent."""
+        if isinstance(ask, Quarantine):
+            self.seats[ask.client].fault = ask.reason
+            raise NoReplyCounted(ask.client)
+        self.last.steps += isinstance(ask, Step)
+        try:
+            return self.worker.answer(ask, self.job.progress)
+        except (RuntimeError, LookupError, ValueError, TypeError) as error:
+            self.last.fault = f"{UNFIT} ({type(error).__name__}: {str(error)[:60]})"
+            raise NoReplyCounted(self.last.call.client) from None
+
+    def _ask(self, request: Request) -> dict[str, SealedReply]:
+        """Take the turns a request asks for."""
+        self._declared(request.verb, request.reveal)
+        return {
+            client: self._turns(client, request.verb, [given], request.like)[0]
+            for client, given in request.to.items()
+        }
+
+    def _asks(self, request: Requests) -> list[SealedReply]:
+        """Take several turns of one client."""
+        self._declared(request.verb, "each")
+        return self._turns(request.client, request.verb, request.messages, request.like)
+
+    def _declared(self, verb: str, reveal: str) -> None:
+        exposed = self.worker.method.exposure.get(verb)
+        if exposed is None or exposed.reveal != reveal:
+            raise ConfigError(
+                f"{type(self.worker.method).__name__} asks for '{verb}' revealing {reveal} while "
+                "it serves, which its exposure table does not declare"
+            )
+
+    def _turns(
+        self, client: str, verb: str, given: Sequence[Message | None], like: Mapping[str, Params]
+    ) -> list[SealedReply]:
+        seat = self.last = self.seats[client]
+        if seat.fault is not None:
+            raise NoReplyCounted(client)
+        messages = [
+            replace(seat.call.message if message is None else message, verb=verb, round=self.round)
+            for message in given
+        ]
+        order = ClientTask(
+            "turn", client, messages[0], seat.kept.state, self.job.progress, owed=seat.kept.owed
+        )
+        delivered = (self.clients.delivered(message) for message in messages)
+        taken = self.clients.turns(order, delivered, self.job, like, seat.turns + 1)
+        return [
+            self._heard(seat, message, done, like)
+            for message, done in zip(messages, taken, strict=False)
+        ]
+
+    def _heard(
+        self, seat: SessionSeat, message: Message, done: ClientResult, like: Mapping[str, Params]
+    ) -> SealedReply:
+        """Guard what a client said, and count it."""
+        for name, params in message.trees.items():
+            seat.down[name] = seat.down.get(name, 0) + size({"values": params.flat})
+        seat.turns += 1
+        seat.examples = done.examples or seat.examples
+        sealed, told = done.sealed, seat.kept.told
+        if sealed is None:
+            seat.fault = done.fault
+            raise NoReplyCounted(seat.call.client)
+        for name, tree in sealed.trees.items():
+            seat.up[name] = seat.up.get(name, 0) + travelled(tree, told.get(name))
+        exposed = self.worker.method.exposure[message.verb]
+        seat.fault = fault(sealed, self.round, {**like, **message.trees}, exposed)
+        ranges = self.worker.ranges
+        if ranges is not None and seat.fault is None:
+            if FRONT in message.trees:
+                seat.span = ranges.span(message[FRONT])
+            seat.fault = ranges.fault(seat.span, sealed)
+        if seat.fault is not None:
+            raise NoReplyCounted(seat.call.client)
+        for name, value in sealed.metrics.items():
+            seat.told.setdefault(name, []).append(value)
+        seat.kept = ClientState(done.state, told, done.owed)
+        return self.clients.arrived(sealed, told)
+
+    def _receipt(self, seat: SessionSeat) -> TaskReceipt:
+        """File the client's new state if its part of the talk counts."""
+        call, filed = seat.call, None
+        if seat.fault is None and not seat.kept.empty:
+            filed, seat.fault = self.clients.filed(call, self.job.stamp, seat.kept)
+        told = {name: sum(values) / len(values) for name, values in seat.told.items()}
+        return TaskReceipt(
+            call.client,
+            status(seat.fault),
+            up=seat.up,
+            down=seat.down,
+            examples=seat.examples,
+            steps=seat.steps,
+            told={} if seat.fault else told,
+            filed=filed,
+        )
+
+
+def status(fault: str | None) -> str:
+    """Status of a served client, as the tables show it."""
+    if fault is None or fault.startswith("lost"):
+        return fault or "ok"
+    return f"quarantined: {fault}"

@@ -1,0 +1,1 @@
+"""A run's folder on disk: tables, checkpoints and client states."""

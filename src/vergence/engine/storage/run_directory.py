@@ -1,0 +1,326 @@
+"""A run's folder on disk: tables that grow, and a checkpoint that is replaced in one step.
+
+After every checkpointed round the folder holds a state from which the run goes on with the same
+bits: new state files are written under new names, then the one manifest `checkpoint.json` is
+replaced, then old files go. On resume tables must be what the manifest says, and are cut back to
+its length.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vergence.core import files as disk
+from vergence.core.files import part_of, saving, settle
+from vergence.core.serialization import Packed, digest, quick_digest, unpack
+from vergence.engine.storage.checkpoint import MEND, alike, fits, wrong
+from vergence.engine.storage.state_journal import (
+    JournalPosition,
+    StateJournal,
+    StateRef,
+    read_journal,
+)
+from vergence.engine.storage.table_files import EVENTS, TABLES, TableFiles
+from vergence.errors import StateError
+from vergence.privacy.release_log import FOLDER
+
+if TYPE_CHECKING:
+    from vergence.engine.storage.client_states import ClientStateIndex
+
+
+class SolverChoice(NamedTuple):
+    """Training settings of the clients of a run, and the reason for them."""
+
+    solver: str
+    chunk: int
+    precision: str
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Progress of a seed: rounds done, the server's state, where the clients' lie, and the rest.
+
+    `beside` is what the engine asked to keep, by name.
+    """
+
+    round: int
+    server: Any
+    filed: Mapping[str, StateRef]
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class RunDirectory:
+    """One run directory. `stamp` identifies code and config; another stamp cannot resume here.
+
+    Where clients are `elsewhere`, their states are, too: only the table of them is here. Then what
+    a checkpoint names also outlasts a blackout: a client that has gone on cannot go back.
+    """
+
+    path: Path
+    stamp: Mapping[str, str]
+    manifest: dict[str, Any] = field(default_factory=dict)
+    elsewhere: bool = False
+    _server: Any = None
+    _beside: dict[str, Any] = field(default_factory=dict)
+    _journal: StateJournal | None = None
+    _spare: Path | None = None
+    _tables: TableFiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._tables = TableFiles(self.path)
+
+    @property
+    def state(self) -> Path:
+        """The folder of state files."""
+        return self.path / "state"
+
+    def open(self) -> None:
+        """Create the tables of a new run, or cut those of an interrupted one to its checkpoint.
+
+        Raises:
+            StateError: the checkpoint is damaged, or of another config or code version.
+        """
+        with saving(self.path):
+            self.state.mkdir(parents=True, exist_ok=True)
+            if (self.state / "checkpoint.json").exists():
+                self._reopen()
+                return
+            self.manifest = {"stamp": dict(self.stamp), "done": {}, "seed": None, "solving": None}
+            self._sweep()
+            self._tables.begin()
+
+    def _reopen(self) -> None:
+        self.manifest = read_manifest(self.path)
+        then = self.manifest["stamp"]
+        for what in {**self.stamp, **then}:
+            theirs, mine = then.get(what), self.stamp.get(what)
+            if theirs != mine:
+                raise StateError(
+                    f"{self.path}: the checkpoint was made by another {what} ({str(theirs)[:12]}, "
+                    f"now {str(mine)[:12]}); run with that {what} again, or start a new run "
+                    "elsewhere"
+                )
+        self._tables.reopen(self.manifest)
+        self._sweep()
+
+    def append(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Add rows to a table."""
+        with saving(self.path):
+            self._tables.append(table, rows)
+
+    def cost(self, seed: int, round: int) -> Sequence[str] | None:
+        """Return the bytes, seconds and personal share that rounds.csv holds for a round."""
+        with (self.path / "rounds.csv").open(newline="") as file:
+            rows = [row for row in csv.reader(file) if row[:2] == [str(seed), str(round)]]
+        return rows[-1][5:] if rows else None
+
+    @property
+    def solving(self) -> SolverChoice | None:
+        """Training settings of this run's clients, None if they are not yet chosen."""
+        chosen = self.manifest["solving"]
+        return SolverChoice(*chosen) if chosen else None
+
+    @solving.setter
+    def solving(self, chosen: SolverChoice) -> None:
+        """Keep the choice; the next checkpoint writes it down."""
+        self.manifest["solving"] = list(chosen)
+
+    def save(
+        self,
+        seed: int,
+        round: int,
+        server: Any,
+        clients: ClientStateIndex,
+        fingerprint: str | None = None,
+        beside: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Replace the checkpoint; kill -9 at any moment leaves the old one or the new one.
+
+        The clients' states lie in their files already. A fingerprint says that the seed is done.
+        What is to be kept `beside` has a file each, written once while it is the same object.
+        """
+        with saving(self.path):
+            before = self.manifest.get("files", {}) if self.manifest["seed"] == seed else {}
+            if "server" in before and self._server is server:
+                entry = before["server"]
+            else:
+                data = Packed(server).chunks()
+                # The last round is saved twice, before and after `finish`: never under one name.
+                at = round if fingerprint is None else "final"
+                entry = [f"seed{seed}.server.{at}.safetensors", digest(*data)]
+                if self._spare is not None:  # its pages are in memory already
+                    with suppress(FileNotFoundError):
+                        self._spare.replace(part_of(self.state / entry[0]))
+                    self._spare = None
+                disk.write_whole(self.state / entry[0], *data, lasting=self.elsewhere)
+            self._server = server
+            others = self._save_beside(seed, round, beside or {}, before)
+            journal = self._journal or StateJournal(self.state, seed)
+            self._journal = journal.add(clients.changed, clients.filed)
+            files = {"server": entry, "clients": list(self._journal.mark), **others}
+            self.manifest |= {"seed": seed, "round": round, "files": files}
+            if fingerprint is not None:
+                self.manifest["done"][str(seed)] = {"fingerprint": fingerprint, "files": files}
+                self._journal = None
+            self._replace_manifest()
+            clients.pin()
+            if fingerprint is not None:
+                clients.clear()
+            self._leave(before, files)
+            if fingerprint is not None and self._spare is not None:
+                self._spare.unlink(missing_ok=True)
+                self._spare = None
+
+    def _save_beside(
+        self, seed: int, round: int, beside: Mapping[str, Any], before: Mapping[str, Any]
+    ) -> dict[str, list[str]]:
+        """Write what is new of what is kept beside the states; return all its files."""
+        found = {}
+        for name, kept in beside.items():
+            if name in before and self._beside.get(name) is kept:
+                found[name] = before[name]
+                continue
+            data = Packed(kept).chunks()
+            found[name] = [f"seed{seed}.{name}.{round}.safetensors", digest(*data)]
+            disk.write_whole(self.state / found[name][0], *data, lasting=self.elsewhere)
+        self._beside = dict(beside)
+        return found
+
+    def _leave(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Keep the last server state to be written over; remove what is not named any more."""
+        if "server" in before and before["server"][0] != now["server"][0]:
+            self._spare = self.state / before["server"][0]
+        named = {about[0] for about in now.values()}
+        for name, about in before.items():
+            if name != "server" and about[0] not in named:
+                (self.state / about[0]).unlink(missing_ok=True)
+
+    def _replace_manifest(self) -> None:
+        self.manifest |= self._tables.marks
+        if self.elsewhere:
+            journal = self.state / self.manifest["files"]["clients"][0]
+            tables = [self.path / name for name in self._tables.written]
+            for path in (journal, *tables, self.path):
+                settle(path)
+        manifest = sealed_manifest(self.manifest)
+        disk.write_whole(self.state / "checkpoint.json", manifest, lasting=self.elsewhere)
+
+    def _sweep(self) -> None:
+        """Remove what no checkpoint names: what an interrupted round left behind."""
+        named = [self.manifest.get("files"), *(d["files"] for d in self.manifest["done"].values())]
+        keep = {"checkpoint.json", FOLDER}
+        for files in filter(None, named):
+            keep |= {about[0] for about in files.values()}
+            keep |= {entry.file for entry in filed_in(self.path, files).values()}
+        for path in self.state.iterdir():
+            if path.name not in keep:
+                path.unlink()
+
+    def load(self, seed: int, records: Sequence[type], fresh: Any = None) -> Checkpoint | None:
+        """Progress of a seed, or None if it has not begun.
+
+        Raises:
+            StateError: a file is missing, damaged, or holds something else than a state made of
+                `records`, whose server's is like a `fresh` one.
+        """
+        if self.manifest.get("seed") != seed:
+            return None
+        files, at = self.manifest["files"], self.manifest["round"]
+        with saving(self.path):
+            self._journal, _ = StateJournal.reopen(
+                self.state, seed, JournalPosition(*files["clients"])
+            )
+        progress = load_progress(self.path, files, at, records, self.elsewhere, fresh)
+        self._beside = dict(progress.beside)
+        return progress
+
+
+def filed_in(path: Path, files: Mapping[str, Sequence[Any]]) -> dict[str, StateRef]:
+    """Places of the client states that a manifest's `files` lead to."""
+    return read_journal(path / "state", JournalPosition(*files["clients"]))
+
+
+def load_progress(
+    path: Path,
+    files: Mapping[str, Sequence[Any]],
+    round: int,
+    records: Sequence[type],
+    elsewhere: bool = False,
+    fresh: Any = None,
+) -> Checkpoint:
+    """Read the server's state and check the digest of every state here that a manifest leads to."""
+    filed = filed_in(path, files)
+    for entry in () if elsewhere else filed.values():
+        read_whole(path, entry.file, entry.xxh3, quick_digest)
+    found = {}
+    for name, (file, sha) in ((n, f) for n, f in files.items() if n != "clients"):
+        data = read_whole(path, file, sha)
+        try:
+            found[name] = unpack(data, *records)
+        except StateError as error:
+            raise StateError(f"{path}/state/{file}: {error}; {MEND}") from None
+    server, others = found.pop("server"), records[2:]
+    odd = [name for name, kept in found.items() if not any(fits(kept, kind) for kind in others)]
+    if not fits(server, records[0]) or not alike(server, fresh):
+        odd = ["server"]
+    if odd:
+        raise StateError(
+            f"{path}/state/{files[odd[0]][0]} holds another state than this run's; {MEND}"
+        )
+    return Checkpoint(round, server, filed, found)
+
+
+def sealed_manifest(manifest: Mapping[str, Any]) -> bytes:
+    """Return a manifest as JSON that ends with the SHA-256 of what comes before."""
+    sha = digest(json.dumps(manifest, indent=1).encode())
+    return json.dumps({**manifest, "sha256": sha}, indent=1).encode()
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return a run directory's checkpoint manifest.
+
+    Raises:
+        StateError: there is none, or a byte of it is not what was written.
+    """
+    file = path / "state" / "checkpoint.json"
+    if not file.exists():
+        raise StateError(f"{path} holds no run (no state/checkpoint.json): give a run directory")
+    data = file.read_bytes()
+    try:
+        manifest = json.loads(data)
+        del manifest["sha256"]
+        whole = sealed_manifest(manifest) == data
+    except (ValueError, KeyError, TypeError, RecursionError):
+        manifest, whole = {}, False
+    if not whole:
+        raise StateError(f"{file} is damaged, its SHA-256 is not that of its text: {MEND}")
+    if odd := wrong(manifest, list(TABLES), list(EVENTS)):
+        raise StateError(f"{file} is no checkpoint: its '{odd}' cannot be one's: {MEND}")
+    return manifest
+
+
+def read_whole(path: Path, file: str, sha: str, by: Callable[[bytes], str] = digest) -> bytes:
+    """Return the bytes of a state file.
+
+    Raises:
+        StateError: the file is missing or its bytes are not those that were written.
+    """
+    try:
+        data = (path / "state" / file).read_bytes()
+    except OSError as error:
+        raise StateError(f"{path}/state/{file} cannot be read ({error.strerror})") from None
+    if by(data) != sha:
+        raise StateError(
+            f"{path}/state/{file} is damaged: its digest is {by(data)[:12]}..., "
+            f"the checkpoint says {sha[:12]}..."
+        )
+    return data

@@ -1,0 +1,1 @@
+"""Where client work runs: this process, other processes, or Ray."""

@@ -1,0 +1,240 @@
+"""Who carries out jobs: this process, this process through bytes, forked processes, or Ray.
+
+All give the same bits: a group of calls and what comes of it are the same whoever carries it out,
+and groups are added up in their order.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import selectors
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from vergence import errors
+from vergence.core.aggregation import Sum
+from vergence.core.masks import Mask
+from vergence.core.messages import Message, SealedReply, SealedTree
+from vergence.core.serialization import pack, unpack
+from vergence.engine.client_executor import ClientResult
+from vergence.engine.client_runner import ClientRunner
+from vergence.engine.plan import Plan
+from vergence.engine.records import GroupResult, TaskBatch, TaskCall, TaskReceipt
+from vergence.engine.secure_sum_protocol import InProcessProtocol, told
+from vergence.engine.secure_sums import WORDS, row_of
+from vergence.engine.storage.client_states import ClientState
+from vergence.engine.storage.state_journal import StateRef
+from vergence.engine.workers.process_main import WorkerProcess, keep_memory
+from vergence.engine.workers.ray_actors import RayCluster
+from vergence.engine.workers.shared_memory import Layouts, SharedArena, TaskTickets
+from vergence.errors import PartialRun
+from vergence.wire.encoding import decode, encode
+
+SMALL = 250_000
+"""Entries of a network whose sums cost little memory: a megabyte each."""
+
+
+class WorkerPool(Protocol):
+    """Carries out a job and yields the result of each group with its number, in any order.
+
+    What a result holds is to be read before the next one is asked for.
+    """
+
+    def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+        """Carry out the groups of a job."""
+        ...
+
+    def close(self) -> None:
+        """Stop at once; what was begun counts for nothing."""
+        ...
+
+
+class InProcess:
+    """This process, one group after another."""
+
+    def __init__(self, desk: ClientRunner) -> None:
+        self.desk = desk
+
+    def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+        """Carry out the groups one by one."""
+        for number in range(len(job.groups)):
+            yield number, self.desk.carry_out(job, number, Sum())
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+class Bytes(InProcess):
+    """This process, but every call, reply and state is frozen to bytes and thawed again."""
+
+    def __init__(self, desk: ClientRunner) -> None:
+        super().__init__(FrozenRunner(desk.worker, desk.shelf, desk.sums))
+        self.indoors = InProcessProtocol(desk.sums) if desk.sums else None
+
+    def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+        """Carry out the groups one by one, through bytes; add up by a protocol where it says so."""
+        job = replace(job, calls=[unpack(pack(call), TaskCall) for call in job.calls])
+        first = job.calls[0].message if job.kind == "turn" and job.calls else None
+        form = None if first is None else self.desk.form(first, job.held)
+        if first is None or form is None or self.indoors is None:
+            yield from super().run(job)
+            return
+        done = list(super().run(replace(job, reveal="each")))
+        rows = {c: row_of(s.trees[WORDS].total) for _, r in done for c, s in r.replies.items()}
+        opened = self.indoors.total(form, first, rows)
+        yield from told(done, opened)
+
+
+class FrozenRunner(ClientRunner):
+    """A desk at the end of a wire: a reply arrives there as bytes."""
+
+    def delivered(self, message: Message) -> Message:
+        """Send a message as bytes."""
+        return unpack(pack(message), Message)
+
+    def arrived(self, sealed: SealedReply, known: Mapping[str, Mask]) -> SealedReply:
+        """Send a reply as bytes."""
+        return decode(encode(sealed, known), known)
+
+    def settle(
+        self, call: TaskCall, job: TaskBatch, before: ClientState, done: ClientResult
+    ) -> tuple[TaskReceipt, SealedReply | None]:
+        """Settle a turn whose state went through bytes, and send its reply as bytes.
+
+        A row of words stays where it is: a protocol's messages travel for it.
+        """
+        state = unpack(pack(done.state), *self.shelf.records)
+        receipt, sealed = super().settle(call, job, before, replace(done, state=state))
+        if sealed is not None and WORDS not in sealed.trees:
+            sealed = decode(encode(sealed, before.told), before.told)
+        return receipt, sealed
+
+
+class Forked:
+    """Forked processes, one thread each, for the whole run.
+
+    Each has its own resident network; data is shared by copy-on-write, what is sent and the sums
+    lie in shared memory, states on disk, and only receipts go through a pipe. Groups are dealt to
+    whoever is free, in their order, and sums are folded in that order too: no more of them than
+    there are slots wait for one that takes longer.
+    """
+
+    def __init__(self, desk: ClientRunner, count: int) -> None:
+        context = multiprocessing.get_context("fork")
+        self.tickets = TaskTickets(context)
+        # Every word from a worker wakes this process, which has no core of its own: where sums are
+        # small, several groups are told of at once, and as many sums may wait.
+        self.small = desk.worker.solver.layout.n <= SMALL
+        slots = (4 if self.small else 2) * (count + 1)
+        self.sent, *self.slots = (SharedArena(slots + 1) for _ in range(slots + 1))
+        self.layouts = Layouts(desk.worker.solver.layout)
+        self.ready = selectors.DefaultSelector()
+        self.pipes: list[Connection] = []
+        self.processes = []
+        for _ in range(count):
+            here, there = context.Pipe()
+            self.pipes.append(here)
+            self.ready.register(here, selectors.EVENT_READ)
+            serve = WorkerProcess(
+                desk, there, list(self.pipes), self.sent, self.tickets, self.slots, self.layouts
+            )
+            process = context.Process(target=serve.forever, daemon=True)
+            process.start()
+            there.close()
+            self.processes.append(process)
+
+    def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+        """Hand out the job, and yield the groups in their order."""
+        first = self.tickets.settled
+        many = max(len(job.groups) // 16, 1) if self.small else 1
+        text = json.dumps({"first": first, "many": many, **self._note(job)}).encode()
+        waiting: dict[int, dict[str, Any]] = {}
+        try:
+            for pipe in self.pipes:
+                pipe.send_bytes(text)
+            for number in range(len(job.groups)):
+                while number not in waiting:
+                    self._receive(waiting)
+                note = waiting.pop(number)
+                yield number, self._result(note, self.slots[number % len(self.slots)])
+                self.tickets.settle()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise PartialRun(
+                "a worker process died (killed, or out of memory); the last checkpoint is kept: "
+                "free memory or use run.workers = 1, then `vergence resume`"
+            ) from None
+
+    def _receive(self, waiting: dict[int, dict[str, Any]]) -> None:
+        for key, _ in self.ready.select():
+            assert isinstance(key.fileobj, Connection)
+            note = json.loads(key.fileobj.recv_bytes())
+            if "error" in note:
+                name, text = note["error"]
+                raise getattr(errors, name, RuntimeError)(text)
+            waiting |= {group["group"]: group for group in note["done"]}
+
+    def _note(self, job: TaskBatch) -> dict[str, Any]:
+        """Write what is sent into shared memory, each tree once, and describe the job."""
+        self.sent.clear()
+        notes: dict[int, dict[str, Any]] = {}
+        messages: dict[int, dict[str, Any]] = {}
+        for call in job.calls:
+            message = call.message
+            if id(message) in messages:
+                continue
+            for params in message.trees.values():
+                if id(params.flat) not in notes:
+                    notes[id(params.flat)] = self.sent.write(params, self.layouts)
+            trees = {name: notes[id(params.flat)] for name, params in message.trees.items()}
+            messages[id(message)] = {**vars(message), "trees": trees}
+        places = {key: place for place, key in enumerate(messages)}
+        calls = [(c.client, places[id(c.message)], c.file, c.spare) for c in job.calls]
+        held = {name: self.sent.write(params, self.layouts) for name, params in job.held.items()}
+        return {**vars(job), "calls": calls, "messages": list(messages.values()), "held": held}
+
+    def _result(self, note: Mapping[str, Any], slot: SharedArena) -> GroupResult:
+        receipts = [thawed(receipt) for receipt in note["receipts"]]
+        result = GroupResult(receipts, Sum())
+        result.sum.count = note["count"]
+        for name, (total, weight) in note["sums"].items():
+            result.sum.totals[name] = slot.read(total, self.layouts)
+            number = isinstance(weight, float)
+            result.sum.weights[name] = weight if number else slot.read(weight, self.layouts)
+        for client, reply in note["replies"].items():
+            trees = {}
+            for name, (total, weight) in reply["trees"].items():
+                own = slot.read(total, self.layouts)
+                own = own.like(own.flat.clone())
+                trees[name] = SealedTree(own, slot.read_weight(weight, self.layouts))
+            result.replies[client] = SealedReply(reply["round"], trees, reply["metrics"])
+        return result
+
+    def close(self) -> None:
+        """End the processes, whatever they are at."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join()
+        self.ready.close()
+        for pipe in self.pipes:
+            pipe.close()
+
+
+def thawed(note: dict[str, Any]) -> TaskReceipt:
+    """Return a receipt from plain data."""
+    filed = note["filed"]
+    return TaskReceipt(**{**note, "filed": StateRef(*filed) if filed else None})
+
+
+def crew(desk: ClientRunner, plan: Plan, most: int) -> WorkerPool:
+    """Crew that carries out jobs for `run.engine` and `run.workers`, at most so many at once."""
+    keep_memory()  # here too: what is kept in one process is kept in those forked from it
+    if plan.engine == "bytes":
+        return Bytes(desk)
+    if plan.engine == "ray":
+        return RayCluster(desk, plan.workers, most)
+    workers = min(plan.hands, most)
+    return InProcess(desk) if workers == 1 else Forked(desk, workers)

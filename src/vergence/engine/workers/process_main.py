@@ -1,0 +1,187 @@
+"""One forked worker: draws groups of a job until none is left, and says what came of each."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from vergence import errors
+from vergence.core.aggregation import Sum
+from vergence.core.messages import Message, SealedReply
+from vergence.core.params import Params
+from vergence.engine.client_runner import ClientRunner
+from vergence.engine.records import GroupResult, TaskBatch, TaskCall
+from vergence.engine.workers.shared_memory import Layouts, SharedArena, TaskTickets
+from vergence.errors import VergenceError
+
+PR_SET_PDEATHSIG = 1
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+
+
+class WorkerProcess:
+    """The worker's end. It dies with the run, also if the run is killed."""
+
+    def __init__(
+        self,
+        desk: ClientRunner,
+        pipe: Connection,
+        others: Sequence[Connection],
+        sent: SharedArena,
+        tickets: TaskTickets,
+        slots: Sequence[SharedArena],
+        layouts: Layouts,
+    ) -> None:
+        self.desk, self.pipe, self.others = desk, pipe, others
+        self.sent, self.tickets, self.slots = sent, tickets, slots
+        self.layouts = layouts
+
+    def forever(self) -> None:
+        """Serve until the other end closes."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        die_with_parent()
+        torch.set_num_threads(1)
+        gc.freeze()  # what is shared with the parent stays: it is not looked through, nor copied
+        gc.set_threshold(20_000, 20, 20)  # a turn makes thousands of objects, none in a cycle
+        for other in self.others:
+            other.close()
+        try:
+            while True:
+                note = json.loads(self.pipe.recv_bytes())
+                self._carry_out(self._job(note), note["first"], note["many"])
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            os._exit(0)
+        except VergenceError as error:
+            kinds = [k.__name__ for k in type(error).__mro__ if k.__module__ == errors.__name__]
+            self._say({"error": (kinds[0], str(error))})
+        except Exception:
+            self._say({"error": ("RuntimeError", traceback.format_exc())})
+
+    def _job(self, note: dict[str, Any]) -> TaskBatch:
+        messages = [
+            Message(
+                m["verb"],
+                {t: self.sent.read(n, self.layouts) for t, n in m["trees"].items()},
+                m["facts"],
+                m["round"],
+            )
+            for m in note["messages"]
+        ]
+        calls = [
+            TaskCall(c, messages[place], file, spare) for c, place, file, spare in note["calls"]
+        ]
+        return TaskBatch(
+            note["kind"],
+            calls,
+            note["groups"],
+            note["reveal"],
+            note["stamp"],
+            note["progress"],
+            tuple(note["points"]),
+            held={t: self.sent.read(n, self.layouts) for t, n in note["held"].items()},
+        )
+
+    def _carry_out(self, job: TaskBatch, first: int, many: int) -> None:
+        """Draw groups until there are none left; tell of `many` at a time."""
+        slots = len(self.slots)
+        done: list[dict[str, Any]] = []
+        while (ticket := self.tickets.draw(first + len(job.groups))) is not None:
+            number = ticket - first
+            if ticket >= self.tickets.settled + slots:  # its slot holds a sum that still waits
+                self._tell(done)
+                while ticket >= self.tickets.settled + slots:
+                    time.sleep(0.0005)
+            done.append(self._group(job, number, self.slots[number % slots]))
+            if len(done) == many:
+                self._tell(done)
+        self._tell(done)
+
+    def _tell(self, done: list[dict[str, Any]]) -> None:
+        if done:
+            self._say({"done": done})
+            done.clear()
+
+    def _group(self, job: TaskBatch, number: int, slot: SharedArena) -> dict[str, Any]:
+        slot.clear()
+        places: dict[int, int] = {}
+
+        def new(n: int, dtype: torch.dtype) -> torch.Tensor:
+            start = slot.used
+            tensor = slot.new(n, dtype)
+            places[tensor.data_ptr()] = start
+            return tensor
+
+        result = self.desk.carry_out(job, number, Sum(new))
+        return {"group": number, **self._note(result, slot, places)}
+
+    def _note(
+        self, result: GroupResult, slot: SharedArena, places: Mapping[int, int]
+    ) -> dict[str, Any]:
+        whole = result.sum
+        sums = {}
+        for name, total in whole.totals.items():
+            weight = whole.weights[name]
+            if isinstance(weight, Params):
+                weight = slot.note(weight, places[weight.flat.data_ptr()], self.layouts)
+            sums[name] = (slot.note(total, places[total.flat.data_ptr()], self.layouts), weight)
+        replies = {
+            client: placed(sealed, slot, self.layouts) for client, sealed in result.replies.items()
+        }
+        return {
+            "receipts": [vars(receipt) for receipt in result.receipts],
+            "count": whole.count,
+            "sums": sums,
+            "replies": replies,
+        }
+
+    def _say(self, note: Mapping[str, Any]) -> None:
+        self.pipe.send_bytes(json.dumps(note).encode())
+
+
+def placed(sealed: SealedReply, slot: SharedArena, layouts: Layouts) -> dict[str, Any]:
+    """Copy one reply into a slot and describe it."""
+    trees = {
+        name: (slot.write(tree.total, layouts), slot.write_weight(tree.weight, layouts))
+        for name, tree in sealed.trees.items()
+    }
+    return {"round": sealed.round, "trees": trees, "metrics": dict(sealed.metrics)}
+
+
+def die_with_parent() -> None:
+    """End when the parent does, however that ends: Linux sees to it, elsewhere a thread.
+
+    The thread waits for a pipe to close, of which workers forked later hold copies: they end one
+    after the other.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = parent_process()
+    if parent is not None:
+        watch = threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True)
+        watch.start()
+
+
+def keep_memory() -> None:
+    """Let glibc keep what is freed, instead of asking for new zeroed pages in every step.
+
+    A gradient of 7 MB is otherwise mapped and unmapped each time (up to 760 page faults a step).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        # Older versions refuse more than 32 MiB, and would then map everything over 128 KiB.
+        if not mallopt(M_MMAP_THRESHOLD, 1 << 30):
+            mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+        mallopt(M_TOP_PAD, 64 << 20)

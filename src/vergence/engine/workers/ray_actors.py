@@ -1,0 +1,386 @@
+"""Scale out: a crew of Ray actors, on this machine or on many.
+
+The machines need not share a disk. The driver keeps the shelf: the bytes of a state travel with the
+call and come back with the result. Data and messages are put into Ray's object store once; every
+machine fetches them once, and its actors read that one copy.
+"""
+
+from __future__ import annotations
+
+import atexit
+import heapq
+import importlib
+import importlib.util
+import os
+import platform
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vergence.core.aggregation import Sum
+from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_runner import ClientRunner
+from vergence.engine.records import GroupResult, TaskBatch, TaskCall
+from vergence.engine.secure_sums import SecureSum
+from vergence.engine.storage.client_states import ClientStateStore
+from vergence.engine.storage.state_journal import StateRef
+from vergence.engine.workers.process_main import keep_memory
+from vergence.engine.workers.ray_transfer import (
+    Array,
+    PayloadResult,
+    PayloadStateStore,
+    TaskPayload,
+    WorkerSpec,
+    as_array,
+    as_tensor,
+    bytes_of,
+    files_of,
+    kind,
+    load,
+)
+from vergence.errors import ConfigError, PartialRun, StateError, VergenceError
+
+ADDRESS = "RAY_ADDRESS"
+"""The environment variable that names a running cluster; without it Ray is started here."""
+FOLDERS: list[str] = []
+"""Where the Ray lies that this process has started."""
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else every start warns of a change to come
+}
+START = 60.0
+"""Seconds in which an actor must be there."""
+TRIES = 3
+"""How often a group is begun before it is given up: its client may be what kills the actor."""
+AHEAD = 2
+"""Groups that an actor is given at a time, so that it does not wait for the next."""
+
+
+def installed() -> None:
+    """Check that Ray is installed.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError(
+            'run.engine = "ray" needs Ray: `pip install \'vergence[cluster]\'`, or use "simulator"'
+        )
+
+
+def ready() -> Any:
+    """Return Ray, quiet, and such that nobody else may use what is started here.
+
+    Its ports are open to the network. Its own way is a token in a file of the home folder; this one
+    is in the environment of this process only.
+    """
+    installed()
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    free = not {ADDRESS, "RAY_AUTH_MODE"} & os.environ.keys()
+    if free and "ray" not in sys.modules:
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    return importlib.import_module("ray")
+
+
+def begin(workers: int) -> Any:
+    """Return Ray, joined to the cluster that RAY_ADDRESS names or started on this machine.
+
+    It stays until the process ends: to start it takes as long as many a run.
+
+    Raises:
+        ConfigError: there is no such cluster, or it does not start.
+    """
+    ray, address, folder = ready(), os.environ.get(ADDRESS) or "local", None
+    if FOLDERS and workers > ray.cluster_resources()["CPU"]:
+        end()
+    if ray.is_initialized():
+        return ray
+    options: dict[str, Any] = {}
+    try:
+        if address == "local":
+            # Sockets lie there, whose paths may have a hundred letters.
+            folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+            FOLDERS.append(folder)
+            options = {
+                "num_cpus": max(workers, len(os.sched_getaffinity(0))),
+                "num_gpus": 0,
+                "include_dashboard": False,
+                "_temp_dir": folder,
+            }
+        elif "://" in address:
+            raise ValueError("a Ray client's address; give HOST:PORT of the head")
+        elif address.count(":") == 1:  # Ray itself would try for minutes
+            host, port = address.split(":")
+            socket.create_connection((host, int(port)), 10).close()
+        ray.init(address, log_to_driver=False, logging_level="ERROR", **options)
+    except (OSError, RuntimeError, ValueError) as error:
+        end()
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"Ray does not start on this machine: {reason}"
+            if folder
+            else f"no Ray cluster at {ADDRESS} = '{address}' ({reason}): start it with `ray start "
+            "--head`, or unset the variable to use this machine alone"
+        ) from None
+    return ray
+
+
+@atexit.register
+def end() -> None:
+    """Stop the Ray that was started here, if there is one, and remove its folder."""
+    while FOLDERS:
+        importlib.import_module("ray").shutdown()
+        shutil.rmtree(FOLDERS.pop(), ignore_errors=True)
+
+
+class RayWorker:
+    """An actor: one resident network, as a worker process has."""
+
+    def __init__(
+        self, modules: Mapping[str, str], recipe: Sequence[Any], seed: int, sums: SecureSum | None
+    ) -> None:
+        import ray
+
+        torch.set_num_threads(1)
+        keep_memory()
+        carry_tensors()
+        load(modules)
+        made: Any = ray.get(recipe[0])
+        worker: ClientExecutor = made.worker()
+        self.desk = ClientRunner(worker, PayloadStateStore(Path(), seed, worker.records), sums)
+        self.known: tuple[int, TaskBatch] | None = None
+
+    def kind(self) -> tuple[str, dict[str, str]]:
+        """Return this machine's name, and what bits depend on here."""
+        return platform.node(), kind(self.desk.worker)
+
+    def carry_out(
+        self, at: int, sent: Sequence[Any], number: int, states: Mapping[str, Array]
+    ) -> TaskPayload:
+        """Carry out a group of the `at`-th job, which is fetched once."""
+        import ray
+
+        if self.known is None or self.known[0] != at:
+            self.known = at, ray.get(sent[0])
+        shelf = PayloadStateStore(
+            Path(), self.desk.shelf.seed, self.desk.shelf.records, came=states
+        )
+        self.desk.shelf = shelf
+        try:
+            return TaskPayload.of(self.desk.carry_out(self.known[1], number, Sum()), shelf.left)
+        except VergenceError:
+            raise
+        except Exception:
+            raise RuntimeError(traceback.format_exc()) from None
+
+
+class RayCluster:
+    """Carries out jobs by Ray actors: `workers` of them, at most `most`; 0: one per CPU of Ray's.
+
+    An actor that dies, with its machine or alone, is replaced, and its groups are begun again by
+    whoever is there: a group and what comes of it are the same whoever carries it out.
+    """
+
+    def __init__(self, desk: ClientRunner, workers: int, most: int) -> None:
+        self.desk, self.ray = desk, begin(min(workers, most))
+        self.hands: list[Any] = []
+        self.coming: dict[Any, Any] = {}
+        self.jobs = 0
+        try:
+            cpus = int(self.ray.cluster_resources().get("CPU", 0))
+            self.count = min(workers or cpus, most)
+            if not 0 < self.count <= cpus:
+                raise ConfigError(
+                    f"run.workers asks for {self.count}, and Ray has {cpus} CPUs: use fewer, or "
+                    "add machines (`ray start --address`)"
+                )
+            carry_tensors()
+            self.recipe = [self.ray.put(WorkerSpec.of(desk.worker))]
+            self.kind = kind(desk.worker)
+            self.modules = files_of(desk.worker)
+            self.hire()
+            while self.coming:
+                self.welcome(self.wait(list(self.coming), START))
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+        """Hand out the job, and yield the groups in their order."""
+        self.jobs += 1
+        self.hire()
+        shift = RayBatch(self, job)
+        for number in range(len(job.groups)):
+            yield number, shift.result(number)
+
+    def hire(self) -> None:
+        """Ask for the actors that are missing."""
+        kind_of = self.ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
+        for _ in range(self.count - len(self.hands) - len(self.coming)):
+            hand = kind_of.remote(self.modules, self.recipe, self.desk.shelf.seed, self.desk.sums)
+            self.coming[hand.kind.remote()] = hand
+
+    def welcome(self, ref: Any) -> None:
+        """Let an actor that is there begin.
+
+        Raises:
+            ConfigError: its bits would be others.
+            PartialRun: it died before it could begin.
+        """
+        hand = self.coming.pop(ref)
+        try:
+            machine, theirs = self.ray.get(ref)
+        except self.ray.exceptions.RayError as error:
+            raise PartialRun(f"a Ray worker cannot start: {error}") from None
+        for what, here in self.kind.items():
+            if theirs.get(what, "") != here:
+                raise ConfigError(
+                    f"Ray's machine '{machine}' has another {what}, and would give other bits: "
+                    f"{theirs.get(what, '')[:12]}, here {here[:12]}; use the same on all machines"
+                )
+        self.hands.append(hand)
+
+    def wait(self, refs: Sequence[Any], seconds: float | None) -> Any:
+        """Return the first of these that is there.
+
+        Raises:
+            PartialRun: none is, so long.
+        """
+        ready, _ = self.ray.wait(refs, num_returns=1, timeout=seconds)
+        if ready:
+            return ready[0]
+        raise PartialRun(
+            f"Ray gave {len(self.hands)} of {self.count} workers within {seconds:g} s: see `ray "
+            "status`, add machines or use fewer run.workers, then begin again or `vergence resume`"
+        )
+
+    def lose(self, hand: Any) -> None:
+        """Replace an actor that died."""
+        if hand in self.hands:
+            self.hands.remove(hand)
+            self.ray.kill(hand)
+            self.hire()
+
+    def close(self) -> None:
+        """End the actors."""
+        if self.ray.is_initialized():
+            for hand in [*self.hands, *self.coming.values()]:
+                self.ray.kill(hand)
+            carry_tensors(False)
+        self.hands, self.coming = [], {}
+
+
+class RayBatch:
+    """One job under way: what is to do, who does what, and what is done."""
+
+    def __init__(self, cluster: RayCluster, job: TaskBatch) -> None:
+        self.cluster, self.job, self.at = cluster, job, cluster.jobs
+        self.sent = [cluster.ray.put(job)]
+        self.todo = list(range(len(job.groups)))
+        self.under_way: dict[Any, tuple[Any, int]] = {}
+        self.done: dict[int, GroupResult] = {}
+        self.tries: Counter[int] = Counter()
+
+    def result(self, number: int) -> GroupResult:
+        """Outcome of a group."""
+        cluster = self.cluster
+        while number not in self.done:
+            self._hand_out(number + 2 * AHEAD * cluster.count)
+            seconds = None if self.under_way else START
+            ref = cluster.wait([*self.under_way, *cluster.coming], seconds)
+            if ref in cluster.coming:
+                cluster.welcome(ref)
+            else:
+                self._receive(ref)
+        return self.done.pop(number)
+
+    def _hand_out(self, end: int) -> None:
+        """Give out groups below `end`, so that few results wait for one that takes longer."""
+        load = Counter({id(hand): 0 for hand in self.cluster.hands})
+        load.update(id(hand) for hand, _ in self.under_way.values())
+        for ahead in range(AHEAD):
+            for hand in self.cluster.hands:
+                last = ahead and len(self.todo) <= len(self.cluster.hands)
+                if load[id(hand)] > ahead or last or not self.todo or self.todo[0] >= end:
+                    continue
+                number = heapq.heappop(self.todo)
+                calls, folder = self.job.group(number), self.cluster.desk.shelf.folder
+                states = {c.file: bytes_of(folder / c.file) for c in calls if c.file is not None}
+                ref = hand.carry_out.remote(self.at, self.sent, number, states)
+                self.under_way[ref] = hand, number
+                load[id(hand)] += 1
+
+    def _receive(self, ref: Any) -> None:
+        cluster, (hand, number) = self.cluster, self.under_way[ref]
+        errors = cluster.ray.exceptions
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+                parcel = cluster.ray.get(ref)
+        except errors.RayTaskError as error:
+            known = isinstance(error.cause, VergenceError | RuntimeError)
+            raise (error.cause if known else RuntimeError(str(error))) from None
+        except errors.RayError as error:
+            self._again(hand, error)
+            return
+        del self.under_way[ref]
+        calls = {call.client: call for call in self.job.group(number)}
+        for receipt in parcel.receipts:
+            if (filed := receipt.filed) is not None:
+                data = parcel.states[filed.file]
+                shelve(cluster.desk.shelf, calls[receipt.client], self.job.stamp, filed, data)
+        self.done[number] = parcel.result()
+
+    def _again(self, hand: Any, error: Exception) -> None:
+        """Take back what was given to an actor that died: it was at the first, the rest waited."""
+        self.cluster.lose(hand)
+        theirs = [ref for ref, (whose, _) in self.under_way.items() if whose is hand]
+        first, *waiting = [self.under_way.pop(ref)[1] for ref in theirs]
+        self.tries[first] += 1
+        if self.tries[first] == TRIES:
+            clients = ", ".join(call.client for call in self.job.group(first)[:3])
+            raise PartialRun(
+                f"{TRIES} Ray workers died one after the other at the same clients ({clients}...: "
+                f"{type(error).__name__}); the last checkpoint is kept: give them more memory, "
+                "then `vergence resume`"
+            )
+        for number in (first, *waiting):
+            heapq.heappush(self.todo, number)
+
+
+def shelve(
+    shelf: ClientStateStore, call: TaskCall, stamp: str, filed: StateRef, data: Array
+) -> None:
+    """Write a state that came back beside the one before it.
+
+    Raises:
+        StateError: its bytes are not those that left.
+    """
+    arrived: Any = PayloadResult(data)
+    if shelf.write(call.client, stamp, arrived, filed.share, call.spare) != filed:
+        raise StateError(
+            f"the state of '{call.client}' was damaged on its way here; `vergence resume` goes on "
+            "from the last checkpoint"
+        )
+
+
+def carry_tensors(yes: bool = True) -> None:
+    """Let tensors travel as arrays, which lie in the object store once for all of a machine."""
+    from ray.util import serialization
+
+    if yes:
+        serialization.register_serializer(Tensor, serializer=as_array, deserializer=as_tensor)
+    else:
+        serialization.deregister_serializer(Tensor)

@@ -1,0 +1,233 @@
+"""What goes to an actor and comes back: how its worker is made, the clients' states, the results.
+
+All of it is pickled by Ray, within one cluster and between ends that trust each other.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.abc import InspectLoader
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vergence.core.aggregation import Sum
+from vergence.core.federation import Federation
+from vergence.core.local_training import Precision
+from vergence.core.messages import SealedReply
+from vergence.core.method import Method
+from vergence.core.randomness import RandomStream
+from vergence.core.serialization import Packed, digest, quick_digest, unpack
+from vergence.core.task import Task
+from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_runner import owned
+from vergence.engine.code_digest import code_digest
+from vergence.engine.records import GroupResult, TaskReceipt
+from vergence.engine.storage.client_states import ClientState, ClientStateStore, file_of
+from vergence.engine.storage.state_journal import StateRef
+from vergence.errors import StateError
+from vergence.privacy.config import Privacy
+from vergence.training.pruning import Gradual
+from vergence.wire.codecs import Compression
+
+FILED = "vergence_file_"
+"""Begins the names of modules that are a user's own files, which other machines do not have."""
+
+Array = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """Recipe for a worker: its resident network is made where it works."""
+
+    method: Method
+    task: Task
+    trained_on: Federation
+    people: Federation
+    stream: RandomStream
+    precision: Precision
+    stacks: bool
+    wire: Compression
+    pruning: Gradual
+    privacy: Privacy
+    all_here: bool
+
+    @classmethod
+    def of(cls, worker: ClientExecutor) -> WorkerSpec:
+        """Recipe for this worker."""
+        return cls(
+            worker.method,
+            worker.task,
+            worker.trained_on,
+            worker.people,
+            worker.stream,
+            worker.solver.precision,
+            worker.stacked is not None,
+            worker.wire,
+            worker.pruning,
+            worker.privacy,
+            worker.all_here,
+        )
+
+    def worker(self) -> ClientExecutor:
+        """Make one like it."""
+        return ClientExecutor(
+            self.method,
+            self.task,
+            self.trained_on,
+            self.people,
+            self.stream,
+            self.precision,
+            self.stacks,
+            wire=self.wire,
+            pruning=self.pruning,
+            privacy=self.privacy,
+            all_here=self.all_here,
+        )
+
+
+@dataclass(frozen=True)
+class PayloadStateStore(ClientStateStore):
+    """A shelf that travels: the states that came with a group, and those it leaves."""
+
+    came: Mapping[str, Array] = field(default_factory=dict)
+    left: dict[str, Array] = field(default_factory=dict)
+
+    def read(self, file: str, fresh: Any = None) -> ClientState:
+        """Content that came under a file's name.
+
+        Raises:
+            StateError: it is damaged, or no state of this run's clients.
+        """
+        kept = unpack(self.came[file].tobytes(), ClientState, *self.records)
+        return self.genuine(kept, file, fresh)
+
+    def write(
+        self, client: str, stamp: str, packed: Packed, share: float | None, spare: str | None = None
+    ) -> StateRef:
+        """Keep a new state until the group is done."""
+        chunks, file = packed.chunks(), file_of(self.seed, client, stamp)
+        self.left[file] = np.frombuffer(b"".join(chunks), np.uint8)
+        return StateRef(file, quick_digest(*chunks), share)
+
+
+@dataclass(frozen=True)
+class PayloadResult:
+    """A state's bytes, for the shelf to write."""
+
+    data: Array
+
+    def chunks(self) -> list[memoryview]:
+        """Return them."""
+        return [self.data.data]
+
+
+@dataclass(frozen=True)
+class TaskPayload:
+    """Outcome of a group, with the bytes of its clients' new states."""
+
+    receipts: list[TaskReceipt]
+    totals: Mapping[str, Any]
+    weights: Mapping[str, Any]
+    count: int
+    replies: Mapping[str, SealedReply]
+    states: Mapping[str, Array]
+
+    @classmethod
+    def of(cls, found: GroupResult, states: Mapping[str, Array]) -> TaskPayload:
+        """Pack what came of a group."""
+        whole = found.sum
+        return cls(found.receipts, whole.totals, whole.weights, whole.count, found.replies, states)
+
+    def result(self) -> GroupResult:
+        """Return it as a crew tells of it; what a method may keep is memory of its own."""
+        whole = Sum()
+        whole.totals, whole.weights = dict(self.totals), dict(self.weights)
+        whole.count = self.count
+        replies = {client: owned(sealed) for client, sealed in self.replies.items()}
+        return GroupResult(self.receipts, whole, replies)
+
+
+class SentTask(InspectLoader):
+    """Loads a module from text that was sent."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def get_source(self, fullname: str) -> str:
+        """Return the text."""
+        return self.text
+
+
+def kind(worker: ClientExecutor | None = None) -> dict[str, str]:
+    """Facts that bits depend on beside the experiment: versions, the user's installed modules."""
+    processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    found = {"vergence": code_digest(), "torch": torch.__version__, "processor": processor}
+    for name in modules_of(worker) if worker else ():
+        module = sys.modules.get(name)
+        loader: Any = getattr(module, "__loader__", None)
+        elsewhere = name.startswith((FILED, "vergence.")) or name in sys.stdlib_module_names
+        if not elsewhere and hasattr(loader, "get_data"):
+            found[f"module {name}"] = digest(loader.get_data(str(getattr(module, "__file__", ""))))
+    return found
+
+
+def modules_of(worker: ClientExecutor) -> set[str]:
+    """The modules that define a worker's parts."""
+    parts = (worker.method, worker.task, worker.task.network)
+    return {kind.__module__ for part in parts for kind in type(part).__mro__}
+
+
+def files_of(worker: ClientExecutor) -> dict[str, str]:
+    """Return the text of the user's own files that a worker's parts are from, by module name."""
+    found = {}
+    for name in (name for name in modules_of(worker) if name.startswith(FILED)):
+        loader: Any = sys.modules[name].__loader__  # has the text that ran, whatever lies there now
+        found[name] = loader.get_source(name)
+    return found
+
+
+def load(files: Mapping[str, str]) -> None:
+    """Load modules from their text, under the names they have where they were sent from.
+
+    The driver was allowed to run them, and the ends of a cluster trust each other.
+    """
+    for name, text in files.items():
+        spec = importlib.util.spec_from_loader(name, SentTask(text))
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+def bytes_of(path: Path) -> Array:
+    """Return the bytes of a state's file.
+
+    Raises:
+        StateError: it cannot be read.
+    """
+    try:
+        return np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise StateError(f"{path} cannot be read ({error.strerror})") from None
+
+
+def as_array(tensor: Tensor) -> tuple[Any, str | None]:
+    """Return a tensor as an array, and its type where numpy has none."""
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy(), "bfloat16"
+    return tensor.numpy(), None
+
+
+def as_tensor(given: tuple[Any, str | None]) -> Tensor:
+    """Undo `as_array`: a view, to be read only."""
+    tensor = torch.from_numpy(given[0])
+    return tensor if given[1] is None else tensor.view(getattr(torch, given[1]))

@@ -1,0 +1,147 @@
+"""Memory that forked processes share: what is written here is not copied from one to the other."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections.abc import Mapping
+from multiprocessing.context import ForkContext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vergence.core.masks import Mask
+from vergence.core.messages import Weight
+from vergence.core.params import Layout, Params
+from vergence.errors import ConfigError
+
+ALIGN = 64
+ADDRESSES = 64 << 40
+"""Bytes of address space that all arenas take at most: half of what 47 bits give."""
+Note = dict[str, Any]
+"""Where parameters lie in an arena, and what they are; plain data."""
+NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+
+
+class SharedArena:
+    """A stretch of addresses as long as the machine's memory; a page is taken when written.
+
+    It has no name and no file, so nothing is left behind when the processes die. `among` is how
+    many there are: together they must fit into the addresses that a process has.
+    """
+
+    def __init__(self, among: int = 1) -> None:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        length = min(memory, ADDRESSES // among) // mmap.PAGESIZE * mmap.PAGESIZE
+        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | NORESERVE
+        try:
+            self.map = mmap.mmap(-1, length, flags=flags)
+        except OSError as error:
+            raise ConfigError(
+                f"the workers' shared memory cannot be laid out ({error.strerror}): a limit on "
+                "address space (`ulimit -v`) or vm.overcommit_memory = 2 forbids it; lift it, or "
+                "set run.workers = 1"
+            ) from None
+        self.used = 0
+
+    def clear(self) -> None:
+        """Start again at the beginning."""
+        self.used = 0
+
+    def new(self, n: int, dtype: torch.dtype) -> Tensor:
+        """Return the next `n` entries."""
+        start = self.used
+        self.used += -(-n * dtype.itemsize // ALIGN) * ALIGN
+        return self.at(start, n, dtype)
+
+    def at(self, start: int, n: int, dtype: torch.dtype) -> Tensor:
+        """Return `n` entries from a byte offset on."""
+        if not n:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer(self.map, dtype=dtype, count=n, offset=start)
+
+    def write(self, params: Params, layouts: Layouts) -> Note:
+        """Copy parameters in, and return where and what they are."""
+        start = self.used
+        self.new(params.layout.n, params.flat.dtype).copy_(params.flat)
+        return self.note(params, start, layouts)
+
+    def note(self, params: Params, start: int, layouts: Layouts) -> Note:
+        """Describe parameters that lie at an offset."""
+        dtype = str(params.flat.dtype).removeprefix("torch.")
+        return {"at": start, "dtype": dtype, "layout": layouts.name(params.layout)}
+
+    def read(self, note: Mapping[str, Any], layouts: Layouts) -> Params:
+        """Return the parameters that a note describes: a view, to be read only."""
+        layout = layouts.find(note["layout"])
+        return Params(self.at(note["at"], layout.n, getattr(torch, note["dtype"])), layout)
+
+    def write_weight(self, weight: Weight, layouts: Layouts) -> Note | float:
+        """Copy a reply's weight in."""
+        if isinstance(weight, Params):
+            return self.write(weight, layouts)
+        if not isinstance(weight, Mask):
+            return weight
+        bits = Params(weight.bits.view(torch.uint8), weight.layout)
+        return {**self.write(bits, layouts), "mask": True}
+
+    def read_weight(self, note: Mapping[str, Any] | float, layouts: Layouts) -> Weight:
+        """Return the weight that a note describes, as memory of one's own."""
+        if not isinstance(note, Mapping):
+            return note
+        params = self.read(note, layouts)
+        flat = params.flat.clone()
+        return Mask(flat.view(torch.bool), params.layout) if "mask" in note else params.like(flat)
+
+
+class Layouts:
+    """Names of layouts: a number for those known before the fork, else all that they say."""
+
+    def __init__(self, *known: Layout) -> None:
+        self.known = known
+        self.found: dict[str, Layout] = {}
+
+    def name(self, layout: Layout) -> Any:
+        """Return a layout as plain data."""
+        for number, known in enumerate(self.known):
+            if layout is known or layout == known:
+                return number
+        return [layout.names, layout.shapes]
+
+    def find(self, name: Any) -> Layout:
+        """Return the layout of a name; each is built once."""
+        if isinstance(name, int):
+            return self.known[name]
+        key = repr(name)
+        if key not in self.found:
+            names, shapes = name
+            self.found[key] = Layout(tuple(names), tuple(tuple(shape) for shape in shapes))
+        return self.found[key]
+
+
+class TaskTickets:
+    """Numbers drawn one by one by all processes, and how many of them are accounted for."""
+
+    def __init__(self, context: ForkContext) -> None:
+        self.lock = context.Lock()
+        self.numbers = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
+
+    def draw(self, end: int) -> int | None:
+        """Return the next number below `end`; none is drawn if there is none."""
+        with self.lock:
+            number = self.numbers[0]
+            if number >= end:
+                return None
+            self.numbers[0] = number + 1
+        return number
+
+    @property
+    def settled(self) -> int:
+        """Number of tickets, from the first on, that are accounted for."""
+        return self.numbers[1]
+
+    def settle(self) -> None:
+        """Account for the next one; only the process that hands out work does so."""
+        self.numbers[1] += 1

@@ -1,1 +1,0 @@
-"""Who answers a method's requests: the simulator, its workers, its stores."""

@@ -1,0 +1,1 @@
+"""Experiments from Python: training, finished runs, comparisons; what `import vergence` offers."""

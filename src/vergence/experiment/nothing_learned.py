@@ -1,0 +1,65 @@
+"""Runs in which nothing was learned: nobody's reply counted in any round, and why not."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from vergence.engine.plan import Plan
+from vergence.errors import PartialRun, StateError
+
+
+def refuse_unlearned(folders: Mapping[str, Path], plan: Plan) -> None:
+    """Look for training that counted in the tables of finished methods (label -> folder).
+
+    Raises:
+        PartialRun: there is none of a method in one of its seeds; names both, and the reason that
+            most of its replies were refused for.
+    """
+    found = [
+        (f"{label}, seed {seed}", folder, why)
+        for label, folder in folders.items()
+        for seed, why in unlearned(folder, plan).items()
+    ]
+    if found:
+        where, folder, why = found[0]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise PartialRun(
+            f"{where}{more}: nobody's reply counted in any round ({why}): nothing was learned, and "
+            f"its numbers are those of the untrained model; they are kept in {folder}: mend this, "
+            "and run it into another --out"
+        )
+
+
+def unlearned(folder: Path, plan: Plan) -> dict[int, str]:
+    """The seeds of one method in which no training of any round counted, and why not.
+
+    Training is what took steps. Where nothing did in any round, all replies of the rounds are
+    looked at, and those before and after where a method asks nobody in its rounds.
+    """
+    told = {seed: (Counter[str](), Counter[str](), Counter[str]()) for seed in plan.seeds}
+    table = folder / "turns.csv"
+    try:
+        with table.open(newline="") as file:
+            for row in csv.DictReader(file):
+                during, steps = 1 <= int(row["round"]) <= plan.rounds, int(row["steps"])
+                trained, asked, beside = told[int(row["seed"])]
+                (beside if not during else trained if steps else asked)[row["status"]] += 1
+    except (OSError, ValueError, TypeError, LookupError, csv.Error) as error:
+        raise StateError(f"{table} is damaged ({error}): restore it") from None
+    found = {}
+    for seed, (trained, asked, beside) in told.items():
+        if not (trained or asked or beside)["ok"]:
+            found[seed] = _most(trained + asked or beside)
+    return found
+
+
+def _most(statuses: Counter[str]) -> str:
+    """The most frequent reason, and how frequent it is."""
+    refused = Counter({status: n for status, n in statuses.items() if status != "ok"})
+    if not refused:
+        return "nobody was asked"
+    reason, times = refused.most_common(1)[0]
+    return f"{times} of {statuses.total()} replies: {reason.removeprefix('quarantined: ')}"

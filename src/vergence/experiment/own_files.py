@@ -1,0 +1,83 @@
+"""Python files of one's own: what goes wrong in them, in one line that names file and line."""
+
+from __future__ import annotations
+
+import traceback
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import nn
+
+from vergence.errors import ConfigError
+
+SAID = 300
+"""Characters of an error of somebody's file that are repeated."""
+
+
+@contextmanager
+def running(name: str, file: str) -> Iterator[None]:
+    """A block that runs the code of a file.
+
+    Raises:
+        ConfigError: it raised something, or ended the program; names the code, line and reason.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if isinstance(error, SystemExit):
+            what = f"it ends the program ({what}) as soon as it is read; take that out"
+        raise ConfigError(f"{name}{_line(error, file)}: {what[:SAID]}") from error
+
+
+def _line(error: BaseException, file: str) -> str:
+    """Where in the file: the innermost of its lines that was reached."""
+    if isinstance(error, SyntaxError) and error.filename == file and error.lineno:
+        return f", line {error.lineno}"
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == file
+    ]
+    return f", line {lines[-1]}" if lines else ""
+
+
+def wrapper(module: types.ModuleType, base: type, found: Sequence[str]) -> str:
+    """Error text: what a file lacks to define exactly one class of a kind, and how to write it."""
+    kind = base.__name__
+    needs = f"{module.__file__} must define exactly one {kind}"
+    if found:
+        return (
+            f"{needs}, and defines {', '.join(found)}: keep one in it, begin the names of the "
+            f"others with _, or say which: {module.__file__}:{found[0]}"
+        )
+    takes = f"`from {base.__module__} import {kind}`"
+    plain = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, nn.Module)
+        and value.__module__ == module.__name__
+    ]
+    if kind == "Model" and plain:
+        return (
+            f"{needs}, and has the plain module {plain[0]}: wrap it, by {takes}, "
+            f"`class Own{plain[0]}(Model):` and in it `def build(self): return {plain[0]}()`"
+        )
+    return f"{needs}, and has none: write {takes} and a `class Own({kind}):` with its methods"
+
+
+def another_kind(thing: object, base: type) -> str:
+    """Text for an object named where a class is wanted: its type, and the wanted kind."""
+    wanted = f"and a {base.__name__} is wanted here, from {base.__module__}"
+    if not isinstance(thing, type):
+        return f"is a {type(thing).__name__}, {wanted}: name a class"
+    if base.__name__ == "Model" and issubclass(thing, nn.Module):
+        return (
+            f"is a plain torch.nn.Module, {wanted}: wrap it, `class Own{thing.__name__}(Model):` "
+            f"and in it `def build(self): return {thing.__name__}()`"
+        )
+    bases = [kind for kind in reversed(thing.__mro__) if kind.__module__.startswith("vergence.")]
+    kinds = [*bases, *thing.__mro__[1:-1], object]
+    return f"is a class over {kinds[0].__name__}, {wanted}"

@@ -1,0 +1,41 @@
+"""Experiments that come with the package, each called by its name alone."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from vergence.errors import ConfigError
+
+FOLDER = Path(__file__).parent.parent / "experiments"
+
+
+def packaged() -> list[str]:
+    """The names of the experiments in the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def locate(path: Path) -> Path:
+    """The file of an experiment: the one named, or the package's of this name.
+
+    Args:
+        path: a file, or a name such as `quickstart`.
+
+    Raises:
+        ConfigError: a name, and neither a file nor in the package.
+    """
+    name = str(path)
+    try:
+        there = path.is_file()
+    except OSError:  # a name that no file can have
+        there = False
+    if there or path.name != name or path.suffix:
+        return path
+    if name in packaged():
+        return FOLDER / f"{name}.toml"
+    close = get_close_matches(name, packaged(), n=1)
+    meant = f" (did you mean '{close[0]}'?)" if close else ""
+    raise ConfigError(
+        f"no experiment '{name[:100]}'{meant}: there is no such file, and the package has "
+        f"{', '.join(packaged())}"
+    )

@@ -1,0 +1,1 @@
+"""The tables of privacy in experiments, and what runs spent."""

@@ -1,0 +1,124 @@
+"""The tables `privacy` and `poison` of experiment files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from vergence.core.federation import Federation
+from vergence.data.noise import Noise
+from vergence.errors import ConfigError, nearest
+from vergence.experiment.registry import bind, find
+from vergence.privacy.config import DpSgd, Privacy, SecureAggregationConfig, UserLevelConfig
+from vergence.privacy.dp.mask_budget import MaskBudget
+from vergence.privacy.poisoning.data import DataPoison, GazeOffset
+from vergence.privacy.poisoning.updates import Poison
+from vergence.privacy.robust.base import RobustRule
+from vergence.privacy.split.defense import BottleneckCut, NoPeekCut, PixelCut, SplitDefense
+from vergence.privacy.split.output_range import OutputRange
+from vergence.privacy.split.split_guard_config import SplitGuardConfig
+
+POISONED = "POISONED"
+"""Under this, data and provenance say who lied in a run on purpose."""
+ON_DATA = {"gaze_offset": GazeOffset, "noisy_data": Noise}
+RECORDS: dict[str, type] = {
+    "user": UserLevelConfig,
+    "solver": DpSgd,
+    "mask": MaskBudget,
+    "output_range": OutputRange,
+    "split_guard": SplitGuardConfig,
+}
+CUTS: dict[str, type[SplitDefense]] = {
+    "bottleneck": BottleneckCut,
+    "nopeek": NoPeekCut,
+    "pixel_dp": PixelCut,
+}
+PRIVATE = ("dp", "epsilon", "differential", "dp_sgd", "dpsgd", "noise", "delta")
+"""What somebody writes who looks for differential privacy."""
+ATTACKS = ("sign_flip", "scaling", "alie", "min_max", "min_sum", *ON_DATA)
+
+
+def build_privacy(table: Any) -> Privacy:
+    """Protection of people beyond the method; an empty table is nothing."""
+    rest = _table(table, "privacy")
+    known = ("robust", "aggregation", "cut", *RECORDS)
+    if unknown := next((key for key in rest if key not in known), None):
+        meant = nearest(unknown, known)
+        if unknown.lower() in PRIVATE:
+            meant = (
+                "; differential privacy is privacy.user = { epsilon = 8 } for whole people, or "
+                "privacy.solver = { epsilon = 8 } for single samples (DP-SGD)"
+            )
+        raise ConfigError(f"privacy: unknown key '{unknown}'{meant}")
+    given = {
+        key: bind(record, rest[key], f"privacy.{key}")
+        for key, record in RECORDS.items()
+        if key in rest
+    }
+    if "cut" in rest:
+        given["cut"] = build_cut(rest["cut"])
+    rule = build_rule(rest["robust"]) if "robust" in rest else None
+    return Privacy(rule, build_secrecy(rest.get("aggregation")), **given)
+
+
+def build_secrecy(given: Any) -> SecureAggregationConfig | None:
+    """Settings by which replies are summed; `"secure"` is a word for the defaults."""
+    if isinstance(given, str):
+        if given not in ("secure", "plain"):
+            raise ConfigError(
+                'privacy: aggregation must be "secure", "plain", or a table such as '
+                f'{{ name = "additive" }}; got {given!r}'
+            )
+        return SecureAggregationConfig() if given == "secure" else None
+    return None if given is None else bind(SecureAggregationConfig, given, "privacy.aggregation")
+
+
+def build_cut(given: Any) -> SplitDefense:
+    """Return the defence at the cut, given by a table with its name."""
+    options = _table(given, "privacy.cut")
+    name = options.get("name")
+    if name not in CUTS:
+        raise ConfigError(f"privacy.cut: no defence named {name!r}{nearest(str(name), CUTS)}")
+    return bind(CUTS[name], options, f"privacy.cut ({name})")
+
+
+def build_rule(given: Any) -> RobustRule:
+    """Return a robust rule, given by its name or by a table with a name."""
+    options = {"name": given} if isinstance(given, str) else _table(given, "privacy.robust")
+    if "name" not in options:
+        raise ConfigError("privacy.robust is a rule's name, or a table with a name")
+    name = options.pop("name")
+    return bind(find("privacy.robust", name, RobustRule), options, f"privacy.robust ({name})")
+
+
+def build_poison(table: Any) -> Poison | DataPoison:
+    """Poison of a run: who lies, and whether about updates or in the data they train on."""
+    options = _table(table, "poison")
+    attack = options.get("attack", Poison.attack)
+    if attack not in ATTACKS:
+        raise ConfigError(f"poison: no attack named {attack!r}{nearest(str(attack), ATTACKS)}")
+    if attack not in ON_DATA:
+        return bind(Poison, options, "poison")
+    where, common = f"poison ({attack})", ("attack", "share", "seed")
+    own = {key: value for key, value in options.items() if key not in common}
+    given = {"share": 1.0, "seed": options.get("seed", 0)} if attack == "noisy_data" else {}
+    change = bind(ON_DATA[attack], own, where, **given)
+    rest = {key: value for key, value in options.items() if key in common}
+    return bind(DataPoison, rest, where, change=change)
+
+
+def poisoned(federation: Federation, poison: Poison | DataPoison) -> Federation:
+    """Return the federation with spoiled data where the attack is on data, and say who lies."""
+    federation.refuse_many("choosing who lies")
+    liars = poison.chosen(federation.clients)
+    if not liars:
+        return federation
+    changed = poison.apply(federation) if isinstance(poison, DataPoison) else federation
+    said = f"{poison.attack} by {len(liars)} of {len(federation.clients)} people, on purpose"
+    return replace(changed, about={**changed.about, POISONED: f"{said}: {', '.join(liars)}"})
+
+
+def _table(given: Any, where: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise ConfigError(f"{where} must be a table, got {given!r}")
+    return dict(given)

@@ -1,0 +1,248 @@
+"""How tables become records: names are module names, values are checked against annotations."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import types
+import typing
+from dataclasses import MISSING, fields, is_dataclass
+from importlib.abc import MetaPathFinder, SourceLoader
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vergence.core.options import check_ranges
+from vergence.errors import ConfigError, nearest
+from vergence.experiment.code_names import SUFFIX, parse
+from vergence.experiment.own_files import another_kind, running, wrapper
+from vergence.experiment.trust import Code, now
+from vergence.experiment.values import fitting
+
+T = TypeVar("T")
+
+
+def find(kind: str, name: str, base: type[T]) -> type[T]:
+    """Return the `base` subclass that a name means: `fedavg`, `my.py` or `package.module:Class`.
+
+    This is the one door through which code that an experiment names comes in: whatever names code
+    in another way has to pass here, where `vergence.experiment.trust` says what may run.
+
+    Raises:
+        ConfigError: there is none, or its code cannot be run.
+        UntrustedCode: it is code of somebody's, and this command may not run it.
+    """
+    if not isinstance(name, str):
+        raise ConfigError(f"a name must be text, like those in {kind}; got {name!r}")
+    if code := parse(name):
+        module = _own_module(kind, code.place) if code.packaged else _module(code.place)
+        return chosen(module, code.kind, name, base) if code.kind else only(module, base)
+    # Importing all of a kind, to list their names, takes a third of a second.
+    where = modules(kind).get(name)
+    module = importlib.import_module(where) if where else None
+    if module is None or not offered(module, base):
+        known = names(kind, base)
+        what = "data set" if kind == "data" else kind.removesuffix("s")
+        raise ConfigError(f"no {what} named '{name}'{nearest(name, known)}")
+    return only(module, base)
+
+
+class AdmittedSource(SourceLoader):
+    """Runs the text that was admitted: not a compiled file beside it, nor what lies there later."""
+
+    def __init__(self, path: str, text: bytes) -> None:
+        self.path, self.text = path, text
+
+    def get_filename(self, fullname: str) -> str:
+        """Path of the file where the text was read."""
+        return self.path
+
+    def get_data(self, path: str) -> bytes:
+        """Return the text."""
+        if path != self.path:
+            raise OSError(f"{path} was not admitted")
+        return self.text
+
+
+class OneModule(MetaPathFinder):
+    """Finds one module, which was admitted, whoever imports it first; all others it leaves."""
+
+    def __init__(self, name: str, file: Path, text: bytes) -> None:
+        self.name, self.file, self.text = name, file, text
+
+    def find_spec(
+        self, fullname: str, path: Any, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Location of the module, with a loader that has its text."""
+        if fullname != self.name:
+            return None
+        package = [str(self.file.parent)] if self.file.name == "__init__.py" else None
+        loader = AdmittedSource(str(self.file), self.text)
+        return importlib.util.spec_from_file_location(
+            fullname, self.file, loader=loader, submodule_search_locations=package
+        )
+
+
+def _module(place: str) -> types.ModuleType:
+    """The module of a Python file, or with this name: run once for a command."""
+    trust = now()
+    if place not in trust.ran:
+        file, text = trust.admit(place)
+        run = _from_file if place.endswith(SUFFIX) else _imported
+        trust.ran[place] = Code(text, run(place, file, text))
+    return trust.ran[place].module
+
+
+def _from_file(place: str, file: Path, text: bytes) -> types.ModuleType:
+    """The module that a Python file makes."""
+    loader = AdmittedSource(str(file.absolute()), text)
+    name = f"vergence_file_{file.stem}"
+    if name in {code.module.__name__ for code in now().ran.values()}:
+        name += f"_{hashlib.sha256(place.encode()).hexdigest()[:8]}"  # another folder's
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look up their annotations there
+    try:
+        with running(place, loader.path):
+            loader.exec_module(module)
+    except ConfigError:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _imported(place: str, file: Path, text: bytes) -> types.ModuleType:
+    """The module with this name, made of this text.
+
+    Raises:
+        ConfigError: it cannot be imported, or was imported before from something else.
+    """
+    finder = OneModule(place, file, text)
+    sys.meta_path.insert(0, finder)
+    try:
+        with running(place, str(file)):
+            module = importlib.import_module(place)
+    finally:
+        sys.meta_path.remove(finder)
+    loader = module.__spec__.loader if module.__spec__ else None
+    before = loader.text if isinstance(loader, AdmittedSource) else text
+    if before != text or not file.samefile(str(module.__file__)):
+        raise ConfigError(
+            f"this Python imported '{place}' from {module.__file__} before it was what {file} is "
+            "now: start Python anew"
+        )
+    return module
+
+
+def _own_module(kind: str, place: str) -> types.ModuleType:
+    """A module of this package, by its whole name."""
+    if place not in modules(kind).values():
+        known = [Path(where).suffix[1:] for where in modules(kind).values()]
+        near = nearest(place.rpartition(".")[2], known)
+        raise ConfigError(f"vergence.{kind} has no module '{place}'{near}")
+    return importlib.import_module(place)
+
+
+def chosen(module: types.ModuleType, name: str, whole: str, base: type[T]) -> type[T]:
+    """The class of a module that is named, if it is of the kind that is wanted.
+
+    Raises:
+        ConfigError: there is none of the name, or it is something else.
+    """
+    found = getattr(module, name, None)
+    if found is None:
+        known = [kind.__name__ for kind in offered(module, base)]
+        near = nearest(name, known) if known else f", and no {base.__name__} at all"
+        raise ConfigError(f"{module.__file__} has no class '{name}'{near} ('{whole}')")
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise ConfigError(f"'{whole}' {another_kind(found, base)}")
+    if found.__module__ != module.__name__:
+        raise ConfigError(
+            f"'{whole}' is defined in another module, whose file would not be recorded: write "
+            f"'{found.__module__}:{found.__name__}'"
+        )
+    if inspect.isabstract(found):
+        lacks = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+        raise ConfigError(f"'{whole}' is abstract: it does not define {lacks}")
+    return found
+
+
+@functools.cache
+def modules(kind: str) -> dict[str, str]:
+    """Every module of a kind, in whatever sub-package: its name, and from where it is imported.
+
+    Nothing is imported but packages. A `base` is what its sub-package has in common, and nobody's
+    name; nor is a module that two sub-packages have (a test says so).
+    """
+    found: dict[str, str] = {}
+
+    def walk(package: str) -> None:
+        for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            whole = f"{package}.{info.name}"
+            if info.ispkg:
+                walk(whole)
+            elif info.name != "base":
+                found.setdefault(info.name, whole)
+
+    walk(f"vergence.{kind}")
+    return found
+
+
+def offered(module: types.ModuleType, base: type[T]) -> list[type[T]]:
+    """Subclasses of `base` that a module defines and that can be made."""
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, base)
+        and value.__module__ == module.__name__
+        and not inspect.isabstract(value)
+        and not value.__name__.startswith("_")
+    ]
+
+
+def only(module: types.ModuleType, base: type[T]) -> type[T]:
+    """Return the one subclass of `base` that a module defines."""
+    found = offered(module, base)
+    if len(found) != 1:
+        raise ConfigError(wrapper(module, base, [kind.__name__ for kind in found]))
+    return found[0]
+
+
+def names(kind: str, base: type) -> list[str]:
+    """Names of one kind: the modules that define a `base` subclass."""
+    known = sorted(modules(kind).items())
+    return [name for name, where in known if offered(importlib.import_module(where), base)]
+
+
+def bind(record: type[T], table: Any, where: str, **given: Any) -> T:
+    """Build a dataclass from a table; unknown keys and unfit values are errors."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} must be a table, got {table!r}")
+    assert is_dataclass(record)
+    hints = typing.get_type_hints(record)
+    known = [f.name for f in fields(record) if f.name not in given]
+    values = dict(given)
+    for key, value in table.items():
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, known)}")
+        if isinstance(hints[key], type) and is_dataclass(hints[key]):
+            values[key] = bind(hints[key], value, f"{where}.{key}")
+            continue
+        try:
+            values[key] = fitting(hints[key], value)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {key} {error}") from None
+    needed = [f for f in fields(record) if f.default is MISSING and f.default_factory is MISSING]
+    missing = [f.name for f in needed if f.name not in values]
+    if missing:
+        raise ConfigError(f"{where}: '{missing[0]}' must be given")
+    made = record(**values)
+    check_ranges(made, where)
+    return made

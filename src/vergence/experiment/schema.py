@@ -1,0 +1,545 @@
+"""Experiments as TOML: tables bind to dataclasses, names are module names.
+
+Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `proxy`,
+`noise`, `method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`, `privacy`,
+`poison`, `run`, `sweep`, `tuning`; `--set a.b=c` wins over all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from vergence.core.federation import Dataset, Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.method import Method
+from vergence.core.task import Model, Task
+from vergence.data.io.checks import below_data
+from vergence.data.io.finite_values import check_finite
+from vergence.data.noise import Noise
+from vergence.engine import compatibility_check
+from vergence.engine.delivery import Delivery
+from vergence.engine.participation import Participation
+from vergence.engine.plan import Plan
+from vergence.engine.storage.run_directory import Checkpoint
+from vergence.errors import BuiltInPython, ConfigError, nearest
+from vergence.experiment.code_names import beside, default_label
+from vergence.experiment.packaged import locate
+from vergence.experiment.privacy.schema import build_poison, build_privacy, poisoned
+from vergence.experiment.public_data import ReleasedSamples, of_another
+from vergence.experiment.registry import bind, find
+from vergence.experiment.search_space import (
+    ROOTS,
+    SearchRange,
+    Space,
+    SweepSettings,
+    Tuning,
+    flat,
+    listed,
+    setting,
+)
+from vergence.experiment.trust import Code, in_run_folder, now, python_files, receive, under
+from vergence.privacy.poisoning.data import DataPoison
+from vergence.privacy.poisoning.updates import Poison
+from vergence.training.device import pick
+from vergence.training.pruning import Gradual
+from vergence.wire.codecs import Compression
+
+KEYS = (
+    "extends",
+    "task",
+    "model",
+    "federation",
+    "proxy",
+    "noise",
+    "method",
+    "methods",
+    "local",
+    "presence",
+    "delivery",
+    "wire",
+    "pruning",
+    "privacy",
+    "poison",
+    "run",
+    "sweep",
+    "tuning",
+)
+Table = dict[str, Any]
+LINE, DEEPEST = 1000, 16
+"""Characters that an error may have; tables in tables in which a setting may lie."""
+LABEL = re.compile(r"\w[\w-]{0,99}")
+MOST_METHODS, LONGEST_PATH = 1000, 4000
+"""Each method is trained in turn and has a row in every table; bytes that a file system takes."""
+
+
+@dataclass(frozen=True)
+class TableOrigin:
+    """Origin of a run, as far as no experiment file tells it.
+
+    Attributes:
+        told: goes into provenance.json.
+        stamp: identifies the states to begin from; no run without it may go on there.
+        begin: puts these states (of a label and seed) into a folder; None: fresh ones.
+    """
+
+    told: Mapping[str, Any] = field(default_factory=dict)
+    stamp: Mapping[str, str] = field(default_factory=dict)
+    begin: Callable[[str, int, Path], Checkpoint] | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked experiment: every name found, every value in range.
+
+    `code` is the Python code of the user's that it is built from, by place. `built` is the task
+    where it is a Python object that the table only describes.
+    """
+
+    table: Table
+    dataset: Dataset
+    root: str | None
+    model: Model
+    methods: Mapping[str, Method]
+    plan: Plan
+    noise: Noise
+    sweep: SweepSettings | None = None
+    tuning: Tuning | None = None
+    poison: Poison | DataPoison | None = None
+    origin: TableOrigin = TableOrigin()
+    proxy: Dataset | ReleasedSamples | None = None
+    tasks: type[Task] = Task
+    code: Mapping[str, Code] = field(default_factory=dict)
+    built: Task | None = None
+
+    def task(self, seed: int) -> Task:
+        """Return the task for one seed."""
+        if self.built is not None:
+            return replace(self.built, seed=seed)
+        table = {key: value for key, value in self.table["task"].items() if key != "name"}
+        return bind(self.tasks, table, "task", network=self.model, seed=seed)
+
+    def federation(self, *, tested: bool = True) -> Federation:
+        """Load the data, with the noise and the liars that the experiment asks for.
+
+        Args:
+            tested: False where test data are not to be looked at.
+
+        Raises:
+            DataError: a file is unusable, or a number is NaN or infinite.
+        """
+        loaded = self.dataset.load(data_root(self.root))
+        check_finite(loaded, tested=tested)
+        whole = self.noise.apply(loaded)
+        return self.proxied(whole if self.poison is None else poisoned(whole, self.poison))
+
+    def proxied(self, federation: Federation) -> Federation:
+        """Give the server its samples of nobody's, where the experiment names some."""
+        if self.proxy is None:
+            return federation
+        if isinstance(self.proxy, ReleasedSamples):
+            whole = self.proxy.moved(federation)
+            told = f"{self.proxy.share:g} of everybody's training samples, given up"
+        else:
+            held = of_another(self.proxy, data_root(self.table["proxy"].get("root")), self.model)
+            whole = replace(federation, proxies=held)
+            told = f"training samples of {self.table['proxy']['name']}"
+        about = {**federation.about, "proxies": f"{told}; their labels are not looked at"}
+        return replace(whole, about=about)
+
+    def on(self, dataset: Dataset) -> Experiment:
+        """Return the same experiment on data as loaded, with noise and spoiled data in it."""
+        poison = None if isinstance(self.poison, DataPoison) else self.poison
+        return replace(self, dataset=dataset, noise=Noise(), poison=poison)
+
+    @property
+    def several(self) -> bool:
+        """True if the file lists `methods` (one run directory each), False if one `method`."""
+        return "methods" in self.table
+
+    def one(self, label: str) -> Table:
+        """Return the resolved table of a single method's run."""
+        table = {k: v for k, v in self.table.items() if k != "methods"}
+        named = dict(zip(self.methods, method_tables(self.table), strict=True))
+        return {**table, "method": named[label]}
+
+    def alone(self, label: str) -> Experiment:
+        """The same experiment with one of its methods."""
+        return replace(self, table=self.one(label), methods={label: self.methods[label]})
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Comments that lead a run's config.toml."""
+        parts = python_parts(self.table)
+        return (f"{parts}; the tables below describe, and do not build them.",) if parts else ()
+
+    def files(self, table: Table) -> dict[str, str]:
+        """The SHA-256 of every Python file or module that a table of this experiment names."""
+        return {name: self.code[name].sha for name in python_files(table) if name in self.code}
+
+
+def load(path: Path | str, sets: Sequence[str] = (), trust_code: bool = False) -> Experiment:
+    """Read, merge and check an experiment file.
+
+    Args:
+        path: the file, or the name of an experiment of the package.
+        sets: `a.b=c` overrides a value of the file.
+        trust_code: run the Python code that it names, wherever it is from.
+
+    Raises:
+        ConfigError: names the key or value, what is allowed, and the file.
+        UntrustedCode: it names Python code, and nobody said that this may run.
+    """
+    if isinstance(sets, str):
+        raise ConfigError(f"sets must be a list of key=value texts, got the text '{sets}'")
+    path = locate(Path(path))
+    try:
+        with under(replace(now(), given=True) if trust_code else now()):
+            table = read(path)
+            for item in sets:
+                override(table, item)
+            return check(table, path.parent)
+    except ConfigError as error:
+        where = "" if str(path) in str(error) else f" ({path})"
+        raise type(error)(f"{short(str(error))}{where}") from None
+    except (OverflowError, RecursionError) as error:  # a number, or tables in tables
+        raise ConfigError(f"too large: {error} ({path})") from None
+
+
+def short(text: str) -> str:
+    """Return a line that can be read, however long a key or value in it is."""
+    return text if len(text) <= LINE else f"{text[: LINE // 2]} ... {text[-LINE // 2 :]}"
+
+
+def read(path: Path, above: tuple[Path, ...] = ()) -> Table:
+    """Return a TOML file merged over those it extends; `above` are those that extend it."""
+    try:
+        there = path.is_file()
+    except OSError:  # a name that no file can have
+        there = False
+    if not there:
+        raise ConfigError(f"no experiment file at {short(str(path))}")
+    if path.resolve() in above:
+        raise ConfigError(f"{path}: extends leads back to this file; take it out there")
+    try:
+        table = tomllib.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); mend it") from None
+    receive(path, table)
+    if not in_run_folder(path):  # there names are as the run recorded them
+        table = beside(table, path.parent)
+    merged: Table = {}
+    below = table.pop("extends", [])
+    if not isinstance(below, list) or not all(isinstance(other, str) for other in below):
+        raise ConfigError(f"{path}: extends must be a list of file names; got {below!r}")
+    for other in below:
+        merged = merge(merged, read(path.parent / other, (*above, path.resolve())))
+    if "methods" in table:
+        merged.pop("method", None)
+    if "method" in table:
+        merged.pop("methods", None)
+    return merge(merged, table)
+
+
+def merge(below: Table, above: Table) -> Table:
+    """Merge two tables deeply; `above` wins."""
+    out = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = merge(out[key], value) if both else value
+    return out
+
+
+def override(table: Table, item: str) -> None:
+    """Apply one `--set a.b=c`; the value is read as TOML, else taken as a string."""
+    path, equals, text = item.partition("=")
+    if not equals:
+        raise ConfigError(f"--set takes key=value, got '{item}'")
+    try:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--set {path}: no value is like this ({error})") from None
+    *parents, last = path.split(".")
+    if len(parents) > DEEPEST:
+        raise ConfigError(f"--set {path}: no setting lies {len(parents)} tables deep")
+    for key in parents:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {item}: '{key}' is not a table")
+    table[last] = value
+
+
+def check(table: Table, home: Path | None = None) -> Experiment:
+    """Bind every table of a merged experiment; `home` is the folder of its file.
+
+    A presence trace lies there or one folder above, as that of a run directory, or where it says.
+    """
+    if parts := python_parts(table):
+        raise BuiltInPython(
+            f"{parts}, which no file names: go on in Python with the call of vergence.train that "
+            "began it, its out and resume=True; have its models by vergence.open_run(FOLDER, "
+            "task=..., people=...)"
+        )
+    for key in table:
+        if key not in KEYS:
+            raise ConfigError(f"unknown key '{key}'{nearest(key, KEYS)}")
+    if "extends" in table:
+        raise ConfigError("extends works in an experiment file only, not with --set")
+    for key in ("task", "model", "federation"):
+        if not isinstance(table.get(key), dict) or "name" not in table[key]:
+            raise ConfigError(f"the experiment needs {key} = {{ name = ... }}")
+    if ("method" in table) == ("methods" in table):
+        had = "both" if "method" in table else "neither"
+        raise ConfigError(
+            f"the experiment needs either method = {{...}} or methods = [...]; it has {had}"
+        )
+    plan = build_plan(table, home)
+    dataset, root = build_dataset(table["federation"], "federation")
+    tasks = find("tasks", table["task"]["name"], Task)
+    table = named(table, dataset, tasks)
+    proxy = build_proxy(table["proxy"]) if "proxy" in table else None
+    model = build_model(table["model"])
+    pick(plan.device)  # before anything is written
+    methods = {}
+    for entry in method_tables(table):
+        label, method = build_method(entry, table.get("local", {}))
+        if label in methods:
+            raise ConfigError(f"two methods are labelled '{label}': give one a `label` of its own")
+        methods[label] = method
+    sweep = build_sweep(table, list(methods))
+    noise = bind(Noise, table.get("noise", {}), "noise")
+    tuning = bind(Tuning, table["tuning"], "tuning") if "tuning" in table else None
+    code = {name: it for name in python_files(table) if (it := now().ran.get(name)) is not None}
+    poison = plan.poison or (build_poison(table["poison"]) if "poison" in table else None)
+    return agreed(
+        Experiment(
+            table,
+            dataset,
+            root,
+            model,
+            methods,
+            plan,
+            noise,
+            sweep,
+            tuning,
+            poison,
+            proxy=proxy,
+            tasks=tasks,
+            code=code,
+        )
+    )
+
+
+def build_plan(table: Table, home: Path | None = None) -> Plan:
+    """Plan of a run: the table `run` and those of what goes with it."""
+    presence = bind(Participation, table.get("presence", {}), "presence")
+    if presence.trace and home:
+        beside = (folder / presence.trace for folder in (home, home.parent))
+        found = next((str(path) for path in beside if path.is_file()), presence.trace)
+        presence = replace(presence, trace=found)
+    delivery = bind(Delivery, table.get("delivery", {}), "delivery")
+    wire = bind(Compression, table.get("wire", {}), "wire")
+    pruning = bind(Gradual, table.get("pruning", {"amount": 0.0}), "pruning")
+    poison = build_poison(table["poison"]) if "poison" in table else None
+    return bind(
+        Plan,
+        table.get("run", {}),
+        "run",
+        presence=presence,
+        delivery=delivery,
+        wire=wire,
+        pruning=pruning,
+        privacy=build_privacy(table.get("privacy", {})),
+        poison=poison if isinstance(poison, Poison) else None,
+    )
+
+
+def agreed(experiment: Experiment) -> Experiment:
+    """The experiment, if its settings can be combined with each of its methods.
+
+    Raises:
+        ConfigError: two cannot; names the method and both.
+    """
+    task = experiment.task(experiment.plan.seeds[0])
+    for label, method in experiment.methods.items():
+        try:
+            compatibility_check.check(experiment.plan, method, task)
+        except ConfigError as error:
+            raise ConfigError(f"method '{label}': {error}") from error
+    return experiment
+
+
+def python_parts(table: Mapping[str, Any]) -> str:
+    """Parts of a run that are Python objects, in words; "" where a file names all of them."""
+    parts = table.get("python", [])
+    if not isinstance(parts, list) or not parts:
+        return ""
+    objects = "is a Python object" if len(parts) == 1 else "are Python objects"
+    return f"the {', '.join(map(str, parts))} of this run {objects}"
+
+
+def named(table: Table, dataset: Dataset, kind: type[Task]) -> Table:
+    """Return the table with the data's class names, where the task takes `names` and has none."""
+    takes = "names" in {known.name for known in fields(kind)}
+    classes = getattr(dataset, "classes", ())
+    if not takes or not classes or table["task"].get("names"):
+        return table
+    return {**table, "task": {**table["task"], "names": list(classes)}}
+
+
+def build_model(table: Table) -> Model:
+    """Return the network that a table names."""
+    options = dict(table)
+    name = options.pop("name")
+    return bind(find("models", name, Model), options, f"model ({name})")
+
+
+def build_task(table: Table) -> Task:
+    """Return the task that an experiment's tables name, with its network."""
+    options = dict(table["task"])
+    kind = find("tasks", options.pop("name"), Task)
+    return bind(kind, options, "task", network=build_model(table["model"]))
+
+
+def build_proxy(table: Any) -> Dataset | ReleasedSamples:
+    """Source of the server's samples that belong to nobody: a data set, or everybody."""
+    if isinstance(table, dict) and "name" not in table:
+        return bind(ReleasedSamples, table, "proxy")
+    return build_dataset(table, "proxy")[0]
+
+
+def build_dataset(table: Table, where: str) -> tuple[Dataset, str | None]:
+    """Return the data set that a table names, and the folder where it lies."""
+    if not isinstance(table, dict) or "name" not in table:
+        raise ConfigError(f"the experiment needs {where} = {{ name = ... }}")
+    options = dict(table)
+    name, root = options.pop("name"), options.pop("root", None)
+    if root is not None and not isinstance(root, str):
+        raise ConfigError(f"{where}: root must be the name of a folder; got {root!r}")
+    if root and (len(os.fsencode(root)) > LONGEST_PATH or not root.isprintable()):
+        raise ConfigError(
+            f"{where}: root must be the name of a folder: printable, {LONGEST_PATH} bytes at most; "
+            f"got {root!r}"
+        )
+    return bind(find("data", name, Dataset), options, f"{where} ({name})"), root
+
+
+def method_tables(table: Table) -> list[Table]:
+    """Return the method entries, each as a table with a name."""
+    entries = table["methods"] if "methods" in table else [table["method"]]
+    if not isinstance(entries, list) or not entries:
+        raise ConfigError("methods must be a list with at least one method")
+    if len(entries) > MOST_METHODS:
+        raise ConfigError(
+            f"{len(entries):,} methods are listed, and each is trained in turn: at most "
+            f"{MOST_METHODS:,} in one experiment; split it into several"
+        )
+    return [method_table(entry) for entry in entries]
+
+
+def method_table(entry: Any) -> Table:
+    """Return a method's entry, which may be a name alone, as a table with a name."""
+    table = {"name": entry} if isinstance(entry, str) else entry
+    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+        raise ConfigError(f"a method is a name, or a table with a name; got {table!r}")
+    return table
+
+
+def build_method(entry: Table, local: Table) -> tuple[str, Method]:
+    """Return the label and the method of one entry; its own `local` wins over the common one.
+
+    The `base` of a method that goes over another is an entry too, by default fedavg, and trains as
+    that one does.
+    """
+    entry = dict(entry)
+    name = entry.pop("name")
+    kind = find("methods", name, Method)
+    label = entry.pop("label", default_label(name))
+    check_label(label)
+    entry.pop("sweep", None)
+    own = entry.pop("local", {})
+    for part in (local, own):
+        if not isinstance(part, dict):
+            raise ConfigError(f"local must be a table, got {part!r}")
+    merged = merge(local, own)
+    given: dict[str, Any] = {"local": bind(LocalTraining, merged, "local")}
+    if "base" in {f.name for f in fields(kind)}:
+        given["base"] = build_method(method_table(entry.pop("base", "fedavg")), merged)[1]
+    return label, bind(kind, entry, f"method ({name})", **given)
+
+
+def check_label(label: Any) -> None:
+    """Accept what a run may be called, in tables and as a folder.
+
+    Raises:
+        ConfigError: it may not.
+    """
+    if not isinstance(label, str) or not LABEL.fullmatch(label):
+        raise ConfigError(
+            f"method label '{label}' must be letters, digits, _ and -, 100 at most, and not begin "
+            "with -"
+        )
+
+
+def build_sweep(table: Table, labels: Sequence[str]) -> SweepSettings | None:
+    """Return the sweep, with every method's space: the common one, over it the method's own."""
+    owns = {
+        label: entry.get("sweep") for label, entry in zip(labels, method_tables(table), strict=True)
+    }
+    if "sweep" not in table:
+        lone = next((label for label, own in owns.items() if own is not None), None)
+        if lone:
+            raise ConfigError(
+                f"method '{lone}' has a sweep, the experiment none: add sweep = {{ search = "
+                '"random", trials = 12 } to it'
+            )
+        return None
+    given = table["sweep"]
+    for where, part in (("sweep", given), *((f"sweep of '{m}'", own) for m, own in owns.items())):
+        if part is not None and not isinstance(part, dict):
+            raise ConfigError(f"{where} must be a table, got {part!r}")
+    # The short form: sweep = { "method.limit" = [...] }.
+    short = {k: v for k, v in given.items() if k.partition(".")[0] in ROOTS}
+    common = given.get("space", {})
+    if not isinstance(common, dict):
+        raise ConfigError(f"sweep.space must be a table, got {common!r}")
+    shared, brief = build_space(common, "sweep.space"), build_space(short, "sweep")
+    for key in shared.keys() & brief.keys():
+        raise ConfigError(f"sweep: {key} is given twice, in sweep and in sweep.space; keep one")
+    spaces = {}
+    for label, own in owns.items():
+        named = {
+            k if k.partition(".")[0] in ROOTS else f"method.{k}": v for k, v in (own or {}).items()
+        }
+        spaces[label] = {**shared, **brief, **build_space(named, f"sweep of '{label}'")}
+    rest = {k: v for k, v in given.items() if k not in short and k != "space"}
+    return bind(SweepSettings, rest, "sweep", spaces=spaces)
+
+
+def build_space(table: Table, where: str) -> Space:
+    """Return the settings of a space, each with a list of values or a range."""
+    found: dict[str, tuple[Any, ...] | SearchRange] = {}
+    for key, value in flat(table).items():
+        place = f"{where}: {setting(key, where)}"
+        try:
+            found[key] = (
+                bind(SearchRange, value, place) if isinstance(value, dict) else listed(value, place)
+            )
+        except ConfigError as error:
+            text = str(error)
+            raise ConfigError(text if text.startswith(place) else f"{place}: {text}") from None
+    return found
+
+
+def data_root(root: str | None) -> str | None:
+    """Path of a data set: as given, or below VERGENCE_DATA (default ../shared/data)."""
+    return root and below_data(root)

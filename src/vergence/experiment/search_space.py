@@ -1,0 +1,292 @@
+"""Which settings a sweep tries: every method's space, and as many points of one as of another."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, Gt
+
+from vergence.core.federation import MANY
+from vergence.core.options import check_ranges
+from vergence.core.randomness import RandomStream
+from vergence.engine.participation import round_half_up, suggest
+from vergence.engine.plan import check_seeds
+from vergence.errors import ConfigError
+
+ROOTS = ("method", "local")
+"""What a method entry can hold, and so a sweep can vary."""
+KEPT = ("name", "label", "local", "sweep")
+"""Keys of a method entry that are no settings of the method."""
+Search = Literal["grid", "random"]
+Point = dict[str, Any]
+"""Setting -> value: `method.limit`, `local.lr`."""
+
+
+@dataclass(frozen=True)
+class SearchRange:
+    """Numbers from `low` to `high`, both included; whole ones where both ends are whole.
+
+    `log` draws them evenly over orders of magnitude.
+    """
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ConfigError(f"low must be below high, both finite; got {self.low}, {self.high}")
+        if self.log and self.low <= 0:
+            raise ConfigError(f"low must be > 0 where log is true; got {self.low}")
+
+    @property
+    def whole(self) -> bool:
+        """True if only whole numbers are drawn."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @property
+    def count(self) -> float:
+        """Number of values in the range."""
+        return self.high - self.low + 1 if self.whole else math.inf
+
+    def draw(self, rng: np.random.Generator) -> int | float:
+        """Draw a number; of a real one four digits, so that it can be read and typed."""
+        low, high = self.low, self.high + self.whole
+        if self.log:
+            low, high = math.log(low), math.log(high)
+        drawn = rng.uniform(low, high)
+        drawn = math.exp(drawn) if self.log else drawn
+        drawn = math.floor(drawn) if self.whole else float(f"{drawn:.4g}")
+        return min(max(drawn, self.low), self.high)
+
+
+DRAWS = 1000
+"""So many draws per trial are enough to tell that a space is too narrow."""
+Space = Mapping[str, "tuple[Any, ...] | SearchRange"]
+
+
+@dataclass(frozen=True)
+class SweepSettings:
+    """Search for settings; `spaces` are the methods', by label.
+
+    Args:
+        search: `grid` tries every combination of listed values, `random` draws `trials` points.
+        trials: of every method alike; of a grid, the number of its points (default).
+        seed: of the draws of points and people.
+        people: who is trained and scored: a share (float), a number (int), or names.
+        seeds: every trial runs once with each; none given: those of `run`.
+        metric: what a winner is chosen by, on validation data.
+    """
+
+    search: Search = "grid"
+    trials: Annotated[int, Ge(1)] | None = None
+    seed: int = 0
+    people: Annotated[int | float, Gt(0)] | tuple[str, ...] = 1.0
+    seeds: tuple[int, ...] = ()
+    metric: Literal["headline", "score"] = "headline"
+    spaces: Mapping[str, Space] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "sweep")
+        check_seeds(self.seeds, "sweep")
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ConfigError(f"sweep: seeds must be different numbers; got {self.seeds}")
+        if isinstance(self.people, float) and not self.people <= 1:
+            raise ConfigError(
+                "sweep: people must be a share in (0, 1], a whole number, or a list of names; got "
+                f"{self.people:g}"
+            )
+        names = self.people if isinstance(self.people, tuple) else ("anybody",)
+        if not names or len(set(names)) != len(names):
+            raise ConfigError(f"sweep: people must be different names, at least one; got {names}")
+
+    def points(self) -> dict[str, list[Point]]:
+        """Return every method's trials, as many for one as for another.
+
+        Raises:
+            ConfigError: the spaces do not give so many different points; says how many each has.
+        """
+        counts = {label: size(space) for label, space in self.spaces.items()}
+        if not any(self.spaces.values()):
+            raise ConfigError('sweep: nothing to try: give sweep.space = { "local.lr" = [...] }')
+        told = ", ".join(f"{label} {count:g}" for label, count in counts.items())
+        if self.search == "random":
+            if self.trials is None:
+                raise ConfigError("sweep: a random search needs trials = NUMBER, of every method")
+            if min(counts.values()) < self.trials:
+                raise ConfigError(
+                    f"sweep: {self.trials} different trials of every method are asked for, and "
+                    f"the spaces have {told} points; give fewer trials, or more values"
+                )
+            return {label: self._drawn(space, self.trials) for label, space in self.spaces.items()}
+        ranged = [
+            (m, key) for m, s in self.spaces.items() for key in s if isinstance(s[key], SearchRange)
+        ]
+        if ranged:
+            raise ConfigError(
+                f"sweep: {ranged[0][1]} of '{ranged[0][0]}' is a range, of which there is no grid: "
+                'list its values, or set search = "random"'
+            )
+        if {self.trials or max(counts.values())} != set(counts.values()):
+            asked = f", and trials is {self.trials}" if self.trials else ""
+            raise ConfigError(
+                f"sweep: every method must have the same number of trials, the grids have {told} "
+                f'points{asked}; list more or fewer values, or set search = "random"'
+            )
+        return {label: grid(space) for label, space in self.spaces.items()}
+
+    def _drawn(self, space: Space, trials: int) -> list[Point]:
+        """Draw different points; methods that share a setting and its values share the draws."""
+        found: dict[str, Point] = {}
+        for number in itertools.count():
+            point = {
+                key: draw(choices, RandomStream("sweep", self.seed, key, number))
+                for key, choices in space.items()
+            }
+            found.setdefault(json.dumps(point, default=str), point)
+            if len(found) == trials:
+                break
+            if number > DRAWS * trials:
+                raise ConfigError(
+                    f"sweep: {DRAWS * trials} draws gave {len(found)} different points, {trials} "
+                    "are asked for; widen a range, or give fewer trials"
+                )
+        return list(found.values())
+
+    def chosen(self, clients: Sequence[str]) -> list[str]:
+        """People who are trained and scored, in client order.
+
+        Raises:
+            ConfigError: a stranger, more people than there are, or too many to hold.
+        """
+        if isinstance(self.people, tuple):
+            for name in self.people:
+                if name not in clients:
+                    raise ConfigError(f"sweep: people: nobody is '{name}'{suggest(name, clients)}")
+            return sorted(self.people, key=clients.index)
+        share = isinstance(self.people, float)
+        count = max(round_half_up(self.people * len(clients)), 1) if share else int(self.people)
+        if count > min(len(clients), MANY):
+            raise ConfigError(
+                f"sweep: people asks for {count:,} of {len(clients):,} people, and at most "
+                f"{min(len(clients), MANY):,} are allowed; give fewer"
+            )
+        drawn = (
+            RandomStream("sweep", self.seed, "people").numpy().choice(len(clients), count, False)
+        )
+        return [clients[int(i)] for i in sorted(drawn)]
+
+    def digest(self) -> str:
+        """Return the SHA-256 of what could have been tried: the search and all spaces."""
+        spaces = {
+            label: {key: asdict(c) if isinstance(c, SearchRange) else c for key, c in space.items()}
+            for label, space in self.spaces.items()
+        }
+        text = json.dumps([self.search, spaces], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Choice of an experiment's settings, as a sweep writes it into what it found.
+
+    `trials` is the number of settings tried of every method; `space` the digest of what could have
+    been tried.
+    """
+
+    trials: Annotated[int, Ge(1)]
+    search: Search
+    people: tuple[str, ...]
+    seed: int
+    space: str
+    chosen_on: Literal["validation"]
+    seeds: tuple[int, ...] = ()
+    metric: str = "headline"
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "tuning")
+        if not self.people:
+            raise ConfigError("tuning: people must name those the settings were chosen on; got ()")
+
+
+def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return settings by dotted name: `local = { lr = [...] }` is `"local.lr" = [...]`."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        nested = isinstance(value, dict) and value and not {"low", "high"} & set(value)
+        found |= flat(value, f"{above}{key}.") if nested else {above + key: value}
+    return found
+
+
+def listed(values: Any, where: str) -> tuple[Any, ...]:
+    """Return the values of a setting.
+
+    Raises:
+        ConfigError: these are no list, or not different.
+    """
+    if not isinstance(values, list) or not values:
+        raise ConfigError(f"{where} must be a list of values or {{ low, high }}; got {values!r}")
+    if any(value in values[:i] for i, value in enumerate(values)):
+        raise ConfigError(f"{where}: values must be different; got {values!r}")
+    return tuple(values)
+
+
+def setting(key: str, where: str) -> str:
+    """Return the name of a setting that a sweep can vary.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    root, _, rest = key.partition(".")
+    if root not in ROOTS or not rest or (root == "method" and rest.partition(".")[0] in KEPT):
+        raise ConfigError(
+            f"{where}: '{key}' cannot be varied: what can is a method's options, \"method.limit\", "
+            'and its training, "local.lr"; the rest is the same for all that is compared'
+        )
+    return key
+
+
+def size(space: Space) -> float:
+    """Number of points that a space has."""
+    return math.prod(c.count if isinstance(c, SearchRange) else len(c) for c in space.values())
+
+
+def grid(space: Space) -> list[Point]:
+    """Return every combination of listed values, the last setting running fastest."""
+    values = [c for c in space.values() if isinstance(c, tuple)]
+    return [dict(zip(space, point, strict=True)) for point in itertools.product(*values)]
+
+
+def draw(choices: tuple[Any, ...] | SearchRange, stream: RandomStream) -> Any:
+    """Draw one value of a setting."""
+    rng = stream.numpy()
+    return (
+        choices.draw(rng)
+        if isinstance(choices, SearchRange)
+        else choices[rng.integers(len(choices))]
+    )
+
+
+def edges(space: Space, point: Point) -> list[str]:
+    """Return the settings that are the smallest or largest number listed, in words."""
+    found = []
+    for key, value in point.items():
+        choices = space[key]
+        if isinstance(choices, SearchRange) or len(choices) < 2 or not all(map(is_number, choices)):
+            continue
+        if value in (min(choices), max(choices)):
+            which = "smallest" if value == min(choices) else "largest"
+            found.append(f"{key} = {value} is the {which} value tried")
+    return found
+
+
+def is_number(value: Any) -> bool:
+    """True if a value is a number, and not a boolean."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

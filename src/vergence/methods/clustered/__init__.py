@@ -1,0 +1,1 @@
+"""Methods that keep a model per group of clients."""

@@ -1,0 +1,172 @@
+"""CFed-VS: people are grouped before training, by one number each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from scipy.spatial.distance import cdist
+
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, collect, compute, fit
+from vergence.core.data import Samples
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, SealedReply, reply
+from vergence.core.method import Exposure, Method, NoState
+from vergence.core.params import Layout, Params
+from vergence.core.randomness import RandomStream
+from vergence.core.tags import tagged
+from vergence.core.task import Task
+from vergence.methods.clustered.base import joined, largest, of_group, train_apart, update_of
+from vergence.metrics.clustering import kmeans
+from vergence.metrics.dtw import dtw
+
+Distances = tuple[float, ...]
+"""How far somebody's clips are from each proxy, on average."""
+NO_PARAMS = Params.zeros(Layout((), ()))
+
+
+@tagged("Communities")
+@dataclass(frozen=True)
+class Communities:
+    """A model per group in one tree, the proxies, who is in which group, and groups' mean d.
+
+    `rounds` are those in which somebody trained.
+    """
+
+    models: Params
+    proxies: Params
+    groups: Mapping[str, int] = field(default_factory=dict)
+    means: tuple[Distances, ...] = ()
+    rounds: int = 0
+
+
+@dataclass(frozen=True)
+class CFedVS(Method[Communities, NoState]):
+    """Group people by how far their clips are from a public one; then FedAvg within the groups.
+
+    d_i = mean over u of DTW(clip_iu, proxy), the one number a client tells before training;
+    M_ij = |d_i - d_j|, and K-means on the rows of M makes the groups, numbered by ascending mean d;
+    model_g <- model_g + sum_{i in g} v_i (local_i - model_g) / sum_{i in g} v_i, v as the task
+    weighs samples: by frames, where it knows them. A newcomer joins the group of nearest mean d.
+
+    Args:
+        clusters: how many groups; 1 is FedAvg, and nobody is asked for a number.
+        proxies: how many public clips, and so many numbers of each client: one cannot tell apart
+            people on opposite sides of it.
+        space: K-means on `rows` of M, or on the `scalars` d.
+        per_frame: DTW as a mean over frames; else long clips are far from everything.
+        share_body: layers other than the head are averaged over everybody.
+        remeasure: every so many rounds a cohort is measured anew, and everybody in it joins the
+            group of nearest mean d: people's data may have changed. 0: they are measured once.
+        weights: clients count by their samples, as the task weighs them, or equally.
+
+    Source: the Durham thesis, chapter 4, Algorithm 1 and section 4.4 (shared weights).
+    Differs: weights are divided by the sum over a group's participants, where Equation 4.2 takes
+    all clients.
+    """
+
+    clusters: Annotated[int, Ge(1)] = 3
+    proxies: Annotated[int, Ge(1)] = 1
+    space: Literal["rows", "scalars"] = "rows"
+    per_frame: bool = False
+    share_body: bool = False
+    remeasure: Annotated[int, Ge(0)] = 0
+    weights: Literal["samples", "equal"] = "samples"
+
+    exposure: ClassVar[Mapping[str, Exposure]] = {
+        "train": Exposure(trees=("models",), weight="per entry", down=("model",)),
+        "measure": Exposure(
+            "each", trees=("distances",), metrics=(), down=("proxies",), joining=True
+        ),
+    }
+
+    def common(self, task: Task) -> tuple[str, ...]:
+        """Return the names of the layers that all groups share."""
+        return task.parts()[0] if self.share_body else ()
+
+    def server(self, task: Task) -> Communities:
+        """Start every group from the task's initial model, and take the task's proxies."""
+        clips = task.proxies(self.proxies) if self.clusters > 1 else []
+        proxies = Params.named(**{f"proxy{i}": clip for i, clip in enumerate(clips)})
+        return Communities(joined([task.init()] * self.clusters, self.common(task)), proxies)
+
+    def client(self, task: Task) -> NoState:
+        """Keep nothing: the server knows who is in which group."""
+        return NoState()
+
+    def offer(self, s: Communities, client: ClientId) -> Mapping[str, Params]:
+        """Send the model of one's group; to those in none, that of the largest."""
+        return {"model": of_group(s.models, s.groups.get(client, largest(s.groups)))}
+
+    def group_on(self, s: Communities, client: ClientId, train: Samples) -> int:
+        """Return the group of a client; of one in none, the largest."""
+        return s.groups.get(client, largest(s.groups))
+
+    def setup(self, s: Communities, clients: Sequence[ClientId]) -> Conversation[Communities]:
+        """Ask everybody how far their clips are from the proxies, and group them."""
+        return (yield from self.seated(s, clients))
+
+    def round(self, s: Communities, cohort: Sequence[ClientId]) -> Conversation[Communities]:
+        """Give newcomers a group; let the cohort train, everybody their group's model."""
+        due = self.remeasure > 0 and (s.rounds + 1) % self.remeasure == 0
+        s = yield from self.seated(s, cohort, again=due)
+        models = yield from train_apart(s.models, s.groups, cohort)
+        return replace(s, models=models, rounds=s.rounds + (models is not s.models))
+
+    def seated(
+        self, s: Communities, clients: Sequence[ClientId], again: bool = False
+    ) -> Conversation[Communities]:
+        """Give a group to everybody who has none, or to all anew; who is silent stays as it was."""
+        strangers = [c for c in clients if again or c not in s.groups]
+        if self.clusters == 1:
+            return replace(s, groups={**s.groups, **dict.fromkeys(strangers, 0)})
+        if not strangers:
+            return s
+        to = {c: Message("measure", {"proxies": s.proxies}) for c in strangers}
+        like = {"distances": Params.named(d=torch.zeros(self.proxies))}
+        replies: dict[str, SealedReply] = yield from collect("measure", to, like=like)
+        told = {
+            c: replies[c].trees["distances"].total["d"].tolist() for c in strangers if c in replies
+        }
+        if not told:
+            return s
+        d = np.array(list(told.values()))
+        means = np.array(s.means)
+        found = cdist(d, means).argmin(1) if s.means else self.grouped(d)
+        if not s.means:
+            means = np.stack([d[found == group].mean(0) for group in np.unique(found)])
+        groups = dict(zip(told, found.tolist(), strict=True))
+        return replace(s, groups={**s.groups, **groups}, means=tuple(map(tuple, means.tolist())))
+
+    def grouped(self, d: np.ndarray) -> np.ndarray:
+        """Return the group of every client, int `[clients]`, by d `[clients, proxies]`."""
+        points = cdist(d, d) if self.space == "rows" else d
+        labels = kmeans(points, self.clusters, RandomStream("cfedvs").numpy())
+        means = [d[labels == label].mean() for label in np.unique(labels)]
+        return np.argsort(np.argsort(means))[labels]
+
+    def on_measure(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
+        """Send the mean distance of one's own clips to each proxy: one number per proxy."""
+        clips = yield from compute(NO_PARAMS, site.train, "sequences")
+        far = [
+            [dtw(clip.numpy(), proxy.numpy(), self.per_frame) for clip in clips]
+            for proxy in msg["proxies"].values()
+        ]
+        return c, reply(distances=Params.named(d=torch.tensor(far).mean(1)))
+
+    def on_train(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
+        """Train the model of one's group."""
+        start = msg["model"]
+        fitted = yield from fit(start, site.train, self.local)
+        group, common = int(msg.facts.get("group") or 0), self.common(site.task)
+        count = fitted.examples if self.weights == "samples" else 1.0
+        return c, update_of(start, fitted, count, group, self.clusters, common)

@@ -1,0 +1,44 @@
+"""PE-ZSL: a teacher stands guard over data, and its answers alone train a zero-shot classifier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from vergence.core.client import ClientContext
+from vergence.core.data import Batch
+from vergence.core.messages import Message
+from vergence.core.task import Task
+from vergence.data.zero_shot.semantics import of_task
+from vergence.methods.generative.teacher import Owner, TeacherMethod
+
+
+@dataclass(frozen=True)
+class PeZsl(TeacherMethod):
+    """A provider without data learns from an owner's teacher and from the names of classes.
+
+    1. The owner trains a teacher T on its data, and tells which classes T knows.
+    2. T_g rounds. The provider makes x = G(z, A(y)) of these classes, with A(y) the vector of y's
+       name and z ~ N(0, I); the owner answers softmax T(x) and, in a white box, the gradient by x
+       of  L(T(x), y) + alpha R(x),  R how far x is from as many real samples, drawn anew.
+       White box: G follows the gradient. Black box: G and the student S minimise
+       |T(x) - S(x)|^2 + alpha R(x), of which the owner answers the gradient of alpha R.
+    3. Samples that T takes for their class are kept; T_s rounds train S to |T(x) - S(x)|^2.
+    4. Where T does not know every class, a classifier, from S, learns all from samples of G.
+    Several owners: answers are averaged.
+
+    Source: the Durham thesis, section 5.3, Equations 5.2 to 5.6, Algorithm 2;
+    docs/methods/pe_zsl.md.
+    Differs: the teacher starts from another initial model than the student; in a black box G has a
+    gradient, which the authors' programme cuts off; `student` and `estimates` are ours.
+    """
+
+    def meanings(self, task: Task) -> tuple[Tensor, str]:
+        """Return the vectors of the names of classes, and their fingerprint."""
+        found = of_task(task, self.semantics, self.prompt)
+        return found.vectors, found.fingerprint
+
+    def real(self, c: Owner, msg: Message, site: ClientContext) -> Batch:
+        """Return as many real samples as made-up ones, drawn anew for every question."""
+        return self.alongside(msg, site) if self.compares else {}

@@ -1,0 +1,372 @@
+"""The provider of PE-ZSL and SG-ZSL: a generator and a student, taught by owners' answers alone.
+
+The provider is the server. What an owner answers, and what of its data is in that, is the method's:
+`vergence.methods.generative.pe_zsl`, `vergence.methods.generative.sg_zsl`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, TypeVar
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor
+
+from vergence.core.conversation import Conversation, collect, forward, step
+from vergence.core.data import Batch
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.messages import Message, SealedReply
+from vergence.core.method import Method
+from vergence.core.params import Params
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Network
+from vergence.core.stages import PULL, SMASHED, Piece
+from vergence.core.tags import tagged
+from vergence.core.task import Task
+from vergence.methods.generative.losses import (
+    SCORES,
+    STUDENT,
+    Apart,
+    Classification,
+    Distillation,
+    FeatureGenerator,
+    Guidance,
+    Nowhere,
+    Synthesis,
+    Verification,
+    judged,
+    whole,
+)
+from vergence.methods.generative.sample_generator import KIND, MEANING, NOISE
+
+O = TypeVar("O")  # noqa: E741
+STILL = OptimizerState({}, 0)
+NOTHING = Params(torch.zeros(0), Params.of(Nowhere().build()).layout)
+"""The parameters of a network that has none."""
+
+
+@tagged("Provided")
+@dataclass(frozen=True)
+class Provided:
+    """The student as `model`, the generator, Adam's moments of both, and what was learned so far.
+
+    `meaning` holds A, `vectors` `[classes, d]`, and `knows` their fingerprint; `known` holds
+    `classes` `[classes]`, 1 where a teacher knows one. `said` is the shape of what is said of one
+    sample; `lesson`, once there, holds `scores` `[samples, *said]` of the samples that the student
+    learns from, and `kept` `[samples]`, 1 where the teachers took one for its class.
+    """
+
+    model: Params
+    generator: Params
+    making: OptimizerState
+    learning: OptimizerState
+    meaning: Params
+    knows: str
+    known: Params
+    said: tuple[int, ...]
+    lesson: Params | None = None
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Taught(Method[Provided, O]):
+    """Rounds of a provider: first the generator's, then the student's; see the methods.
+
+    Args:
+        guide: how the generator learns: by `gradients` of the teacher (white box); else by scores
+            alone (black box): `scores`, Equation 5.5; `student`, the gradient of a student that
+            learns beside it; `estimates`, the teacher's gradient estimated by more questions.
+        regulariser: how made-up samples are held to real ones: `kl`, `mmd` or `none`.
+        alpha: how much that counts.
+        generator_rounds: T_g; the rounds after them are the student's, T_s.
+        samples: made up of each class in a round.
+        batch: samples in one question, and in one step.
+        rate: of Adam, for generator and student.
+        verify: whether students learn only from samples that the teacher takes for their class.
+        noise: entries of z.
+        hidden: width of the generator.
+        semantics: where A comes from, as in `ap_fl`.
+        prompt: what a text model is given, a class name in place of {}.
+        directions: in which a gradient is estimated.
+        radius: how far a sample is moved for that.
+        classifier_rounds: passes of the classifier where teachers do not know every class.
+        knows: which classes an owner says its teacher knows: those it has (`own`), which tells of
+            its samples; those that the task says are `seen`, or `all`.
+    """
+
+    guide: Literal["gradients", "scores", "student", "estimates"] = "gradients"
+    regulariser: Apart = "kl"
+    alpha: Annotated[float, Ge(0)] = 0.5
+    generator_rounds: Annotated[int, Ge(1)] = 50
+    samples: Annotated[int, Ge(1)] = 400
+    batch: Annotated[int, Ge(2)] = 500
+    rate: Annotated[float, Gt(0)] = 1e-3
+    verify: bool = True
+    noise: Annotated[int, Ge(1)] = 20
+    hidden: Annotated[int, Ge(1)] = 4096
+    semantics: str = "names"
+    prompt: str = "{}"
+    directions: Annotated[int, Ge(1)] = 4
+    radius: Annotated[float, Gt(0)] = 0.05
+    classifier_rounds: Annotated[int, Ge(1)] = 20
+    knows: Literal["own", "seen", "all"] = "own"
+
+    @property
+    @abstractmethod
+    def verb(self) -> str:
+        """Verb of the requests to an owner while the generator learns."""
+
+    @abstractmethod
+    def meanings(self, task: Task) -> tuple[Tensor, str]:
+        """Return the vectors `[classes, d]` of the names of classes, and their fingerprint."""
+
+    def judge(self, task: Task) -> Piece:
+        """Piece of the network that made-up samples enter."""
+        return whole(task)
+
+    def distillation(self, task: Task) -> Distillation:
+        """Training objective of the student."""
+        return Distillation(task.network, task.seed, whole=whole(task).task)
+
+    def classification(self, task: Task) -> Classification:
+        """Training objective of a classifier."""
+        return Classification(task.network, task.seed, whole=whole(task).task)
+
+    def verification(self, task: Task) -> Verification:
+        """Check of scores: their losses, and whether they predict the class."""
+        return Verification(Nowhere(), 0, whole=whole(task).task)
+
+    def synthesis(self, task: Task) -> Synthesis:
+        """Training objective of the generator."""
+        shape, _, _ = task.input_range()
+        width = self.meanings(task)[0].shape[1]
+        made = FeatureGenerator(self.noise, width, shape, self.hidden)
+        return Synthesis(made, task.seed, whole(task))
+
+    def guidance(self, task: Task) -> Guidance:
+        """Objective that an owner computes on made-up samples."""
+        return Guidance(Nowhere(), 0, whole(task), self.alpha, self.regulariser)
+
+    @property
+    def steps(self) -> LocalTraining:
+        """Training settings of generator and student."""
+        return LocalTraining(
+            batch=self.batch, optimizer="adam", lr=self.rate, weight_decay=0.0, clip=0.0
+        )
+
+    def check(self, task: Task) -> None:
+        """Refuse a task that tells no classes apart."""
+        super().check(task)
+        task.labelled(torch.zeros(1, dtype=torch.int64))
+
+    def server(self, task: Task) -> Provided:
+        """Start from the task's initial model as the student, and a fresh generator."""
+        (vectors, knows), judge = self.meanings(task), whole(task)
+        one = torch.zeros(1, *task.input_range()[0])
+        said = judged(judge, task.init().flat, one).detach()
+        return Provided(
+            task.init(),
+            self.synthesis(task).init(),
+            STILL,
+            STILL,
+            Params.named(vectors=vectors),
+            knows,
+            Params.named(classes=torch.zeros(len(vectors))),
+            tuple(said.shape[1:]),
+        )
+
+    def setup(self, s: Provided, clients: Sequence[ClientId]) -> Conversation[Provided]:
+        """Let owners train their teachers; learn which classes these know."""
+        replies = yield from collect(
+            "teach", {c: Message("teach") for c in clients}, like={"known": s.known}
+        )
+        told = [reply.trees["known"].total.flat for _, reply in sorted(replies.items())]
+        if not told:
+            return s
+        return replace(s, known=s.known.like(torch.stack(told).amax(0).clamp(0, 1).round()))
+
+    def round(self, s: Provided, cohort: Sequence[ClientId]) -> Conversation[Provided]:
+        """Train the generator for a pass over its samples, or, after its rounds, the student."""
+        before, owners = s, sorted(cohort)
+        if not s.known.flat.any():
+            return s
+        if s.round < self.generator_rounds:
+            s = yield from self.generator_round(s, owners)
+        else:
+            s = yield from self.verified(s, owners)
+            s = yield from self.student_round(s)
+        return before if s is before else replace(s, round=before.round + 1)
+
+    def generator_round(self, s: Provided, owners: Sequence[ClientId]) -> Conversation[Provided]:
+        """Train the generator, and in a black box the student beside it: T_g of Algorithm 2."""
+        heard = False
+        for at, made_of in enumerate(self.drawn(s, "generator", s.round)):
+            samples = yield from forward(s.generator, made_of, on=self.synthesis)
+            told = yield from self.told(s, owners, at, self.verb, samples, made_of[KIND])
+            if told is None:
+                continue
+            if not heard:  # steps change parameters in place, and these may be the checkpoint's
+                s, heard = fresh(s), True
+            scores, pull = told
+            if self.guide == "estimates":
+                slope = yield from self.estimated(s, owners, at, samples, made_of[KIND], scores)
+                pull = slope if pull is None else pull + slope
+            batch = made_of if pull is None else {**made_of, PULL: pull}
+            if self.guide == "scores":
+                batch |= {STUDENT: s.model.flat.clone(), SCORES: scores}
+            if self.guide in ("scores", "student"):
+                s = yield from self.student_step(
+                    s, {SMASHED: samples, SCORES: scores}, self.distillation
+                )
+            if self.guide == "student":
+                batch |= {STUDENT: s.model.flat}
+            done = yield from step(s.generator, s.making, batch, self.steps, on=self.synthesis)
+            s = replace(s, generator=done.params, making=done.optimiser)
+        return s
+
+    def student_step(self, s: Provided, batch: Batch, on: Network) -> Conversation[Provided]:
+        """Take a step of the student."""
+        done = yield from step(s.model, s.learning, batch, self.steps, on)
+        return replace(s, model=done.params, learning=done.optimiser)
+
+    def told(
+        self,
+        s: Provided,
+        owners: Sequence[ClientId],
+        at: int,
+        verb: str,
+        samples: Tensor,
+        kinds: Tensor,
+    ) -> Conversation[tuple[Tensor, Tensor | None] | None]:
+        """Ask owners about samples; return the means of scores and of gradients, or None."""
+        trees = {"made": Params.named(made=samples)}
+        if "kinds" in (self.exposure[verb].down or ()):
+            trees["kinds"] = Params.named(kinds=kinds.float())
+        message = Message(verb, trees, {"question": at})
+        scores = Params.named(scores=torch.zeros(len(samples), *s.said))
+        like = {"scores": scores, "gradients": trees["made"]}
+        like = {name: like[name] for name in self.exposure[verb].trees}
+        replies: dict[ClientId, SealedReply] = yield from collect(
+            verb, dict.fromkeys(owners, message), like=like
+        )
+        trees = [replies[c].trees for c in owners if c in replies]
+        came = [t for t in trees if t["scores"].weight]
+        if not came:
+            return None
+        means = {name: torch.stack([t[name].total.flat for t in came]).mean(0) for name in like}
+        found = {name: like[name].like(mean) for name, mean in means.items()}
+        pull = found["gradients"]["made"] if "gradients" in found else None
+        return found["scores"]["scores"], pull
+
+    def estimated(
+        self,
+        s: Provided,
+        owners: Sequence[ClientId],
+        at: int,
+        samples: Tensor,
+        kinds: Tensor,
+        scores: Tensor,
+    ) -> Conversation[Tensor]:
+        """Return the gradient of the teacher's loss by samples, by random differences.
+
+        sum_j (L(T(x + r u_j), y) - L(T(x), y)) u_j / (r directions), u_j ~ N(0, I).
+
+        Source: Nesterov, Spokoiny, "Random gradient-free minimization of convex functions", 2017,
+        Equation 26.
+        """
+        rng, n = RandomStream("provider", "directions", s.round, at).torch(), self.directions
+        moves = torch.randn(n, *samples.shape, generator=rng)
+        moved = (samples + self.radius * moves).flatten(0, 1)
+        there = yield from self.told(s, owners, -1 - at, "judge", moved, kinds)
+        if there is None:
+            return torch.zeros_like(samples)
+        before = yield from forward(NOTHING, {SCORES: scores, KIND: kinds}, on=self.verification)
+        after = {SCORES: there[0], KIND: kinds.repeat(n)}
+        after = yield from forward(NOTHING, after, on=self.verification)
+        rise = (after[:, 0].unflatten(0, (n, -1)) - before[:, 0]) / (self.radius * n * len(kinds))
+        return (rise.reshape(n, -1, *[1] * (samples.ndim - 1)) * moves).sum(0)
+
+    def drawn(self, s: Provided, what: str, number: int, every: bool = False) -> Iterator[Batch]:
+        """Yield noise, vectors and classes of a pass, in batches: of all classes, or known ones."""
+        rng = RandomStream("provider", what, number).torch()
+        classes = torch.arange(len(s.known.flat)) if every else s.known.flat.nonzero()[:, 0]
+        kinds = classes.repeat_interleave(self.samples)
+        kinds = kinds[torch.randperm(len(kinds), generator=rng)]
+        for part in kinds.split(self.batch):
+            noise = torch.randn(len(part), self.noise, generator=rng)
+            yield {KIND: part, NOISE: noise, MEANING: s.meaning["vectors"][part]}
+
+    def verified(self, s: Provided, owners: Sequence[ClientId]) -> Conversation[Provided]:
+        """Learn what teachers say of the samples that the student learns from: Equation 5.3.
+
+        Of a question that nobody answered no sample is kept; without any answer all are asked again
+        in the next round.
+        """
+        if s.lesson is not None:
+            return s
+        heard, scores, kept = False, [], []
+        for at, made_of in enumerate(self.drawn(s, "lesson", 0)):
+            samples = yield from forward(s.generator, made_of, on=self.synthesis)
+            kinds = made_of[KIND]
+            told = yield from self.told(s, owners, at, "judge", samples, kinds)
+            if told is None:
+                scores.append(torch.zeros(len(kinds), *s.said))
+                kept.append(torch.zeros(len(kinds)))
+                continue
+            checked = yield from forward(
+                NOTHING, {SCORES: told[0], KIND: kinds}, on=self.verification
+            )
+            heard = True
+            scores.append(told[0])
+            kept.append(checked[:, 1] if self.verify else torch.ones(len(kinds)))
+        if not heard:
+            return s
+        return replace(s, lesson=Params.named(scores=torch.cat(scores), kept=torch.cat(kept)))
+
+    def student_round(self, s: Provided) -> Conversation[Provided]:
+        """Train the student for a pass over the samples that were kept: T_s of Algorithm 2."""
+        if s.lesson is None:
+            return s
+        s, scores, kept = fresh(s), s.lesson["scores"], s.lesson["kept"]
+        for made_of, said, taken in zip(
+            self.drawn(s, "lesson", 0),
+            scores.split(self.batch),
+            kept.split(self.batch),
+            strict=True,
+        ):
+            rows = taken.nonzero()[:, 0]
+            if len(rows):
+                chosen = {name: column[rows] for name, column in made_of.items()}
+                samples = yield from forward(s.generator, chosen, on=self.synthesis)
+                batch = {SMASHED: samples, SCORES: said[rows]}
+                s = yield from self.student_step(s, batch, self.distillation)
+        return s
+
+    def finish(self, s: Provided, clients: Sequence[ClientId]) -> Conversation[Provided]:
+        """Train a classifier of all classes, if teachers do not know every class: Equation 6.6."""
+        if s.known.flat.all() or not s.known.flat.any():
+            return s
+        s = replace(fresh(s), learning=STILL)
+        for number in range(self.classifier_rounds):
+            for made_of in self.drawn(s, "classifier", number, every=True):
+                samples = yield from forward(s.generator, made_of, on=self.synthesis)
+                batch = {SMASHED: samples, KIND: made_of[KIND]}
+                done = yield from step(
+                    s.model, s.learning, batch, self.steps, on=self.classification
+                )
+                s = replace(s, model=done.params, learning=done.optimiser)
+        return s
+
+
+def fresh(s: Provided) -> Provided:
+    """Return a state in memory of its own: steps change parameters in place."""
+    making, learning = (
+        OptimizerState({name: slot.copy() for name, slot in o.slots.items()}, o.steps)
+        for o in (s.making, s.learning)
+    )
+    model, generator = s.model.copy(), s.generator.copy()
+    return replace(s, model=model, generator=generator, making=making, learning=learning)

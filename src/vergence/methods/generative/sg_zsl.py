@@ -1,0 +1,104 @@
+"""SG-ZSL: PE-ZSL whose teacher, and comparison with real samples, can be private."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, mean
+from vergence.core.data import Batch
+from vergence.core.messages import Message, Reply
+from vergence.core.params import Params
+from vergence.core.task import Task
+from vergence.data.zero_shot.semantics import of_task
+from vergence.errors import ConfigError
+from vergence.methods.generative.losses import REAL, Guidance
+from vergence.methods.generative.teacher import Owner, TeacherMethod
+
+FLOOR = 1e-6
+"""The least share of an entry in a profile: noise may take one below 0."""
+
+
+def longest(entries: int, low: float, high: float) -> float:
+    """Largest length (L2 norm) of softmax(x) for x in [low, high]^entries.
+
+    It is longest where every entry of x is low or high. With a share t of them high and
+    r = exp(high - low) its square is  (1 + t (r^2 - 1)) / (entries (1 + t (r - 1))^2),  at most
+    that at t = 1 / (r + 1).
+    """
+    return min(1.0, math.cosh((high - low) / 2) / math.sqrt(entries))
+
+
+@dataclass(frozen=True)
+class SgZsl(TeacherMethod):
+    """PE-ZSL, with real samples known to the comparison by one private mean alone.
+
+    1. The owner trains its teacher, by DP-SGD where `privacy.solver` says so, and forms its profile
+       p = mean of softmax(x) over its samples, of the same budget: one release, with noise.
+    2. to 4. As PE-ZSL, with  R(x) = KL(p || softmax(x)): no question is answered with samples, and
+       whatever is asked, teacher and profile are all that the answers are made of.
+
+    Args:
+        compare: with the `profile`, or as printed with `samples`, drawn anew for every question;
+            no budget covers these.
+
+    Source: the Durham thesis, section 6.3, Equations 6.3 to 6.7; docs/methods/sg_zsl.md.
+    Differs: the thesis compares with samples beside a private teacher; weights are not cut to
+    (-c, c), of which it gives no c; Equation 6.4's plus is a minus.
+    """
+
+    compare: Literal["profile", "samples"] = "profile"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.compare == "profile" and self.regulariser == "mmd":
+            raise ConfigError(
+                "sg_zsl: mmd compares with single real samples, of which a profile has none; set "
+                'regulariser = "kl" or "none", or compare = "samples", which no budget covers'
+            )
+        if self.looks:
+            told = {
+                verb: replace(exposed, beyond="made-up samples are compared with real ones")
+                for verb, exposed in self.exposure.items()
+                if verb in ("guide", "compare")
+            }
+            object.__setattr__(self, "exposure", {**self.exposure, **told})
+
+    @property
+    def looks(self) -> bool:
+        """True if made-up samples are compared with single real ones, at every question."""
+        return self.compares and self.compare == "samples"
+
+    def meanings(self, task: Task) -> tuple[Tensor, str]:
+        """Return the vectors of the names of classes, and their fingerprint."""
+        found = of_task(task, self.semantics, self.prompt)
+        return found.vectors, found.fingerprint
+
+    def guidance(self, task: Task) -> Guidance:
+        """Objective that an owner computes on made-up samples."""
+        found = super().guidance(task)
+        return found if self.looks else replace(found, apart="profile")
+
+    def on_teach(
+        self, c: Owner, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Owner, Reply]]:
+        """Train the teacher, and form the profile."""
+        c, told = yield from super().on_teach(c, msg, site)
+        if not self.compares or self.looks:
+            return c, told
+        inputs = site.task.inputs(site.train.take(torch.arange(len(site.train))))[0]
+        shares = inputs.flatten(1).softmax(1).cpu()
+        p = yield from mean(shares, longest(shares.shape[1], *site.task.input_range()[1:]))
+        p = p.clamp(min=FLOOR)
+        return replace(c, profile=Params.named(shares=(p / p.sum())[None])), told
+
+    def real(self, c: Owner, msg: Message, site: ClientContext) -> Batch:
+        """Return the profile, or as many real samples as made-up ones, drawn anew."""
+        if self.looks:
+            return self.alongside(msg, site)
+        return {REAL: c.profile["shares"]} if c.profile is not None else {}

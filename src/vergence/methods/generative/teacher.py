@@ -1,0 +1,181 @@
+"""The owner of PE-ZSL and SG-ZSL: a teacher, and answers to questions about made-up samples."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, compute, fit, forward, step
+from vergence.core.data import Batch
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure
+from vergence.core.params import Params
+from vergence.core.stages import SMASHED
+from vergence.core.tags import tagged
+from vergence.core.task import Task
+from vergence.methods.generative.losses import KNOWN, REAL, TEACHER
+from vergence.methods.generative.provider import NOTHING, STILL, Taught
+from vergence.methods.generative.sample_generator import KIND
+
+
+@tagged("Owner")
+@dataclass(frozen=True)
+class Owner:
+    """The teacher, the classes it knows as `classes` `[classes]`, and what its data look like.
+
+    `profile` holds the mean `shares` `[1, entries]` of real samples where they are compared with
+    that; all is nothing before the teacher learned.
+    """
+
+    teacher: Params | None = None
+    known: Params | None = None
+    profile: Params | None = None
+
+
+@dataclass(frozen=True)
+class TeacherMethod(Taught[Owner]):
+    """Common part, on the owner's side, of methods of this kind.
+
+    A verb that needs no samples is given none; an owner answers no verb that its options do not
+    name.
+    """
+
+    exposure: ClassVar[Mapping[str, Exposure]] = {
+        "guide": Exposure(
+            "each",
+            trees=("scores", "gradients"),
+            metrics=(),
+            down=("made", "kinds"),
+            numbered=("question",),
+        ),
+        "compare": Exposure(
+            "each",
+            trees=("scores", "gradients"),
+            metrics=(),
+            down=("made",),
+            numbered=("question",),
+        ),
+        "judge": Exposure(
+            "each",
+            trees=("scores",),
+            metrics=(),
+            down=("made",),
+            numbered=("question",),
+            blind=True,
+        ),
+        "teach": Exposure("each", trees=("known",), down=()),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        asked = {"teach", self.verb, "judge"}
+        table = {verb: e for verb, e in type(self).exposure.items() if verb in asked}
+        for verb in {"guide", "compare"} & set(table):
+            table[verb] = replace(table[verb], blind=not self.looks, raw=self.looks)
+        object.__setattr__(self, "exposure", table)
+
+    @property
+    def compares(self) -> bool:
+        """True if made-up samples are compared with real ones."""
+        return self.regulariser != "none" and self.alpha > 0
+
+    @property
+    def verb(self) -> str:
+        """Verb of the requests to an owner while the generator learns."""
+        if self.guide == "gradients":
+            return "guide"
+        return "compare" if self.compares else "judge"
+
+    @property
+    def looks(self) -> bool:
+        """True if the comparison uses the real samples themselves, at every question."""
+        return self.compares
+
+    def client(self, task: Task) -> Owner:
+        """Have no teacher yet."""
+        return Owner()
+
+    def on_teach(
+        self, c: Owner, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Owner, Reply]]:
+        """Train the teacher, and tell which classes it knows."""
+        start = replace(site.task, seed=site.task.seed + 1).init()
+        fitted = yield from fit(start, site.train, self.local)
+        known = torch.ones(len(site.task.class_names()))
+        if self.knows == "seen":
+            known[list(site.task.unseen_classes)] = 0
+        if self.knows == "own":
+            there = yield from compute(fitted.params, site.train, "classes")
+            known = there.bincount(minlength=len(known)).clamp(max=1).float()
+        told = Params.named(classes=known)
+        c = replace(c, teacher=fitted.params, known=told)
+        return c, reply(known=told, metrics=fitted.metrics)
+
+    def on_judge(
+        self, c: Owner, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Owner, Reply]]:
+        """Send the teacher's scores of made-up samples."""
+        made = msg["made"]["made"]
+        if c.teacher is None or c.known is None:
+            return c, Reply(self.silence(msg, site.task), 0.0)
+        output = yield from forward(c.teacher, {SMASHED: made}, on=self.judge)
+        scores = site.task.told(site.task.among(output, c.known["classes"]))
+        return c, reply(scores=Params.named(scores=scores))
+
+    def on_guide(
+        self, c: Owner, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Owner, Reply]]:
+        """Tell scores, and the gradient of the teacher's loss and of the distance from real."""
+        c, told = yield from self.on_judge(c, msg, site)
+        if c.teacher is None or c.known is None:
+            return c, told
+        batch = {
+            SMASHED: msg["made"]["made"],
+            **self.real(c, msg, site),
+            KIND: msg["kinds"]["kinds"].long(),
+            TEACHER: c.teacher.flat,
+            KNOWN: c.known["classes"],
+        }
+        return c, (yield from self.pulling(told, batch))
+
+    def on_compare(
+        self, c: Owner, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Owner, Reply]]:
+        """Tell scores, and the gradient of the distance from real samples."""
+        c, told = yield from self.on_judge(c, msg, site)
+        if c.teacher is None:
+            return c, told
+        batch = {SMASHED: msg["made"]["made"], **self.real(c, msg, site)}
+        return c, (yield from self.pulling(told, batch))
+
+    def pulling(self, told: Reply, batch: dict[str, Tensor]) -> Conversation[Reply]:
+        """Add the gradient by samples to what is told of them."""
+        found = yield from step(NOTHING, STILL, batch, self.steps, on=self.guidance, wrt=SMASHED)
+        assert found.gradient is not None
+        return replace(told, trees={**told.trees, "gradients": Params.named(made=found.gradient)})
+
+    @abstractmethod
+    def real(self, c: Owner, msg: Message, site: ClientContext) -> Batch:
+        """Data `real` to compare made-up samples with; empty if they are not compared."""
+
+    def alongside(self, msg: Message, site: ClientContext) -> Batch:
+        """Return as many real samples as made-up ones, drawn anew for every question."""
+        rng = site.rng.child(str(msg.facts["question"])).torch()
+        rows = torch.randint(len(site.train), (len(msg["made"]["made"]),), generator=rng)
+        real, _ = site.task.inputs(site.train.take(rows))
+        return {REAL: real.cpu()}  # training data may lie on a GPU, questions do not
+
+    def silence(self, msg: Message, task: Task) -> dict[str, Params]:
+        """Trees in the reply of an owner without a teacher: zeros, erased."""
+        made = msg["made"]
+        shape = task.told(torch.zeros(len(made["made"]), *self.server(task).said)).shape
+        found = {"scores": Params.zeros(Params.named(scores=torch.zeros(shape)).layout)}
+        if "gradients" in self.exposure[msg.verb].trees:
+            found["gradients"] = made * 0.0
+        return found

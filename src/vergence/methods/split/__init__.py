@@ -1,0 +1,1 @@
+"""Split learning: a client has the first layers, a server the rest."""

@@ -1,0 +1,162 @@
+"""Split learning with a local loss: no gradient comes back, so both sides train at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, asks, forward, step
+from vergence.core.data import Batch
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure
+from vergence.core.params import Params
+from vergence.core.stages import SMASHED, CutPoint, Piece, Staged
+from vergence.core.task import Model, Task
+from vergence.errors import ConfigError
+from vergence.methods.split.base import (
+    FRESH,
+    BatchwiseSplit,
+    ClientFront,
+    ServerBack,
+    SplitParts,
+    closed,
+    columns,
+    examples,
+    heard,
+    labels,
+    nth,
+)
+
+AT_ONCE = 8
+"""Batches that a client sends in one exchange: nothing comes back that it would need."""
+GRID = 4
+"""Maps are averaged to so many rows and columns before the probe."""
+
+
+@dataclass(frozen=True)
+class Probed(Model):
+    """The first stages of a network, and a linear probe behind them with so many outputs."""
+
+    front: CutPoint
+    outputs: int
+
+    def build(self) -> Staged:
+        """Return the stages; `probe` maps what they give to the outputs."""
+        network = self.front.build()
+        last = [p for p in network.parameters() if p.ndim > 1][-1]
+        maps = last.ndim == 4
+        pool = [nn.AdaptiveAvgPool2d(GRID)] if maps else []
+        width = last.shape[0] * (GRID**2 if maps else 1)
+        probe = nn.Sequential(*pool, nn.Flatten(), nn.Linear(width, self.outputs))
+        network.add_module("probe", probe)
+        return network
+
+
+@dataclass(frozen=True)
+class Probing(Piece):
+    """Train the first stages by the task's loss on what their probe says."""
+
+    def forward(self, module: nn.Module, batch: Batch) -> Tensor:
+        """Return the probe's outputs."""
+        return module.get_submodule("probe")(super().forward(module, batch))
+
+
+@dataclass(frozen=True)
+class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
+    """Clients train their layers by a probe's loss, the server its own on what they send.
+
+    For every batch: smashed = front(x) and the labels go up; the client steps front and probe on
+    loss(probe(smashed), y), the server's copy steps on loss(tail(smashed), y). Nothing comes down.
+    Then both are averaged, as in SplitFed V1. The probe is dropped in predictions.
+
+    Args:
+        cut: the stage after which the network is cut; default: the network's own choice.
+        number: how smashed data travel.
+        weights: clients count equally or by their samples.
+
+    Source: Han et al., "Accelerating federated learning with split learning on locally generated
+    losses", FL-ICML 2021, Algorithm 1; the SplitFed gaze thesis, chapter 6.
+    Differs: the probe is a linear layer on 4 x 4 averages.
+    """
+
+    exposure: ClassVar[Mapping[str, Exposure]] = {
+        "train": Exposure("each", ("smashed", "labels"), metrics=(), raw=True, down=("front",)),
+        "release": Exposure(trees=("front",), metrics=(), down=()),
+    }
+
+    def check(self, task: Task) -> None:
+        """Refuse `ahead`, as nobody waits for a gradient, and a server without layers."""
+        super().check(task)
+        self.check_tail(task)
+        if self.ahead:
+            raise ConfigError(
+                f"local_loss_split: nobody waits for a gradient; leave out ahead = {self.ahead}"
+            )
+
+    def probing(self, task: Task) -> Probing:
+        """Return the clients' part of the network with its probe."""
+        return probed(self.front(task))
+
+    def server(self, task: Task) -> SplitParts:
+        """Start from the task's initial model and a fresh probe."""
+        return SplitParts(self.probing(task).init(), self.back(task).init())
+
+    def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
+        """Train one copy on what one client sends."""
+        copy = ServerBack(held["tail"].copy())
+        client, last = clients[0], None
+        said = yield from asks(client, "train", [None])
+        while last is None:
+            for told in said:
+                smashed = yield from heard(client, told["smashed"])
+                if not len(smashed):
+                    last = told
+                    break
+                beside = yield from columns(client, told["labels"], smashed)
+                batch = {SMASHED: smashed, **beside}
+                done = yield from step(copy.tail, copy.optimiser, batch, self.local, self.back)
+                copy.tail, copy.optimiser = done.params, done.optimiser
+                copy.losses.append(done.loss)
+            else:
+                said = yield from asks(client, "train", [{}] * AT_ONCE)
+        copy.examples = yield from examples(client, last["labels"])
+        return copy.told(self.weights, tail=copy.tail - held["tail"])
+
+    def on_train(
+        self, c: ClientFront, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[ClientFront, Reply]]:
+        """Send what the layers make of the next batch, and step them by their own loss."""
+        if "front" in msg.trees:
+            start = msg["front"]
+            c = replace(c, front=start.copy(), start=start, optimiser=FRESH, drawn=0)
+        assert c.front is not None
+        rows = nth(site.train, self.local, site, c.drawn)
+        if rows is None:
+            return c, self.end(site)
+        batch = site.train.take(rows)
+        told = labels(batch, self.back(site.task))
+        smashed = yield from forward(bare(c.front), batch, self.front)
+        done = yield from step(c.front, c.optimiser, batch, self.local, self.probing)
+        c = replace(c, front=done.params, optimiser=done.optimiser, drawn=c.drawn + 1)
+        return c, reply(smashed=closed(smashed, self.number), labels=told)
+
+    def model_on(self, c: ClientFront, msg: Message, site: ClientContext) -> Params:
+        """Predict with the common first layers, less their probe, and the server's behind them."""
+        return Params.join(bare(msg["front"]), msg["tail"])
+
+
+@lru_cache(maxsize=16)
+def probed(front: Piece) -> Probing:
+    """Return first layers with a probe of as many outputs as the whole network has."""
+    assert isinstance(front.network, CutPoint)
+    outputs = front.task.init().layout.shapes[-1][0]
+    return Probing(Probed(front.network, outputs), seed=front.seed, whole=front.whole)
+
+
+def bare(front: Params) -> Params:
+    """Return the first layers without their probe."""
+    return front.only([name for name in front if not name.startswith("probe.")])

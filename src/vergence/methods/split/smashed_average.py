@@ -1,0 +1,152 @@
+"""Smashed-data averaging: a server learns from averages of what everybody's frozen layers give."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, collect, forward, step
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure
+from vergence.core.params import Params
+from vergence.core.stages import SMASHED
+from vergence.core.tags import tagged
+from vergence.core.task import Task
+from vergence.errors import ConfigError
+from vergence.methods.split.base import FRESH, ClientFront, Cutting, SplitParts, labels
+
+BATCHES = "batches"
+"""How a count of full batches is called, beside the shapes."""
+
+
+@tagged("Blended")
+@dataclass(frozen=True)
+class Blended(SplitParts):
+    """Server state: the frozen layers, the server's own, the batches of a pass, and their shapes.
+
+    `shapes` are of what is averaged: `[batch, ...]` of smashed data and of every label.
+    """
+
+    batches: int = 0
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SmashedAverage(Cutting[Blended, ClientFront]):
+    """Train the server's layers on sample-by-sample averages of smashed data and labels.
+
+    The first layers are random, the same for everybody, and stay so. For every batch number q the
+    aggregator returns (1/K) sum_k front(x_kq) and (1/K) sum_k y_kq, and the server steps on them.
+    A pass is as long as the shortest client's, in full batches. Predictions use smashed data as
+    they are, less what stands at the cut.
+
+    Args:
+        cut: the stage after which the network is cut; default: the network's own choice.
+        alike: clients draw batch q from the q-th part of their samples by the last label, and sort
+            it by the first, so that what is averaged has similar labels.
+
+    Source: the SplitFed gaze thesis, section 4.6.4, where `alike` is a suggestion.
+    """
+
+    alike: bool = False
+
+    fixed: ClassVar[bool] = True
+    exposure: ClassVar[Mapping[str, Exposure]] = {
+        "count": Exposure("each", trees=("count",), metrics=(), raw=True, down=()),
+        "smash": Exposure(
+            trees=("smashed", "labels"), metrics=(), raw=True, numbered=("pass", "batch")
+        ),
+    }
+
+    def check(self, task: Task) -> None:
+        """Refuse a pass of so many steps, and a server without layers."""
+        super().check(task)
+        if self.local.steps is not None:
+            raise ConfigError("smashed_average makes whole passes; give local.epochs, not steps")
+        self.check_tail(task)
+
+    def server(self, task: Task) -> Blended:
+        """Start from the task's initial model."""
+        return Blended(**vars(super().server(task)))
+
+    def setup(self, s: Blended, clients: Sequence[ClientId]) -> Conversation[Blended]:
+        """Ask everybody how many full batches there are, and of what shape."""
+        told = yield from collect("count", to={c: Message("count") for c in clients})
+        counts = [sealed.trees["count"].total for sealed in told.values()]
+        if not counts:
+            return s
+        shapes = {
+            name: tuple(int(size) for size in counts[0][name])
+            for name in counts[0]
+            if name != BATCHES
+        }
+        return replace(s, batches=min(int(c[BATCHES]) for c in counts), shapes=shapes)
+
+    def round(self, s: Blended, cohort: Sequence[ClientId]) -> Conversation[Blended]:
+        """Train on the averages of one pass, or of `local.epochs` passes."""
+        tail, optimiser, like = s.tail.copy(), FRESH, self.like(s) if s.batches else {}
+        for q in range(s.batches * self.local.epochs):
+            facts = {"batch": q % s.batches, "pass": q // s.batches, "of": s.batches}
+            got = yield from aggregate("smash", cohort, facts, like, front=s.front)
+            if not got.count:
+                continue
+            batch = {SMASHED: got.mean("smashed")["values"], **got.mean("labels")}
+            done = yield from step(tail, optimiser, batch, self.local, self.back)
+            tail, optimiser = done.params, done.optimiser
+        return replace(s, tail=tail)
+
+    @staticmethod
+    def like(s: Blended) -> Mapping[str, Params]:
+        """Return zeros of the shape of what is averaged."""
+        zeros = {name: torch.zeros(shape) for name, shape in s.shapes.items()}
+        return {"smashed": Params.named(values=zeros.pop(SMASHED)), "labels": Params.named(**zeros)}
+
+    def on_count(
+        self, c: ClientFront, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[ClientFront, Reply]]:
+        """Tell the number of full batches, and the shape of what is averaged.
+
+        Raises:
+            ConfigError: there is not one.
+        """
+        full = len(site.train) // self.local.batch
+        if not full:
+            raise ConfigError(
+                f"smashed_average needs full batches, and {site.id} has {len(site.train)} training "
+                f"samples; set local.batch to at most that, got {self.local.batch}"
+            )
+        front, rows = self.front(site.task), torch.arange(self.local.batch)
+        batch = site.train.take(rows)
+        smashed = yield from forward(front.init(), batch, self.front, rows)
+        sent = {SMASHED: smashed, **labels(batch, self.back(site.task))}
+        shapes = {name: torch.tensor(value.shape).float() for name, value in sent.items()}
+        return c, reply(count=Params.named(**{BATCHES: torch.tensor([float(full)])}, **shapes))
+
+    def on_smash(
+        self, c: ClientFront, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[ClientFront, Reply]]:
+        """Send what the frozen layers make of a batch, for the average."""
+        turn, q, full = (int(msg.facts[name] or 0) for name in ("pass", "batch", "of"))
+        rows = self.rows(site, turn, q, full)
+        front, batch = msg["front"].copy(), site.train.take(rows)  # a defence may keep it in shape
+        smashed = yield from forward(front, batch, self.front, rows)
+        told = labels(batch, self.back(site.task))
+        if not told.flat.is_floating_point():
+            raise ConfigError("smashed_average averages labels, and classes have no average")
+        return c, reply(smashed=Params.named(values=smashed), labels=told)
+
+    def rows(self, site: ClientContext, turn: int, q: int, full: int) -> Tensor:
+        """Return the sample numbers of a client's batch q of `full` in a pass over its data."""
+        generator = site.rng.child("batches", turn).torch()
+        n, size = len(site.train), self.local.batch
+        order = torch.randperm(n, generator=generator)
+        if not self.alike:
+            return order[q * size : (q + 1) * size]
+        label = site.train.columns[site.task.labels[0]].reshape(n, -1)
+        part = order[label[order, -1].argsort(stable=True)].tensor_split(full)[q]
+        drawn = part[torch.randperm(len(part), generator=generator)[:size]]
+        return drawn[label[drawn, 0].argsort(stable=True)]

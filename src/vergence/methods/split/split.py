@@ -1,0 +1,67 @@
+"""Split learning: one network, cut in two, goes from client to client."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, NoReplyCounted, ask, attend
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply
+from vergence.core.method import Exposure
+from vergence.core.params import Params
+from vergence.core.task import Task
+from vergence.errors import ConfigError
+from vergence.methods.split.base import BatchwiseSplit, ClientFront, ServerBack, SplitParts
+
+
+@dataclass(frozen=True)
+class SplitLearning(BatchwiseSplit[SplitParts, ClientFront]):
+    """Serve one client after the other; each starts from the layers of the one before.
+
+    Args:
+        cut: the stage after which the network is cut; default: the network's own choice.
+        number: how smashed data and their gradients travel.
+        ahead: batches that a client sends before the first gradient comes back.
+
+    Source: Gupta & Raskar, "Distributed learning of deep neural network over multiple agents",
+    Journal of Network and Computer Applications 2018, Algorithm 1; methods design note, 3.15.
+    Differs: the server relays the clients' layers, and so sees them; optimisers are the server's
+    through a round, and each client's for its own turn.
+    """
+
+    hands_on: ClassVar[bool] = True
+    exposure: ClassVar[Mapping[str, Exposure]] = {
+        "train": BatchwiseSplit.exposure["train"],
+        "hand_over": Exposure("each", trees=("front",), metrics=(), down=()),
+    }
+
+    def check(self, task: Task) -> None:
+        """Refuse weights: nothing is averaged."""
+        super().check(task)
+        if self.weights != "equal":
+            raise ConfigError("split averages nobody; leave out weights")
+
+    def round(self, s: SplitParts, cohort: Sequence[ClientId]) -> Conversation[SplitParts]:
+        """Serve everybody in turn."""
+        served = yield from attend([cohort], front=s.front, tail=s.tail)
+        return SplitParts(s.front + served.sum.mean("front"), s.tail + served.sum.mean("tail"))
+
+    def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
+        """Train both halves with everybody; whoever falls silent leaves no trace."""
+        copy, front = ServerBack(held["tail"].copy()), held["front"]
+        for client in clients:
+            before = copy.copy()
+            try:
+                yield from self.lesson(client, copy, {"front": front})
+                front = front + (yield from ask(client, "hand_over", {}, held))["front"]
+            except NoReplyCounted:
+                copy = before
+        return copy.told("equal", front=front - held["front"], tail=copy.tail - held["tail"])
+
+    def on_hand_over(
+        self, c: ClientFront, msg: Message, site: ClientContext
+    ) -> tuple[ClientFront, Reply]:
+        """Give the layers to whoever is next."""
+        state, given = self.on_release(c, msg, site)
+        return state, Reply(given.trees)

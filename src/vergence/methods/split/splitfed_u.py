@@ -1,0 +1,222 @@
+"""U-shaped SplitFed: labels and head pose never leave a client, which has the last layers too."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from vergence.core.client import ClientContext
+from vergence.core.conversation import (
+    Conversation,
+    ask,
+    asks,
+    attend,
+    forward,
+    release,
+    silence,
+    step,
+)
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import OptimizerState
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Method
+from vergence.core.params import Params
+from vergence.core.stages import PULL, SMASHED, Piece, pieces, reading, stages_of
+from vergence.core.tags import tagged
+from vergence.core.task import Task
+from vergence.errors import ConfigError
+from vergence.methods.split.base import (
+    FRESH,
+    BatchwiseSplit,
+    ClientFront,
+    ServerBack,
+    SplitParts,
+    closed,
+    columns,
+    heard,
+    opened,
+)
+
+
+@tagged("Ends")
+@dataclass(frozen=True)
+class Ends(SplitParts):
+    """Server state: the clients' first and last layers, and the server's between them (`tail`)."""
+
+    end: Params
+
+
+@tagged("EndHalf")
+@dataclass(frozen=True)
+class EndHalf(ClientFront):
+    """A client between two messages, with its last layers and their optimiser."""
+
+    end: Params | None = None
+    end_start: Params | None = None
+    end_optimiser: OptimizerState = FRESH
+
+
+@dataclass(frozen=True)
+class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
+    """Serve every client by a copy of the middle layers; average all three parts.
+
+    For every batch: smashed = front(x) goes up, t = middle(smashed) comes down; the client steps
+    its end on loss(end(t), y) and sends d loss / d t; the copy steps and returns d loss / d
+    smashed; the client steps its front. With any cuts this is FedAvg of the whole network.
+
+    Args:
+        cut: the stage after which the server's layers begin; default: the network's own choice.
+        last: the stage after which the client's last layers begin; default: all but the last stage.
+        number: how everything but labels, which stay, travels.
+        ahead: batches that a client sends before the first answer comes back.
+        weights: clients count equally or by their samples.
+
+    Source: Vepakomma et al., "Split learning for health", arXiv:1812.00564, Figure 2b; the SplitFed
+    gaze thesis, section 5.1 ("add one split").
+    Differs: with copies per client, as in SplitFed V1. Gradients through few labels still tell of
+    them.
+    """
+
+    last: str = ""
+
+    exposure: ClassVar[Mapping[str, Exposure]] = {
+        "train": Exposure(
+            "each", ("smashed", "public"), metrics=(), raw=True, down=("front", "end", "gradient")
+        ),
+        "judge": Exposure("each", ("pull",), metrics=("loss",), raw=True, down=("t",)),
+        "release": Exposure(trees=("front", "end"), metrics=(), down=()),
+    }
+
+    def parts(self, task: Task) -> tuple[Piece, ...]:
+        """Return the pieces of the network: first, middle and last."""
+        stages = stages_of(task.network)
+        if len(stages) < 3:
+            raise ConfigError(
+                f"splitfed_u cuts a network twice, which takes three stages; this one has "
+                f"{', '.join(stages)}"
+            )
+        return pieces(task, self.cut, self.last or stages[-2])
+
+    def check(self, task: Task) -> None:
+        """Refuse a cut with which the server would need the head pose, or another's column."""
+        Method.check(self, task)
+        self.check_inputs(task)
+        if self.weights == "samples" and self.local.steps is not None:
+            raise ConfigError(
+                "splitfed_u: with weights = 'samples' the server counts the samples it sees; give "
+                "local.epochs instead of local.steps"
+            )
+        middle = self.back(task)
+        asked = [name for name in needed(middle) if name not in task.public]
+        if asked:
+            stages = ", ".join(stages_of(middle.network))
+            raise ConfigError(
+                f"splitfed_u: the server's stages {stages} take what must stay with the client "
+                f"({', '.join(asked)}); name an earlier stage with last = ..."
+            )
+        if not self.last_piece(task).init().layout.n:
+            raise ConfigError(
+                f"splitfed_u: last = '{self.last}' leaves the client no last layers: the server "
+                f"would make the predictions; name one of "
+                f"{', '.join(stages_of(task.network)[:-1])}"
+            )
+
+    def last_piece(self, task: Task) -> Piece:
+        """Return the clients' last layers."""
+        return self.parts(task)[2]
+
+    def server(self, task: Task) -> Ends:
+        """Start from the task's initial model."""
+        front, middle, end = (piece.init() for piece in self.parts(task))
+        return Ends(front, middle, end)
+
+    def client(self, task: Task) -> EndHalf:
+        """Keep nothing between rounds."""
+        return EndHalf()
+
+    def offer(self, s: Ends, client: ClientId) -> Mapping[str, Params]:
+        """Send the first and the last layers."""
+        return {"front": s.front, "end": s.end}
+
+    def round(self, s: Ends, cohort: Sequence[ClientId]) -> Conversation[Ends]:
+        """Serve everybody at once, then average the copies and the clients' layers."""
+        served = yield from attend([[client] for client in cohort], tail=s.tail)
+        got = yield from release("release", served.clients, self.offer(s, ""))
+        tail = s.tail + served.sum.mean("tail")
+        return Ends(s.front + got.mean("front"), tail, s.end + got.mean("end"))
+
+    def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
+        """Train one copy of the middle layers with one client."""
+        copy, client = ServerBack(held["tail"].copy()), clients[0]
+        coming = deque((yield from asks(client, "train", [None, *[{}] * self.ahead])))
+        while len(smashed := (yield from heard(client, (said := coming.popleft())["smashed"]))):
+            batch = {SMASHED: smashed, **(yield from columns(client, said["public"], smashed))}
+            t = yield from forward(copy.tail, batch, self.back)
+            told = yield from ask(client, "judge", {"t": closed(t, self.number)})
+            pull = yield from heard(client, told["pull"])
+            if pull.shape != t.shape:
+                yield from silence(client, "shape: its gradient is not of what it was sent")
+            pulled = {**batch, PULL: pull}
+            done = yield from step(
+                copy.tail, copy.optimiser, pulled, self.local, self.back, SMASHED
+            )
+            copy.tail, copy.optimiser = done.params, done.optimiser
+            copy.examples += len(smashed)
+            assert done.gradient is not None
+            pull = {"gradient": closed(done.gradient, self.number)}
+            coming.append((yield from ask(client, "train", pull)))
+        return copy.told(self.weights, tail=copy.tail - held["tail"])
+
+    def on_train(
+        self, c: EndHalf, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[EndHalf, Reply]]:
+        """Step the first layers with the gradient that came back, and send the next batch's."""
+        if "front" in msg.trees:
+            end = msg["end"]
+            c = replace(c, end=end.copy(), end_start=end, end_optimiser=FRESH)
+        c, rows = yield from self.advanced(c, msg, site)
+        if rows is None:
+            nothing = closed(torch.empty(0), self.number)
+            return c, reply(smashed=nothing, public=Params.named())
+        assert c.front is not None
+        batch = site.train.take(rows)
+        smashed = yield from forward(c.front, batch, self.front, rows)
+        public = Params.named(**{name: alike(batch[name]) for name in needed(self.back(site.task))})
+        return c, reply(smashed=closed(smashed, self.number), public=public)
+
+    def on_judge(
+        self, c: EndHalf, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[EndHalf, Reply]]:
+        """Step the last layers on one's own labels, and send the gradient of what entered them."""
+        assert c.end is not None
+        batch = {**site.train.take(c.waiting[0]), SMASHED: opened(msg["t"])}
+        done = yield from step(c.end, c.end_optimiser, batch, self.local, self.last_piece, SMASHED)
+        assert done.gradient is not None
+        c = replace(c, end=done.params, end_optimiser=done.optimiser)
+        return c, reply(pull=closed(done.gradient, self.number), metrics={"loss": done.loss})
+
+    def on_release(self, c: EndHalf, msg: Message, site: ClientContext) -> tuple[EndHalf, Reply]:
+        """Send what became of the first and last layers, for the averages."""
+        assert c.front is not None
+        assert c.start is not None
+        assert c.end is not None
+        assert c.end_start is not None
+        weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
+        return EndHalf(), reply(weight, front=c.front - c.start, end=c.end - c.end_start)
+
+    def model_on(self, c: EndHalf, msg: Message, site: ClientContext) -> Params:
+        """Predict with the common first and last layers, and the server's between them."""
+        return Params.join(msg["front"], msg["tail"], msg["end"])
+
+
+def needed(middle: Piece) -> tuple[str, ...]:
+    """Return the names of the columns that the server's stages take."""
+    return middle.task.beside if reading(middle) else ()
+
+
+def alike(column: Tensor) -> Tensor:
+    """Index, from 0, of each row's group of equal rows: their values stay unknown."""
+    return column.unique(return_inverse=True)[1]

@@ -1,0 +1,50 @@
+"""Whether samples lie among their own kind, and how near: what the nearest other sample is."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def nearest(
+    x: Float[Tensor, "n d"], others: Float[Tensor, "m d"] | None = None
+) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
+    """Distance and index of the nearest other sample; the first of equally near ones.
+
+    Args:
+        x: the samples.
+        others: among which the nearest is looked for; none: the rest of `x`.
+    """
+    far = torch.cdist(
+        x, x if others is None else others, compute_mode="donot_use_mm_for_euclid_dist"
+    )
+    if others is None:
+        far.fill_diagonal_(torch.inf)
+    return far.min(1)
+
+
+def among_own(
+    x: Float[Tensor, "n d"],
+    kind: Int[Tensor, " n"],
+    others: tuple[Float[Tensor, "m d"], Int[Tensor, " m"]] | None = None,
+) -> float:
+    """Return the share of samples whose nearest other sample is of their kind.
+
+    With real and made-up samples as the kinds, in equal numbers, this is the accuracy of a
+    two-sample test: one half where they are alike, 1 where they are apart.
+
+    Args:
+        x: the samples.
+        kind: of each.
+        others: the samples among which the nearest is looked for, and their kinds; none: the rest.
+
+    Source: Lopez-Paz, Oquab, "Revisiting classifier two-sample tests", ICLR 2017.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0], [9.0]])
+        >>> round(among_own(x, torch.tensor([0, 0, 1])), 3)
+        0.667
+    """
+    y, kinds = others or (None, kind)
+    return float((kinds[nearest(x, y)[1]] == kind).double().mean())

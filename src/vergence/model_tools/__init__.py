@@ -1,0 +1,1 @@
+"""Tools for trained networks: split costs, pruning, ONNX and latency."""

@@ -1,0 +1,354 @@
+"""`vergence export`: the model a person predicts with as one ONNX file, checked and timed."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import load as load_arrays
+from torch import Tensor, nn
+
+from vergence.core.data import Batch, Samples
+from vergence.core.federation import Federation
+from vergence.core.files import replacing
+from vergence.core.naming import called
+from vergence.core.params import Params
+from vergence.core.task import Model, Task
+from vergence.errors import ConfigError, DataError, nearest
+from vergence.experiment.newcomers import NewcomerEvaluator
+from vergence.experiment.run import load_data
+from vergence.experiment.saved_run import one_run, read_saved
+from vergence.model_tools.latency import medians
+from vergence.models import pretrained
+from vergence.models.glc.glc_features import GlcFeatures
+from vergence.results.read import Run, read
+from vergence.tasks.gaze_angle import GazeAngle
+from vergence.tasks.gaze_map import GazeMap
+from vergence.tasks.images import Images
+from vergence.training.pruning import built
+
+TOLERANCE = 1e-5
+CHECKED = 32
+"""Test samples that the file must answer as torch does."""
+
+
+@dataclass(frozen=True)
+class OnnxAnswer:
+    """Output of the file: its name and its meaning. `relative`: to the largest value."""
+
+    name: str
+    meaning: str
+    relative: bool = False
+
+
+ANSWERS: Mapping[type[Task], OnnxAnswer] = {
+    GazeAngle: OnnxAnswer(
+        "gaze",
+        "float32 [1, 2]: pitch, yaw in radians, in the camera frame of the normalised patch; the "
+        "direction is (-cos p sin y, -sin p, -cos p cos y)",
+    ),
+    GazeMap: OnnxAnswer(
+        "map",
+        "float32 [1, frames, rows, columns]: where in each frame, first row at the top; every "
+        "frame's map sums to 1",
+        relative=True,
+    ),
+    Images: OnnxAnswer("probability", "float32 [1, classes]: probabilities, which sum to 1"),
+}
+MEANINGS = {
+    "image": "uint8: pixels 0 to 255 as the data set gives them, scaled inside",
+    "frames": "uint8 RGB: pixels 0 to 255, scaled inside",
+    "pose": "float32: head pitch, yaw in radians",
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Exported file: the answer's largest difference from torch's, and milliseconds of both."""
+
+    path: Path
+    inputs: tuple[str, ...]
+    difference: float
+    torch_ms: float
+    onnx_ms: float
+
+
+class WholeModel(nn.Module):
+    """A task's network with what comes before and after it: columns of a sample to the answer."""
+
+    def __init__(self, task: Task, network: nn.Module, columns: Sequence[str]) -> None:
+        super().__init__()
+        self.task, self.network, self.columns = task, network, tuple(columns)
+        self.features = FrozenModel() if isinstance(task.network, GlcFeatures) else None
+
+    def forward(self, *values: Tensor) -> Tensor:
+        """Return the answer as `ANSWERS` tells it."""
+        batch = dict(zip(self.columns, values, strict=True))
+        if self.features is not None:
+            batch["frames"] = self.features(batch["frames"])
+        output = self.task.forward(self.network, batch)
+        if isinstance(self.task, GazeMap):
+            return (output / self.task.temperature).flatten(2).softmax(-1).view(output.shape)
+        return output.softmax(-1) if isinstance(self.task, Images) else output
+
+
+class FrozenModel(nn.Module):
+    """The frozen features that `glc_features` gets before training, computed from frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = pretrained.load()
+        kept = load_arrays(pretrained.STATISTICS.read_bytes())
+        self.mean, self.deviation = (kept[n].view(1, -1, 1, 1) for n in ("mean", "deviation"))
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Return features `[B, T, 432, h, w]` of uint8 frames `[B, T, H, W, 3]`."""
+        rows, columns = (-(-side // pretrained.STRIDE) for side in frames.shape[2:4])
+        found = pretrained.extract(self.network, frames.flatten(0, 1))[..., :rows, :columns]
+        found = (found - self.mean) / (self.deviation + 1e-3)
+        return found.unflatten(0, frames.shape[:2])
+
+
+class Noted(dict[str, Tensor]):
+    """A batch that notes which of its columns a task looks at."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(batch)
+        self.read: list[str] = []
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.read:
+            self.read.append(name)
+        return super().__getitem__(name)
+
+
+def export(
+    folder: Path, out: Path, console: Console, person: str | None = None, seed: int | None = None
+) -> Exported:
+    """Write the model that a person predicts with as ONNX, and print parity and latency.
+
+    The batch is 1 and every shape fixed; scaling of pixels, and the softmax of maps, are inside.
+
+    Args:
+        folder: run directory of one method.
+        out: the file (.onnx).
+        console: where the table goes.
+        person: whose model; default what a newcomer gets.
+        seed: of which seed; default the first.
+
+    Raises:
+        ConfigError: the extra is missing, another task, an unknown person, or no model for
+            newcomers.
+        StateError: the run is unfinished.
+        DataError: the file's answers differ from torch's by more than 1e-5; nothing is written.
+    """
+    packages()
+    judge, raw, run = opened(folder, person, seed)
+    params, test = chosen(judge, raw, person)
+    first = test.take(slice(0, 1))
+    whole = assembled(judge.saved.task, params, first)
+    data = converted(whole, first, about(judge, raw, run, person))
+    session = opened_again(data)
+    difference = parity(whole, session, test)
+    if not difference <= TOLERANCE:
+        raise DataError(
+            f"the exported model differs from torch by {difference:.1e}, more than {TOLERANCE:g}; "
+            f"{out} is not written: please report it with the model's options"
+        )
+    with replacing(out) as scratch:
+        scratch.write_bytes(data)
+    made = Exported(out, names(session), difference, *timed(whole, session, first))
+    show(made, len(data), min(CHECKED, len(test)), console)
+    return made
+
+
+def packages() -> ModuleType:
+    """Return onnxruntime.
+
+    Raises:
+        ConfigError: the extra `export` is not installed.
+    """
+    try:
+        for name in ("onnx", "onnxscript"):
+            importlib.import_module(name)
+        return importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise ConfigError(
+            f"export needs the package '{error.name}': pip install \"vergence[export]\""
+        ) from error
+
+
+def opened(
+    folder: Path, person: str | None, seed: int | None
+) -> tuple[NewcomerEvaluator, Federation, Run]:
+    """Return a run's states with its data, prepared and as it was read.
+
+    Raises:
+        ConfigError: a task without an answer to export, or an unknown person.
+        StateError: the run is unfinished.
+    """
+    experiment, run = one_run(folder), read(folder).runs[0]
+    saved = read_saved(folder, seed)
+    if type(saved.task) not in ANSWERS:
+        names = ", ".join(called(kind) for kind in ANSWERS)
+        raise ConfigError(f"{folder} is of task '{run.results['task']}'; export takes {names}")
+    network = saved.task.network
+    if type(network).prepare is not Model.prepare and not isinstance(network, GlcFeatures):
+        raise ConfigError(f"{folder}: export cannot put what this network prepares into the graph")
+    loaded = load_data(experiment)
+    if person is not None and person not in loaded.ready.clients:
+        raise ConfigError(f"{folder}: no person '{person}'{nearest(person, loaded.ready.clients)}")
+    return NewcomerEvaluator(saved, loaded.ready), loaded.raw, run
+
+
+def chosen(judge: NewcomerEvaluator, raw: Federation, person: str | None) -> tuple[Params, Samples]:
+    """Return a person's parameters, and raw test samples to check the file with."""
+    took_part = judge.saved.clients
+    if (person is None or person not in took_part) and not judge.shares(whole=True):
+        raise ConfigError(
+            f"{judge.saved.folder} has no whole model for {person or 'a newcomer'}, who took no "
+            f"part; choose --person among {', '.join(took_part)}"
+        )
+    who = raw.clients[0] if person is None else person
+    return judge.model(who, known=person is not None), raw.people[who].test
+
+
+def assembled(task: Task, params: Params, first: Batch) -> WholeModel:
+    """Return the network with all around it, for the columns of a sample that it looks at."""
+    network = built(task.module(), params)
+    columns = ["frames"]
+    if not isinstance(task.network, GlcFeatures):
+        batch = Noted(first)
+        with torch.no_grad():
+            task.forward(network, batch)
+        columns = batch.read
+    return WholeModel(task, network, columns).eval().requires_grad_(False)
+
+
+def converted(whole: WholeModel, first: Batch, told: Mapping[str, str]) -> bytes:
+    """Return the ONNX file of a network for one sample's shapes, with `told` in its metadata."""
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)  # it names every operator of packages that are not there
+    try:
+        with warnings.catch_warnings():
+            # torch 2.13 warns of its own use of a class that it will remove.
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            program = torch.onnx.export(
+                whole,
+                tuple(first[name] for name in whole.columns),
+                dynamo=True,
+                verbose=False,
+                external_data=False,
+                input_names=list(whole.columns),
+                output_names=[ANSWERS[type(whole.task)].name],
+            )
+    finally:
+        log.setLevel(before)
+    assert program is not None
+    graph = program.model.graph
+    # A network may leave a column alone (a head pose): then its file does not ask for it.
+    graph.inputs[:] = [value for value in graph.inputs if value.uses()]
+    for value in graph.inputs:
+        meaning = f"{MEANINGS[str(value.name)]}; shape {list(first[str(value.name)].shape)}"
+        program.model.metadata_props[f"input {value.name}"] = meaning
+    program.model.metadata_props.update(told)
+    return program.model_proto.SerializeToString()
+
+
+def opened_again(data: bytes) -> Any:
+    """Return an onnxruntime session of one thread."""
+    runtime = packages()
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+def names(session: Any) -> tuple[str, ...]:
+    """Names of a session's inputs."""
+    return tuple(value.name for value in session.get_inputs())
+
+
+def about(
+    judge: NewcomerEvaluator, raw: Federation, run: Run, person: str | None
+) -> dict[str, str]:
+    """Facts that a user of the file must know, for its metadata."""
+    saved = judge.saved
+    answer = ANSWERS[type(saved.task)]
+    return {
+        "vergence": version("vergence"),
+        "task": run.results["task"],
+        "model": saved.experiment.table["model"]["name"],
+        "method": run.method,
+        "person": person or "newcomer",
+        "seed": str(saved.task.seed),
+        "fingerprint": saved.fingerprint,
+        f"output {answer.name}": answer.meaning,
+        "data": raw.name,
+        "data_licence": raw.about.get("licence", "not stated"),
+        "data_citation": raw.about.get("citation", "not stated"),
+    }
+
+
+def parity(whole: WholeModel, session: Any, test: Samples) -> float:
+    """Return the largest difference between the file's and torch's answers on test samples.
+
+    Of maps it is relative to the largest value of each answer.
+    """
+    worst = 0.0
+    for at in range(min(CHECKED, len(test))):
+        batch = test.take(slice(at, at + 1))
+        with torch.no_grad():
+            ours = whole(*(batch[name] for name in whole.columns))
+        asked = {name: batch[name].contiguous().numpy() for name in names(session)}
+        theirs = torch.from_numpy(session.run(None, asked)[0])
+        if ours.shape != theirs.shape or not theirs.isfinite().all():
+            return float("inf")
+        scale = float(ours.abs().max()) if ANSWERS[type(whole.task)].relative else 1.0
+        worst = max(worst, float((ours - theirs).abs().max()) / scale)
+    return worst
+
+
+def timed(whole: WholeModel, session: Any, first: Batch) -> tuple[float, float]:
+    """Return the milliseconds of one sample: torch and onnxruntime, one thread each."""
+    values = [first[name] for name in whole.columns]
+    asked = {name: first[name].contiguous().numpy() for name in names(session)}
+
+    @torch.no_grad()
+    def ours() -> Tensor:
+        return whole(*values)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        mine, theirs = medians([ours, lambda: session.run(None, asked)])
+    finally:
+        torch.set_num_threads(threads)
+    return mine, theirs
+
+
+def show(made: Exported, size: int, checked: int, console: Console) -> None:
+    """Print where the file lies, how near it is to torch, and how fast both are."""
+    grid = Table("one sample, one thread", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    grid.add_column("ms (median processor time)", justify="right")
+    grid.add_row("torch", f"{made.torch_ms:.3f}")
+    grid.add_row("onnxruntime", f"{made.onnx_ms:.3f}")
+    console.print(grid)
+    console.print(
+        f"largest difference from torch on {checked} test samples: {made.difference:.1e}\n"
+        f"model: {made.path} ({size / 1024:.0f} KiB; inputs: {', '.join(made.inputs)})",
+        soft_wrap=True,
+        highlight=False,
+    )

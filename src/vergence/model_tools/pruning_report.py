@@ -1,0 +1,201 @@
+"""What pruning did to a run's models: the table, what must be said about it, and the figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from vergence.core.stages import pieces
+from vergence.core.task import Task
+from vergence.metrics.intervals import interval
+from vergence.reports.plots.style import COLOURS, MUTED, canvas, digits, metric_name, number, styled
+from vergence.results.tables import Record, TextTable
+from vergence.training.pruning import Pruning, row, stored_bytes
+
+KIB = 1024
+FASTER = 0.95
+"""Times within 5 % are called alike."""
+PARTS = ("client", "server")
+
+
+@dataclass
+class PruningRow:
+    """One row of the table. Errors are person -> one value per seed; times in milliseconds."""
+
+    name: str
+    pruning: Pruning | None
+    error: dict[str, list[float]] = field(default_factory=dict)
+    tuned: dict[str, list[float]] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    network: nn.Module | None = None
+    dense_ms: float = float("nan")
+    sparse_ms: float = float("nan")
+
+    @property
+    def zeros(self) -> float:
+        """Share of zeros among the parameters that are left."""
+        return zeros(self.tensors)
+
+
+def zeros(tensors: Mapping[str, Tensor]) -> float:
+    """Return the share of zeros, NaN of nothing."""
+    count = sum(t.numel() for t in tensors.values())
+    return sum(int((t == 0).sum()) for t in tensors.values()) / count if count else float("nan")
+
+
+def sides(line: PruningRow, task: Task, cut: str | None) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors before and behind a cut; none without one.
+
+    Raises:
+        ConfigError: the network has no such stage.
+    """
+    if cut is None:
+        return {}
+    halves = [piece.init().layout.names for piece in pieces(task, cut)]
+    return {
+        part: {n: t for n, t in line.tensors.items() if n in names}
+        for part, names in zip(PARTS, halves, strict=True)
+    }
+
+
+def record(line: PruningRow, task: Task, cut: str | None) -> Record:
+    """Return one CSV line."""
+    dense = sum(t.numel() * t.element_size() for t in line.tensors.values())
+    told: dict[str, object] = {
+        "pruning": line.name,
+        "metric": task.headline,
+        "value": _mean(line.error),
+        "value_after_tuning": _mean(line.tuned),
+        "parameters": sum(t.numel() for t in line.tensors.values()),
+        "zeros": line.zeros,
+        "dense_bytes": dense,
+        "stored_bytes": stored_bytes(line.tensors),
+        "dense_ms": line.dense_ms,
+        "sparse_ms": line.sparse_ms,
+    }
+    for part, tensors in sides(line, task, cut).items():
+        told[f"{part}_zeros"] = zeros(tensors)
+        told[f"{part}_stored_bytes"] = stored_bytes(tensors)
+    return told
+
+
+def _people(values: Mapping[str, list[float]]) -> list[float]:
+    return [float(np.mean(v)) for v in values.values()]
+
+
+def _mean(values: Mapping[str, list[float]]) -> float:
+    return float(np.mean(_people(values))) if values else float("nan")
+
+
+def told(
+    heading: str, lines: Sequence[PruningRow], task: Task, tune: int, cut: str | None
+) -> TextTable:
+    """Return the table, with what must be said about it.
+
+    `tune` batches of training came after, and `cut` tells the parts of the sizes apart.
+    """
+    records = [record(line, task, cut) for line in lines]
+    parts = PARTS if cut else ()
+    places = digits(r["value"] for r in records)
+    heads = [
+        "pruning",
+        metric_name(task.headline),
+        "95 %",
+        "zeros",
+        "dense KiB",
+        "stored KiB",
+        "ms",
+        "ms, sparse",
+    ]
+    heads += [f"{part} {what}" for part in parts for what in ("zeros", "KiB")]
+    cells = []
+    for line, r in zip(lines, records, strict=True):
+        ends = ", ".join(number(end, places) for end in interval(_people(line.error)))
+        cells.append(
+            [
+                line.name,
+                number(r["value"], places),
+                f"[{ends}]",
+                _share(r["zeros"]),
+                f"{r['dense_bytes'] / KIB:.2f}",
+                f"{r['stored_bytes'] / KIB:.2f}",
+                f"{r['dense_ms']:.3f}",
+                f"{r['sparse_ms']:.3f}",
+            ]
+        )
+        for part in parts:
+            size = r[f"{part}_stored_bytes"] / KIB
+            cells[-1] += [_share(r[f"{part}_zeros"]), f"{size:.2f}"]
+        if tune:
+            cells[-1].insert(3, number(r["value_after_tuning"], places))
+    if tune:
+        heads.insert(3, f"after {tune} batches")
+    return TextTable(heading, heads, cells, notes=notes(lines), records=records)
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+def notes(lines: Sequence[PruningRow]) -> list[str]:
+    """Return sentences on speed and on what could not be taken out."""
+    start = lines[0].dense_ms
+    faster = [line.name for line in lines if line.sparse_ms < FASTER * line.dense_ms]
+    slower = [line.name for line in lines if line.dense_ms < FASTER * line.sparse_ms]
+    said = [
+        "ms: one sample on one thread, median processor time of interleaved runs. With sparse "
+        f"linear layers (SciPy CSR) faster than dense: {', '.join(faster) or 'none'}; slower: "
+        f"{', '.join(slower) or 'none'}."
+    ]
+    for line in lines:
+        if line.pruning is None or not line.pruning.structured or line.network is None:
+            continue
+        if row(line.network) is None:
+            said.append(
+                f"{line.name}: set to zero, not taken out: {type(line.network).__name__} is no row "
+                "of plain layers, its sums and norms need every channel. It gets no faster."
+            )
+        else:
+            said.append(f"{line.name}: taken out; {start / line.dense_ms:.2f} times as fast.")
+    return said
+
+
+@styled
+def picture(lines: Sequence[PruningRow], metric: str) -> Figure:
+    """Draw the error, the stored size and the times, a row per pruning."""
+    page = canvas(9.0, 0.9 + 0.34 * len(lines))
+    error, size, time = page.subplots(1, 3, sharey=True)
+    places = np.arange(len(lines))
+    error.plot([_mean(line.error) for line in lines], places, "o", color=COLOURS["fedavg"])
+    if lines[0].tuned:
+        after = [_mean(line.tuned) for line in lines]
+        error.plot(after, places, "o", mfc="none", color=COLOURS["fedcpf"], label="trained on")
+        error.legend()
+    error.set_xlabel(metric_name(metric))
+    size.plot(
+        [max(stored_bytes(line.tensors), 1) / KIB for line in lines],
+        places,
+        "o",
+        color=COLOURS["fedavg"],
+    )
+    size.set_xscale("log")
+    size.set_xlabel("stored (KiB)")
+    time.plot([line.dense_ms for line in lines], places, "o", color=MUTED, label="dense")
+    time.plot(
+        [line.sparse_ms for line in lines],
+        places,
+        "o",
+        mfc="none",
+        color=COLOURS["fedavg"],
+        label="sparse linear",
+    )
+    time.set_xlim(left=0)
+    time.set_xlabel("ms, one sample")
+    time.legend()
+    error.set_yticks(places, [line.name for line in lines])
+    error.invert_yaxis()
+    return page

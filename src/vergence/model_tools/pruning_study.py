@@ -1,0 +1,275 @@
+"""`vergence model prune`: what a finished run's models lose, weigh and take once pruned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from vergence.core.data import Samples
+from vergence.core.files import replacing
+from vergence.core.masks import Mask
+from vergence.core.params import Params
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
+from vergence.core.stages import pieces
+from vergence.core.task import Task
+from vergence.errors import ConfigError, StateError
+from vergence.experiment.newcomers import HeldOut, NewcomerEvaluator, unseen
+from vergence.experiment.run import Loaded, digest, load_data, progress_bar
+from vergence.experiment.saved_run import one_run, read_saved
+from vergence.model_tools.latency import medians
+from vergence.model_tools.pruning_report import PruningRow, picture, told
+from vergence.reports.plots.style import save
+from vergence.results.read import Run, read
+from vergence.training.pruning import (
+    Pruning,
+    built,
+    pack,
+    row,
+    shrunk,
+    sparsified,
+    weights,
+    within,
+)
+
+AMOUNTS = (0.9, 0.95, 0.99, 0.999)
+
+
+@dataclass(frozen=True)
+class PruningOptions:
+    """Settings of the measurement.
+
+    Attributes:
+        person: one person, or all: those the run left out, else those who took part.
+        amounts: shares of the linear layers' weights.
+        tune: batches of training afterwards in which what went stays away; 0: none.
+        cut: a stage of the network; sizes up to it (client) and behind it (server) are told apart.
+        rounds: timed repetitions.
+    """
+
+    person: str = "all"
+    amounts: tuple[float, ...] = AMOUNTS
+    tune: int = 0
+    cut: str | None = None
+    rounds: int = 200
+
+    def __post_init__(self) -> None:
+        if self.tune < 0 or self.rounds < 1:
+            raise ConfigError(
+                f"prune: tune must be 0 or more and rounds 1 or more; got {self.tune} and "
+                f"{self.rounds}"
+            )
+
+
+@dataclass(frozen=True)
+class PrunedModel:
+    """One model of one seed: who predicts with it, and what it may be trained on afterwards."""
+
+    judge: NewcomerEvaluator
+    params: Params
+    people: tuple[str, ...]
+    train: Callable[[], Samples]
+
+
+def prune(
+    folder: Path, out: Path, console: Console, options: PruningOptions = PruningOptions()
+) -> list[PruningRow]:
+    """Prune every model that people of a run predict with; print, write and draw what it does.
+
+    Args:
+        folder: run directory of one method, or of leave-one-out.
+        out: a directory for prune.csv, prune.md, prune.png and the pruned models: of the first
+            seed and, where everybody has their own, of the first person.
+        console: where the table goes.
+        options: what to measure.
+
+    Raises:
+        ConfigError: an unknown person, or a network without such layers or stage.
+        StateError: an unfinished run, or other data than it was trained on.
+    """
+    found = subjects(folder, options.person)
+    first = found[0].judge.saved.task
+    if options.cut is not None:
+        pieces(first, options.cut)  # refused before anything is measured
+    lines = table(first, options.amounts)
+    with progress_bar() as bar:
+        task = bar.add_task("pruning", total=len(lines) * len(found), score="")
+        for subject in found:
+            for line in lines:
+                measure(line, subject, options.tune)
+                bar.advance(task)
+    clock(lines, first, found[0], options.rounds)
+    people = tuple(dict.fromkeys(p for subject in found for p in subject.people))
+    left = ", left out of training" if found[0].judge.trained else ""
+    heading = f"{folder}: pruned; {len(people)} people{left}, {_seeds(found)} seeds"
+    block = told(heading, lines, first, options.tune, options.cut)
+    block.show(console)
+    for name, text in (("prune.csv", block.csv()), ("prune.md", block.markdown())):
+        with replacing(out / name) as scratch:
+            scratch.write_text(text)
+    for line in lines:
+        with replacing(out / f"{line.name.replace(' ', '_')}.safetensors") as scratch:
+            scratch.write_bytes(pack(line.tensors, {"pruning": line.name}))
+    save(picture(lines, first.headline), out / "prune.png")
+    console.print(f"written: {out}", soft_wrap=True)
+    return lines
+
+
+def _seeds(found: Sequence[PrunedModel]) -> int:
+    return len({subject.judge.saved.task.seed for subject in found})
+
+
+def table(task: Task, amounts: Sequence[float]) -> list[PruningRow]:
+    """Return the rows: as trained, linear layers, and convolutions where there are any."""
+    network = task.module()
+    lines = [PruningRow("as trained", None)]
+    lines += [PruningRow(f"linear {a:g}", Pruning(a)) for a in amounts]
+    try:
+        weights(network, "conv")
+    except ConfigError:
+        return [*lines, PruningRow("neurons 0.5", Pruning(0.5, "linear", structured=True))]
+    return [
+        *lines,
+        PruningRow("conv 0.9", Pruning(0.9, "conv")),
+        PruningRow("both 0.9", Pruning(0.9, "both")),
+        PruningRow("global 0.9", Pruning(0.9, "both", "global")),
+        PruningRow("filters and neurons 0.5", Pruning(0.5, "both", structured=True)),
+    ]
+
+
+def subjects(folder: Path, person: str) -> list[PrunedModel]:
+    """Return every model to prune, of every seed of a run; one that people share is there once."""
+    run = read(folder).runs[0]
+    if "folds" in run.results:
+        return strange(unseen(folder, person))
+    experiment = one_run(folder)
+    loaded = load_data(experiment)
+    if digest(loaded.ready.only(trained(run, loaded))) != run.provenance["data"]["sha256"]:
+        raise StateError(f"{folder} was trained on other data than what is read now; restore it")
+    others = [p for p in loaded.ready.clients if p not in trained(run, loaded)]
+    chosen = others if person == "all" else [p for p in others if p == person]
+    if chosen:
+        return strange(HeldOut(loaded, dict.fromkeys(chosen, folder)))
+    people = run.people if person == "all" else [person]
+    if not set(people) <= set(loaded.ready.clients):
+        raise ConfigError(f"{folder}: no person '{person}'; known: {', '.join(run.people)}")
+    return [
+        s
+        for seed in run.seeds
+        for s in known(NewcomerEvaluator(read_saved(folder, seed), loaded.ready), people)
+    ]
+
+
+def trained(run: Run, loaded: Loaded) -> Sequence[str]:
+    """People who took part: all of the data, or those that the run names."""
+    everybody = loaded.ready.clients
+    return everybody if run.results.get("clients") == len(everybody) else run.people
+
+
+def known(judge: NewcomerEvaluator, people: Sequence[str]) -> list[PrunedModel]:
+    """Return the models of people who took part.
+
+    One that several share may be trained on everybody's data, one's own on one's own.
+    """
+    owners: dict[int, tuple[Params, list[str]]] = {}
+    for person in people:
+        params = judge.model(person)
+        owners.setdefault(id(params), (params, []))[1].append(person)
+
+    def data(names: Sequence[str]) -> Callable[[], Samples]:
+        return lambda: Samples.concatenate([judge.ready.people[p].train for p in names])
+
+    return [
+        PrunedModel(judge, params, tuple(names), data(names)) for params, names in owners.values()
+    ]
+
+
+def strange(left_out: HeldOut) -> list[PrunedModel]:
+    """Return the models that people left out predict with, trainable on those who took part."""
+    first = left_out.judge(next(iter(left_out.folders)))
+    if not first.shares(whole=True):
+        raise ConfigError(
+            f"{first.saved.folder}: this method shares no whole model that a stranger could use"
+        )
+
+    def one(judge: NewcomerEvaluator, person: str) -> PrunedModel:
+        everybody = judge.trained
+        assert everybody is not None
+        return PrunedModel(
+            judge,
+            judge.model(person, known=False),
+            (person,),
+            lambda: Samples.concatenate([s.train for s in everybody.people.values()]),
+        )
+
+    seeds = first.saved.experiment.plan.seeds
+    return [one(left_out.judge(p, seed), p) for seed in seeds for p in left_out.folders]
+
+
+def measure(line: PruningRow, subject: PrunedModel, tune: int) -> None:
+    """Prune one model, score it for its people, train it on if asked, and score it again."""
+    task, judge = subject.judge.saved.task, subject.judge
+    params, network = subject.params, task.module()
+    keep = Mask.full(params.layout)
+    if line.pruning is not None:
+        keep = line.pruning.kept(network, params)
+    pruned = made(line, network, keep, params)
+    if line.network is None:
+        line.network, line.tensors = pruned, dict(pruned.named_parameters())
+    for person in subject.people:
+        line.error.setdefault(person, []).append(score(judge, pruned, person))
+    if not tune:
+        return
+    local = replace(judge.saved.method.local, steps=tune, schedule="constant")
+    ask = within(Fit(params, subject.train(), local), keep)
+    after = judge.worker.solver.fit(ask, RandomStream("prune", task.seed, line.name)).params
+    pruned = made(line, task.module(), keep, after)
+    for person in subject.people:
+        line.tuned.setdefault(person, []).append(score(judge, pruned, person))
+
+
+def made(line: PruningRow, network: nn.Module, keep: Mask, params: Params) -> nn.Module:
+    """Return the pruned network, filters and neurons taken out where that is possible."""
+    # In memory of its own: what is read from a file is not aligned, and slower.
+    whole = built(network, params.like(keep.keep(params).flat.clone()))
+    structured = line.pruning is not None and line.pruning.structured
+    return shrunk(whole, keep) if structured and row(whole) is not None else whole
+
+
+@torch.no_grad()
+def score(judge: NewcomerEvaluator, network: nn.Module, person: str, batch: int = 64) -> float:
+    """Return a person's headline metric with a network of any size."""
+    task, data = judge.saved.task, judge.ready.people[person]
+
+    def outputs(part: Samples) -> Tensor:
+        return torch.cat(
+            [
+                task.forward(network, part.take(slice(at, at + batch))).float()
+                for at in range(0, len(part), batch)
+            ]
+        )
+
+    test = outputs(data.test)
+    if not task.chooses:
+        return task.metrics(test, data.test)[task.headline]
+    val = data.val if judge.validation is None else judge.validation
+    return task.evaluate(test, data.test, outputs(val), val)[task.headline]
+
+
+def clock(lines: Sequence[PruningRow], task: Task, subject: PrunedModel, rounds: int) -> None:
+    """Time one sample through every network, as it is and with sparse linear layers, in turn."""
+    one = subject.judge.ready.people[subject.people[0]].test.take(slice(0, 1))
+    networks = [line.network for line in lines if line.network is not None]
+
+    def call(network: nn.Module) -> Callable[[], object]:
+        return torch.no_grad()(lambda: task.forward(network, one))
+
+    both = [*networks, *map(sparsified, networks)]
+    times = medians([call(network) for network in both], rounds)
+    for line, dense, sparse in zip(lines, times, times[len(lines) :], strict=False):
+        line.dense_ms, line.sparse_ms = dense, sparse

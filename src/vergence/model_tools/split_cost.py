@@ -1,0 +1,260 @@
+"""What the pieces of a network cost: bytes on the wire, FLOPs, memory.
+
+Nothing is computed: networks run on tensors without data, which have shapes and types.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from vergence.core.data import Batch
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.randomness import RandomStream
+from vergence.core.stages import PULL, SMASHED, CutPoint, Piece, pieces, reading
+from vergence.core.task import Model, Task, own_randomness
+from vergence.methods.split.base import needs
+from vergence.training.batches import batches
+
+WORD = 4
+"""Bytes of a parameter as it travels."""
+NUMBERS = {"float32": (4, 0), "float16": (2, 4), "int8": (1, 4)}
+"""How smashed data may travel: bytes per value, and per tensor (its scale)."""
+SHRINK = 8
+"""A bottleneck leaves one channel of so many."""
+FEDAVG, CUT, BOTTLENECK, U_SHAPE = "FedAvg", "cut", "bottleneck", "U-shape"
+
+
+class Load(NamedTuple):
+    """Training data of a person in a round: samples and batches, means over people; batch size."""
+
+    samples: float
+    batches: float
+    size: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """Cost of a piece of a network.
+
+    FLOPs are of convolutions and matrix products, per sample, a product and a sum counting two.
+    `kept` bytes of a batch wait for the backward pass: activations, not parameters.
+    """
+
+    parameters: int
+    forward: int
+    backward: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class CutChoice:
+    """One way to cut.
+
+    Attributes:
+        kind: `cut`, with a `bottleneck`, or `U-shape`; `FedAvg` is no cut at all.
+        after: the stages after which the network is cut.
+        values: how many numbers a sample sends each way at each cut; their gradients go back.
+        beside: bytes of a sample's labels and head pose, which go up.
+        client, server: what each computes; the tail of a U is the client's.
+        again: FLOPs per sample of forward passes that the client does a second time.
+        last: FLOPs per sample of the client's last layers, in a U.
+    """
+
+    kind: str
+    after: tuple[str, ...]
+    values: tuple[int, ...]
+    beside: int
+    client: Work
+    server: Work
+    again: int
+    last: int = 0
+
+    @property
+    def flops(self) -> int:
+        """The client's FLOPs per sample."""
+        return self.client.forward + self.client.backward
+
+    def sample(self, number: str) -> int:
+        """Return the bytes per sample each way, labels and scales aside."""
+        return sum(self.values) * NUMBERS[number][0]
+
+    def up(self, number: str, load: Load) -> float:
+        """Return the bytes a person sends in a round."""
+        return load.samples * self.beside + self.down(number, load)
+
+    def down(self, number: str, load: Load) -> float:
+        """Return the bytes a person is sent in a round."""
+        scales = NUMBERS[number][1] * len(self.values) * load.batches
+        return load.samples * self.sample(number) + scales + WORD * self.client.parameters
+
+    def both(self, number: str, load: Load) -> float:
+        """Return the bytes of a round, up and down."""
+        return self.up(number, load) + self.down(number, load)
+
+
+def load_of(federation: Federation, local: LocalTraining) -> Load:
+    """Count what a round trains on, as `fitting.batches` deals it.
+
+    Raises:
+        ConfigError: more than 100,000 people made on demand.
+    """
+    federation.refuse_many("split-plan")
+    dealt = [
+        [len(rows) for rows in batches(len(person.train), local, RandomStream("split-plan"))]
+        for person in federation.people.values()
+    ]
+    samples, counts = np.mean([(sum(sizes), len(sizes)) for sizes in dealt], axis=0).tolist()
+    return Load(samples, counts, max(max(sizes) for sizes in dealt))
+
+
+@dataclass(frozen=True)
+class Blank(Model):
+    """A network made once, whose parameters have shapes and types but no data."""
+
+    made: nn.Module
+
+    @classmethod
+    def of(cls, network: Model) -> Blank:
+        """Return another network's blank."""
+        with own_randomness():
+            return cls(network.build().to("meta"))
+
+    def build(self) -> nn.Module:
+        """Return a copy."""
+        return copy.deepcopy(self.made)
+
+
+def choices(task: Task, columns: Batch, size: int) -> list[CutChoice]:
+    """Return FedAvg, every cut, bottlenecks where maps are cut, and U-shapes.
+
+    Args:
+        task: whose network is cut.
+        columns: samples of the data, for their shapes and types alone.
+        size: of a batch.
+    """
+    task = replace(task, network=Blank.of(task.network))
+    batch = {
+        name: torch.empty(size, *column.shape[1:], dtype=column.dtype, device="meta")
+        for name, column in columns.items()
+    }
+    whole = works([(task, task.module())], batch)[0][0]
+    none = Work(0, 0, 0, 0)
+    found = {kind: [] for kind in (FEDAVG, CUT, BOTTLENECK, U_SHAPE)}
+    found[FEDAVG].append(CutChoice(FEDAVG, (), (), 0, whole, none, 0))
+    network = pieces(task)[0].network
+    assert isinstance(network, CutPoint)
+    *inner, last = stages = network.of
+    for stage in () if set(task.labels) & set(task.stays) else stages:
+        row = [(piece, piece.module()) for piece in pieces(task, stage)]
+        done = works(row, batch)
+        found[CUT].append(chosen(CUT, (stage,), done, beside(row[-1][0], batch)))
+        shape = done[0][1].shape
+        if len(shape) == 4 and shape[1] > 1 and stage != last:
+            insert(row[0][1], row[1][1], shape[1])
+            slim = works(row, batch)
+            found[BOTTLENECK].append(chosen(BOTTLENECK, (stage,), slim, beside(row[-1][0], batch)))
+    for stage in inner[:-1]:
+        row = [(piece, piece.module()) for piece in pieces(task, stage, inner[-1])]
+        told = task.beside if reading(pieces(task, stage, inner[-1])[1]) else ()
+        if set(told) <= set(task.public):
+            sent = width(batch, told)
+            found[U_SHAPE].append(chosen(U_SHAPE, (stage, inner[-1]), works(row, batch), sent))
+    return [choice for group in found.values() for choice in group]
+
+
+def works(row: Sequence[tuple[Task, nn.Module]], batch: Batch) -> list[tuple[Work, Tensor]]:
+    """Send a batch through pieces; return the work and the output of each.
+
+    All but the last train on the gradient of what they gave.
+    """
+    found, sent = [], batch
+    for piece, module in row:
+        with torch.no_grad():
+            output = piece.forward(module, sent)
+        last = piece is row[-1][0]
+        given = sent if last else {**sent, PULL: torch.empty_like(output)}
+        found.append((work(piece, module, given), output))
+        sent = {**batch, SMASHED: output.detach().requires_grad_()}
+    return found
+
+
+def work(piece: Task, module: nn.Module, batch: Batch) -> Work:
+    """Measure one forward and backward pass."""
+    held: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        held[id(storage)] = storage
+        return tensor
+
+    with FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda t: t):
+        loss = piece.loss(piece.forward(module, batch), batch)
+        forward = counter.get_total_flops()
+        if loss.requires_grad:
+            loss.backward()
+        backward = counter.get_total_flops() - forward
+    weights = {id(p.untyped_storage()) for p in module.parameters()}
+    size = len(next(iter(batch.values())))
+    kept = sum(s.nbytes() for key, s in held.items() if key not in weights)
+    count = sum(p.numel() for p in module.parameters())
+    return Work(count, forward // size, backward // size, kept)
+
+
+def insert(front: nn.Module, back: nn.Module, channels: int) -> None:
+    """Let 1 x 1 convolutions narrow what the front gives and widen what the back gets."""
+    few = max(1, channels // SHRINK)
+    narrow = nn.Conv2d(channels, few, 1).to("meta")
+    widen = nn.Conv2d(few, channels, 1).to("meta")
+    front.add_module("narrow", narrow)
+    back.add_module("widen", widen)
+    front.register_forward_hook(lambda _, __, output: narrow(output))
+    back.register_forward_pre_hook(lambda _, given: (widen(given[0]), *given[1:]))
+
+
+def chosen(
+    kind: str, after: tuple[str, ...], done: Sequence[tuple[Work, Tensor]], labels: int
+) -> CutChoice:
+    """Add up a cut's pieces: all but the last compute their forward pass twice."""
+    parts = [work for work, _ in done]
+    values = tuple(output[0].numel() for _, output in done[:-1])
+    front, again, last = parts[0], parts[0].forward, 0
+    client, server = _twice(front), parts[1]
+    if kind == U_SHAPE:
+        last = parts[2].forward + parts[2].backward
+        client, server = _joined(client, parts[2]), _twice(server)
+    return CutChoice(kind, after, values, labels, client, server, again, last)
+
+
+def _twice(part: Work) -> Work:
+    return Work(part.parameters, 2 * part.forward, part.backward, part.kept)
+
+
+def _joined(front: Work, tail: Work) -> Work:
+    """Both are the client's, one at a time."""
+    return Work(
+        front.parameters + tail.parameters,
+        front.forward + tail.forward,
+        front.backward + tail.backward,
+        max(front.kept, tail.kept),
+    )
+
+
+def beside(back: Task, batch: Batch) -> int:
+    """Return the bytes per sample of what the server's layers and their loss need."""
+    assert isinstance(back, Piece)
+    return width(batch, needs(back))
+
+
+def width(batch: Batch, names: Sequence[str]) -> int:
+    """Return the bytes per sample of some columns."""
+    return sum(batch[name][0].numel() * batch[name].element_size() for name in names)

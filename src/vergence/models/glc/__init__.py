@@ -1,0 +1,1 @@
+"""Global-local correlation (GLC) networks."""

@@ -1,0 +1,71 @@
+"""Rows for learning without labels: eyes as a camera sees them, and whose they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.randomness import RandomStream
+from vergence.errors import ConfigError
+
+NUMBERS = 2**21
+"""So many people can be told apart; twice as much is still exact in single precision."""
+
+
+def glance_rows(federation: Federation) -> Federation:
+    """Return everybody's data with `eyes` uint8 `[n, eyes, 1, H, W]` and `whose` int64 `[n]`.
+
+    Rows of glances (`eye_glances`) have both eyes already. Of mirrored patches with a `side`
+    (`mpiigaze_crops`, `eye_synthetic`) each becomes a row with one eye, right ones turned back with
+    the yaw of `gaze` and `pose` `[n, 1, 2]`: which patches were taken at the same moment is not
+    recorded there, and is not guessed. Rows with the same `whose` show the same eyes. The number is
+    made from the person's name alone, so that it does not depend on who else takes part.
+
+    Raises:
+        ConfigError: data that says neither, or two people whose names give the same number.
+    """
+    federation.refuse_many("learning without labels")
+    owners: dict[int, str] = {}
+    people = {}
+    for person, splits in federation.people.items():
+        number = RandomStream("whose", person).number() % NUMBERS
+        if owners.setdefault(number, person) != person:
+            raise ConfigError(
+                f"the names '{owners[number]}' and '{person}' give the same number {number}; "
+                "rename one of them"
+            )
+        parts = (splits.train, splits.val, splits.test)
+        people[person] = Splits(*(_rows(part, number, federation.name) for part in parts))
+    return replace(federation, people=people)
+
+
+def _rows(samples: Samples, number: int, name: str) -> Samples:
+    columns = dict(samples.columns)
+    if "eyes" in columns:
+        whose = torch.full((len(samples),), 2 * number)
+        return replace(samples, columns={**columns, "whose": whose})
+    if "image" not in columns or "side" not in columns:
+        raise ConfigError(
+            f"'{name}' has neither glances (`eyes`) nor patches with their `side`; learn without "
+            "labels from eye_glances, eye_synthetic, mpiigaze or mpiigaze_crops"
+        )
+    side = columns["side"]
+    columns["eyes"] = turned(columns.pop("image"), side)[:, None]
+    for angles in ("gaze", "pose"):
+        columns[angles] = (columns[angles] * mirror(side))[:, None]
+    return replace(samples, columns={**columns, "whose": 2 * number + side})
+
+
+def turned(image: Tensor, side: Tensor) -> Tensor:
+    """Return images `[n, ..., W]` with those of right eyes (`side` 1) flipped."""
+    right = (side == 1).view(-1, *[1] * (image.ndim - 1))
+    return torch.where(right, image.flip(-1), image)
+
+
+def mirror(side: Tensor) -> Tensor:
+    """Return the signs `[n, 2]` of (pitch, yaw) under the flip of right eyes."""
+    return torch.stack([torch.ones(len(side)), 1.0 - 2.0 * side], 1)

@@ -1,0 +1,191 @@
+"""How a run protects people beyond what its method does: the table `privacy`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Interval
+
+from vergence.core.messages import Reply, SealedReply
+from vergence.core.options import check_ranges
+from vergence.errors import ConfigError
+from vergence.privacy.dp.budget import Budget
+from vergence.privacy.dp.mask_budget import MaskBudget
+from vergence.privacy.dp.tree_aggregation import squared
+from vergence.privacy.dp.user_level import UserLevel
+from vergence.privacy.robust.base import RobustRule
+from vergence.privacy.secure_aggregation.session import FEWEST
+from vergence.privacy.split.defense import SplitDefense
+from vergence.privacy.split.output_range import OutputRange
+from vergence.privacy.split.split_guard_config import SplitGuardConfig
+
+
+@dataclass(frozen=True)
+class SecureAggregationConfig:
+    """Options to add up replies so that nobody sees one of them; numbers above a limit are refused.
+
+    Args:
+        name: `pairwise`: clients hide their replies under pads that cancel out; `additive`: they
+            split them among `aggregators`.
+        min_contributors: a sum of fewer people is opened to nobody; where masks differ, nor is an
+            entry that fewer people share. None: more than half of those whose replies a round
+            waits for, so that it grows with the federation (`among`).
+        aggregators: 2 to 4 names, of different owners.
+        range: the largest entry of an update.
+        weight: the largest weight of a reply.
+        metric: the largest metric of a reply.
+        groups: people in a group whose sum a robust rule judges; 0: all are one sum.
+        entry_bits: 64, or 32: half is sent and hidden, where the range leaves steps fine enough.
+    """
+
+    name: Literal["pairwise", "additive"] = "pairwise"
+    min_contributors: Annotated[int, Ge(FEWEST)] | None = None
+    aggregators: tuple[str, ...] = ("one", "two")
+    range: Annotated[float, Gt(0)] = 64.0
+    weight: Annotated[float, Ge(1)] = 1e5
+    metric: Annotated[float, Gt(0)] = 1e6
+    groups: Annotated[int, Ge(0)] = 0
+    entry_bits: Literal[32, 64] = 64
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "privacy.aggregation")
+        if not 2 <= len(set(self.aggregators)) == len(self.aggregators) <= 4:
+            raise ConfigError(
+                f"privacy.aggregation: aggregators must be 2 to 4 different names; got "
+                f"{list(self.aggregators)}"
+            )
+        if 0 < self.groups < (least := self.min_contributors or FEWEST):
+            raise ConfigError(
+                f"privacy.aggregation: groups of {self.groups} are smaller than the "
+                f"{least} (min_contributors) that a sum needs; take larger groups"
+            )
+        if self.name == "pairwise" and self.aggregators != type(self)("additive").aggregators:
+            raise ConfigError("privacy.aggregation: aggregators are for 'additive'; leave them out")
+
+    def among(self, people: int) -> SecureAggregationConfig:
+        """The same with a number for `min_contributors`, for sums over so many people at most.
+
+        Of 0 people: the fewest in a sum, whoever takes part.
+        """
+        if self.min_contributors is not None:
+            return self
+        return replace(self, min_contributors=max(FEWEST, (self.groups or people) // 2 + 1))
+
+    @property
+    def threshold(self) -> int:
+        """Fewest people in a sum.
+
+        Raises:
+            ConfigError: that follows from how many people there are, which is not known here.
+        """
+        if self.min_contributors is None:
+            raise ConfigError("privacy.aggregation: how many people there are is not known here")
+        return self.min_contributors
+
+
+@dataclass(frozen=True)
+class UserLevelConfig(Budget):
+    """One person's whole update, bounded, and noise on every sum; see `UserLevel`.
+
+    Args:
+        clip: L2 norm over all trees that one person's update may have.
+        epsilon: budget of a run (of one seed and method); the noise follows from it.
+        noise: standard deviation of the noise on a sum, as a multiple of `clip`; with `epsilon`
+            too, the run ends before it spends more than that.
+        delta: at which epsilon is counted.
+        bits: of the grid that updates are put on.
+        turns: rounds that one person may be in, at most; given, the noise follows a tree over
+            rounds (DP-FTRL), and nothing is assumed about who comes when.
+        restart: rounds of such a tree, after which another begins; 0: one tree for all.
+    """
+
+    where = "privacy.user"
+    bits: Annotated[int, Interval(ge=4, le=40)] = 16
+    turns: Annotated[int, Ge(1)] | None = None
+    restart: Annotated[int, Ge(0)] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.restart and self.turns is None:
+            raise ConfigError("privacy.user.restart is of a tree of noise; give turns, too")
+
+    def squared(self, rounds: int) -> int:
+        """Largest sum of squares of one person in a tree of so many rounds; see `tree.squared`."""
+        return squared(rounds, min(self.turns or 0, rounds), self.restart)
+
+    def level(self, noise: float = 0.0, shares: int = 1) -> UserLevel:
+        """Bound and noise that hide a person."""
+        return UserLevel(self.clip, noise, self.bits, shares)
+
+
+@dataclass(frozen=True)
+class DpSgd(Budget):
+    """Training on single samples whose gradients are bounded, with noise on their sum.
+
+    Args:
+        name: `dp_sgd`.
+        clip: L2 norm that one sample's gradient may have; it takes the place of `local.clip`.
+        epsilon: budget of one client over a run (of one seed and method); each client's noise
+            follows from it and from its number of samples.
+        noise: standard deviation of the noise on a sum of gradients, as a multiple of `clip`; with
+            `epsilon` too, a client stops before it spends more than that.
+        delta: at which epsilon is counted.
+    """
+
+    where = "privacy.solver"
+    name: Literal["dp_sgd"] = "dp_sgd"
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """One field for every means; nothing is done that is not asked for.
+
+    Attributes:
+        robust: stands in for the weighted sum of a round; None: the sum.
+        aggregation: how replies are added up; None: whoever runs the server sees each of them.
+        user: hides people in sums.
+        solver: hides samples in a client's training.
+        mask: hides a person in the choice of a mask.
+        cut: what stands at the cut of split learning.
+        output_range: in which the server of split learning expects smashed data.
+        split_guard: how its clients find out whether the server listens to labels.
+    """
+
+    robust: RobustRule | None = None
+    aggregation: SecureAggregationConfig | None = None
+    user: UserLevelConfig | None = None
+    solver: DpSgd | None = None
+    mask: MaskBudget | None = None
+    cut: SplitDefense | None = None
+    output_range: OutputRange | None = None
+    split_guard: SplitGuardConfig | None = None
+
+    @property
+    def spends(self) -> bool:
+        """True if a budget is spread over a run's rounds."""
+        return self.differential or self.mask is not None
+
+    @property
+    def differential(self) -> bool:
+        """True if data that are sent have an epsilon guarantee, so that metrics stay at home."""
+        return self.user is not None or self.solver is not None
+
+    @property
+    def aggregators(self) -> tuple[str, ...]:
+        """Names of the holders of shares of replies; empty if replies are not shared."""
+        policy = self.aggregation
+        return () if policy is None or policy.name != "additive" else policy.aggregators
+
+    def leaving(self, answer: Reply) -> Reply:
+        """Part of a reply that leaves a client: bounded, without metrics that nothing hides."""
+        if self.user is not None:
+            answer = self.user.level().bounded(answer)
+        return replace(answer, metrics={}) if self.differential else answer
+
+    def fault(self, sealed: SealedReply) -> str | None:
+        """Reason why a reply from elsewhere must not be counted, None if it may."""
+        trees = {name: tree.total for name, tree in sealed.trees.items()}
+        if self.user is not None and self.user.level().unbounded(trees):
+            return f"bound: it is longer than privacy.user.clip = {self.user.clip:g}, or off grid"
+        return None

@@ -1,0 +1,75 @@
+"""What may be spent, and how much noise follows from it: common to the tables of `privacy`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Interval
+
+from vergence.core.options import check_ranges
+from vergence.errors import ConfigError
+from vergence.privacy.dp.accounting import MOST, SMALLEST, noise_for
+
+Delta = Annotated[float, Interval(ge=SMALLEST, lt=1)]
+Epsilon = Annotated[float, Interval(ge=1e-3, le=MOST)]
+"""From what the accountants can tell from nothing to what tells everything."""
+Norm = Annotated[float, Interval(ge=1e-9, le=1e9)]
+"""Of vectors in single precision, with noise on them."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Privacy budget that may be spent, and the amount of noise that follows from it.
+
+    Attributes:
+        clip: L2 norm that what one unit sends may have.
+        epsilon: for a whole run; the noise follows from it.
+        noise: standard deviation of the noise on a sum, as a multiple of `clip`.
+        delta: at which epsilon is counted.
+    """
+
+    clip: Norm = 1.0
+    epsilon: Epsilon | None = None
+    noise: Annotated[float, Interval(gt=0, le=1e9)] | None = None
+    delta: Delta = 1e-5
+
+    where: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_ranges(self, self.where)
+        if self.epsilon is None and self.noise is None:
+            raise ConfigError(
+                f"{self.where} needs epsilon, a budget for the whole run, or noise, a multiple of "
+                "clip"
+            )
+
+    def refuse(self, spent: float, why: str) -> None:
+        """Refuse a whole run that would spend so much.
+
+        Raises:
+            ConfigError: it is more than can be counted, or promises nothing; `why` says from what.
+        """
+        if not spent <= MOST:
+            raise ConfigError(
+                f"{self.where}: {why} spends epsilon {spent:.3g} at delta {self.delta:g}, and more "
+                f"than {MOST:g} hides nobody and is not counted; take more noise, or less training"
+            )
+
+    def refuse_delta(self, units: int, what: str) -> None:
+        """Refuse a delta under which one of so many units may simply be published.
+
+        Raises:
+            ConfigError: says how small it must be.
+        """
+        if self.delta * units >= 1:
+            raise ConfigError(
+                f"{self.where}: delta must be below 1 / {units}, the number of {what}, or the "
+                f"promise allows to publish one of them whole; got {self.delta:g}"
+            )
+
+    def multiplier(self, rate: float, steps: int) -> float:
+        """Return the noise, as a multiple of `clip`, of so many sums of units drawn at a rate."""
+        if self.noise is not None:
+            return self.noise
+        return noise_for(self.epsilon or 0.0, self.delta, rate, max(steps, 1))

@@ -1,0 +1,77 @@
+"""Numbers that a person tells alone, with Laplace noise: what bounds them, and what epsilon means.
+
+Nothing bounds a distance or a count by itself, so they are cut first, to bounds that must be known
+before anybody's data are seen.
+
+Source: Dwork, McSherry, Nissim and Smith, "Calibrating noise to sensitivity in private data
+analysis", TCC 2006.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+from torch import Tensor
+
+from vergence.core.options import check_ranges
+from vergence.privacy.keyed_noise import NoiseStream, hidden
+
+
+@dataclass(frozen=True)
+class DisclosedStatistics:
+    """Laplace noise on a few numbers of one person, told once.
+
+    Attributes:
+        bound: each number is cut to [0, bound]; not learned from the data. Where it is a mean, so
+            must every sample's value have been, or a sample moves it further than `change`.
+        change: how far, in L1 over all numbers, what is protected can move them (`of_mean`,
+            `of_counts`).
+        epsilon: of one telling; delta is 0. Telling anew costs as much again.
+    """
+
+    bound: Annotated[float, Gt(0)]
+    change: Annotated[float, Gt(0)]
+    epsilon: Annotated[float, Gt(0)]
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "told numbers")
+
+    @property
+    def scale(self) -> float:
+        """Of the noise; its standard deviation is sqrt(2) times that."""
+        return self.change / self.epsilon
+
+    def told(self, numbers: Tensor, draws: NoiseStream) -> Tensor:
+        """Return numbers, any shape, cut and with noise, in float64."""
+        kept = numbers.double().clamp(0, self.bound)
+        return hidden(kept, self.scale, draws.laplace(kept.numel()))
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Change of numbers in L1 when one of a person's samples is replaced, or all of them."""
+
+    sample: Annotated[float, Gt(0)]
+    person: Annotated[float, Ge(0)]
+
+
+def of_mean(bound: float, numbers: int, samples: int) -> Changes:
+    """Changes of means over so many samples, each sample's values in [0, bound].
+
+    Example:
+        >>> of_mean(100.0, numbers=1, samples=20)
+        Changes(sample=5.0, person=100.0)
+    """
+    return Changes(bound * numbers / samples, bound * numbers)
+
+
+def of_counts(most: float) -> Changes:
+    """Changes of class counts over at most `most` samples.
+
+    Example:
+        >>> of_counts(300)
+        Changes(sample=2.0, person=600.0)
+    """
+    return Changes(2.0, 2.0 * most)

@@ -1,0 +1,129 @@
+"""Exact samples of the discrete Gaussian on the integers, from secret bits.
+
+P(x) is proportional to exp(-x^2 / (2 variance)), exactly: floating point only decides comparisons
+that are clear, and one in a billion goes on with rational numbers and as many random bits as it
+takes. Noise that is exact on integers leaves no trace of an update in its last bits.
+
+Source: Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy", NeurIPS 2020,
+Algorithms 2 and 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.errors import ConfigError
+from vergence.privacy.keyed_noise import NoiseStream
+
+Integers = NDArray[np.int64]
+CLEAR = 1e-9
+"""Relative error allowed to exp(-x); its true error is below 1e-11."""
+CHUNK = 1 << 16
+WIDEST = 2.0**48
+"""Largest standard deviation: 64-bit integers hold every sample."""
+
+
+def discrete_gaussian(variance: Fraction, count: int, draws: NoiseStream) -> Integers:
+    """Return samples, int64 `[count]`; of variance 0, zeros.
+
+    Raises:
+        ConfigError: the variance is negative, or the standard deviation above 2^48.
+    """
+    if not 0 <= variance <= WIDEST**2:
+        raise ConfigError(
+            f"noise on integers needs a variance from 0 to 2^96; got {float(variance):g}"
+        )
+    if not variance:
+        return np.zeros(count, np.int64)
+    scale = math.isqrt(math.floor(variance)) + 1
+    centre, wide = float(variance / scale), 2 * float(variance)
+
+    def some(wanted: int) -> Integers:
+        y = discrete_laplace(scale, wanted, draws)
+
+        def exponent(i: int) -> Fraction:
+            return (abs(int(y[i])) - variance / scale) ** 2 / (2 * variance)
+
+        return y[_heads((np.abs(y) - centre) ** 2 / wide, exponent, draws)]
+
+    return _filled(some, count)
+
+
+def discrete_laplace(scale: int, count: int, draws: NoiseStream) -> Integers:
+    """Return samples of P(x) proportional to exp(-|x| / scale), int64 `[count]`."""
+
+    def some(wanted: int) -> Integers:
+        u = _below(scale, wanted, draws)
+        u = u[_heads(u / scale, lambda i: Fraction(int(u[i]), scale), draws)]
+        size = u + scale * _geometric(len(u), draws)
+        negative = (draws.words(len(u)) & np.uint64(1)).astype(bool)
+        return np.where(negative, -size, size)[~(negative & (size == 0))]
+
+    return _filled(some, count)
+
+
+def _geometric(count: int, draws: NoiseStream) -> Integers:
+    """Return how often in a row a coin of exp(-1) fell on heads."""
+    runs, going = np.zeros(count, np.int64), np.arange(count)
+    while len(going):
+        going = going[_heads(np.ones(len(going)), lambda _: Fraction(1), draws)]
+        runs[going] += 1
+    return runs
+
+
+def _below(limit: int, count: int, draws: NoiseStream) -> Integers:
+    """Return uniform integers from 0 to `limit` - 1."""
+    mask = np.uint64((1 << (limit - 1).bit_length()) - 1)
+
+    def some(wanted: int) -> Integers:
+        tried = draws.words(2 * wanted) & mask
+        return tried[tried < np.uint64(limit)].astype(np.int64)
+
+    return _filled(some, count)
+
+
+def _filled(some: Callable[[int], Integers], count: int) -> Integers:
+    parts, have = [np.zeros(0, np.int64)], 0
+    while have < count:
+        parts.append(some(min(count - have, CHUNK) + 16))
+        have += len(parts[-1])
+    return np.concatenate(parts)[:count]
+
+
+def _heads(
+    x: NDArray[np.float64], exact: Callable[[int], Fraction], draws: NoiseStream
+) -> NDArray[np.bool_]:
+    """Toss coins that fall on heads with chance exp(-x): a uniform number is below it.
+
+    `exact` gives the exponent of a coin as a rational number, where 64 bits do not decide.
+    """
+    chance, words = np.exp(-x), draws.words(len(x))
+    uniform = words * 2.0**-64
+    heads = uniform < chance
+    unclear = np.abs(uniform - chance) <= CLEAR * chance + 2.0**-60
+    for i in np.flatnonzero(unclear):
+        heads[i] = _below_exp(int(words[i]), exact(int(i)), draws)
+    return heads
+
+
+def _below_exp(word: int, x: Fraction, draws: NoiseStream) -> bool:
+    """Tell whether a uniform number whose first 64 bits are `word` is below exp(-x)."""
+    bits = 64
+    while x:  # exp(-x) of a rational x > 0 is irrational: enough bits decide
+        with localcontext() as context:
+            context.prec = bits // 3 + 30
+            chance = (-Decimal(x.numerator) / Decimal(x.denominator)).exp()
+            slack = Decimal(10) ** (-bits // 3 - 20)
+            low, high = (Decimal(word + end) / Decimal(2**bits) for end in (0, 1))
+            if high < chance - slack:
+                return True
+            if low > chance + slack:
+                return False
+        word, bits = (word << 64) | int(draws.words(1)[0]), bits + 64
+    return True

@@ -1,0 +1,34 @@
+"""DP-SGD for single samples: batches drawn by chance, clipped gradients, noise on their sum.
+
+Source: Abadi et al., "Deep learning with differential privacy", CCS 2016, Algorithm 1. Differs: the
+sum is divided by the expected size of a batch, not by its own, which would tell who is in it;
+batches and noise come from a secret.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vergence.privacy.keyed_noise import NoiseStream, add_noise
+
+
+def poisson(samples: int, rate: float, draws: NoiseStream) -> Tensor:
+    """Return the numbers of the samples in a step: each by itself with this chance, maybe none.
+
+    The accountant counts on it that nobody can tell who is in: they come from a secret.
+    """
+    return torch.from_numpy((draws.uniform(samples) < rate).nonzero()[0])
+
+
+def noised(flat: Tensor, deviation: float, expected: float, draws: NoiseStream) -> Tensor:
+    """Turn a sum of clipped gradients into a private mean, in place.
+
+    Args:
+        flat: the sum over a batch, all parameters in a row; zeros for an empty batch: noise comes
+            all the same.
+        deviation: of the noise on every entry of the sum: noise multiplier times clip; 0: none.
+        expected: samples in a batch on average, rate times samples: public.
+        draws: of this client, round and step.
+    """
+    return add_noise(flat, deviation, draws).div_(expected)

@@ -1,0 +1,277 @@
+"""A solver that trains by DP-SGD, and keeps a book of what every client has spent."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vergence.core.client import ClientContext
+from vergence.core.local_training import LocalTraining
+from vergence.core.objectives import each
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Compute, Fit, FitResult, Mean
+from vergence.core.serialization import digest
+from vergence.core.tags import spelled
+from vergence.core.task import Task
+from vergence.errors import ConfigError, StateError
+from vergence.privacy.config import DpSgd
+from vergence.privacy.dp.accounting import Charge, Ledger, noise_for
+from vergence.privacy.dp.dp_sgd import noised, poisson
+from vergence.privacy.dp.per_sample_gradients import Clipper
+from vergence.privacy.keyed_noise import NoiseKey
+from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, secret_in
+from vergence.training.sequential import Solver
+
+MEAN_SHARE, MEAN_NOISE = 0.2, 10.0
+"""The share of a budget that means may spend; where noise is given, how much more they get."""
+
+
+class DpSgdBudgetSpent(StateError):
+    """A client's budget does not allow another training: it takes no further turn."""
+
+
+@dataclass(frozen=True)
+class TrainingPass:
+    """Request of a run to every client: a training, the share of its samples, and how often.
+
+    None for a mean over its samples that is told as it is.
+    """
+
+    local: LocalTraining | None
+    share: float
+    times: int
+
+
+@dataclass(frozen=True)
+class TrainingSchedule:
+    """All that a run asks of a client: steps of training at a sampling rate, and means."""
+
+    rate: float
+    steps: int
+    means: int = 0
+
+    def ledger(self, policy: DpSgd) -> Ledger:
+        """Privacy charges of all steps and means."""
+        charges = (Charge(self.noise(policy), self.rate, self.steps),)
+        if self.means:
+            charges = (*charges, Charge(self.mean_noise(policy), 1.0, self.means))
+        return Ledger(charges)
+
+    def noise(self, policy: DpSgd) -> float:
+        """Return the noise on a sum of gradients, as a multiple of `clip`."""
+        return _multiplier(policy, self)
+
+    def mean_noise(self, policy: DpSgd) -> float:
+        """Return the noise on a sum of rows, as a multiple of their greatest length."""
+        return _mean_multiplier(policy, self.means)
+
+
+def uncovered(verb: str, ask: Any) -> ConfigError:
+    """Return the refusal of a turn that uses training samples in another way than training."""
+    what = f"the {ask.want} of" if isinstance(ask, Compute) else "single batches of"
+    return ConfigError(
+        f"privacy.solver protects what training gives, and '{verb}' of this method also uses "
+        f"{what} training samples; use another method, or options of it that need none: its page "
+        "in docs/methods names them"
+    )
+
+
+def unclipped(what: str) -> ConfigError:
+    """Return the refusal of a training that minimises another loss than the task's."""
+    return ConfigError(
+        f"privacy.solver clips the gradients of the task's loss, and {what} minimises another; use "
+        "another method"
+    )
+
+
+def taken(local: LocalTraining, samples: int) -> int:
+    """Number of steps of a training: as many as without privacy."""
+    return local.steps or local.epochs * math.ceil(samples / local.batch)
+
+
+def rate_of(local: LocalTraining, samples: int) -> float:
+    """Return the chance of a sample to be in a batch."""
+    return min(1.0, local.batch / samples)
+
+
+def course(lessons: Sequence[TrainingPass], samples: int) -> TrainingSchedule:
+    """Return all that a run asks of a client with so many samples.
+
+    Where trainings differ in their rate, all of it is counted at the highest.
+    """
+    trained = [
+        (lesson.local, max(1, round(lesson.share * samples)), lesson.times)
+        for lesson in lessons
+        if lesson.local is not None
+    ]
+    rate = max((rate_of(local, size) for local, size, _ in trained), default=1.0)
+    steps = sum(times * taken(local, size) for local, size, times in trained)
+    return TrainingSchedule(rate, steps, sum(each.times for each in lessons if each.local is None))
+
+
+@functools.cache
+def _multiplier(policy: DpSgd, whole: TrainingSchedule) -> float:
+    if policy.epsilon is None or policy.noise is not None or not whole.means:
+        return policy.multiplier(whole.rate, whole.steps)
+    beside = (Charge(whole.mean_noise(policy), 1.0, whole.means),)
+    steps = max(whole.steps, 1)
+    return noise_for(policy.epsilon, policy.delta, whole.rate, steps, beside=beside)
+
+
+@functools.cache
+def _mean_multiplier(policy: DpSgd, means: int) -> float:
+    if policy.noise is not None:
+        return policy.noise * MEAN_NOISE
+    return noise_for((policy.epsilon or 0.0) * MEAN_SHARE, policy.delta, 1.0, means)
+
+
+class DpSolver(Solver):
+    """Trains one client after another by DP-SGD, in single precision.
+
+    Args:
+        task: what is learned.
+        policy: clip, and noise or a budget.
+        state: the folder of states, where secret and books lie.
+        seed: of the run.
+        lessons: the trainings that a run asks of every client: a budget is spread over them.
+    """
+
+    def __init__(
+        self, task: Task, policy: DpSgd, state: Path, seed: int, lessons: Sequence[TrainingPass]
+    ) -> None:
+        super().__init__(task)
+        self.policy, self.folder, self.seed = policy, state / FOLDER, seed
+        self.lessons = tuple(lessons)
+        self.secret = secret_in(self.folder).child("dp_sgd", seed)
+
+    def noise(self, samples: int) -> float:
+        """Return the noise of a client with so many samples, as a multiple of `clip`."""
+        return course(self.lessons, samples).noise(self.policy)
+
+    def train(
+        self, site: ClientContext, ask: Fit, stream: RandomStream, progress: float = 0.0
+    ) -> FitResult:
+        """Answer a `Fit` of a client's turn.
+
+        Raises:
+            DpSgdBudgetSpent: the client has no budget left for it.
+            ConfigError: it minimises another loss than the task's.
+        """
+        if ask.objective is not None:
+            raise unclipped("this turn")
+        samples, noise = len(ask.data), self.noise(len(site.train))
+        rate, steps = rate_of(ask.local, samples), taken(ask.local, samples)
+        mark = _mark(ask, stream, progress, noise)
+        self._spend(site.id, Release(mark, mark, noise, rate, steps), len(site.train))
+        ask = replace(ask, local=replace(ask.local, clip=0.0))
+        self.vector.copy_(ask.params.flat)
+        torch.default_generator.manual_seed(stream.child("network").number())
+        step, adjust = self._optimiser(ask, progress), self._adjuster(ask)
+        self._mode(train=True)
+        secret = self.secret.child(site.id, mark)
+        flat, views = self._buffer()
+        with Clipper(self.module, self.policy.clip) as clipper:
+            for at in range(steps):
+                self._mean(ask, clipper, flat, secret.child(at), noise)
+                step(adjust(views))
+                if ask.trainable is not None:
+                    ask.trainable.restore(self.vector, ask.params)
+        params = ask.params.like(self.vector.clone())
+        metrics = {"loss": math.nan}  # nothing hides it
+        if ask.score_on is not None:
+            metrics["score"] = self.score(params, ask.score_on)
+        return FitResult(params, self.task.weigh(ask.data), steps, self._kept(ask, steps), metrics)
+
+    def _mean(
+        self, ask: Fit, clipper: Clipper, flat: torch.Tensor, secret: NoiseKey, noise: float
+    ) -> None:
+        """Write the private mean of a batch's clipped gradients into `flat`."""
+        samples = len(ask.data)
+        rate = rate_of(ask.local, samples)
+        rows = poisson(samples, rate, secret.child("batch").draws())
+        if len(rows):
+            batch = ask.data.take(rows)
+            output = self.task.forward(self.module, batch)
+            into = dict(zip(self.layout.names, self._views(flat), strict=True))
+            clipper.gradients(each(self.task, output, batch), into)
+        else:
+            flat.zero_()
+        draws = secret.child("noise").draws()
+        noised(flat, noise * self.policy.clip, rate * samples, draws)
+
+    def mean(self, site: ClientContext, ask: Mean) -> Tensor:
+        """Answer a `Mean` of a client's turn: rows are shortened to `bound`, and noise is added.
+
+        Raises:
+            DpSgdBudgetSpent: the client has no budget left for it.
+        """
+        samples = len(site.train)
+        noise = course(self.lessons, samples).mean_noise(self.policy)
+        asked = f"mean {ask.bound!r} {noise!r}".encode()
+        mark = digest(asked, ask.values.contiguous().numpy().tobytes())
+        self._spend(site.id, Release(mark, mark, noise, 1.0, 1), samples)
+        draws = self.secret.child(site.id, mark).child("noise").draws()
+        return noised(ask.shortened().sum(0), noise * ask.bound, samples, draws)
+
+    def _foreseen(self, entries: Sequence[Release], samples: int) -> bool:
+        """Tell whether trainings are among those over which the budget was spread.
+
+        Then they are within it, and the accountant, who takes a second, need not say so.
+        """
+        whole, policy, steps, means = course(self.lessons, samples), self.policy, 0, 0
+        if policy.noise is not None:
+            return False
+        for entry in entries:
+            if entry.noise >= whole.noise(policy) and entry.rate <= whole.rate:
+                steps += entry.steps
+            elif whole.means and entry.noise >= whole.mean_noise(policy):
+                means += entry.steps
+            else:
+                return False
+        return steps <= whole.steps and means <= whole.means
+
+    def _spend(self, client: str, entry: Release, samples: int) -> None:
+        """Write a training into the client's book, if its budget allows it."""
+        book, policy = ReleaseLog(self.folder / book_of(self.seed, client)), self.policy
+        if entry.mark in book:
+            return
+        if policy.epsilon is not None and not self._foreseen([*book.entries, entry], samples):
+            after = book.with_(entry).epsilon(policy.delta)
+            if after > policy.epsilon * (1 + 1e-9):
+                raise DpSgdBudgetSpent(
+                    f"budget: training again would make epsilon {after:.3g}, and "
+                    f"{policy.epsilon:g} is allowed"
+                )
+        book.enter(entry)
+
+
+def book_of(seed: int, client: str) -> str:
+    """Return the name of a client's book."""
+    return f"seed{seed}.client.{client}.csv"
+
+
+def _mark(ask: Fit, stream: RandomStream, progress: float, noise: float) -> str:
+    """Return what a training is known by: all that it depends on but the data.
+
+    Another training must not get the same noise, whoever asks for it.
+    """
+    words = (stream.key, ask.local, progress, noise, len(ask.data))
+    parts = [spelled(words).encode(), ask.params.flat.numpy().tobytes()]
+    if ask.anchor is not None:
+        parts += [b"anchor", repr(ask.anchor[1]).encode(), ask.anchor[0].flat.numpy().tobytes()]
+    if ask.correction is not None:
+        parts += [b"correction", ask.correction.flat.numpy().tobytes()]
+    if ask.trainable is not None:
+        parts += [b"trainable", ask.trainable.packed().numpy().tobytes()]
+    if ask.optimiser is not None:
+        parts.append(repr(("optimiser", ask.optimiser.steps)).encode())
+        for name, slot in sorted(ask.optimiser.slots.items()):
+            parts += [name.encode(), slot.flat.numpy().tobytes()]
+    return digest(*parts)

@@ -1,0 +1,86 @@
+"""Choosing personal entries privately: the k highest scores under a budget.
+
+Adding Gumbel noise of scale 2 `bound` / eps0 to every score and taking the k highest is the same as
+k draws of the exponential mechanism, each of eps0, without putting back. Scores are cut to [0,
+`bound`] first: replacing a person's data moves each by at most `bound`.
+
+With k in the thousands eps0 is so small that the choice is nearly blind: `private_top` is for tens
+of layers or filters, not for 90 000 weights (see `favour`).
+
+Source: Durfee and Rogers, "Practical differentially private top-k selection with pay-what-you-get
+composition", NeurIPS 2019, Section 3; composition: Dong, Durfee and Rogers, "Optimal differential
+privacy composition for exponential mechanisms", ICML 2020, and Cesar and Rogers, 2021 (a draw of
+eps0 is eps0^2 / 8 concentrated).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from vergence.core.masks import Mask
+from vergence.core.params import Params
+from vergence.errors import ConfigError
+from vergence.privacy.keyed_noise import NoiseStream
+
+
+def per_draw(epsilon: float, delta: float, k: int) -> float:
+    """Return eps0, the largest epsilon of one of k draws that together stay in the budget.
+
+    The better of the plain sum, k eps0, and concentrated composition: rho = k eps0^2 / 8, epsilon =
+    rho + 2 sqrt(rho log(1 / delta)).
+
+    Raises:
+        ConfigError: epsilon or k is not positive, or delta is not in [0, 1).
+    """
+    if not (epsilon > 0 and 0 <= delta < 1 and k >= 1):
+        raise ConfigError(
+            f"a private choice needs epsilon > 0, delta in [0, 1) and k >= 1; got {epsilon:g}, "
+            f"{delta:g} and {k}"
+        )
+    plain = epsilon / k
+    if not delta:
+        return plain
+    log = math.log(1 / delta)
+    rho = (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
+    return max(plain, math.sqrt(8 * rho / k))
+
+
+def favour(epsilon: float, delta: float, k: int) -> float:
+    """Return by what factor the best possible score is likelier to be drawn than the worst."""
+    return math.exp(per_draw(epsilon, delta, k) / 2)
+
+
+def private_top(
+    score: Params,
+    k: int,
+    among: Mask,
+    bound: float,
+    epsilon: float,
+    delta: float,
+    draws: NoiseStream,
+) -> Mask:
+    """Return k entries among those where `among` is true, the higher scores likelier.
+
+    Args:
+        score: what is known of one person or frame alone; cut to [0, `bound`].
+        k: how many; all of them where there are fewer.
+        among: the candidates, which must not depend on the data that is protected.
+        bound: of a score; not learned from the data.
+        epsilon: for the whole choice.
+        delta: for the whole choice; 0 for a pure guarantee.
+        draws: of this person and round.
+
+    Raises:
+        ConfigError: the bound or the budget is out of range.
+    """
+    if not bound > 0:
+        raise ConfigError(f"a private choice needs scores bounded by a number > 0; got {bound:g}")
+    k = min(k, among.count)
+    if k <= 0:
+        return Mask.none(score.layout)
+    scale = 2 * bound / per_draw(epsilon, delta, k)
+    known = score.flat.double().nan_to_num(nan=0.0).clamp(0, bound)
+    noise = torch.from_numpy(draws.gumbel(score.layout.n))
+    return Mask.top(score.like(known / scale + noise), k, among=among)

@@ -1,0 +1,138 @@
+"""A budget for masks: which groups of entries become personal, and what each choice spends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Interval
+from torch import Tensor
+
+from vergence.core.masks import Mask
+from vergence.core.options import check_ranges
+from vergence.core.params import Layout, Params
+from vergence.core.tags import tagged
+from vergence.errors import ConfigError
+from vergence.privacy.dp.budget import Delta
+from vergence.privacy.dp.exponential_mechanism import per_draw, private_top
+from vergence.privacy.keyed_noise import NoiseStream
+
+Kind = Literal["filter", "tensor", "entry"]
+
+
+@tagged("MaskBudget")
+@dataclass(frozen=True)
+class MaskBudget:
+    """Privacy budget of one client's masks for all its data, over a run of one seed and method.
+
+    Args:
+        epsilon: of all choices together.
+        delta: at which epsilon is counted.
+        of: what becomes personal together: a `filter` (what feeds one channel or neuron: a row of
+            all tensors of a layer that have as many), a whole `tensor`, or a single `entry`.
+    """
+
+    epsilon: Annotated[float, Interval(gt=0, le=1e9)]
+    delta: Delta = 1e-5
+    of: Kind = "filter"
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "privacy.mask")
+
+    def each(self, draws: int) -> float:
+        """Return epsilon of one draw, where a run makes so many."""
+        return per_draw(self.epsilon, self.delta, draws)
+
+    def amounts(self, spent: Iterable[tuple[float, int]]) -> float:
+        """Return epsilon of draws, given as pairs: epsilon of one, and how many.
+
+        Each is epsilon^2 / 8 concentrated; see `per_draw`.
+        """
+        spent = list(spent)
+        rho = sum(count * each**2 / 8 for each, count in spent)
+        plain = sum(count * each for each, count in spent)
+        return min(plain, rho + 2 * math.sqrt(rho * math.log(1 / self.delta)))
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Entries that become personal together.
+
+    Attributes:
+        of: the group of each entry, int64 `[entries]`.
+        sizes: how many entries each group has, int64 `[groups]`.
+    """
+
+    of: Tensor
+    sizes: Tensor
+
+    def open(self, k: int, among: Mask) -> Mask:
+        """Return the groups that may be chosen: all their entries are candidates, and fit in k."""
+        inside = torch.bincount(self.of[among.bits], minlength=len(self.sizes))
+        layout = Layout(("groups",), ((len(self.sizes),),))
+        return Mask((inside == self.sizes) & (self.sizes <= k), layout)
+
+    def share(self, k: int, open: Mask) -> int:
+        """Number of groups to draw: the share of the open ones that k is of their entries."""
+        if not open.count:
+            return 0
+        entries = int(self.sizes[open.bits].sum())
+        return min(open.count, max(1, round(k * open.count / entries)))
+
+    def best(self, score: Params, count: int, open: Mask) -> Mask:
+        """Return the open groups with the highest mean score; NaN counts as 0."""
+        known = score.flat.double().nan_to_num(nan=0.0)
+        total = torch.bincount(self.of, known, minlength=len(self.sizes))
+        return Mask.top(Params(total / self.sizes, open.layout), count, open)
+
+    def drawn(self, best: Mask, k: int, open: Mask, each: float, draws: NoiseStream) -> Tensor:
+        """Draw as many as the best, these likelier by e^(each / 2); return entries, at most k.
+
+        A group scores 1 if it is among the best and 0 otherwise: no scores within one bound favour
+        the best more, and none must be known beforehand. What is drawn and does not fit is left
+        out by lot, which as post-processing costs nothing.
+        """
+        score = Params(best.bits.double(), open.layout)
+        got = private_top(score, best.count, open, 1.0, best.count * each, 0.0, draws).bits
+        order = torch.from_numpy(draws.uniform(len(got))).argsort()
+        chosen, room = torch.zeros_like(got), k
+        for group in order[got[order]].tolist():
+            size = int(self.sizes[group])
+            if size <= room:
+                chosen[group], room = True, room - size
+        return chosen[self.of]
+
+
+@cache
+def groups(layout: Layout, kind: Kind) -> Groups:
+    """Return the groups of a network's entries."""
+    if kind == "entry":
+        return Groups(torch.arange(layout.n), torch.ones(layout.n, dtype=torch.int64))
+    found, known, count = [], {}, 0
+    for name, shape in zip(layout.names, layout.shapes, strict=True):
+        rows = shape[0] if shape and kind == "filter" else 1
+        key = (name.rpartition(".")[0], rows) if kind == "filter" else name
+        if key not in known:
+            known[key], count = count, count + rows
+        each = math.prod(shape) // max(rows, 1)
+        found.append(torch.arange(known[key], known[key] + rows).repeat_interleave(each))
+    of = torch.cat(found)
+    return Groups(of, torch.bincount(of, minlength=count))
+
+
+def whole(k: int | Mapping[str, int]) -> int:
+    """Number of entries to choose among all.
+
+    Raises:
+        ConfigError: they are to be chosen among those of each tensor.
+    """
+    if isinstance(k, int):
+        return k
+    raise ConfigError(
+        "privacy.mask chooses among all of a network, and this method among the entries of each "
+        'tensor; use scope = "global"'
+    )

@@ -1,0 +1,81 @@
+"""Chooses clients' masks in a run: whose noise it is, what was chosen, and what was spent.
+
+What is asked is known by what the server knows: the turn, how many entries, and which are open. Not
+by scores: were noise or charge bound to them, who asks twice could tell whether they are the same.
+So a turn chooses once. Whoever takes it again, with whatever model, is given what was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from vergence.core.client import ClientContext
+from vergence.core.files import write_whole
+from vergence.core.masks import Mask
+from vergence.core.params import Params
+from vergence.core.randomness import RandomStream
+from vergence.core.serialization import digest, pack, unpack_file
+from vergence.core.tags import spelled
+from vergence.privacy.dp.mask_budget import MaskBudget, groups, whole
+from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, secret_in
+
+
+class PrivateMaskSelector:
+    """Chooses the masks of a run's clients.
+
+    Secret, books and what was chosen lie in the folder of states; none goes with a checkpoint.
+    """
+
+    def __init__(self, policy: MaskBudget, each: float, state: Path, seed: int) -> None:
+        self.policy, self.each, self.seed = policy, each, seed
+        self.folder = state / FOLDER
+        self.secret = secret_in(self.folder).child("mask", seed)
+
+    def at(self, site: ClientContext) -> ClientContext:
+        """Return a client's place with choices under its budget."""
+        return replace(site, choose=partial(self._choose, site.id, site.rng))
+
+    def _choose(
+        self,
+        client: str,
+        turn: RandomStream,
+        score: Params,
+        k: int | Mapping[str, int],
+        among: Mask,
+    ) -> Mask:
+        room, by = whole(k), groups(score.layout, self.policy.of)
+        open = by.open(room, among)
+        count = by.share(room, open)
+        asked = (client, turn.key, room, self.policy, self.each, score.layout)
+        words = spelled(asked).encode()
+        mark = digest(words, open.packed().numpy().tobytes())
+        kept = self.folder / f"seed{self.seed}.mask.{client}.{mark}"
+        entry = Release(mark, mark, self.each, 1.0, count)
+        book = ReleaseLog(self.folder / book_of(self.seed, client))
+        if entry.mark not in book:
+            if not count or not self._affords(book, entry):
+                return Mask.none(score.layout)
+            if not kept.exists():  # else its process died before it paid, and nobody saw it
+                draws = self.secret.child(client, mark).draws()
+                bits = by.drawn(by.best(score, count, open), room, open, self.each, draws)
+                write_whole(kept, pack(Mask(bits, score.layout)), lasting=True, secret=True)
+            book.enter(entry)
+        mask: Mask = unpack_file(kept)
+        return mask
+
+    def _affords(self, book: ReleaseLog, entry: Release) -> bool:
+        """Tell whether a client's budget allows another choice."""
+        return spent([*book.entries, entry], self.policy) <= self.policy.epsilon * (1 + 1e-9)
+
+
+def spent(entries: Sequence[Release], policy: MaskBudget) -> float:
+    """Return epsilon of the choices in a book."""
+    return policy.amounts((entry.noise, entry.steps) for entry in entries)
+
+
+def book_of(seed: int, client: str) -> str:
+    """Return the name of a client's book; `noise` is epsilon of each of a line's `steps` draws."""
+    return f"seed{seed}.mask.{client}.csv"

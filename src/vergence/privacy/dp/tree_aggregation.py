@@ -1,0 +1,68 @@
+"""Noise that follows a tree over rounds, for people who come when they like (DP-FTRL).
+
+The sum of all rounds so far is made of few nodes: rounds 1 to 6 are 1 to 4 and 5 to 6. Every node
+has its own noise, and the sum up to a round has that of its nodes, however many rounds it is of.
+No draw of people is assumed: what counts is in how many rounds one person may be.
+
+Source: Kairouz et al., "Practical and private (deep) learning without sampling or shuffling", ICML
+2021, Algorithm 1, and Appendix D for many participations; trees: Dwork et al., "Differential
+privacy under continual observation", STOC 2010. Differs: no variance reduction (Honaker).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+Node = tuple[int, int]
+"""The first round of a node, from 0, and how many it is of."""
+
+
+def nodes(rounds: int, restart: int = 0) -> list[Node]:
+    """Tree nodes that make up the sum of so many rounds; a tree is `restart` rounds, 0: all."""
+    found, start, end = [], 0, rounds
+    while start < end:
+        left = min(end - start, restart - start % restart if restart else end)
+        size = 1 << (left.bit_length() - 1)
+        found.append((start, size))
+        start += size
+    return found
+
+
+def steps(before: int, now: int, restart: int = 0) -> list[tuple[int, Node]]:
+    """Nodes whose noise comes (1) or goes (-1) between sums of `before` and `now` rounds."""
+    old, new = nodes(before, restart), nodes(now, restart)
+    coming = [(1, node) for node in new if node not in old]
+    return coming + [(-1, node) for node in old if node not in new]
+
+
+def squared(rounds: int, turns: int, restart: int = 0) -> int:
+    """Return the largest sum of squares that one person may add to all nodes, in clip bounds.
+
+    A person is in at most `turns` of the rounds, wherever it counts most. Noise z in every node
+    then is a Gaussian mechanism of mu = sqrt(squared) / z.
+    """
+    best = (0,)
+    for _, size in nodes(rounds, restart):
+        best = _together(best, _complete(size.bit_length() - 1, turns), turns)
+    return max(best)
+
+
+@lru_cache
+def _complete(height: int, turns: int, alone: bool = True) -> tuple[int, ...]:
+    """Return the largest sum of squares in a tree of 2^height rounds, by how many one is in.
+
+    A right half is never `alone` in a sum: once it is full, so is the node above it.
+    """
+    below = (0, 0)
+    if height:
+        left, right = (_complete(height - 1, turns, side) for side in (True, False))
+        below = _together(left, right, turns)
+    return tuple(most + alone * count**2 for count, most in enumerate(below))
+
+
+def _together(one: tuple[int, ...], other: tuple[int, ...], turns: int) -> tuple[int, ...]:
+    most = min(len(one) + len(other) - 2, turns)
+    return tuple(
+        max(one[a] + other[n - a] for a in range(n + 1) if a < len(one) and n - a < len(other))
+        for n in range(most + 1)
+    )

@@ -1,0 +1,194 @@
+"""User-level differential privacy: a person's whole update is bounded, and the sum gets noise.
+
+Every reply is shortened to the norm `clip`, over all its trees together, and counts once, whatever
+weights the method wanted. It is put on a grid of integers, and the sum of all gets discrete
+Gaussian noise of `noise` * `clip`: drawn by whoever adds up, or in shares by the clients, so that
+nobody ever sees the sum without noise. The server divides by the number of people it expected,
+which is public, not by those who came.
+
+Source: McMahan et al., "Learning differentially private recurrent language models", ICLR 2018;
+integers: Kairouz, Liu and Steinke, "The distributed discrete Gaussian mechanism for federated
+learning with secure aggregation", ICML 2021. Differs: values are rounded towards zero, which never
+makes a vector longer, so that the bound holds without their rotation and its inflation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Interval
+from torch import Tensor
+
+from vergence.core.aggregation import Aggregate
+from vergence.core.messages import Reply, counted
+from vergence.core.options import check_ranges
+from vergence.core.params import Params
+from vergence.errors import ConfigError
+from vergence.privacy.dp.discrete_gaussian import Integers, discrete_gaussian
+from vergence.privacy.keyed_noise import NoiseKey
+
+SAME = 1e-12
+"""Log ratio of chances up to which two distributions are the same for any purpose."""
+WHOLE = {torch.float32: 2**24, torch.float64: 2**53}
+"""Up to here every integer is a number of this type, and so is every sum."""
+
+
+@dataclass(frozen=True)
+class UserLevel:
+    """Bound and noise that hide one person.
+
+    Args:
+        clip: C, the L2 norm over all trees that one person's update may have.
+        noise: z; the noise on the sum has standard deviation z C.
+        bits: a grid of at least 2^(bits - 1) steps per C; sums of 2^(24 - bits) people are exact in
+            float32.
+        shares: how many clients must draw noise so that all of it is there, of those who answer;
+            1: whoever adds up draws it.
+    """
+
+    clip: Annotated[float, Gt(0)]
+    noise: Annotated[float, Ge(0)]
+    bits: Annotated[int, Interval(ge=4, le=40)] = 16
+    shares: Annotated[int, Ge(1)] = 1
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "user_level")
+
+    @property
+    def step(self) -> float:
+        """Width of the grid: a power of two, so that multiples of it are exact."""
+        return 2.0 ** (math.ceil(math.log2(self.clip)) - self.bits)
+
+    @property
+    def reach(self) -> float:
+        """Size that an entry with its noise never reaches: 16 standard deviations further out."""
+        return self.clip * (1 + 16 * self.noise)
+
+    @property
+    def variance(self) -> Fraction:
+        """Variance of the noise on the sum, in steps squared."""
+        return (Fraction(self.noise) * Fraction(self.clip) / Fraction(self.step)) ** 2
+
+    def bounded(self, answer: Reply) -> Reply:
+        """Return a reply of norm at most `clip`, on the grid, that counts once in every tree.
+
+        Entries of weight 0 stay erased; which they are does not travel.
+        """
+        kept = {
+            name: counted(answer.weight_of(name), update.layout).keep(update)
+            for name, update in answer.trees.items()
+        }
+        norm = math.sqrt(sum(float(u.flat.double().square().sum()) for u in kept.values()))
+        factor = 1.0 if norm <= self.clip else self.clip / norm * (1 - 1e-9)
+        trees = {
+            n: u.like(self._on_grid(u.flat.double() * factor).to(u.flat)) for n, u in kept.items()
+        }
+        return Reply(trees, 1.0, answer.metrics)
+
+    def _on_grid(self, values: Tensor) -> Tensor:
+        return (values / self.step).trunc() * self.step
+
+    def integers(self, update: Tensor) -> Integers:
+        """Return a tree of a bounded reply, or a sum of them, as integers: what is summed securely.
+
+        Raises:
+            ConfigError: it is not on the grid.
+        """
+        steps = update.double() / self.step
+        if not torch.equal(steps, steps.round()):
+            raise ConfigError("noise on integers needs updates that were bounded; these are not")
+        return steps.to(torch.int64).numpy()
+
+    def share(self, count: int, secret: NoiseKey) -> Integers:
+        """Return one client's share of the noise on a tree of so many entries.
+
+        The sum of `shares` of them is, for one entry, within `gap` of the discrete Gaussian.
+        """
+        return discrete_gaussian(self.variance / self.shares, count, secret.draws())
+
+    def check_shares(self) -> None:
+        """Check that shares of the noise add up to noise of the same distribution.
+
+        Raises:
+            ConfigError: the grid is too wide for that.
+        """
+        if (apart := gap(self.variance / self.shares, self.shares)) > SAME:
+            raise ConfigError(
+                f"noise in {self.shares} shares on a grid of {self.bits} bits is not the noise it "
+                f"should be (log ratio up to {apart:.2g}); take a larger privacy.user.bits"
+            )
+
+    def noised(
+        self, whole: Aggregate, expected: float, *secrets: NoiseKey, less: Sequence[NoiseKey] = ()
+    ) -> Aggregate:
+        """Return a sum of bounded replies with noise, as the mean over `expected` people.
+
+        Metrics, which no noise protects, are dropped.
+
+        Args:
+            whole: the sum of replies that `bounded` made.
+            expected: how many people a round asks, on average where they are drawn: public, and
+                the same whoever answers.
+            secrets: of this run, round and request; the same one draws the same noise, and of
+                several the noise adds up.
+            less: whose noise is taken off, as an earlier sum has it already.
+
+        Raises:
+            ConfigError: so many people do not fit the grid, or the noise is drawn in shares.
+        """
+        if self.shares > 1:
+            raise ConfigError(f"noise in {self.shares} shares is drawn by clients, not on the sum")
+        totals: dict[str, Params] = {}
+        for name, total in whole.totals.items():
+            self.fits(max(math.ceil(expected), whole.count), total.flat.dtype)
+            n = total.layout.n
+            noise = sum(self.share(n, secret.child(name)) for secret in secrets)
+            noise = noise - sum(self.share(n, secret.child(name)) for secret in less)
+            noised = (self.integers(total.flat) + noise) * self.step
+            totals[name] = total.like(torch.from_numpy(noised).to(total.flat))
+        return self.divided(totals, expected)
+
+    def divided(self, totals: Mapping[str, Params], expected: float) -> Aggregate:
+        """Return sums that hold their noise as the mean over `expected` people.
+
+        Who came is not told either: that would show a person's absence.
+        """
+        weights = dict.fromkeys(totals, float(expected))
+        return Aggregate(dict(totals), weights, round(expected), {})
+
+    def unbounded(self, trees: Mapping[str, Params]) -> bool:
+        """True if a reply from elsewhere is longer than `clip`, or not on the grid."""
+        flats = [tree.flat.double() for tree in trees.values()]
+        norm = math.sqrt(sum(float(flat.square().sum()) for flat in flats))
+        steps = [flat / self.step for flat in flats]
+        return norm > self.clip or not all(torch.equal(s, s.round()) for s in steps)
+
+    def fits(self, people: int, kind: torch.dtype = torch.float32) -> None:
+        """Check that sums of so many people are exact.
+
+        Raises:
+            ConfigError: they are not; names the grid on which they are.
+        """
+        exact = WHOLE.get(kind, 0)
+        if people * 2**self.bits > exact:
+            raise ConfigError(
+                f"sums of {people} people on a grid of {self.bits} bits are not exact in {kind}; "
+                f"take privacy.user.bits <= {max(exact, 1).bit_length() - 1 - people.bit_length()}"
+            )
+
+
+def gap(variance: Fraction, shares: int) -> float:
+    """Bound on the log ratio of probabilities between a sum of discrete Gaussians and a single one.
+
+    Negligible from a variance of a few steps per share on.
+
+    Source: Kairouz et al., ICML 2021, Theorem 1 (tau), shares of this variance each.
+    """
+    each = 2 * math.pi**2 * float(variance)
+    return 10 * float(np.sum([math.exp(-each * k / (k + 1)) for k in range(1, shares)]))

@@ -1,0 +1,1 @@
+"""Private inference: prediction under secret sharing."""

@@ -1,0 +1,1 @@
+"""Poisoned updates and data, for experiments with attackers."""

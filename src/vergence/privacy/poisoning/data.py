@@ -1,0 +1,117 @@
+"""Poisoned data: chosen people train on gaze that is off by a fixed angle, or on spoiled pictures.
+
+Validation and test data stay as they are, so that the tables measure what the liars did to others.
+Spoiled pictures are the noise of `vergence.data.noise`, on these people alone:
+`on_chosen(federation, liars, Noise(share=1.0, std=0.5).apply)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Protocol
+
+import torch
+from annotated_types import Interval
+
+from vergence.core.data import Splits
+from vergence.core.federation import Federation
+from vergence.core.options import check_ranges
+from vergence.errors import DataError
+from vergence.privacy.poisoning.updates import chosen
+
+
+class Change(Protocol):
+    """Change that liars make to their training data."""
+
+    def apply(self, federation: Federation) -> Federation:
+        """Return a federation with everybody's training data changed."""
+        ...
+
+
+@dataclass(frozen=True)
+class DataPoison:
+    """An attack on training data and the share of people who carry it out.
+
+    Args:
+        attack: its name.
+        change: what it does to a liar's data.
+        share: of the people; 0 for nobody. A larger share has the liars of a smaller one too.
+        seed: of who lies: the same people as in attacks on updates.
+    """
+
+    attack: str
+    change: Change
+    share: Annotated[float, Interval(ge=0, lt=0.5)] = 0.0
+    seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "poison")
+
+    def chosen(self, clients: Sequence[str]) -> tuple[str, ...]:
+        """Return the liars, `share * clients` of them rounded up, in client order."""
+        return chosen(clients, self.share, self.seed)
+
+    def apply(self, federation: Federation) -> Federation:
+        """Return the federation with the liars' training data changed."""
+        return on_chosen(federation, self.chosen(federation.clients), self.change.apply)
+
+
+def on_chosen(
+    federation: Federation, clients: Sequence[str], change: Callable[[Federation], Federation]
+) -> Federation:
+    """Return the federation with the data of these people changed, everybody in their old place.
+
+    Raises:
+        ConfigError: these are more than 100,000 people made on demand.
+    """
+    federation.refuse_many("poisoning people's data")
+    if not clients:
+        return federation
+    changed = change(federation.only(clients))
+    people = {
+        client: changed.people.get(client, federation.people[client])
+        for client in federation.clients
+    }
+    return replace(federation, people=people, about={**federation.about, **changed.about})
+
+
+@dataclass(frozen=True)
+class GazeOffset:
+    """Turn the gaze that people train on by a fixed angle: up or down, left or right.
+
+    A new pitch is exactly `pitch` degrees away from the old direction, a new yaw `yaw` degrees
+    about the vertical axis (at pitch p, less by about cos p). Pitch stays within a quarter turn.
+    """
+
+    pitch: Annotated[float, Interval(ge=-90, le=90)] = 10.0
+    yaw: Annotated[float, Interval(ge=-180, le=180)] = 0.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "gaze_offset")
+
+    def apply(self, federation: Federation) -> Federation:
+        """Return the federation with everybody's training targets turned.
+
+        Raises:
+            DataError: somebody has no column `gaze`, float `[samples, 2]`, (pitch, yaw) in radians.
+        """
+        people = {client: self._turned(client, s) for client, s in federation.people.items()}
+        told = f"training gaze off by {self.pitch:g} pitch, {self.yaw:g} yaw (degrees)"
+        about = {**federation.about, "gaze_offset": f"{told}: {', '.join(people)}"}
+        return replace(federation, people=people, about=about)
+
+    def _turned(self, client: str, splits: Splits) -> Splits:
+        gaze = splits.train.columns.get("gaze")
+        if gaze is None or gaze.ndim != 2 or gaze.shape[1] != 2:
+            raise DataError(
+                f"a gaze offset needs targets 'gaze' of pitch and yaw; '{client}' has "
+                f"{', '.join(splits.train.columns)}: choose another attack"
+            )
+        offset = torch.tensor([math.radians(self.pitch), math.radians(self.yaw)], dtype=gaze.dtype)
+        turned = gaze + offset
+        pitch = turned[:, 0].clamp(-math.pi / 2, math.pi / 2)
+        yaw = torch.remainder(turned[:, 1] + math.pi, 2 * math.pi) - math.pi
+        columns = {**splits.train.columns, "gaze": torch.stack([pitch, yaw], dim=1)}
+        return replace(splits, train=replace(splits.train, columns=columns))

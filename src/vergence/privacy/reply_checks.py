@@ -1,0 +1,71 @@
+"""Checks on every reply before it is counted; a bad one is quarantined with a named reason."""
+
+import sys
+from collections.abc import Mapping
+
+from vergence.core.masks import Mask
+from vergence.core.messages import SealedReply, SealedTree, support
+from vergence.core.method import Exposure
+from vergence.core.params import Params
+from vergence.core.serialization import is_finite
+
+HEAVIEST = 1e9
+"""The largest weight a reply may claim: a billion examples."""
+LARGEST = sys.float_info.max
+"""The largest metric; whole numbers, which JSON has of any length, may be larger."""
+
+
+def fault(
+    sealed: SealedReply, round: int, offered: Mapping[str, Params], exposed: Exposure
+) -> str | None:
+    """Reason why a reply must not be counted, or None if it may.
+
+    Checked: the round it answers, the names of its trees, layout and dtype against what the client
+    was sent, rows in raw data, finite values and metrics, and weights in [0, 1e9], as many as
+    entries.
+    """
+    if sealed.round != round:
+        return f"round: answers round {sealed.round}, now is {round}"
+    if set(sealed.trees) != set(exposed.trees):
+        return f"names: sent {sorted(sealed.trees)}, expected {sorted(exposed.trees)}"
+    for name, tree in sealed.trees.items():
+        total, weight = tree.total, tree.weight
+        if name in offered:
+            wanted = offered[name]
+            if total.layout.names != wanted.layout.names:
+                return f"names: the tensors of '{name}' are not those that were sent"
+            if total.layout != wanted.layout:
+                return f"shape: the tensors of '{name}' have other shapes than those sent"
+            if total.flat.dtype != wanted.flat.dtype:
+                return f"dtype: '{name}' is {total.flat.dtype}, sent {wanted.flat.dtype}"
+        if exposed.raw and () in total.layout.shapes:
+            return f"shape: '{name}' holds data without rows"
+        if isinstance(weight, Mask | Params) and weight.layout != total.layout:
+            return f"shape: '{name}' has weights for other entries than it holds"
+        if not is_finite(total.flat):
+            return f"finite: '{name}' holds NaN or infinity"
+        low, high = span(weight)
+        if not 0 <= low <= high <= HEAVIEST:
+            return f"weight: '{name}' claims a weight outside [0, {HEAVIEST:g}]"
+        if not declared(tree, exposed):
+            return f"weight: '{name}' is weighed by more than the declared {exposed.weight}"
+    for name, value in sealed.metrics.items():
+        if name not in exposed.metrics:
+            return f"names: metric '{name}' is not declared"
+        if not isinstance(value, int | float) or not abs(value) <= LARGEST:
+            return f"finite: metric '{name}' is {value}"
+    return None
+
+
+def span(weight: float | Mask | Params) -> tuple[float, float]:
+    """Return the smallest and the largest weight; NaN if there is one."""
+    if isinstance(weight, Params):
+        return weight.range
+    return (0.0, 1.0) if isinstance(weight, Mask) else (float(weight), float(weight))
+
+
+def declared(tree: SealedTree, exposed: Exposure) -> bool:
+    """True if a tree's weight is of the kind its method declares, or tells less."""
+    if isinstance(tree.weight, float) or exposed.weight == "per entry":
+        return True
+    return exposed.weight == "mask" and support(tree)[1] is not None

@@ -1,0 +1,192 @@
+"""What a robust rule is: replies in, one `Aggregate` out, and why whoever was left out."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import numpy as np
+from annotated_types import Interval
+from numpy.typing import NDArray
+
+from vergence.core.aggregation import Aggregate
+from vergence.core.messages import SealedReply
+from vergence.core.naming import called
+from vergence.core.options import check_ranges
+from vergence.core.params import Params
+from vergence.core.randomness import RandomStream
+from vergence.errors import ConfigError
+from vergence.privacy.robust.update_matrix import UpdateMatrix, split
+
+Attackers = Annotated[float, Interval(ge=0, lt=0.5)]
+"""The share of clients that may lie. Nothing holds where half of them do."""
+WHOLE = (
+    "compares whole updates, and clients share different entries; use median, trimmed_mean or "
+    "norm_bound, or a method without masks"
+)
+"""Why a rule refuses masks that differ."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Values the server adds per entry, the number of clients behind them, and those left out."""
+
+    row: NDArray
+    weight: float | NDArray
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Aggregate for the method, and the clients that did not count, with the reason."""
+
+    aggregate: Aggregate
+    left_out: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class RobustRule(ABC):
+    """Base of robust aggregations: one subclass per module of `vergence.privacy.robust`.
+
+    A rule stands in for the weighted sum of an `aggregate` request. It looks at single replies, so
+    that whoever runs it sees them: together with secure aggregation only sums of groups can be
+    judged (`vergence.privacy.robust.groups`). What a client claims to weigh is not believed.
+
+    Masks and weights per entry: a rule of single entries (`entrywise`) takes an entry's statistic
+    over those who contribute to it. A rule that compares whole updates has no meaning where two
+    clients share different entries (their distance would be one of masks), and refuses.
+    """
+
+    entrywise: ClassVar[bool] = False
+    """Whether clients may contribute to different entries."""
+    rooted: ClassVar[bool] = False
+    """Whether the server must bring an update of its own, made from data that it trusts."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, self.name)
+
+    @property
+    def name(self) -> str:
+        """Name of the rule in experiment files."""
+        return called(self)
+
+    @property
+    def trusted(self) -> str:
+        """The person whose update stands for the server's own, of `rooted` rules; else nobody."""
+        return ""
+
+    @property
+    def assumes(self) -> str:
+        """Condition on a round's replies, without which the rule promises nothing; in words."""
+        share = getattr(self, "attackers", 0.0)
+        return f"no more than {share:.0%} of a round's replies, rounded up, come from liars"
+
+    @abstractmethod
+    def decide(
+        self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
+    ) -> Decision:
+        """Decide on the values that the server should add.
+
+        Args:
+            votes: one row per client, at least `fewest` of them.
+            stream: randomness of this round, for rules that sample.
+            root: the server's own update, of `rooted` rules.
+        """
+
+    def fewest(self, clients: int) -> int:
+        """Number of replies that a rule needs to mean anything in a cohort of this size."""
+        return 1
+
+    def check(self, cohort: int) -> None:
+        """Refuse a cohort in which the rule could never decide.
+
+        Raises:
+            ConfigError: says how many clients it takes.
+        """
+        need = self.fewest(cohort)
+        if cohort < need:
+            raise ConfigError(
+                f"privacy.robust = '{self.name}' needs {need} replies of a cohort of {cohort}: ask "
+                "more clients, or expect fewer attackers"
+            )
+
+    def combine(
+        self,
+        replies: Mapping[str, SealedReply],
+        like: Mapping[str, Params],
+        stream: RandomStream,
+        root: Mapping[str, Params] | None = None,
+    ) -> Verdict:
+        """Aggregate replies that passed the guards.
+
+        A round with too few of them adds nothing: every weight is 0, and everybody is listed with
+        the reason. Metrics are plain means over all replies; they are hearsay.
+
+        Args:
+            replies: per client; of different trees only where the guards let them through.
+            like: shapes the result.
+            stream: of this round and request.
+            root: the server's own update of the same trees, of a `rooted` rule: what `like` became
+                after training as clients train, on data the server holds, minus `like`.
+
+        Raises:
+            ConfigError: replies differ in what they share and the rule compares whole updates; a
+                root update is missing or of another shape.
+        """
+        votes = UpdateMatrix.of(replies)
+        if not self.entrywise and not votes.alike:
+            raise ConfigError(f"privacy.robust = '{self.name}' {WHOLE}")
+        need = self.fewest(len(votes))
+        if len(votes) < need:
+            reason = f"too few: {self.name} needs {need} replies, {len(votes)} came"
+            return nothing(replies, like, reason)
+        decision = self.decide(votes, stream, self._root(root, like))
+        return _verdict(decision, replies, like, decision.left_out)
+
+    def _root(
+        self, root: Mapping[str, Params] | None, like: Mapping[str, Params]
+    ) -> NDArray[np.floating] | None:
+        if not self.rooted:
+            return None
+        if root is None or any(n not in root or root[n].layout != like[n].layout for n in like):
+            raise ConfigError(
+                f"privacy.robust = '{self.name}' needs the server's own update of {sorted(like)}, "
+                "from data that it trusts; name such data, or use a rule that needs none"
+            )
+        return np.concatenate([root[n].flat.numpy() for n in sorted(like)])
+
+
+def attackers(share: float, clients: int) -> int:
+    """Return f, how many of the clients may lie: their share, rounded up."""
+    return math.ceil(share * clients - 1e-9)
+
+
+def nothing(replies: Mapping[str, SealedReply], like: Mapping[str, Params], reason: str) -> Verdict:
+    """Return a verdict that adds nothing: every weight is 0, and everybody has this reason."""
+    decision = Decision(np.zeros(sum(p.layout.n for p in like.values())), 0.0)
+    return _verdict(decision, replies, like, dict.fromkeys(replies, reason))
+
+
+def _verdict(
+    decision: Decision,
+    replies: Mapping[str, SealedReply],
+    like: Mapping[str, Params],
+    left_out: Mapping[str, str],
+) -> Verdict:
+    """Shape a decision like a weighted sum: `mean` gives its row, weights count the clients."""
+    rows = split(decision.row, like)
+    if isinstance(decision.weight, np.ndarray):
+        weights = split(decision.weight, like)
+    else:
+        weights = dict.fromkeys(like, decision.weight)
+    totals = {name: row * weights[name] for name, row in rows.items()}
+    told: dict[str, list[float]] = {}
+    for client in sorted(replies):
+        for name, value in replies[client].metrics.items():
+            told.setdefault(name, []).append(value)
+    metrics = {name: float(np.mean(values)) for name, values in told.items()}
+    count = len(replies) - len(left_out)
+    return Verdict(Aggregate(totals, weights, count, metrics), left_out)

@@ -1,0 +1,27 @@
+"""Means of the middle values of every entry: what median and trimmed mean have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.privacy.robust.update_matrix import UpdateMatrix
+
+
+def middle(votes: UpdateMatrix, cut: NDArray[np.integer] | int) -> NDArray[np.floating]:
+    """Return, per entry, the mean of what is left without the `cut` lowest and highest values.
+
+    Only clients that contribute to an entry are ranked; 0 where nothing is left.
+    """
+    row = np.zeros(votes.entries, votes.values.dtype)
+    ranks = np.arange(len(votes))[:, None]
+    cuts = np.broadcast_to(cut, (votes.entries,))
+    for part in votes.blocks():
+        values = votes.values[:, part]
+        if votes.present is not None:  # those who are absent rank last
+            values = np.where(votes.present[:, part], values, np.inf)
+        ordered = np.sort(values, axis=0)
+        inside = (ranks >= cuts[part]) & (ranks < votes.counts[part] - cuts[part])
+        kept = np.where(inside, ordered, 0).sum(axis=0, dtype=np.float64)
+        row[part] = kept / np.maximum(inside.sum(axis=0), 1)
+    return row

@@ -1,0 +1,143 @@
+"""Single replies as rows of one table: what robust rules weigh, and what attackers know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vergence.core.messages import Reply, SealedReply, counted, seal
+from vergence.core.params import Params
+from vergence.errors import ConfigError
+
+BLOCK = 1 << 16
+"""Entries worked on at a time, so that a statistic over all clients needs little room."""
+
+
+@dataclass(frozen=True)
+class UpdateMatrix:
+    """One row per client, in the order of their names: what each asks the server to add.
+
+    Weights are divided out: an attacker may claim any number of examples, so that a rule hears
+    every client once. A weight says no more than whether a client contributes to an entry.
+
+    Attributes:
+        clients: their names, sorted, so that nothing depends on the order of arrival.
+        values: float `[clients, entries]`, the updates of all trees in a row, 0 where absent.
+        present: bool of the same shape, or None where everybody contributes everywhere.
+    """
+
+    clients: tuple[str, ...]
+    values: NDArray[np.floating]
+    present: NDArray[np.bool_] | None = None
+
+    @classmethod
+    def of(cls, replies: Mapping[str, SealedReply]) -> UpdateMatrix:
+        """Read sealed replies; those that contribute to no entry have no vote.
+
+        Raises:
+            ConfigError: two replies hold other trees than each other.
+        """
+        rows, masks, clients = [], [], []
+        for client in sorted(replies):
+            values, mask = _row(replies[client])
+            if rows and len(values) != len(rows[0]):
+                raise ConfigError(
+                    f"the reply of '{client}' has {len(values)} entries, that of '{clients[0]}' "
+                    f"{len(rows[0])}: robust rules compare replies of one shape"
+                )
+            if mask.any():
+                rows.append(values)
+                masks.append(mask)
+                clients.append(client)
+        width = len(rows[0]) if rows else 0
+        table = np.stack(rows) if rows else np.zeros((0, width), np.float32)
+        whole = all(mask.all() for mask in masks)
+        return cls(tuple(clients), table, None if whole else np.stack(masks))
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def entries(self) -> int:
+        """Number of entries of a reply."""
+        return self.values.shape[1]
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of clients that contribute to each entry."""
+        if self.present is None:
+            return np.full(self.entries, len(self))
+        return self.present.sum(axis=0)
+
+    @property
+    def alike(self) -> bool:
+        """True if all contribute to the same entries, so that rows are points of one space."""
+        return self.present is None or bool(np.all((self.counts == 0) | (self.counts == len(self))))
+
+    def only(self, rows: NDArray[np.intp]) -> UpdateMatrix:
+        """Return these rows alone."""
+        present = None if self.present is None else self.present[rows]
+        return UpdateMatrix(tuple(self.clients[i] for i in rows), self.values[rows], present)
+
+    def mean(self) -> NDArray[np.floating]:
+        """Return the mean of every entry over those who contribute, 0 where nobody does."""
+        total = self.values.sum(axis=0, dtype=np.float64)
+        return (total / np.maximum(self.counts, 1)).astype(self.values.dtype)
+
+    def norms(self) -> NDArray[np.float64]:
+        """Return the L2 norm of every row."""
+        return np.sqrt(np.einsum("ij,ij->i", self.values, self.values, dtype=np.float64))
+
+    def blocks(self) -> Iterator[slice]:
+        """Yield ranges of entries that fit the processor's cache."""
+        for start in range(0, self.entries, BLOCK):
+            yield slice(start, min(start + BLOCK, self.entries))
+
+
+def _row(sealed: SealedReply) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
+    values, masks = [], []
+    for name in sorted(sealed.trees):
+        tree = sealed.trees[name]
+        mask = counted(tree.weight, tree.total.layout)
+        flat = tree.total.flat.float() if tree.total.flat.element_size() < 4 else tree.total.flat
+        if isinstance(tree.weight, Params):
+            weight = np.where(mask.bits.numpy(), tree.weight.flat.numpy(), 1)
+            values.append((flat.numpy() / weight).astype(flat.numpy().dtype))
+        else:
+            scale = tree.weight if isinstance(tree.weight, float) and tree.weight else 1.0
+            values.append(flat.numpy() if scale == 1 else (flat / scale).numpy())
+        masks.append(mask.bits.numpy())
+    return np.concatenate(values), np.concatenate(masks)
+
+
+def split(row: NDArray, like: Mapping[str, Params]) -> dict[str, Params]:
+    """Cut a row of all trees, in the order of their names, into trees of these shapes and types."""
+    trees, start = {}, 0
+    for name in sorted(like):
+        params = like[name]
+        part = np.ascontiguousarray(row[start : start + params.layout.n])
+        trees[name] = params.like(torch.from_numpy(part).to(params.flat.dtype))
+        start += params.layout.n
+    return trees
+
+
+def rewritten(sealed: SealedReply, row: NDArray) -> SealedReply:
+    """Return a reply that asks for `row` instead, with the weights it had.
+
+    Entries of weight 0 stay erased, whatever the row says there.
+
+    Raises:
+        ConfigError: the reply's values went through a lossy codec.
+    """
+    if any(tree.coded is not None for tree in sealed.trees.values()):
+        raise ConfigError(
+            "an update that a lossy codec has packed cannot be replaced; poison without wire.codec"
+        )
+    updates = split(row, {name: tree.total for name, tree in sealed.trees.items()})
+    weights = {name: tree.weight for name, tree in sealed.trees.items()}
+    return seal(Reply(updates, weights, sealed.metrics), sealed.round)

@@ -1,0 +1,423 @@
+"""A sum whose terms nobody sees: clients split their words among 2 to 4 named aggregators.
+
+All aggregators but the first get a 32-byte seed of a client, the first gets the words less the
+seeds' pads. Each adds up what it has; the results add up to the sum. A client is in if all
+aggregators have its part, else it is left out: there is nothing to recover.
+
+    coordinator            aggregator                         client
+    Invitation    ->       fresh key       -> Opening
+    Openings      ->                                          -> Contribution
+    Parts         ->       who is there    -> Held
+    Helds         ->       its share of the sum -> Opened
+    SharedTotal
+
+With `gated` words, entries with fewer than `least` contributors stay closed, which takes three
+steps more (`threshold.py`): after Helds the dealer makes tables, the parties show blinded
+counts to each other and look up, and all open what may be opened. The coordinator carries boxes
+that it cannot open.
+
+Aggregators follow the protocol, and so does the dealer: one that lies has entries opened that one
+person alone shares. The terms stay hidden as long as one of them tells the others nothing; counts
+below the threshold as long as no party and the dealer tell each other. The coordinator need not
+follow it: an aggregator begins an attempt once, every signature covers what was said before it, and
+each compares that with what it was shown itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.errors import ConfigError
+from vergence.privacy.secure_aggregation.additive_messages import (
+    AdditiveParams,
+    AggregatorParts,
+    Contribution,
+    HeldByAll,
+    HeldParts,
+    LookedUp,
+    Lookups,
+    OpenedShare,
+    Opening,
+    Openings,
+    Ready,
+    Relayed,
+    SharePart,
+    ShownCounts,
+)
+from vergence.privacy.secure_aggregation.masking import (
+    SEED,
+    add_pads,
+    agreed,
+    close_box,
+    derived,
+    new_key,
+    new_seed,
+    open_box,
+)
+from vergence.privacy.secure_aggregation.packing import Words, received, sent
+from vergence.privacy.secure_aggregation.session import (
+    Aborted,
+    Invitation,
+    Participant,
+    Refused,
+    Register,
+    Sign,
+    UsedContributions,
+    check,
+    given,
+    statement,
+    transcript,
+)
+from vergence.privacy.secure_aggregation.threshold import (
+    deal,
+    hidden_table,
+    looked_up,
+    passing,
+    read_table,
+    shown_counts,
+)
+
+KEY = 32
+T = TypeVar("T", Opening, HeldParts, LookedUp, ShownCounts)
+
+
+def sealed(terms: bytes, step: str, sender: str, to: Opening, data: bytes) -> bytes:
+    """Return a box that only one aggregator can open."""
+    mine, about = new_key(), statement(step, terms, sender, to.sender.encode())
+    try:
+        key = agreed(mine, to.key, terms, f"box {about.hex()}")
+    except ValueError:
+        raise Refused(f"size: '{to.sender}' has no usable key") from None
+    return mine.public_key().public_bytes_raw() + close_box(key, data, about)
+
+
+def checked_openings(
+    openings: tuple[Opening, ...], terms: AdditiveParams, register: Register
+) -> dict[str, Opening]:
+    """Return the aggregators' keys by name, if they are theirs and all are there.
+
+    Raises:
+        Refused: they are not.
+    """
+    found = {opening.sender: opening for opening in openings}
+    if set(found) != set(terms.aggregators) or len(found) != len(openings):
+        raise Refused(f"lists: keys of {sorted(found)}, agreed are {sorted(terms.aggregators)}")
+    for opening in openings:
+        if opening.terms != terms.digest:
+            raise Refused(f"round: the key of '{opening.sender}' is of another attempt")
+        check(opening.signed, opening.signature, opening.sender, register)
+    if len({opening.key for opening in openings}) != len(openings):
+        raise Refused("lists: a key is there twice")
+    return found
+
+
+class Contributor(Participant[AdditiveParams]):
+    """A client's part of one attempt: it splits its words.
+
+    Args:
+        name: who this is.
+        terms: made from the client's own plan.
+        words: what it adds to the sum; they stay as they are.
+        sign: signs with its long-lived key.
+        register: the aggregators' long-lived keys, as known beforehand.
+        spent: which row it gave, kept over attempts and restarts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        terms: AdditiveParams,
+        words: Words,
+        sign: Sign,
+        register: Register,
+        spent: UsedContributions,
+    ) -> None:
+        if len(words) != terms.words or words.dtype != np.uint64:
+            raise ConfigError(f"'{name}' has {len(words)} words to add, agreed are {terms.words}")
+        self.name, self.terms, self.words = name, terms, words
+        self.sign, self.register, self.spent = sign, register, spent
+        self.steps = [(Openings, self._split)]
+
+    def _split(self, message: Openings) -> Contribution:
+        terms = self.terms
+        digest, parts = terms.digest, []
+        openings = checked_openings(message.openings, terms, self.register)
+        first, *others = terms.aggregators
+        seeds = {name: new_seed() for name in others}
+        words = self.words.copy()
+        add_pads(words, minus=[derived(seed, digest, "part") for seed in seeds.values()])
+        for name in (first, *others):
+            data = sent(words) if name == first else seeds[name]
+            box = sealed(digest, "part", self.name, openings[name], data)
+            part = SharePart(digest, self.name, name, box)
+            parts.append(replace(part, signature=self.sign(part.signed)))
+        self.spent.spend_row(terms, self.words)
+        return Contribution(digest, self.name, tuple(parts))
+
+
+class Aggregator(Participant[AdditiveParams]):
+    """An aggregator's part of one attempt.
+
+    Args:
+        name: which of the terms' aggregators this is.
+        terms: made from its own plan.
+        sign: signs with its long-lived key.
+        register: the long-lived keys of clients, aggregators and dealer, as known beforehand.
+        spent: of which contributions it opened a sum, kept over attempts and restarts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        terms: AdditiveParams,
+        sign: Sign,
+        register: Register,
+        spent: UsedContributions,
+    ) -> None:
+        self.name, self.terms, self.sign, self.register = name, terms, sign, register
+        self.spent, self.key = spent, new_key()
+        self.refused: dict[str, str] = {}
+        self.parts: dict[str, bytes] = {}
+        self.names: tuple[str, ...] = ()
+        self.openings: dict[str, Opening] = {}
+        self.total = np.zeros(0, np.uint64)
+        self.seed, self.before = b"", b""
+        self.showed: ShownCounts | None = None
+        self.said: LookedUp | None = None
+        self.table: NDArray | None = None
+        self.steps = [(Invitation, self._open), (AggregatorParts, self._hold)]
+        if not terms.gated:
+            self.steps += [(HeldByAll, self._reveal)]
+        elif name == terms.dealer:
+            self.steps += [(HeldByAll, self._deal), (Lookups, self._reveal_passing)]
+        else:
+            self.steps += [
+                (HeldByAll, self._ready),
+                (Relayed, self._show),
+                (Relayed, self._look),
+                (Lookups, self._reveal_passing),
+            ]
+
+    def _signed(self, message):  # noqa: ANN001, ANN202 - whatever comes goes
+        return replace(message, signature=self.sign(message.signed))
+
+    def _open(self, message: Invitation) -> Opening:
+        self.spent.begin(self.terms)
+        key = self.key.public_key().public_bytes_raw()
+        opening = self._signed(Opening(message.terms, self.name, key))
+        self.openings = {self.name: opening}
+        return opening
+
+    def _unsealed(self, step: str, sender: str, box: bytes) -> bytes:
+        about = statement(step, self.terms.digest, sender, self.name.encode())
+        try:
+            key = agreed(self.key, box[:KEY], self.terms.digest, f"box {about.hex()}")
+            return open_box(key, box[KEY:], about)
+        except ValueError:
+            raise Refused(f"signature: the box of '{sender}' does not open") from None
+
+    def _hold(self, message: AggregatorParts) -> HeldParts:
+        """Take every part that is as it must be; who sent another is left out."""
+        for part in message.parts:
+            try:
+                self._take(part)
+            except Refused as reason:
+                self.refused[part.sender] = str(reason)
+        key = transcript(b"", self.openings[self.name])
+        return self._signed(HeldParts(self.terms.digest, self.name, tuple(sorted(self.parts)), key))
+
+    def _take(self, part: SharePart) -> None:
+        if part.terms != self.terms.digest or part.to != self.name:
+            raise Refused("round: this is of another attempt, or for somebody else")
+        if part.sender in {*self.parts, *self.terms.aggregators, self.terms.dealer}:
+            raise Refused(f"order: '{part.sender}' sent a part before, or must not")
+        check(part.signed, part.signature, part.sender, self.register)
+        data = self._unsealed("part", part.sender, part.box)
+        size = 8 * self.terms.words if self.name == self.terms.aggregators[0] else SEED
+        if len(data) != size:
+            raise Refused(f"size: '{part.sender}' sent {len(data):,} bytes, and {size:,} are due")
+        self.parts[part.sender] = data
+
+    def _agree(self, message: HeldByAll) -> None:
+        """Find out who is in, and add them up."""
+        helds = {held.sender: held for held in message.helds}
+        if set(helds) != set(self.terms.aggregators):
+            raise Refused("lists: an aggregator does not say whose parts it has")
+        for held in helds.values():
+            check(held.signed, held.signature, held.sender, self.register)
+            if held.terms != self.terms.digest:
+                raise Refused(f"round: '{held.sender}' speaks of another attempt")
+        if set(helds[self.name].names) != set(self.parts):
+            raise Refused("lists: this is not what I said")
+        openings = checked_openings(message.openings, self.terms, self.register)
+        if openings[self.name].key != self.openings[self.name].key:
+            raise Refused("lists: this is not my key")
+        for held in helds.values():
+            if held.opening != transcript(b"", openings[held.sender]):
+                raise Refused(f"lists: '{held.sender}' holds parts for another key of its own")
+        self.openings, self.before = openings, agreed_on(self.terms, openings, helds)
+        names = sorted(set(self.parts).intersection(*(held.names for held in helds.values())))
+        if len(names) < self.terms.threshold:
+            needed = self.terms.threshold
+            raise Aborted(f"too few: {len(names)} sent all their parts, and {needed} are needed")
+        self.names, total = tuple(names), np.zeros(self.terms.words, np.uint64)
+        if self.name == self.terms.aggregators[0]:
+            for name in names:
+                np.add(total, received(self.parts[name]), total)
+        else:
+            digest = self.terms.digest
+            add_pads(total, plus=[derived(self.parts[n], digest, "part") for n in names])
+        self.total, self.parts = total, {}
+
+    def _counts(self) -> NDArray[np.uint8]:
+        """Return this aggregator's share of the numbers of contributors."""
+        low = self.total[: self.terms.gated].astype(np.uint8)
+        return low & np.uint8((1 << self.terms.count_bits) - 1)
+
+    def _ready(self, message: HeldByAll) -> Ready:
+        self._agree(message)
+        return Ready(self.terms.digest, self.name)
+
+    def _deal(self, message: HeldByAll) -> ShownCounts:
+        self._agree(message)
+        made = tables(self.name, self.terms, self.openings, self.sign, self._counts())
+        self.before = transcript(self.before, made)
+        return made
+
+    def _boxed(self, message: Relayed, step: str, senders: set[str]) -> dict[str, bytes]:
+        """Open what some others boxed for this aggregator."""
+        found = {}
+        for boxes in message.boxes:
+            check(boxes.signed, boxes.signature, boxes.sender, self.register)
+            if boxes.terms != self.terms.digest or boxes.step != step:
+                raise Refused(f"round: '{boxes.sender}' boxed this for another step or attempt")
+            found[boxes.sender] = self._unsealed(step, boxes.sender, boxes.boxes[self.name])
+        if set(found) != senders:
+            raise Refused(f"lists: boxes of {sorted(found)}, due are those of {sorted(senders)}")
+        return found
+
+    def _show(self, message: Relayed) -> ShownCounts:
+        terms = self.terms
+        data = self._boxed(message, "tables", {terms.dealer})[terms.dealer]
+        seed, rest = data[:SEED], data[SEED:]
+        if self.name == terms.parties[-1]:
+            table = read_table(rest, terms.count_bits)
+        else:
+            table = hidden_table(seed, terms.gated, terms.count_bits, terms.digest)
+        if len(table) != terms.gated:
+            raise Refused(f"size: '{terms.dealer}' dealt tables for {len(table)} entries")
+        self.seed, self.table = seed, table
+        mine = shown_counts(self._counts(), seed, terms.count_bits, terms.digest).tobytes()
+        box = partial(sealed, terms.digest, "shown", self.name, data=mine)
+        others = [name for name in terms.parties if name != self.name]
+        boxes = {name: box(to=self.openings[name]) for name in others}
+        self.showed = self._signed(ShownCounts(terms.digest, self.name, "shown", boxes))
+        self.before = transcript(self.before, *message.boxes)
+        return self.showed
+
+    def _look(self, message: Relayed) -> LookedUp:
+        terms, table = self.terms, self.table
+        found = self._boxed(message, "shown", set(terms.parties) - {self.name})
+        if any(len(data) != terms.gated for data in found.values()):
+            raise Refused("size: counts of other entries than are gated")
+        shown = [np.frombuffer(data, np.uint8) for data in found.values()]
+        shown.append(shown_counts(self._counts(), self.seed, terms.count_bits, terms.digest))
+        assert table is not None
+        assert self.showed is not None
+        self._spend()
+        bits = looked_up(table, shown, terms.count_bits).tobytes()
+        self.seed, self.table = b"", None
+        counts = in_order((self.showed, *message.boxes))
+        self.said = self._signed(LookedUp(terms.digest, self.name, bits, self.before, counts))
+        return self.said
+
+    def _reveal(self, message: HeldByAll) -> OpenedShare:
+        self._agree(message)
+        self._spend()
+        return self._opened(self.total)
+
+    def _reveal_passing(self, message: Lookups) -> OpenedShare:
+        opened = which(message.looked, self.terms, self.register, self.before)
+        if self.name == self.terms.dealer:
+            self._spend()
+        elif self.said not in message.looked:
+            raise Refused("lists: this is not what I looked up")
+        self.before = transcript(self.before, *by_sender(message.looked))
+        gated = self.terms.gated
+        return self._opened(np.concatenate([self.total[:gated][opened], self.total[gated:]]))
+
+    def _spend(self) -> None:
+        """Note which sum of these contributions is opened: the very same one may be again."""
+        self.spent.spend(self.terms.contribution, given(self.names, self.terms.form))
+
+    def _opened(self, words: Words) -> OpenedShare:
+        self.total = np.zeros(0, np.uint64)
+        return self._signed(OpenedShare(self.terms.digest, self.name, sent(words), self.before))
+
+
+def tables(
+    dealer: str,
+    terms: AdditiveParams,
+    openings: Mapping[str, Opening],
+    sign: Sign,
+    share: NDArray[np.uint8] | None = None,
+) -> ShownCounts:
+    """Tables that a dealer gives the parties; `share`: its own of the counts, if it has one."""
+    parties, digest = terms.parties, terms.digest
+    bits, least = terms.count_bits, terms.threshold
+    seeds, table = deal(terms.gated, bits, least, len(parties), digest, share)
+    given = dict(zip(parties, seeds, strict=True))
+    given[parties[-1]] += table
+    boxes = {n: sealed(digest, "tables", dealer, openings[n], data) for n, data in given.items()}
+    made = ShownCounts(digest, dealer, "tables", boxes)
+    return replace(made, signature=sign(made.signed))
+
+
+def by_sender(messages: Iterable[T]) -> list[T]:
+    """Messages in the order of their senders' names."""
+    return sorted(messages, key=lambda message: message.sender)
+
+
+def in_order(messages: Iterable[Any]) -> bytes:
+    """Digest of messages of one step, however they arrived."""
+    return transcript(b"", *by_sender(messages))
+
+
+def agreed_on(
+    terms: AdditiveParams, openings: Mapping[str, Opening], helds: Mapping[str, HeldParts]
+) -> bytes:
+    """Digest of what all aggregators were told before anything is opened: keys, and who is in."""
+    return transcript(terms.digest, *by_sender(openings.values()), *by_sender(helds.values()))
+
+
+def which(
+    looked: tuple[LookedUp, ...], terms: AdditiveParams, register: Register, before: bytes
+) -> NDArray[np.bool_]:
+    """Gated words that may be opened, by all parties' lookups.
+
+    Args:
+        looked: what each party looked up.
+        terms: of this attempt.
+        register: the parties' long-lived keys.
+        before: digest of all that was said up to the dealer's tables, as known to who asks.
+
+    Raises:
+        Refused: they are not those of all parties, or not of one talk.
+    """
+    found = {one.sender: one for one in looked}
+    if set(found) != set(terms.parties):
+        raise Refused("lists: a party has not looked up")
+    for one in found.values():
+        check(one.signed, one.signature, one.sender, register)
+        if one.terms != terms.digest or len(one.bits) != -(-terms.gated // 8):
+            raise Refused(f"size: '{one.sender}' looked up for another attempt, or other entries")
+        if one.before != before or one.shown != looked[0].shown:
+            raise Refused(f"lists: '{one.sender}' looked up what others were not shown")
+    bits = [np.frombuffer(one.bits, np.uint8) for one in found.values()]
+    return passing(bits, terms.gated)

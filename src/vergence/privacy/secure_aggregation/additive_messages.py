@@ -1,0 +1,249 @@
+"""What travels in a sum on shares (`additive.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.core.tags import tagged
+from vergence.errors import ConfigError
+from vergence.privacy.secure_aggregation.packing import Words
+from vergence.privacy.secure_aggregation.session import (
+    SessionParams,
+    joined,
+    listed,
+    statement,
+    summary,
+)
+from vergence.privacy.secure_aggregation.threshold import MOST_BITS
+
+
+@tagged("Shared")
+@dataclass(frozen=True)
+class AdditiveParams(SessionParams):
+    """Terms of a sum on shares.
+
+    Args:
+        aggregators: 2 to 4 names; the first gets the long parts.
+        gated: so many words from the first on are opened only with `threshold` contributors.
+        count_bits: the lowest bits of these words, which hold the number of contributors.
+        dealer: who makes the tables; one of more than 2 aggregators, somebody else beside 2.
+    """
+
+    aggregators: tuple[str, ...] = ()
+    gated: int = 0
+    count_bits: int = 0
+    dealer: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 2 <= len(set(self.aggregators)) == len(self.aggregators) <= 4:
+            raise ConfigError(f"a sum on shares has 2 to 4 aggregators; got {self.aggregators}")
+        if not self.gated:
+            return
+        if not 0 < self.gated <= self.words or not self.threshold < 1 << self.count_bits:
+            raise ConfigError(
+                f"a threshold of {self.threshold} on {self.gated} of {self.words} words, counted "
+                f"in {self.count_bits} bits, is none; it must be less than 2^bits"
+            )
+        if self.count_bits > MOST_BITS:
+            raise ConfigError(
+                f"a threshold on shares is for up to {2**MOST_BITS - 1} people; leave it out, or "
+                "sum over groups of so many"
+            )
+        if not self.dealer or (self.dealer in self.aggregators) is (len(self.aggregators) == 2):
+            raise ConfigError(
+                f"a threshold on shares needs three who do not tell each other; '{self.dealer}' "
+                f"beside {self.aggregators} leaves two"
+            )
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Aggregators that look up tables, where there is a gate."""
+        return tuple(name for name in self.aggregators if name != self.dealer)
+
+
+@tagged("Opening")
+@dataclass(frozen=True)
+class Opening:
+    """An aggregator's public key for one attempt."""
+
+    terms: bytes
+    sender: str
+    key: bytes
+    signature: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        """Bytes that the signature covers."""
+        return statement("opening", self.terms, self.sender, self.key)
+
+
+@tagged("Openings")
+@dataclass(frozen=True)
+class Openings:
+    """The aggregators' keys."""
+
+    terms: bytes
+    openings: tuple[Opening, ...]
+
+
+@tagged("Part")
+@dataclass(frozen=True)
+class SharePart:
+    """A client's part for one aggregator, in a box."""
+
+    terms: bytes
+    sender: str
+    to: str
+    box: bytes
+    signature: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        """Bytes that the signature covers."""
+        what = (self.to.encode(), summary(self.box))
+        return statement("part", self.terms, self.sender, *what)
+
+
+@tagged("Contribution")
+@dataclass(frozen=True)
+class Contribution:
+    """All parts of a client."""
+
+    terms: bytes
+    sender: str
+    parts: tuple[SharePart, ...]
+
+
+@tagged("Parts")
+@dataclass(frozen=True)
+class AggregatorParts:
+    """The clients' parts for one aggregator."""
+
+    terms: bytes
+    parts: tuple[SharePart, ...]
+
+
+@tagged("Held")
+@dataclass(frozen=True)
+class HeldParts:
+    """Clients whose parts an aggregator has, and the digest of the key that these are boxed for."""
+
+    terms: bytes
+    sender: str
+    names: tuple[str, ...]
+    opening: bytes
+    signature: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        """Bytes that the signature covers."""
+        names = joined(name.encode() for name in self.names)
+        return statement("held", self.terms, self.sender, self.opening, names)
+
+
+@tagged("Helds")
+@dataclass(frozen=True)
+class HeldByAll:
+    """Clients whose parts all aggregators have; a client that has sent all is in the sum."""
+
+    terms: bytes
+    helds: tuple[HeldParts, ...]
+    openings: tuple[Opening, ...] = ()
+
+
+@tagged("Boxes")
+@dataclass(frozen=True)
+class ShownCounts:
+    """A box for each of some others: `step` is `tables` or `shown`."""
+
+    terms: bytes
+    sender: str
+    step: str
+    boxes: Mapping[str, bytes]
+    signature: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        """Bytes that the signature covers."""
+        return statement(self.step, self.terms, self.sender, listed(self.boxes))
+
+
+@tagged("Ready")
+@dataclass(frozen=True)
+class Ready:
+    """Nothing to say yet."""
+
+    terms: bytes
+    sender: str
+
+
+@tagged("Relayed")
+@dataclass(frozen=True)
+class Relayed:
+    """Boxes of others, of which one aggregator can open its own."""
+
+    terms: bytes
+    boxes: tuple[ShownCounts, ...]
+
+
+@tagged("Looked")
+@dataclass(frozen=True)
+class LookedUp:
+    """A party's share of which entries have enough contributors.
+
+    `before` is the transcript up to the dealer's tables, `shown` a digest of the blinded counts:
+    the dealer, who is not shown those, compares the digests.
+    """
+
+    terms: bytes
+    sender: str
+    bits: bytes
+    before: bytes
+    shown: bytes
+    signature: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        """Bytes that the signature covers."""
+        said = (self.before, self.shown, summary(self.bits))
+        return statement("looked", self.terms, self.sender, *said)
+
+
+@tagged("Lookups")
+@dataclass(frozen=True)
+class Lookups:
+    """All parties' shares of that."""
+
+    terms: bytes
+    looked: tuple[LookedUp, ...]
+
+
+@tagged("Opened")
+@dataclass(frozen=True)
+class OpenedShare:
+    """An aggregator's share of the sum, where it may be opened; `before` is the transcript."""
+
+    terms: bytes
+    sender: str
+    words: bytes
+    before: bytes
+    signature: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        """Bytes that the signature covers."""
+        return statement("opened", self.terms, self.sender, self.before, summary(self.words))
+
+
+@dataclass(frozen=True)
+class SharedTotal:
+    """The sum, 0 where it stayed closed; who is in it; and which gated words were opened."""
+
+    words: Words
+    names: tuple[str, ...]
+    opened: NDArray[np.bool_]

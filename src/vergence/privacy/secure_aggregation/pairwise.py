@@ -1,0 +1,416 @@
+"""A sum whose terms nobody sees: clients hide their words under pads that cancel out.
+
+Each pair of clients agrees on a seed; one adds its pad, the other subtracts it. Each also adds a
+pad of its own. All secrets are shared among the clients, so that those who are left can help the
+server to take away what does not cancel: the own pads of those who gave their words, the pairs'
+pads of those who vanished; never both of one client.
+
+    server                       client
+    Invitation       ->          fresh keys                        -> Advert
+    Roster           ->          shares of two secrets             -> Shares
+    Delivery         ->          words under pads                  -> Masked
+    Survivors        ->          signature: who is in              -> Agreed
+    Agreements       ->          shares of one secret per client   -> Unmask
+    Total
+
+`PairwiseClient` and `PairwiseServer` hold one attempt each. Keys live no longer; a new attempt
+has new ones.
+
+Source: Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning",
+CCS 2017, Figure 4 with the steps for an active adversary.
+Differs: signatures also cover the attempt, the keys and the senders of shares that a client was
+shown; masked words and answers are signed; own seeds are committed to, so that a wrong share ends
+the attempt instead of spoiling the sum; a client gives one row to a question, and helps to open one
+sum of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from vergence.errors import ConfigError, StateError
+from vergence.privacy.secure_aggregation import shamir
+from vergence.privacy.secure_aggregation.masking import (
+    SEED,
+    add_pads,
+    agreed,
+    close_box,
+    derived,
+    new_key,
+    new_seed,
+    open_box,
+)
+from vergence.privacy.secure_aggregation.packing import Words, received, sent
+from vergence.privacy.secure_aggregation.pairwise_messages import (
+    Advert,
+    Agreed,
+    Agreements,
+    Masked,
+    PairwiseParams,
+    RelayedShares,
+    Roster,
+    Shares,
+    Survivors,
+    Total,
+    Unmask,
+    check_roster,
+    places,
+    shown,
+)
+from vergence.privacy.secure_aggregation.session import (
+    Aborted,
+    Invitation,
+    Participant,
+    Refused,
+    Register,
+    Sign,
+    UsedContributions,
+    check,
+    given,
+    joined,
+    statement,
+)
+
+SHARES = 2 * shamir.SHARE
+STEPS = (Advert, Shares, Masked, Agreed, Unmask)
+"""What clients say, in order."""
+
+
+class PairwiseClient(Participant[PairwiseParams]):
+    """A client's part of one attempt.
+
+    Args:
+        name: who this is.
+        terms: made from the client's own plan.
+        words: what it adds to the sum; they stay as they are.
+        sign: signs with its long-lived key.
+        register: everybody's long-lived keys, as known beforehand.
+        spent: which row it gave and which sum it opened, kept over attempts and restarts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        terms: PairwiseParams,
+        words: Words,
+        sign: Sign,
+        register: Register,
+        spent: UsedContributions,
+    ) -> None:
+        if len(words) != terms.words or words.dtype != np.uint64:
+            raise ConfigError(f"'{name}' has {len(words)} words to add, agreed are {terms.words}")
+        self.name, self.terms, self.words = name, terms, words
+        self.sign, self.register, self.spent = sign, register, spent
+        self.box_key, self.pad_key, self.seed = new_key(), new_key(), new_seed()
+        self.adverts: dict[str, Advert] = {}
+        self.held: dict[str, bytes] = {}
+        self.names: frozenset[str] = frozenset()
+        self.steps = [
+            (Invitation, self._advert),
+            (Roster, self._share),
+            (RelayedShares, self._mask),
+            (Survivors, self._agree),
+            (Agreements, self._unmask),
+        ]
+
+    def _signed(self, message: Any) -> Any:
+        return replace(message, signature=self.sign(message.signed))
+
+    def _advert(self, message: Invitation) -> Advert:
+        return self._signed(Advert(message.terms, self.name, *self._publics()))
+
+    def _publics(self) -> tuple[bytes, bytes]:
+        keys = (self.box_key, self.pad_key)
+        box, pad = (key.public_key().public_bytes_raw() for key in keys)
+        return box, pad
+
+    def _share(self, roster: Roster) -> Shares:
+        adverts = {advert.sender: advert for advert in roster.adverts}
+        if len(adverts) != len(roster.adverts):
+            raise Refused("lists: somebody is there twice")
+        check_roster(adverts, self.terms)
+        for advert in roster.adverts:
+            if advert.terms != self.terms.digest:
+                raise Refused(f"round: the keys of '{advert.sender}' are of another attempt")
+            check(advert.signed, advert.signature, advert.sender, self.register)
+        mine = adverts.get(self.name)
+        if mine is None or (mine.box_key, mine.pad_key) != self._publics():
+            raise Refused("lists: my own keys are not there")
+        numbers, terms = places(adverts), self.terms
+        secrets = (self.pad_key.private_bytes_raw(), self.seed)
+        halves = [shamir.split(s, terms.threshold, len(adverts)) for s in secrets]
+        boxes, held = {}, b""
+        for name, number in numbers.items():
+            both = b"".join(half[number - 1] for half in halves)
+            if name == self.name:
+                held = both
+                continue
+            boxes[name] = close_box(self._box(adverts[name], self.name, name), both, terms.digest)
+        self.adverts, self.held = adverts, {self.name: held}
+        told = commitment(self.seed, terms.digest)
+        return self._signed(Shares(terms.digest, self.name, told, boxes))
+
+    def _box(self, other: Advert, sender: str, to: str) -> bytes:
+        what = "box " + joined([sender.encode(), to.encode()]).hex()
+        try:
+            return agreed(self.box_key, other.box_key, self.terms.digest, what)
+        except ValueError:
+            raise Refused(f"size: '{other.sender}' has no usable key") from None
+
+    def _mask(self, delivery: RelayedShares) -> Masked:
+        others = set(delivery.boxes)
+        if not others < set(self.adverts) or self.name in others:
+            raise Refused("lists: boxes came from people whose keys are not known")
+        if 1 + len(others) < self.terms.threshold:
+            raise Aborted(f"too few: {1 + len(others)} have shared their secrets")
+        held = dict(self.held)
+        for name, box in delivery.boxes.items():
+            key = self._box(self.adverts[name], name, self.name)
+            try:
+                held[name] = open_box(key, box, self.terms.digest)
+            except ValueError:
+                raise Refused(f"signature: the box of '{name}' does not open") from None
+            if len(held[name]) != SHARES:
+                raise Refused(f"size: the box of '{name}' holds no shares")
+        plus, minus = [derived(self.seed, self.terms.digest, "own pad")], []
+        for name in others:
+            pads = plus if self.name < name else minus
+            pads.append(pair_seed(self.pad_key, self.adverts[name], self.name, self.terms.digest))
+        words = self.words.copy()
+        add_pads(words, plus, minus)
+        self.spent.spend_row(self.terms, self.words)
+        self.held = held
+        return self._signed(Masked(self.terms.digest, self.name, sent(words)))
+
+    def _agree(self, survivors: Survivors) -> Agreed:
+        names = frozenset(survivors.names)
+        if len(names) != len(survivors.names) or not names <= set(self.held):
+            raise Refused("lists: somebody is there twice, or was not there before")
+        if self.name not in names:
+            raise Refused("lists: my own words are not there")
+        self._enough(names)
+        self.names = names
+        signed = statement("agreed", self.terms.digest, self.name, self._shown())
+        return Agreed(self.terms.digest, self.name, self.sign(signed))
+
+    def _shown(self) -> bytes:
+        return shown(self.terms.digest, self.adverts, self.held, self.names)
+
+    def _enough(self, names: Collection[str]) -> None:
+        if len(names) < self.terms.threshold:
+            raise Aborted(f"too few: {len(names)} are left, and {self.terms.threshold} are needed")
+
+    def _unmask(self, agreements: Agreements) -> Unmask:
+        if not set(agreements.signatures) <= self.names:
+            raise Refused("lists: somebody agreed whose words are not there")
+        if len(agreements.signatures) < self.terms.threshold:
+            raise Aborted(f"too few: {len(agreements.signatures)} agreed on who is in")
+        for name, signature in agreements.signatures.items():
+            signed = statement("agreed", self.terms.digest, name, self._shown())
+            try:
+                check(signed, signature, name, self.register)
+            except Refused:
+                raise Refused(f"lists: '{name}' was shown others than I was, or lies") from None
+        self.spent.spend(self.terms.contribution, given(self.names, self.terms.form))
+        seeds = {n: both[shamir.SHARE :] for n, both in self.held.items() if n in self.names}
+        keys = {n: both[: shamir.SHARE] for n, both in self.held.items() if n not in self.names}
+        self.held, self.seed = {}, b""
+        return self._signed(Unmask(self.terms.digest, self.name, seeds, keys))
+
+
+class PairwiseServer:
+    """The server's part of one attempt: `open`, then `hear` answers and `close` a step, in turns.
+
+    Who does not answer in time, or is refused, is left out from then on. `refused` says why.
+    """
+
+    def __init__(self, terms: PairwiseParams, register: Register) -> None:
+        self.terms, self.register = terms, register
+        self.step = 0
+        self.due: frozenset[str] = frozenset(register)
+        self.heard: dict[str, Any] = {}
+        self.refused: dict[str, str] = {}
+        self.adverts: dict[str, Advert] = {}
+        self.shares: dict[str, Shares] = {}
+        self.names: frozenset[str] = frozenset()
+        self.total = np.zeros(terms.words, np.uint64)
+
+    def open(self) -> dict[str, Any]:
+        """First message to each client, by name."""
+        return dict.fromkeys(sorted(self.due), Invitation(self.terms.digest))
+
+    def hear(self, message: Any) -> None:
+        """Take an answer.
+
+        Raises:
+            Refused: it must not count, and why.
+        """
+        if self.step == len(STEPS) or type(message) is not STEPS[self.step]:
+            raise Refused(f"order: {type(message).__name__} came, and is not due")
+        if message.terms != self.terms.digest:
+            raise Refused("round: this is of another attempt, or on other terms")
+        name = message.sender
+        if name not in self.due or name in self.heard:
+            said = "answered before" if name in self.heard else "is not due to answer"
+            raise Refused(f"order: '{name}' {said}")
+        signed = self._agreed(name) if isinstance(message, Agreed) else message.signed
+        check(signed, message.signature, name, self.register)
+        self._fits(message)
+        if isinstance(message, Masked):
+            np.add(self.total, received(message.words), self.total)
+            message = None  # only the sum is kept
+        self.heard[name] = message
+
+    def _agreed(self, name: str) -> bytes:
+        return statement("agreed", self.terms.digest, name, self._shown())
+
+    def _shown(self) -> bytes:
+        return shown(self.terms.digest, self.adverts, self.shares, self.names)
+
+    def _fits(self, message: Any) -> None:
+        """Check that a message holds what it should."""
+        if isinstance(message, Advert):
+            try:
+                for key in (message.box_key, message.pad_key):
+                    agreed(new_key(), key, b"", "test")
+            except ValueError:
+                raise Refused(f"size: '{message.sender}' sent no usable key") from None
+        elif isinstance(message, Shares):
+            fits = set(message.boxes) == set(self.adverts) - {message.sender}
+            if not fits or len(message.commitment) != SEED:
+                raise Refused(f"size: '{message.sender}' closed boxes for others than it should")
+        elif isinstance(message, Masked) and len(message.words) != 8 * self.terms.words:
+            raise Refused(f"size: '{message.sender}' sent {len(message.words):,} bytes of words")
+        elif isinstance(message, Unmask):
+            gone = set(self.shares) - self.names
+            shares = [*message.seeds.values(), *message.keys.values()]
+            if set(message.seeds) != self.names or set(message.keys) != gone:
+                raise Refused(f"lists: '{message.sender}' sent shares of others than it should")
+            if any(len(share) != shamir.SHARE for share in shares):
+                raise Refused(f"size: '{message.sender}' sent what is no share")
+
+    def close(self) -> dict[str, Any] | Total:
+        """End a step with the answers that came; return what comes next for whom, or the sum.
+
+        Raises:
+            Aborted: too few are left, or what they gave does not fit.
+        """
+        heard, digest = self.heard, self.terms.digest
+        least = self.terms.threshold
+        if len(heard) < least:
+            raise Aborted(
+                f"too few: {len(heard)} answered with {STEPS[self.step].__name__}, and "
+                f"{least} are needed"
+            )
+        names = frozenset(heard)
+        if self.step == 0:
+            self.adverts = dict(heard)
+            check_roster(self.adverts, self.terms)
+            roster = Roster(digest, tuple(heard[name] for name in sorted(heard)))
+            asked: dict[str, Any] = dict.fromkeys(names, roster)
+        elif self.step == 1:
+            self.shares = dict(heard)
+            asked = {
+                to: RelayedShares(digest, {n: s.boxes[to] for n, s in heard.items() if n != to})
+                for to in names
+            }
+        elif self.step == 2:
+            self.names = names
+            asked = dict.fromkeys(names, Survivors(digest, tuple(sorted(names))))
+        elif self.step == 3:
+            signatures = {name: heard[name].signature for name in sorted(heard)}
+            asked = dict.fromkeys(names, Agreements(digest, signatures))
+        else:
+            self._unmask(heard)
+            asked = {}
+        self.step, self.due, self.heard = self.step + 1, names, {}
+        return asked or Total(self.total, tuple(sorted(self.names)))
+
+    def _unmask(self, answers: Mapping[str, Unmask]) -> None:
+        """Take away the pads that did not cancel."""
+        numbers = places(self.adverts)
+        few = sorted(answers)[: self.terms.threshold]
+        minus, plus, digest = [], [], self.terms.digest
+        for name in self.names:
+            seed = self._secret(name, {numbers[n]: answers[n].seeds[name] for n in few})
+            if commitment(seed, digest) != self.shares[name].commitment:
+                raise Aborted(f"shares: those of '{name}' do not give its seed")
+            minus.append(derived(seed, digest, "own pad"))
+        for gone in set(self.shares) - self.names:
+            secret = self._secret(gone, {numbers[n]: answers[n].keys[gone] for n in few})
+            key = X25519PrivateKey.from_private_bytes(secret)
+            if key.public_key().public_bytes_raw() != self.adverts[gone].pad_key:
+                raise Aborted(f"shares: those of '{gone}' do not give its key")
+            for name in self.names:
+                taken = minus if name < gone else plus  # as `name` added or subtracted it
+                taken.append(pair_seed(key, self.adverts[name], gone, digest))
+        add_pads(self.total, plus, minus)
+
+    @staticmethod
+    def _secret(name: str, shares: Mapping[int, bytes]) -> bytes:
+        try:
+            return shamir.join(shares)
+        except StateError as error:
+            raise Aborted(f"shares: those of '{name}' do not fit ({error})") from None
+
+
+def converse(server: PairwiseServer) -> Generator[dict[str, Any], Mapping[str, Any], Total]:
+    """Hold a server's part: yield who is asked what, take who answered what, return the sum.
+
+    Raises:
+        Aborted: nobody learns the sum.
+    """
+    asked = server.open()
+    while True:
+        answers = yield asked
+        for name, answer in answers.items():
+            try:
+                if getattr(answer, "sender", name) != name:
+                    raise Refused(f"signature: '{name}' speaks for '{answer.sender}'")
+                server.hear(answer)
+            except Refused as reason:
+                server.refused[name] = str(reason)
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                server.refused[name] = f"malformed: {type(error).__name__}"
+        found = server.close()
+        if isinstance(found, Total):
+            return found
+        asked = found
+
+
+def colluders(people: int, least: int) -> int:
+    """Fewest of so many clients that can show one person's words to a server that lies with them.
+
+    Of a roster of n with threshold t, 2t - n clients give a server both secrets of one client, and
+    n - 1 subtract themselves from the sum. The server chooses n; clients refuse a threshold below
+    `least`, and one of not more than two thirds of the roster.
+
+    Args:
+        people: in the federation, all of whom the server may invite (>= least).
+        least: fewest people in a sum.
+    """
+    rosters = range(least, max(people, least) + 1)
+    return min(min(2 * max(least, 2 * n // 3 + 1) - n, n - 1) for n in rosters)
+
+
+def commitment(seed: bytes, terms: bytes) -> bytes:
+    """Commitment to a seed: bytes that verify the seed, and tell nothing else."""
+    return derived(seed, terms, "commitment")
+
+
+def pair_seed(mine: X25519PrivateKey, other: Advert, me: str, terms: bytes) -> bytes:
+    """Return the seed of the pad of two clients.
+
+    Raises:
+        Refused: the other's key cannot be used.
+    """
+    both = joined(name.encode() for name in sorted((me, other.sender)))
+    try:
+        return agreed(mine, other.pad_key, terms, f"pad {both.hex()}")
+    except ValueError:
+        raise Refused(f"size: '{other.sender}' has no usable key") from None

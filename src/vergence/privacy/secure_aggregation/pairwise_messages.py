@@ -1,0 +1,183 @@
+"""What travels in a sum under pairs' pads (`pairwise.py`), and what everybody checks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from vergence.core.tags import tagged
+from vergence.privacy.secure_aggregation.packing import Words
+from vergence.privacy.secure_aggregation.session import (
+    Aborted,
+    Refused,
+    SessionParams,
+    joined,
+    listed,
+    statement,
+    summary,
+)
+
+
+@tagged("Pairwise")
+@dataclass(frozen=True)
+class PairwiseParams(SessionParams):
+    """Terms of a sum under pairs' pads: `threshold` shares give a secret, too.
+
+    It must be more than two thirds of those who advertised keys, and clients check that it is.
+    """
+
+
+@tagged("Advert")
+@dataclass(frozen=True)
+class Advert:
+    """A client's public keys for one attempt: for boxes, and for the pairs' seeds."""
+
+    terms: bytes
+    sender: str
+    box_key: bytes
+    pad_key: bytes
+    signature: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        """Bytes that the signature covers."""
+        return statement("advert", self.terms, self.sender, self.box_key, self.pad_key)
+
+
+@tagged("Roster")
+@dataclass(frozen=True)
+class Roster:
+    """Everybody's keys."""
+
+    terms: bytes
+    adverts: tuple[Advert, ...]
+
+
+@tagged("Shares")
+@dataclass(frozen=True)
+class Shares:
+    """A client's shares of its two secrets, in a box for each other; and what its own seed is."""
+
+    terms: bytes
+    sender: str
+    commitment: bytes
+    boxes: Mapping[str, bytes]
+    signature: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        """Bytes that the signature covers."""
+        return statement("shares", self.terms, self.sender, self.commitment, listed(self.boxes))
+
+
+@tagged("Delivery")
+@dataclass(frozen=True)
+class RelayedShares:
+    """The boxes that others closed for one client."""
+
+    terms: bytes
+    boxes: Mapping[str, bytes]
+
+
+@tagged("Masked")
+@dataclass(frozen=True)
+class Masked:
+    """A client's words under pads, 8 bytes each."""
+
+    terms: bytes
+    sender: str
+    words: bytes
+    signature: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        """Bytes that the signature covers."""
+        return statement("words", self.terms, self.sender, summary(self.words))
+
+
+@tagged("Survivors")
+@dataclass(frozen=True)
+class Survivors:
+    """Clients whose words came."""
+
+    terms: bytes
+    names: tuple[str, ...]
+
+
+@tagged("Agreed")
+@dataclass(frozen=True)
+class Agreed:
+    """A client's signature over whom it was shown."""
+
+    terms: bytes
+    sender: str
+    signature: bytes
+
+
+@tagged("Agreements")
+@dataclass(frozen=True)
+class Agreements:
+    """The signatures of clients that were shown the same."""
+
+    terms: bytes
+    signatures: Mapping[str, bytes]
+
+
+@tagged("Unmask")
+@dataclass(frozen=True)
+class Unmask:
+    """Shares of the own seeds of those who are in, and of the keys of those who vanished."""
+
+    terms: bytes
+    sender: str
+    seeds: Mapping[str, bytes]
+    keys: Mapping[str, bytes]
+    signature: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        """Bytes that the signature covers."""
+        return statement("unmask", self.terms, self.sender, listed(self.seeds), listed(self.keys))
+
+
+@dataclass(frozen=True)
+class Total:
+    """The sum of everybody's words, and who is in it."""
+
+    words: Words
+    names: tuple[str, ...]
+
+
+def check_roster(adverts: Mapping[str, Advert], terms: PairwiseParams) -> None:
+    """Check how many there are, and that no key is there twice.
+
+    Raises:
+        Aborted: too few, or the threshold is too low for so many.
+        Refused: a key is there twice.
+    """
+    many = len(adverts)
+    if many < terms.threshold:
+        raise Aborted(f"too few: {many} have keys, and {terms.threshold} are needed")
+    if 3 * terms.threshold <= 2 * many:
+        raise Aborted(
+            f"threshold: {terms.threshold} of {many} is not more than two thirds: a server could "
+            "learn both secrets of one client"
+        )
+    keys = [key for advert in adverts.values() for key in (advert.box_key, advert.pad_key)]
+    if len(set(keys)) != len(keys):
+        raise Refused("lists: a key is there twice")
+
+
+def places(adverts: Collection[str]) -> dict[str, int]:
+    """Return everybody's number, from 1, by name."""
+    return {name: number for number, name in enumerate(sorted(adverts), 1)}
+
+
+def shown(
+    terms: bytes, adverts: Mapping[str, Advert], sharers: Collection[str], names: Collection[str]
+) -> bytes:
+    """Digest that a client signs of the people it was shown: keys, who shared, who is in."""
+    keys = listed({name: a.box_key + a.pad_key for name, a in adverts.items()})
+    lists = [joined(name.encode() for name in sorted(some)) for some in (sharers, names)]
+    return hashlib.sha256(joined([terms, keys, *lists])).digest()

@@ -1,0 +1,192 @@
+"""Who carries messages of a sum on shares (`additive.py`), and learns the sum alone."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import numpy as np
+
+from vergence.privacy.secure_aggregation.additive import (
+    agreed_on,
+    by_sender,
+    checked_openings,
+    tables,
+    which,
+)
+from vergence.privacy.secure_aggregation.additive_messages import (
+    AdditiveParams,
+    AggregatorParts,
+    Contribution,
+    HeldByAll,
+    HeldParts,
+    LookedUp,
+    Lookups,
+    OpenedShare,
+    Opening,
+    Openings,
+    Ready,
+    Relayed,
+    SharedTotal,
+    SharePart,
+    ShownCounts,
+)
+from vergence.privacy.secure_aggregation.packing import received
+from vergence.privacy.secure_aggregation.session import (
+    Aborted,
+    Invitation,
+    Refused,
+    Register,
+    Sign,
+    check,
+    transcript,
+)
+
+Talk = Generator[dict[str, Any], Mapping[str, Any], SharedTotal]
+
+
+class Coordinator:
+    """The server's part of one attempt. `refused` says who was left out, and why.
+
+    `clients` are those who gave their parts as soon as that is known, and `openings` the
+    aggregators' keys: where there are none, an aggregator was missing from the beginning.
+
+    Args:
+        terms: made from its own plan.
+        clients: whom it asks.
+        register: everybody's long-lived keys.
+        sign: signs with its own; needed where it is the dealer.
+        name: its own.
+    """
+
+    def __init__(
+        self,
+        terms: AdditiveParams,
+        clients: tuple[str, ...],
+        register: Register,
+        sign: Sign | None = None,
+        name: str = "server",
+    ) -> None:
+        self.terms, self.clients, self.register = terms, clients, register
+        self.sign, self.name = sign, name
+        self.refused: dict[str, str] = {}
+        self.openings: tuple[Opening, ...] = ()
+        self.before = b""
+
+    def converse(self) -> Talk:
+        """Yield the questions by recipient, take the answers by sender, return the sum.
+
+        Raises:
+            Aborted: nobody learns the sum.
+        """
+        terms, digest = self.terms, self.terms.digest
+        invited = dict.fromkeys(terms.aggregators, Invitation(digest))
+        openings = tuple(self._all((yield invited), Opening).values())
+        keys = checked_openings(openings, terms, self.register)
+        self.openings = openings
+        answers = yield dict.fromkeys(self.clients, Openings(digest, openings))
+        parts = self._parts(answers)
+        self.clients = tuple(parts)
+        asked = {
+            a: AggregatorParts(digest, tuple(p[a] for p in parts.values()))
+            for a in terms.aggregators
+        }
+        helds = self._all((yield asked), HeldParts)
+        names = sorted(set.intersection(*(set(held.names) for held in helds.values())))
+        if len(names) < terms.threshold:
+            raise Aborted(
+                f"too few: {len(names)} sent all their parts, and {terms.threshold} are needed"
+            )
+        self.before = agreed_on(terms, keys, helds)
+        told = HeldByAll(digest, tuple(helds.values()), openings)
+        answers = yield dict.fromkeys(terms.aggregators, told)
+        opened = np.ones(terms.gated, np.bool_)
+        if terms.gated:
+            lookups = yield from self._gate(answers, openings)
+            opened = which(lookups.looked, terms, self.register, self.before)
+            self.before = transcript(self.before, *by_sender(lookups.looked))
+            answers = yield dict.fromkeys(terms.aggregators, lookups)
+        return self._sum(self._all(answers, OpenedShare), names, opened)
+
+    def _all(
+        self, answers: Mapping[str, Any], kind: type, names: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        """Return what all aggregators said, or all named; without one of them there is no sum."""
+        names = names or self.terms.aggregators
+        for name in names:
+            answer: Any = answers.get(name)
+            if type(answer) is not kind or answer.sender != name:
+                raise Aborted(f"aggregator '{name}' has not sent its {kind.__name__}")
+            try:
+                self._checked(answer)
+            except Refused as reason:
+                raise Aborted(f"aggregator '{name}': {reason}") from None
+        return {name: answers[name] for name in names}
+
+    def _checked(self, message: Any) -> None:
+        if message.terms != self.terms.digest:
+            raise Refused("round: this is of another attempt, or on other terms")
+        check(message.signed, message.signature, message.sender, self.register)
+
+    def _parts(self, answers: Mapping[str, Any]) -> dict[str, dict[str, SharePart]]:
+        """Return the clients' parts, by client and aggregator."""
+        found = {}
+        for name in answers:
+            answer: Any = answers[name]
+            try:
+                if type(answer) is not Contribution or answer.sender != name:
+                    raise Refused(f"order: '{name}' sent something else than its parts")
+                parts = {part.to: part for part in answer.parts}
+                if set(parts) != set(self.terms.aggregators):
+                    raise Refused(f"lists: '{name}' sent parts for {sorted(parts)}")
+                for part in answer.parts:
+                    if part.sender != name:
+                        raise Refused(f"signature: '{name}' speaks for '{part.sender}'")
+                    self._checked(part)
+                found[name] = parts
+            except Refused as reason:
+                self.refused[name] = str(reason)
+        return found
+
+    def _gate(
+        self, answers: Mapping[str, Any], openings: tuple[Opening, ...]
+    ) -> Generator[dict[str, Any], Mapping[str, Any], Lookups]:
+        """Carry boxes among dealer and parties; return what they looked up."""
+        terms, digest, parties = self.terms, self.terms.digest, self.terms.parties
+        keys = {opening.sender: opening for opening in openings}
+        if terms.dealer == self.name and self.sign is not None:
+            dealt: Any = tables(self.name, terms, keys, self.sign)
+        else:
+            dealt = answers.get(terms.dealer)
+        missing = [name for name in parties if type(answers.get(name)) is not Ready]
+        if missing or type(dealt) is not ShownCounts:
+            raise Aborted(f"aggregator '{[*missing, terms.dealer][0]}' is not ready for the gate")
+        self.before = transcript(self.before, dealt)
+        answers = yield {name: Relayed(digest, (dealt,)) for name in parties}
+        shown = self._all(answers, ShownCounts, parties)
+        answers = yield {
+            to: Relayed(digest, tuple(boxes for name, boxes in shown.items() if name != to))
+            for to in parties
+        }
+        return Lookups(digest, tuple(self._all(answers, LookedUp, parties).values()))
+
+    def _sum(self, shares: Mapping[str, OpenedShare], names: list[str], opened: Any) -> SharedTotal:
+        gated, terms = self.terms.gated, self.terms
+        many = int(opened.sum()) + terms.words - gated
+        total = np.zeros(many, np.uint64)
+        for name, share in shares.items():
+            if share.before != self.before:
+                raise Aborted(f"aggregator '{name}' was told otherwise than the others")
+            if len(share.words) != 8 * many:
+                raise Aborted(f"aggregator '{name}' opened {len(share.words):,} bytes")
+            np.add(total, received(share.words), total)
+        words = np.zeros(terms.words, np.uint64)
+        words[:gated][opened] = total[: many - (terms.words - gated)]
+        words[gated:] = total[many - (terms.words - gated) :]
+        counts = words[:gated][opened] & np.uint64((1 << terms.count_bits) - 1)
+        if gated and len(counts) and int(counts.min()) < terms.threshold:
+            raise Aborted(
+                "gate: an entry was opened that has too few contributors; stop using "
+                "these aggregators"
+            )
+        return SharedTotal(words, tuple(names), opened)

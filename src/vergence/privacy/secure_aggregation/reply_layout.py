@@ -1,0 +1,187 @@
+"""A reply as one row of words, and the sum of such rows as what a server learns."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vergence.core.aggregation import Aggregate
+from vergence.core.masks import Mask
+from vergence.core.messages import SealedReply, SealedTree
+from vergence.core.method import Exposure
+from vergence.core.params import Params
+from vergence.core.tags import spelled
+from vergence.privacy.secure_aggregation.packing import (
+    BITS,
+    Packing,
+    RangeFault,
+    Words,
+    paired,
+    unpaired,
+)
+
+
+@dataclass(frozen=True)
+class ValueLimits:
+    """The largest numbers that a reply may hold; a larger one is refused by name.
+
+    Args:
+        people: the most replies to a sum.
+        total: the largest |weight * update|.
+        weight: the largest weight; of masks, a whole number.
+        metric: the largest metric.
+        bits: of an entry without a weight of its own.
+    """
+
+    people: int
+    total: float = 8.0
+    weight: float = 1.0
+    metric: float = 1e6
+    bits: int = BITS
+
+
+@dataclass(frozen=True)
+class ReplyLayout:
+    """Layout of the replies to one verb in a row of words.
+
+    First the trees, in the order of `exposed`; of masks and weights per entry the weight lies in
+    the entry's word. Then a word for each weight that is one number, then one for each metric,
+    which also counts who told it.
+    """
+
+    exposed: Exposure
+    like: Mapping[str, Params]
+    ranges: ValueLimits
+
+    @property
+    def counted(self) -> bool:
+        """True if entries have weights of their own."""
+        return self.exposed.weight != "number"
+
+    @property
+    def halved(self) -> bool:
+        """True if a word holds two entries."""
+        return self.ranges.bits < BITS
+
+    @cached_property
+    def trees(self) -> Mapping[str, Packing]:
+        """Encoding of each tree's entries as words."""
+        ranges = self.ranges
+        heaviest = math.ceil(ranges.weight) if self.counted else 1
+        how = ranges.total, ranges.people, self.counted, heaviest
+        return {name: Packing(*how, name, ranges.bits) for name in self.exposed.trees}
+
+    @cached_property
+    def weight(self) -> Packing:
+        """Encoding of a weight that is one number as a word."""
+        return Packing(self.ranges.weight, self.ranges.people, name="weight")
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Packing]:
+        """Encoding of each metric as a word."""
+        return {
+            name: Packing(self.ranges.metric, self.ranges.people, True, name=name)
+            for name in self.exposed.metrics
+        }
+
+    @cached_property
+    def slices(self) -> Mapping[str, slice]:
+        """Position of each tree in a row of words."""
+        found, start = {}, 0
+        for name in self.exposed.trees:
+            many = self.like[name].layout.n
+            found[name] = slice(start, start + (-(-many // 2) if self.halved else many))
+            start = found[name].stop
+        return found
+
+    @property
+    def entries(self) -> int:
+        """Number of words with entries of trees; those can be gated where they are counted."""
+        return sum(part.stop - part.start for part in self.slices.values())
+
+    @property
+    def words(self) -> int:
+        """Number of words in a row."""
+        return self.entries + (0 if self.counted else len(self.trees)) + len(self.metrics)
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes that differ wherever a row would be laid out or read differently."""
+        layouts = [(name, self.like[name].layout, self.trees[name]) for name in self.exposed.trees]
+        whole = spelled((self.exposed, layouts, self.weight, dict(self.metrics)))
+        return hashlib.sha256(whole.encode()).digest()
+
+    def row(self, sealed: SealedReply) -> Words:
+        """Return a reply as words.
+
+        Raises:
+            RangeFault: a number in it is too large, by name; nothing is clipped.
+        """
+        words = np.empty(self.words, np.uint64)
+        weights = []
+        for name, packing in self.trees.items():
+            tree = sealed.trees[name]
+            values = tree.total.flat.numpy()
+            if self.counted:
+                packing.encode(values, _weights(tree), out=words[self.slices[name]])
+                continue
+            if not isinstance(tree.weight, float):
+                raise RangeFault(f"range: '{name}' is weighed entry by entry, declared is a number")
+            if self.halved:
+                words[self.slices[name]] = paired(packing.encode(values))
+            else:
+                packing.encode(values, out=words[self.slices[name]])
+            weights.append(tree.weight)
+        at = self.entries
+        words[at : at + len(weights)] = self.weight.encode(np.array(weights))
+        at += len(weights)
+        for name, packing in self.metrics.items():
+            told = name in sealed.metrics
+            value = np.array([sealed.metrics[name] if told else 0.0])
+            words[at : at + 1] = packing.encode(value, int(told))
+            at += 1
+        return words
+
+    def aggregate(self, words: Words, people: int) -> Aggregate:
+        """Aggregate from the sum of rows over so many people.
+
+        An entry whose word is 0, since nobody or too few contributed, has total and weight 0.
+        """
+        totals, weights, at = {}, {}, self.entries
+        for name, packing in self.trees.items():
+            part, like = words[self.slices[name]], self.like[name]
+            if self.halved:
+                part = unpaired(part, like.layout.n)
+            totals[name] = _params(packing.values(part), like)
+            if self.counted:
+                weights[name] = _params(packing.weights(part), like)
+            else:
+                weights[name] = float(self.weight.values(words[at : at + 1])[0])
+                at += 1
+        metrics = {}
+        for name, packing in self.metrics.items():
+            told = words[at : at + 1]
+            if count := int(packing.contributors(told)[0]):
+                metrics[name] = float(packing.values(told)[0]) / count
+            at += 1
+        return Aggregate(totals, weights, people, metrics)
+
+
+def _weights(tree: SealedTree) -> NDArray | int:
+    weight = tree.weight
+    if isinstance(weight, Mask):
+        return weight.bits.numpy()
+    if isinstance(weight, Params):
+        return weight.flat.numpy()
+    return np.array(weight)  # type: ignore[return-value]
+
+
+def _params(values: NDArray, like: Params) -> Params:
+    return like.like(torch.from_numpy(values).to(like.flat.dtype))

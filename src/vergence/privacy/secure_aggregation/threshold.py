@@ -1,0 +1,97 @@
+"""Which entries have enough contributors, found on shares: smaller counts are never opened.
+
+Some parties hold shares of every entry's count, which add up to it modulo m = 2^bits. A dealer
+knows none of the counts and makes, for every entry, a table of [count >= least] for all m counts,
+turned by a random amount rho and shared among the parties bit by bit. The parties open
+count + rho, which is any number with the same probability; each looks up its share of the table
+there; only these bits are opened.
+
+Safe if parties and dealer follow the protocol and the dealer tells nobody rho: what a party sees,
+it could have drawn itself from the bits that are opened. A dealer that holds a share of the counts
+itself turns the tables by it.
+
+Source: one-time truth tables, Ishai et al., "On the power of correlated randomness in secure
+computation", TCC 2013, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.privacy.secure_aggregation.masking import derived, new_seed, stream
+
+Counts = NDArray[np.uint8]
+MOST_BITS = 6
+"""A table has 2^bits bits: at most a word for every entry."""
+
+
+def deal(
+    n: int, bits: int, least: int, parties: int, salt: bytes, share: Counts | None = None
+) -> tuple[list[bytes], bytes]:
+    """Return a seed for each party, and the table's share of the last one.
+
+    Args:
+        n: how many entries.
+        bits: of a count (1 ... 6).
+        least: the threshold.
+        parties: how many look up.
+        salt: binds the seeds to an attempt.
+        share: the dealer's own share of the counts `[n]`, if it has one.
+    """
+    seeds = [new_seed() for _ in range(parties)]
+    turn = np.zeros(n, np.uint8) if share is None else -share
+    for seed in seeds:
+        turn += blind(seed, n, salt)
+    m, kind = 1 << bits, _kind(bits)
+    turn = (turn & (m - 1)).astype(kind)
+    whole = (1 << m) - 1
+    passing = kind(whole & ~((1 << least) - 1))
+    table = (passing << turn) | (passing >> (-turn & kind(m - 1)))
+    table &= kind(whole)
+    for seed in seeds[:-1]:
+        table ^= hidden_table(seed, n, bits, salt)
+    return seeds, table.astype(table.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def blind(seed: bytes, n: int, salt: bytes) -> Counts:
+    """Random numbers that a party adds to its share of the counts before it shows the share."""
+    return np.frombuffer(stream(derived(seed, salt, "gate counts"), n), np.uint8)
+
+
+def hidden_table(seed: bytes, n: int, bits: int, salt: bytes) -> NDArray:
+    """Return a party's share of the tables `[n]`, bit c of an entry for count c."""
+    kind = np.dtype(_kind(bits)).newbyteorder("<")
+    found = stream(derived(seed, salt, "gate tables"), n * kind.itemsize)
+    return np.frombuffer(found, kind)
+
+
+def read_table(data: bytes, bits: int) -> NDArray:
+    """Return the last party's share of the tables."""
+    return np.frombuffer(data, np.dtype(_kind(bits)).newbyteorder("<"))
+
+
+def shown_counts(share: Counts, seed: bytes, bits: int, salt: bytes) -> Counts:
+    """Return a party's share of count + rho."""
+    return (share + blind(seed, len(share), salt)) & np.uint8((1 << bits) - 1)
+
+
+def looked_up(table: NDArray, shown: Sequence[Counts], bits: int) -> NDArray[np.uint8]:
+    """Return a party's share of [count >= least], eight entries to a byte."""
+    at = np.zeros(len(table), np.uint8)
+    for counts in shown:
+        at += counts
+    at &= np.uint8((1 << bits) - 1)
+    kind = table.dtype.type
+    return np.packbits((table >> at.astype(kind)).astype(np.uint8) & 1)
+
+
+def passing(found: Sequence[NDArray[np.uint8]], n: int) -> NDArray[np.bool_]:
+    """True where an entry has enough contributors."""
+    return np.unpackbits(np.bitwise_xor.reduce(list(found)), count=n).view(np.bool_)
+
+
+def _kind(bits: int) -> type:
+    return {4: np.uint16, 5: np.uint32, 6: np.uint64}.get(bits, np.uint8)

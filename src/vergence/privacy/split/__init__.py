@@ -1,0 +1,1 @@
+"""Defenses of split learning."""

@@ -1,0 +1,297 @@
+"""Defences at the cut of split learning, as settings of a run: the table `privacy.cut`.
+
+A defence does up to four things to a client's layers and to what they give (smashed data): it keeps
+the layers in shape, bounds what they give, adds a term to their loss, and adds noise to what leaves
+the client. Noise is drawn once per picture and state of the layers: the same vector is always sent
+with the same noise, and never with that of another vector (`privacy/split/bottleneck.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Gt
+from torch import Tensor, nn
+
+from vergence.core.data import Batch, Samples
+from vergence.core.options import check_ranges
+from vergence.core.stages import Piece, Staged
+from vergence.core.task import Task
+from vergence.errors import ConfigError
+from vergence.privacy.dp.accounting import gaussian_epsilon
+from vergence.privacy.dp.budget import Budget
+from vergence.privacy.keyed_noise import NoiseKey, NoiseStream, hidden
+from vergence.privacy.split.bottleneck import Bottleneck, drawn
+from vergence.privacy.split.nopeek import penalty
+from vergence.privacy.split.pixel_dp import normalise_, sensitivity
+
+SHAPED = 1e-5
+"""A norm so little below 1 is left as it is: divided by in every step, weights would shrink."""
+IMAGE = "image"
+"""The column of pictures, whose pixels a defence may count."""
+
+
+@dataclass(frozen=True)
+class NoiseSpec:
+    """Noise on smashed data.
+
+    Attributes:
+        kind: which distribution.
+        scale: its standard deviation (Gaussian) or scale (Laplace), in units of smashed data.
+        multiple: the same, in units of what it hides.
+    """
+
+    kind: Literal["gaussian", "laplace"]
+    scale: float
+    multiple: float
+
+    def fresh(self, smashed: Tensor, draws: NoiseStream) -> Tensor:
+        """Return smashed data with the next noise of `draws`."""
+        return hidden(smashed, self.scale, getattr(draws, self.kind)(smashed.numel()))
+
+    def bound(self, smashed: Tensor, images: Sequence[int], secret: NoiseKey) -> Tensor:
+        """Return smashed data, each with its image's noise under this secret."""
+        each = smashed[0].numel() if len(smashed) else 0
+        return hidden(smashed, self.scale, drawn(self.kind, each, images, secret))
+
+
+@dataclass(frozen=True)
+class SplitDefense:
+    """Base of defences at the cut; each defence overrides the methods that it uses."""
+
+    @property
+    def still(self) -> bool:
+        """True if the clients' layers are never trained."""
+        return False
+
+    def check(self, front: Piece) -> None:
+        """Refuse layers with which the defence would not hold what it says."""
+        return
+
+    def keep(self, front: nn.Module, height: int, width: int) -> None:
+        """Bring the client's layers into shape, in place; images have this size."""
+        return
+
+    def shaped(self, smashed: Tensor) -> Tensor:
+        """Return smashed data `[samples, ...]` as they leave, less noise; gradients pass."""
+        return smashed
+
+    def term(self, images: Tensor, smashed: Tensor) -> Tensor | float:
+        """Term that the client adds to its loss."""
+        return 0.0
+
+    def veiling(self, releases: int, gain: float) -> NoiseSpec | None:
+        """Return the noise, where there is any.
+
+        Args:
+            releases: how often a picture is sent in a whole run, through other layers each time.
+            gain: how far a pixel that goes from black to white moves what enters the network.
+        """
+        return None
+
+    def cost(self, multiple: float) -> float:
+        """Cost of one release for a picture; costs add up."""
+        return 0.0
+
+    def amounts(self, cost: float) -> float:
+        """Return epsilon of so much."""
+        return 0.0
+
+    @property
+    def allowed(self) -> float:
+        """The epsilon that a picture may spend."""
+        return math.inf
+
+
+@dataclass(frozen=True)
+class BottleneckCut(SplitDefense, Budget):
+    """Every picture's smashed vector clipped, with Gaussian noise on every feature.
+
+    Args:
+        clip: L2 norm that a picture's smashed vector may have.
+        epsilon: of one picture over a run (of one seed and method), against any other in its place.
+        noise: standard deviation of the noise on a feature, as a multiple of `clip`; with `epsilon`
+            too, a client stops before a picture spends more than that.
+        delta: at which epsilon is counted.
+        name: `bottleneck`.
+        frozen: clients do not train their layers: a picture is released once however often it is
+            sent, and no update of the layers tells of it.
+    """
+
+    where = "privacy.cut"
+    name: Literal["bottleneck"] = "bottleneck"
+    frozen: bool = False
+
+    @property
+    def still(self) -> bool:
+        """True if the clients' layers are never trained."""
+        return self.frozen
+
+    def bottleneck(self, releases: int) -> Bottleneck:
+        """Return clip and noise where a picture is released so often."""
+        if self.noise is not None:
+            return Bottleneck(self.clip, self.noise * self.clip)
+        return Bottleneck.for_budget(self.clip, self.epsilon or 0.0, self.delta, releases)
+
+    def shaped(self, smashed: Tensor) -> Tensor:
+        """Return every vector shortened to `clip`."""
+        return Bottleneck(self.clip, self.clip).clipped(smashed)
+
+    def veiling(self, releases: int, gain: float) -> NoiseSpec:
+        """Return the noise; another picture moves a clipped vector by at most 2 `clip`."""
+        deviation = self.bottleneck(releases).deviation
+        return NoiseSpec("gaussian", deviation, deviation / (2 * self.clip))
+
+    def cost(self, multiple: float) -> float:
+        """Return mu squared: releases compose as Gaussian mechanisms do."""
+        return multiple**-2
+
+    def amounts(self, cost: float) -> float:
+        """Return epsilon at `delta`, against any other picture in this one's place."""
+        return gaussian_epsilon(math.sqrt(cost), self.delta) if cost else 0.0
+
+    @property
+    def allowed(self) -> float:
+        """The epsilon that a picture may spend."""
+        return math.inf if self.epsilon is None else self.epsilon
+
+
+@dataclass(frozen=True)
+class NoPeekCut(SplitDefense):
+    """The distance correlation of pictures and smashed data added to the client's loss.
+
+    Args:
+        weight: of that term.
+        name: `nopeek`.
+    """
+
+    weight: Annotated[float, Gt(0)]
+    name: Literal["nopeek"] = "nopeek"
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "privacy.cut")
+
+    def term(self, images: Tensor, smashed: Tensor) -> Tensor:
+        """Return the weighted distance correlation of a batch."""
+        return penalty(images, smashed, self.weight)
+
+
+@dataclass(frozen=True)
+class PixelCut(SplitDefense):
+    """Laplace noise behind a first convolution whose operator norm is at most 1 after every step.
+
+    Args:
+        level: l, the noise's scale where pixels are in [0, 1]; epsilon is 1 / l for each release
+            and unit of L1 change.
+        name: `pixel_dp`.
+    """
+
+    level: Annotated[float, Gt(0)]
+    name: Literal["pixel_dp"] = "pixel_dp"
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "privacy.cut")
+
+    def check(self, front: Piece) -> None:
+        """Refuse all but one convolution, whose norm is known.
+
+        What stands behind it must not enlarge an L1 change: rectifying does not, nor does pooling
+        of windows that do not overlap.
+
+        Raises:
+            ConfigError: says which weights clients have.
+        """
+        module = front.module()
+        conv = lone(module)
+        if conv is None:
+            layers = ", ".join(dict.fromkeys(n.rpartition(".")[0] for n in front.init()))
+            raise ConfigError(
+                "privacy.cut = 'pixel_dp' knows the norm of one convolution, and here clients have "
+                f"{layers or 'no weights'}; set `cut` to a stage behind the first convolution and "
+                "before the next layer"
+            )
+        height, width = conv.kernel_size
+        sensitivity(conv, height, width)
+
+    def keep(self, front: nn.Module, height: int, width: int) -> None:
+        """Divide the convolution's weights by its operator norm."""
+        conv = lone(front)
+        assert conv is not None
+        if not 1 - SHAPED <= sensitivity(conv, height, width) <= 1:
+            normalise_(conv, height, width)
+
+    def veiling(self, releases: int, gain: float) -> NoiseSpec:
+        """Return the noise: a pixel moves smashed data by at most `gain` in L1."""
+        return NoiseSpec("laplace", self.level * gain, self.level)
+
+    def cost(self, multiple: float) -> float:
+        """Return epsilon of one release per unit of L1 change."""
+        return 1 / multiple
+
+    def amounts(self, cost: float) -> float:
+        """Return epsilon per unit of L1 change: releases add up."""
+        return cost
+
+
+@dataclass(frozen=True)
+class DefendedPiece(Piece):
+    """A client's stages as they are trained with a defence behind them."""
+
+    defence: SplitDefense = SplitDefense()
+
+    @classmethod
+    def of(cls, front: Piece, defence: SplitDefense) -> DefendedPiece:
+        """Return these stages, defended."""
+        return cls(front.network, seed=front.seed, whole=front.whole, defence=defence)
+
+    def forward(self, module: nn.Module, batch: Batch) -> Tensor:
+        """Return smashed data, less noise, of layers in shape."""
+        self.keep(module, batch)
+        return self.defence.shaped(super().forward(module, batch))
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor:
+        """Return the loss with the defence's term."""
+        return super().loss(output, batch) + self.defence.term(self.images(batch), output)
+
+    def keep(self, module: nn.Module, batch: Batch) -> None:
+        """Bring layers into shape, in place."""
+        self.defence.keep(module, *self.images(batch).shape[-2:])
+
+    def images(self, batch: Batch) -> Tensor:
+        """Input of the network."""
+        return self.task.inputs(batch)[0]
+
+
+def held(network: Staged, stages: Sequence[str]) -> nn.ModuleList:
+    """Return the layers of some stages of a whole network."""
+    paths = [path for name in stages for path in network.stages[name]]
+    return nn.ModuleList(network.get_submodule(path) for path in paths)
+
+
+def lone(module: nn.Module) -> nn.Conv2d | None:
+    """Return the convolution that is all of a network's weights, None where it is not."""
+    layers = [m for m in module.modules() if any(True for _ in m.parameters(recurse=False))]
+    return layers[0] if len(layers) == 1 and isinstance(layers[0], nn.Conv2d) else None
+
+
+def gain(task: Task, samples: Samples) -> float:
+    """Largest change of the network's input when a pixel goes from black to white.
+
+    Raises:
+        ConfigError: samples have no pictures.
+    """
+    if IMAGE not in samples.columns:
+        raise ConfigError(
+            f"privacy.cut = 'pixel_dp' counts pixels, and these data have no column '{IMAGE}'"
+        )
+    ends = dict(samples.take(slice(0, 1)))
+    image = ends[IMAGE]
+    white = 1.0 if image.is_floating_point() else 255
+    black, white = (
+        task.inputs({**ends, IMAGE: torch.full_like(image, value)})[0] for value in (0, white)
+    )
+    return float((white - black).max())

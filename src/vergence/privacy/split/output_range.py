@@ -1,0 +1,102 @@
+"""The server's check in split learning: smashed data outside a calibrated range do not count.
+
+Smashed data are one tensor `[samples, ...]`. A server that holds no honest update to compare with
+still knows what its tail was trained on: each value and the length of each sample lie in a range. A
+client outside is quarantined by name and reason, as by the guards.
+
+Source: the idea that outputs far outside the realistic range betray a liar: SplitFed thesis,
+chapter 5.1, "Robustness to model poisoning attacks".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from vergence.core.options import check_ranges
+from vergence.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class OutputRange:
+    """Person whose pictures give the server its range of honest smashed data.
+
+    Args:
+        root: the person whom it trusts.
+        widen: room beside what the root's pictures give: so many widths on both sides, and so many
+            times their length.
+    """
+
+    root: str
+    widen: Annotated[float, Ge(0)] = 1.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "privacy.output_range")
+
+
+@dataclass(frozen=True)
+class Span:
+    """Between which bounds values, and the L2 norms of samples, are taken for honest."""
+
+    low: float
+    high: float
+    longest: float
+
+    @classmethod
+    def of(cls, smashed: Tensor) -> Span:
+        """Return the span of trusted smashed data, `[samples, ...]`.
+
+        Raises:
+            ConfigError: there are none, or one is not finite.
+        """
+        if not smashed.numel() or not bool(torch.isfinite(smashed).all()):
+            raise ConfigError("a range is calibrated on at least one sample of finite values")
+        low, high = torch.aminmax(smashed)
+        return cls(float(low), float(high), float(_norms(smashed).max()))
+
+    @classmethod
+    def agreed(cls, spans: Sequence[Span]) -> Span:
+        """Return the median bounds of several clients' spans.
+
+        Liars, while fewer than half, cannot widen it beyond an honest one.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        if not spans:
+            raise ConfigError("a range agreed by nobody: calibrate on at least one client")
+        table = np.array([(s.low, s.high, s.longest) for s in spans])
+        return cls(*map(float, np.median(table, axis=0)))
+
+    def widened(self, by: float) -> Span:
+        """Return bounds that leave room: `by` widths on both sides, and lengths 1 + `by` times."""
+        room = by * (self.high - self.low)
+        return Span(self.low - room, self.high + room, self.longest * (1 + by))
+
+    def fault(self, name: str, smashed: Tensor) -> str | None:
+        """Reason why smashed data must not be computed with, or None if they may."""
+        if not smashed.numel():
+            return None
+        low, high = (float(bound) for bound in torch.aminmax(smashed))
+        if not self.low <= low <= high <= self.high:  # NaN is in no range
+            return (
+                f"range: '{name}' reaches from {low:.4g} to {high:.4g}, calibrated are "
+                f"{self.low:.4g} to {self.high:.4g}"
+            )
+        longest = float(_norms(smashed).max())
+        if not longest <= self.longest:
+            return (
+                f"range: a sample of '{name}' has norm {longest:.4g}, calibrated are at most "
+                f"{self.longest:.4g}"
+            )
+        return None
+
+
+def _norms(smashed: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(smashed.flatten(1).double(), dim=1)

@@ -1,0 +1,128 @@
+"""PixelDP: noise behind a first convolution whose operator norm is known, and what it promises.
+
+A change of L in the pixels (L1, or L2) changes what the convolution makes of them by at most
+Delta L: noise of scale Delta l hides it with epsilon = L / l (Laplace). Delta is the norm of the
+operator, padding, stride and dilation included; a norm of the kernel's numbers is another number,
+and mostly too small. This hides single pixels. It is no promise about an image (see `promise`).
+
+Source: Lecuyer et al., "Certified robustness to adversarial examples with differential privacy",
+IEEE S&P 2019, Section IV. The norm is computed here, not bounded.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.errors import ConfigError
+from vergence.privacy.dp.accounting import gaussian_epsilon
+from vergence.privacy.keyed_noise import NoiseStream, hidden
+
+Norm = Literal["l1_l1", "l1_l2", "l2_l2"]
+"""From a change of pixels to a change of outputs: Laplace needs the first; Gaussian noise the
+second for changes in L1, the third for changes in L2."""
+ABOVE = 1 + 1e-6
+"""Divided out beside the norm, so that rounded weights have a norm of at most 1."""
+
+
+@torch.no_grad()
+def sensitivity(conv: nn.Conv2d, height: int, width: int, norm: Norm = "l1_l1") -> float:
+    """Return the operator norm of a convolution on images `[channels, height, width]`.
+
+    A column of the operator is what one pixel does to all outputs; the transposed convolution of
+    ones with |w| (or w^2) sums every column at once. The L1 to L1 norm is the largest column sum,
+    L1 to L2 the largest column norm. L2 to L2 is bounded by the largest singular value over the
+    frequencies of a torus in which the image does not wrap: exact for the torus, never below the
+    norm for the image. The bias drops out.
+
+    Raises:
+        ConfigError: padding that repeats or mirrors pixels.
+    """
+    if conv.padding_mode != "zeros":
+        raise ConfigError(
+            f"the norm of a convolution needs padding_mode 'zeros'; got '{conv.padding_mode}'"
+        )
+    if norm == "l2_l2":
+        return _spectral(conv, height, width)
+    weight = conv.weight.double()
+    columns = _columns(conv, weight.abs() if norm == "l1_l1" else weight.square(), height, width)
+    largest = float(columns.max())
+    return largest if norm == "l1_l1" else largest**0.5
+
+
+def _columns(conv: nn.Conv2d, weight: Tensor, height: int, width: int) -> Tensor:
+    image = torch.zeros(1, conv.in_channels, height, width, dtype=torch.float64)
+    image.requires_grad_(True)
+    with torch.enable_grad():  # the transpose, whatever stride and padding leave over
+        out = functional.conv2d(
+            image, weight, None, conv.stride, conv.padding, conv.dilation, conv.groups
+        )
+        return torch.autograd.grad(out.sum(), image)[0]
+
+
+def _spectral(conv: nn.Conv2d, height: int, width: int) -> float:
+    weight = conv.weight.double()
+    rows, columns = (
+        size + step * (taps - 1)
+        for size, step, taps in zip((height, width), conv.dilation, conv.kernel_size, strict=True)
+    )
+    spread = torch.zeros(*weight.shape[:2], rows, columns, dtype=torch.float64)
+    spread[..., :: conv.dilation[0], :: conv.dilation[1]][
+        ..., : conv.kernel_size[0], : conv.kernel_size[1]
+    ] = weight
+    waves = torch.fft.rfft2(spread).movedim((0, 1), (2, 3))
+    groups = waves.chunk(conv.groups, dim=2)
+    return max(float(torch.linalg.matrix_norm(group, 2).max()) for group in groups)
+
+
+@torch.no_grad()
+def normalise_(conv: nn.Conv2d, height: int, width: int, norm: Norm = "l1_l1") -> float:
+    """Divide a convolution's weights by its operator norm, in place; return the norm it now has.
+
+    After every step, before the next forward pass: then noise of scale l needs no Delta, which
+    depends on data. Weights of 0 stay.
+
+    Source: SplitFed thesis, section 4.4.1.
+    """
+    found = sensitivity(conv, height, width, norm)
+    if found:
+        conv.weight.div_(found * ABOVE)
+    return sensitivity(conv, height, width, norm)
+
+
+def noisy(smashed: Tensor, level: float, norm: Norm, draws: NoiseStream) -> Tensor:
+    """Return smashed data of a normalised convolution with noise: Laplace, or Gaussian for L2.
+
+    Args:
+        smashed: `[samples, ...]`; gradients pass unchanged.
+        level: l, the scale (Laplace) or the standard deviation (Gaussian).
+        norm: that the convolution was normalised by.
+        draws: of this client, round and batch; fresh in every forward pass.
+    """
+    kind = draws.laplace if norm == "l1_l1" else draws.gaussian
+    return hidden(smashed, level, kind(smashed.numel()))
+
+
+def promised(level: float, norm: Norm, change: float, passes: int, delta: float = 1e-5) -> float:
+    """Return epsilon for two inputs that differ by `change`, sent `passes` times with fresh noise.
+
+    The change is in L1, or in L2 for a spectral norm; delta counts for Gaussian noise alone.
+    """
+    if norm == "l1_l1":
+        return passes * change / level
+    return gaussian_epsilon(np.sqrt(passes) * change / level, delta)
+
+
+def promise(level: float, height: int, width: int, passes: int) -> str:
+    """Text about the guarantee that Laplace noise of this level gives, and does not give."""
+    image = promised(level, "l1_l1", height * width, passes)
+    return (
+        f"empirical obfuscation: epsilon {1 / level:g} per unit of L1 change for each forwarded "
+        f"sample (one pixel by 1.0, pixels in [0, 1]); for a whole {height}x{width} image sent "
+        f"{passes} times the same noise is epsilon {image:,.0f}: no image-level or user-level "
+        "guarantee"
+    )

@@ -1,0 +1,73 @@
+"""Which pictures a client sent through which state of its layers, in a book that only grows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from vergence.privacy.release_log import Release, ReleaseLog
+
+Cost = Callable[[float], float]
+"""From the noise of a release, as a multiple of what it hides, to what that costs."""
+
+
+class Released:
+    """One client's releases: a line says which pictures, through which layers, with which noise.
+
+    A picture that is sent again through the same layers has the same noise, and is not written
+    down again.
+    """
+
+    def __init__(self, path: Path, cost: Cost) -> None:
+        self.book, self.cost = ReleaseLog(path), cost
+        self.sent: dict[str, set[int]] = defaultdict(set)
+        self.costs: dict[int, float] = defaultdict(float)
+        for entry in self.book.entries:
+            self._count(entry)
+        self.size = self._length()
+
+    @property
+    def current(self) -> bool:
+        """True if nobody else has written to the book since."""
+        return self.size == self._length()
+
+    @property
+    def most(self) -> float:
+        """Largest cost of a picture so far."""
+        return max(self.costs.values(), default=0.0)
+
+    def new(self, images: Sequence[int], version: str) -> list[int]:
+        """Return those of some pictures that were not sent through these layers."""
+        sent = self.sent.get(version, ())
+        return [image for image in images if image not in sent]
+
+    def after(self, images: Sequence[int], multiple: float) -> float:
+        """Largest cost among some pictures, if they had one more release."""
+        return max((self.costs.get(i, 0.0) for i in images), default=0.0) + self.cost(multiple)
+
+    def enter(self, images: Sequence[int], version: str, multiple: float) -> None:
+        """Write a release down, before it is one."""
+        entry = Release(" ".join(map(str, images)), version, multiple, 1.0, 1)
+        self.book.enter(entry)
+        self._count(entry)
+        self.size = self._length()
+
+    def _count(self, entry: Release) -> None:
+        for image in map(int, entry.draw.split()):
+            self.sent[entry.mark].add(image)
+            self.costs[image] += self.cost(entry.noise)
+
+    def _length(self) -> int:
+        return self.book.path.stat().st_size if self.book.path.exists() else 0
+
+
+def book_of(seed: int, client: str) -> str:
+    """Return the name of a client's book."""
+    return f"seed{seed}.cut.{client}.csv"
+
+
+def books(folder: Path, cost: Cost) -> Iterator[Released]:
+    """Yield the books of all seeds and clients."""
+    for path in sorted(folder.glob("seed*.cut.*.csv")):
+        yield Released(path, cost)

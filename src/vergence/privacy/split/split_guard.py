@@ -1,0 +1,154 @@
+"""SplitGuard for gaze: a client that lies about labels now and then, and hears who listens.
+
+A server that trains the task answers false labels with another gradient; one that hijacks the
+client's layers answers as always, as it never looks at labels. In every block of `every` batches
+the client falsifies the labels of one, at a place that only it knows, takes no step with the answer
+to it, and asks whether that answer is the odd one out: the furthest from the mean of the others.
+
+**How labels of a regression are falsified.** All targets of the batch are moved the same way, by
+`by` standard deviations of the batch in every column, up or down by lot. With classes any wrong
+label will do. Here exchanged or mirrored labels will not: the gradient of an absolute error is the
+sign of the residual, and over a batch as many flip one way as the other. A common shift turns
+them all.
+
+**What it promises.** Where answers do not depend on labels, the odd one out is the false one once
+in `every` blocks, up to the step that the client leaves out: a server that never listens is trusted
+at most with probability `missed`, also if it ends rounds early or serves them twice
+(`split_guard_client.py` says how that is counted). What is not judged is the block under way when a
+run ends, or begun and never gone on with: fewer than 2 * `every` batches. Who listened until it
+was nearly trusted, and then ignores labels, may still be trusted that once. A server that is
+honest, and whose answer to a lie is the odd one out with probability `expected` or more, is accused
+at most with probability `accused`, however long it is watched: after `trusted` a new test begins,
+and the k-th
+has the share 6 / (pi k)^2 of `accused`; over all k the shares add up to 1.
+
+Source: Erdogan, Küpçü and Cicek, "SplitGuard: detecting and mitigating training-hijacking attacks
+in split learning", WPES 2022, Sections 3 and 4: the falsified batches and what they show. Bounds:
+Wald, "Sequential tests of statistical hypotheses", 1945, and Ville's inequality.
+Differs: a test of ranks stands in for the source's score of angles and lengths, which has
+thresholds to be tuned; labels are numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge, Gt, Interval
+from torch import Tensor
+
+from vergence.core.options import check_ranges
+from vergence.errors import ConfigError
+from vergence.privacy.keyed_noise import NoiseStream
+
+Verdict = Literal["open", "trusted", "accused"]
+
+
+@dataclass(frozen=True)
+class SplitGuard:
+    """Rate of a client's lies, and the conditions under which it believes its findings.
+
+    Attributes:
+        every: batches in a block, one of which has false labels.
+        by: standard deviations by which labels are moved.
+        expected: how often an honest server's answer to a lie is the odd one out.
+        missed: probability of trusting a server that ignores labels.
+        accused: probability of accusing an honest one, over all tests.
+    """
+
+    every: Annotated[int, Ge(3)] = 10
+    by: Annotated[float, Gt(0)] = 1.0
+    expected: Annotated[float, Interval(gt=0, lt=1)] = 0.6
+    missed: Annotated[float, Interval(gt=0, lt=1)] = 0.01
+    accused: Annotated[float, Interval(gt=0, lt=1)] = 0.01
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "split_guard")
+        if self.expected * self.every <= 1:
+            raise ConfigError(
+                f"split_guard: expected = {self.expected:g} is no more than chance, one in "
+                f"{self.every}; raise expected or every"
+            )
+
+    def falsified(self, labels: Tensor, draws: NoiseStream) -> Tensor:
+        """Return a batch's labels `[samples, columns]`, all moved the same way."""
+        ways = torch.from_numpy(draws.uniform(labels.shape[1])) < 0.5
+        moves = self.by * labels.std(0) * torch.where(ways, -1.0, 1.0).to(labels.dtype)
+        return labels + moves
+
+    def block(self, number: int, of: int) -> tuple[int, int]:
+        """Start and size of the block of a batch, in a round of so many batches.
+
+        The last block has what is left over, too. Where it is longer, chance finds lies less often
+        than the evidence says, and both bounds hold.
+        """
+        start = min(number // self.every, max(of // self.every, 1) - 1) * self.every
+        last = start + 2 * self.every > of
+        return start, of - start if last else self.every
+
+    @property
+    def evidence(self) -> tuple[float, float]:
+        """Logarithms of the likelihood ratio, honest to deaf, of a block found and not found."""
+        found = math.log(self.expected * self.every)
+        return found, math.log((1 - self.expected) / (1 - 1 / self.every))
+
+    def accuses(self, ratio: float, trusted: int) -> bool:
+        """True if this log likelihood ratio accuses, in the test after so many `trusted`."""
+        return ratio <= math.log(self.accused * 6 / (math.pi * (trusted + 1)) ** 2)
+
+
+@dataclass
+class SplitGuardTest:
+    """A client's watch over one server. Ask `lies`, then tell it what came back with `heard`.
+
+    Attributes:
+        plan: how often it lies.
+        draws: secret of the client; a server that could foresee them would be prepared.
+        verdict: `open` until there is evidence; after `trusted` a new test begins, as a server may
+            turn later; `accused` stays.
+        batches: how many answers were heard.
+        trusted: how many tests ended so.
+    """
+
+    plan: SplitGuard
+    draws: NoiseStream
+    verdict: Verdict = "open"
+    batches: int = 0
+    ratio: float = 0.0
+    trusted: int = 0
+    place: int = field(init=False)
+    block: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.place = self._drawn()
+
+    @property
+    def lies(self) -> bool:
+        """True if the next batch is to have false labels; no step is taken with its answer."""
+        return len(self.block) == self.place
+
+    def heard(self, gradient: Tensor) -> Verdict:
+        """Take the gradient of a batch of smashed data, `[samples, ...]`; return the verdict."""
+        self.batches += 1
+        self.block.append(gradient.detach().sum(0).flatten().double())
+        if len(self.block) < self.plan.every:
+            return self.verdict
+        found, not_found = self.plan.evidence
+        self.ratio += found if odd_one_out(torch.stack(self.block)) == self.place else not_found
+        self.block, self.place = [], self._drawn()
+        if self.verdict == "accused" or self.plan.accuses(self.ratio, self.trusted):
+            self.verdict = "accused"
+        elif self.ratio >= -math.log(self.plan.missed):
+            self.verdict, self.ratio, self.trusted = "trusted", 0.0, self.trusted + 1
+        return self.verdict
+
+    def _drawn(self) -> int:
+        return int(self.draws.uniform(1)[0] * self.plan.every)
+
+
+def odd_one_out(answers: Tensor) -> int:
+    """Index of the row of `[answers, entries]` furthest from the mean of the others."""
+    # a_i - (sum - a_i) / (n - 1) = n / (n - 1) (a_i - mean): the order is that of a_i - mean.
+    return int((answers - answers.mean(0)).norm(dim=1).argmax())

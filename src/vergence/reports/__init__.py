@@ -1,0 +1,1 @@
+"""Reports on experiments: tables, explanations and pages."""

@@ -1,0 +1,61 @@
+"""What clients download: the facts from which `explain` and the page for a board are both told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vergence.core.method import Method
+from vergence.core.task import Task
+
+OWN = frozenset({"gradient", "t"})
+"""Trees that come down to a client, made from its own samples and for nobody else."""
+EVERY = "models"
+"""The tree that holds the models of all groups."""
+
+
+@dataclass(frozen=True)
+class Downloads:
+    """Trees that any client gets from the server, and with them from everybody else.
+
+    Attributes:
+        offered: trees of the model that the server offers.
+        sent: trees that the server makes besides, and sends to many alike.
+        beside: trees of the model that stay with the server.
+        grouped: what is offered is of the client's group.
+        handed: what is offered is as the client before left it.
+        whole: what is offered, with what stays with the server, makes up the model.
+    """
+
+    offered: tuple[str, ...]
+    sent: tuple[str, ...]
+    beside: tuple[str, ...]
+    grouped: bool
+    handed: bool
+    whole: bool
+
+    @property
+    def trees(self) -> tuple[str, ...]:
+        """All that comes down and is not the client's own."""
+        return (*self.offered, *self.sent)
+
+    @property
+    def shared(self) -> bool:
+        """True if any part of a model is more than one person's."""
+        return bool(self.offered or self.beside)
+
+
+def downloads(method: Method, task: Task) -> Downloads:
+    """The downloads of a method's clients."""
+    server = method.server(task)
+    offered, beside = method.offer(server, ""), method.beside(server)
+    down = [tree for exposed in method.exposure.values() for tree in exposed.down or ()]
+    sent = [tree for tree in dict.fromkeys(down) if tree not in offered and tree not in OWN]
+    size = sum(tree.flat.numel() for tree in (*offered.values(), *beside.values()))
+    return Downloads(
+        tuple(offered),
+        tuple(sent),
+        tuple(beside),
+        type(method).group_on is not Method.group_on and EVERY not in offered,
+        method.hands_on,
+        size >= task.init().layout.n,
+    )

@@ -1,0 +1,182 @@
+"""`vergence privacy ethics`: one offline page in plain words, its facts as JSON, cards."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from vergence.core.federation import Federation
+from vergence.core.files import replacing
+from vergence.errors import ConfigError, DataError
+from vergence.experiment import checksums
+from vergence.experiment.run import load_data
+from vergence.experiment.schema import Experiment, load
+from vergence.reports.ethics.facts import facts, texts
+from vergence.results.read import StudyResults, read
+
+PAGE, FACTS = "ethics.html", "ethics.json"
+CARDS = ("privacy_card.md", "model_card.md", "dataset_card.md")
+CLAIM = re.compile(r"\bprivate(ly)?\b|\banonym\w*", re.IGNORECASE)
+"""Words that promise something."""
+WIDE, HIGH, TOP = 34, 17, 64
+"""Of the drawing: letters in a line, the height of a line, where a box's text begins."""
+
+
+MEASURED_ONLY = "measurements alone, nothing that was learned"
+"""What leaves a device from which no update goes."""
+LARGE = 1000
+"""Numbers from here on are printed without decimals."""
+
+
+class PageSource(NamedTuple):
+    """A method of an experiment, with its data and its run where they are here."""
+
+    experiment: Experiment
+    label: str
+    people: Federation | None
+    study: StudyResults | None
+
+
+def ethics(source: Path, out: Path | None = None) -> Path:
+    """Write page, JSON and cards of a run, a study or a planned experiment; return the page.
+
+    Args:
+        source: what `vergence run --out` wrote, a run directory below, or an experiment file.
+        out: a folder; default that of the run.
+
+    Raises:
+        ConfigError: an experiment file without `out`; or something says "private" of a plan that
+            promises nothing about people.
+        DataError: a plan's budget cannot be foretold, as its data are not here.
+        StateError: the run is unfinished.
+        PartialRun: a file cannot be written.
+    """
+    plans = [facts(*found) for found in sources(source)]
+    for plan in plans:
+        refuse_claims(plan)
+    if out is None and source.is_file():
+        raise ConfigError(f"{source} is a plan, not a run: say where its page goes, --out FOLDER")
+    folder = source if out is None else out
+    environment = Environment(
+        loader=PackageLoader("vergence.reports"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=lambda name: name == PAGE,
+    )
+    environment.filters["said"] = said
+    given = {
+        "plans": plans,
+        "drawing": drawing,
+        "name": source.name,
+        "version": version("vergence"),
+    }
+    for name in (PAGE, *CARDS):
+        write(folder / name, environment.get_template(name).render(given))
+    whole = {"made_by": f"vergence {version('vergence')}", "of": source.name, "plans": plans}
+    write(folder / FACTS, json.dumps(whole, indent=1, allow_nan=False) + "\n")
+    return folder / PAGE
+
+
+def sources(source: Path) -> Iterator[PageSource]:
+    """Yield the methods of a file or folder.
+
+    Raises:
+        StateError: there is no run, or it is unfinished.
+    """
+    if source.is_file():
+        experiment = load(source)
+        people = here(experiment, needed=experiment.plan.privacy.spends)
+        for label in experiment.methods:
+            yield PageSource(experiment, label, people, None)
+        return
+    study = read(source)
+    checksums.notice([source, *(run.folder for run in study.runs)])
+    people: Federation | None = None
+    for number, run in enumerate(study.runs):
+        experiment = load(run.folder / "config.toml")
+        people = people if number else here(experiment)
+        yield PageSource(
+            experiment,
+            next(iter(experiment.methods)),
+            people,
+            StudyResults(study.folder, (run,), study.priors),
+        )
+
+
+def here(experiment: Experiment, needed: bool = False) -> Federation | None:
+    """Return the data as a network wants it, None where it is not on this machine.
+
+    Raises:
+        DataError: it is `needed`, as a budget cannot be foretold without.
+    """
+    try:
+        return load_data(experiment).ready
+    except DataError:
+        if needed:
+            raise
+        return None
+
+
+def refuse_claims(plan: Mapping[str, Any]) -> None:
+    """Refuse words that promise what nothing backs.
+
+    Raises:
+        ConfigError: quotes the text.
+    """
+    if plan["backed"]:
+        return
+    for text in texts(plan):
+        claim = CLAIM.search(text)
+        if claim is not None:
+            raise ConfigError(
+                f"'{textwrap.shorten(text, 80)}' says '{claim[0]}', and '{plan['label']}' has no "
+                "epsilon of 10 or less per person that backs it; name it otherwise, or set "
+                "privacy.user"
+            )
+
+
+def said(value: float | None, places: int = 3) -> str:
+    """Return a number as the page prints it."""
+    if value is None:
+        return "not known"
+    whole = isinstance(value, int) or abs(value) >= LARGE
+    return f"{value:,.0f}" if whole else f"{value:.{places}g}"
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text whole or not at all."""
+    with replacing(path) as scratch:
+        scratch.write_text(text, encoding="utf-8")
+
+
+def drawing(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the boxes and arrows of the flow of data: texts in lines, and how high they are."""
+    up = [row["what"] for row in plan["leaves"] if row["up"] and row["counted"]]
+    alone = [MEASURED_ONLY] if any(row["up"] for row in plan["leaves"]) else ["nothing"]
+    down = [row["what"] for row in plan["leaves"] if not row["up"]]
+    sees = dict(plan["sees"])
+    server = next(iter(sees))
+    helpers = next((who for who in sees if who.startswith("the helpers")), "")
+    found = {
+        "stays": wrapped(plan["stays"] or ["nothing: everything is sent away"]),
+        "server": server.removeprefix("whoever runs "),
+        "sees": wrapped([sees[server]]),
+        "up": wrapped([*dict.fromkeys(up)] or alone),
+        "down": wrapped([*dict.fromkeys(down)] or ["nothing"]),
+        "helpers": helpers,
+    }
+    lines = max(len(found["stays"]), len(found["sees"]), len(found["up"]) + len(found["down"]) + 5)
+    return {**found, "high": TOP + HIGH * (lines + 1), "step": HIGH}
+
+
+def wrapped(parts: Sequence[str]) -> list[str]:
+    """Return texts in lines that fit a box."""
+    return [line for part in parts for line in textwrap.wrap(part, WIDE)]

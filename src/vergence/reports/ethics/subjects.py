@@ -1,0 +1,149 @@
+"""What pages for an ethics board call what is recorded and learned, task by task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vergence.core.naming import called
+from vergence.core.task import Task
+
+
+@dataclass(frozen=True)
+class EthicsSubject:
+    """Words for one kind of task.
+
+    Attributes:
+        sample: a recording that training takes as one.
+        rebuilt: what an update may be turned back into.
+        labels: what is known of it, and stays with it.
+        raw: what `explain` says nobody else has.
+        model: completes "a long list of numbers with which a computer".
+        trait: what a model may tell of people though no recording can be had from it.
+        use: what whoever runs the model learns.
+        purpose: what the model is meant for.
+    """
+
+    sample: str
+    rebuilt: str
+    labels: str
+    raw: tuple[str, ...]
+    model: str
+    trait: str
+    use: str
+    purpose: str
+
+    @property
+    def glossary(self) -> tuple[tuple[str, str], ...]:
+        """Words, and what they mean."""
+        return (
+            ("device", "the computer or glasses that record a person and keep the recordings"),
+            ("server", "the computer that puts together what the devices learned"),
+            ("model", f"a long list of numbers with which a computer {self.model}"),
+            ("update", "by how much training on one person's recordings changed these numbers"),
+            (
+                "epsilon",
+                f"how much the published models can tell about one person or {self.sample}"
+                ": 0 is nothing, up to 1 strong, above 10 no promise worth the name",
+            ),
+            ("delta", "a small chance with which the promise of epsilon may fail"),
+            ("chance", "what an attacker gets who never saw anything of the person"),
+        )
+
+
+GAZE = EthicsSubject(
+    "picture",
+    "pictures",
+    "where the person looked",
+    ("raw frames", "eye images", "gaze"),
+    "estimates where somebody looks",
+    "A way of looking, or the shape of eyes,",
+    "where its user looks",
+    "estimating where people look who agreed to it",
+)
+OTHERS = {
+    "summary": EthicsSubject(
+        "video",
+        "features of frames",
+        "what people found important in them",
+        ("videos", "features of frames", "what people found important"),
+        "tells which parts of a video people find important",
+        "What somebody films, or finds worth keeping,",
+        "what is in its user's videos",
+        "shortening videos of people who agreed to it",
+    ),
+    "images": EthicsSubject(
+        "picture",
+        "pictures",
+        "what they show",
+        ("pictures", "classes"),
+        "tells what a picture shows",
+        "What somebody has pictures of",
+        "what is in its user's pictures",
+        "sorting pictures of people who agreed to it",
+    ),
+    "zero_shot": EthicsSubject(
+        "sample",
+        "samples",
+        "of which class they are",
+        ("samples", "classes"),
+        "tells of which class a sample is",
+        "What somebody has samples of",
+        "of which classes its user's samples are",
+        "telling classes apart that nobody recorded",
+    ),
+}
+"""Task -> its words; all others are about gaze."""
+
+
+KEPT = {
+    "params": "the person's own model",
+    "mine": "the person's own model",
+    "friend": "a model made of what others said",
+    "mix": "a mix of models",
+    "head": "which layers are personal",
+    "kept": "which numbers of the model were personal",
+    "mask": "which numbers of the model are personal",
+    "reference": "an earlier model",
+    "front": "first layers while training",
+    "start": "first layers before training",
+    "end": "last layers while training",
+    "end_start": "last layers before training",
+    "control": "a correction",
+    "sketch": "mean features",
+    "teacher": "a model that answers",
+    "known": "which classes it knows",
+    "profile": "what recordings look like on average",
+}
+"""Part of a client's state -> what it is."""
+SCORES = {
+    "nss": (
+        "NSS",
+        "how far a predicted map stands out where people really looked: 0 is no better "
+        "than any place, more is better",
+    ),
+    "angle_error_deg": (
+        "angular error (°)",
+        "the angle between where somebody looked and where "
+        "the model says they looked, in degrees: less is better",
+    ),
+    "accuracy": ("accuracy", "the share of right answers: more is better"),
+    "tau": ("tau", "how alike two rankings are: 1 the same, 0 no more than by chance"),
+    "recon_l1": ("recon l1", "how far drawn pictures are from the real ones: less is better"),
+    "H": (
+        "H",
+        "how well classes are told that were and were not learned, both together: more is better",
+    ),
+    "match": ("match", "how often the right partner is found: more is better"),
+    "error": ("error", "how far predictions are from the truth: less is better"),
+}
+"""Headline metric -> its printed name, and what it says."""
+
+
+def scored(headline: str) -> list[tuple[str, str]]:
+    """The first number of a page explained, for its words; nothing of an unknown one."""
+    return [SCORES[headline]] if headline in SCORES else []
+
+
+def subject(task: Task) -> EthicsSubject:
+    """Return the words for a task."""
+    return OTHERS.get(called(task), GAZE)

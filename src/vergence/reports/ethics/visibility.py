@@ -1,0 +1,146 @@
+"""Who sees what of a plan, on a page for an ethics board: told from the facts of `explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vergence.core.method import Exposure
+from vergence.reports.downloads import EVERY, Downloads, downloads
+from vergence.reports.ethics.wording import ANSWERS, NUMBERS, PrivacyMeans
+from vergence.reports.traffic import named
+
+ALONE = "the rest of each person's model stays on their device"
+
+
+def sees(means: PrivacyMeans) -> list[tuple[str, str]]:
+    """Parties and what each of them sees, in plain words."""
+    if means.method.pooled:
+        return [("the data centre", "all recordings and labels of everybody")]
+    told = [("whoever runs the server", _server(means))]
+    if means.parties:
+        told.append(
+            (
+                f"the helpers ({means.parties})",
+                "who took part, and random numbers that say something only if all helpers put "
+                "theirs together",
+            )
+        )
+    found = downloads(means.method, means.task)
+    return [
+        *told,
+        (
+            "somebody on the network",
+            "when messages are sent and how long they are; if lines were "
+            "not encrypted, all that is sent",
+        ),
+        ("other participants", _others(means, found)),
+        ("whoever gets the model", _model(means, found)),
+        (
+            "whoever holds a device",
+            "everything on it: recordings, labels, "
+            f"{'personal parts of the model' if found.shared else 'the whole model'}",
+        ),
+    ]
+
+
+def _others(means: PrivacyMeans, found: Downloads) -> str:
+    secrecy = means.plan.privacy.aggregation
+    beside = "who else is in a sum" if secrecy is not None and not means.parties else ""
+    if not found.trees:
+        return f"{beside}; nothing else" if beside else "nothing"
+    told = ", ".join(_known(means, found, tree) for tree in found.trees)
+    if found.handed:
+        told += ", as the person before left them"
+    if found.beside:
+        told += "; the rest of the model stays with the server"
+    elif not found.whole:
+        told += f"; {ALONE}"
+    return f"{told}; and {beside}" if beside else told
+
+
+def _known(means: PrivacyMeans, found: Downloads, tree: str) -> str:
+    if tree == "model":
+        return "the common model of their group" if found.grouped else "the common model"
+    return (
+        "the models of all groups"
+        if tree == EVERY
+        else named(tree, False, tree in found.offered, means.task)
+    )
+
+
+def _model(means: PrivacyMeans, found: Downloads) -> str:
+    if not found.shared:
+        return "nobody gets one: every person's model stays on their device"
+    bound = (
+        ", which tells about one person no more than is promised below"
+        if means.plan.privacy.user
+        else ", to study for as long as they like"
+    )
+    if found.whole:
+        return f"the model{bound}"
+    parts = ", ".join(named(tree, False, True, means.task) for tree in found.offered)
+    return f"{parts} of the model{bound}; {ALONE}"
+
+
+def _server(means: PrivacyMeans) -> str:
+    if not means.sends:
+        return "measurements (how well the model works for each person); nothing learned"
+    if means.smashed:
+        labels = f"; {', '.join(means.task.labels)} of every picture" if means.labels else ""
+        layers = f"the sum over {means.least} people or more" if means.least else "the update"
+        sent = _updates(means.method.exposure.values())
+        return (
+            f"for every picture, what the first layers of the model make of it{labels}"
+            f"{f'; {layers} of the layers on each device' if sent else ''}"
+        )
+    if means.answers:
+        toward = ", and which way single real ones lie" if means.compared else ""
+        return f"what the model on each device says of samples that the server made up{toward}"
+    single = _singly(means)
+    if means.least:
+        hidden = [e for e in means.method.exposure.values() if e.reveal != "each"]
+        many = f"{means.least} people or more"
+        learned = f"the sum of what {many} learned{_parts(means, hidden)}"
+        told = [learned] if _updates(hidden) else []
+        told += [f"the sum over {many} of {raw}" for raw in _raw(means, hidden)]
+        seen = f"who took part, and {'; '.join(told)}"
+        return f"{seen}; and of every single person: {'; '.join(single)}" if single else seen
+    return f"each person's {'; '.join(single)}"
+
+
+def _singly(means: PrivacyMeans) -> list[str]:
+    """The things seen person by person: updates, whole models, numbers."""
+    found = [f"update{_parts(means, means.seen)}{_counted(means)}"] if _updates(means.seen) else []
+    if any("classifier" in e.trees for e in means.seen):
+        found.append(named("classifier", False, False, means.task))
+    return [*found, *_raw(means, means.seen), *([means.numbers] if means.numbers else [])]
+
+
+def _raw(means: PrivacyMeans, exposed: Iterable[Exposure]) -> list[str]:
+    """The parts of replies that are made from single samples, by the names of a reader."""
+    trees = dict.fromkeys(tree for e in exposed if e.raw for tree in e.trees)
+    told = f"{', '.join((*means.task.labels, *means.task.beside))} of every picture"
+    return [told if t == "labels" else named(t, True, False, means.task) for t in trees]
+
+
+def _updates(exposed: Iterable[Exposure]) -> list[str]:
+    """The trees of replies that are updates of parameters, once each."""
+    other = {*NUMBERS, *ANSWERS, "classifier"}
+    return list(dict.fromkeys(t for e in exposed if not e.raw for t in e.trees if t not in other))
+
+
+def _parts(means: PrivacyMeans, exposed: Iterable[Exposure]) -> str:
+    """The parts of the model that updates are of, "" where it is the whole."""
+    trees = _updates(exposed)
+    whole = not trees or {"model", EVERY} & {*trees}
+    return "" if whole else f" of {', '.join(named(t, False, True, means.task) for t in trees)}"
+
+
+def _counted(means: PrivacyMeans) -> str:
+    """Numbers that go with every update: how many recordings, and which entries it is about."""
+    if means.plan.privacy.user is not None or means.least:
+        return ""
+    kinds = {e.weight for e in means.seen if e.trees}
+    told = ", and how many recordings each has"
+    told += ", and which numbers of the model each shares" if kinds - {"number"} else ""
+    return told + (", and how much each of these counts" if "per entry" in kinds else "")

@@ -1,0 +1,415 @@
+"""What a page for an ethics board says of a plan, sentence by sentence.
+
+Every sentence follows from what the plan does; none says that anything is hidden unless a mechanism
+of the plan hides it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vergence.core.method import Exposure, Method
+from vergence.core.stages import SMASHED
+from vergence.core.task import Task
+from vergence.engine.plan import Plan
+from vergence.engine.secure_sums import masked, server_deals
+from vergence.reports.ethics.subjects import EthicsSubject, subject
+
+STRONG, SOME = 1.0, 10.0
+"""Epsilons up to which a promise about people is strong, and is worth the name.
+
+Source: Ponomareva et al., "How to DP-fy ML", JAIR 2023, section 5.2, tiers 1 to 3.
+"""
+CERTAIN = 0.99995
+"""From here on two decimals would say 100 %."""
+FITS, DROWNS = 1.0, 10.0
+"""Noise in a mean update, as a multiple of the longest update allowed: little; too much to learn.
+
+Source: measured (docs/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
+"""
+HARDLY = 1.1
+"""An attacker's error less than a tenth below that by chance is told as hardly better."""
+NUMBERS = {
+    "distances": "how far each person's clips are from public ones",
+    "counts": "how many recordings of each class each person has",
+}
+"""Numbers that everybody tells alone, by the trees of methods."""
+ANSWERS = ("scores", "gradients", "known")
+"""Trees of an owner's answers to questions about made-up samples."""
+
+
+def compares(exposed: Exposure) -> bool:
+    """True if an answer compares what it is asked about with single samples of the owner's."""
+    return exposed.raw and "gradients" in exposed.trees
+
+
+Ran = Literal["", "computer", "cluster", "devices"]
+"""Where recordings lay in a run: on one computer, a cluster's, or people's devices; "": none."""
+WHERE: Mapping[Ran, str] = {
+    "": "Nothing has been run. A simulation of this plan would have all recordings on one computer",
+    "computer": "This run was a simulation: all recordings were on one computer",
+    "cluster": "This run was a simulation: all recordings were on the machines of one cluster",
+}
+
+
+@dataclass(frozen=True)
+class PrivacyMeans:
+    """Handling of what leaves a device by a plan, and where the plan was run."""
+
+    plan: Plan
+    method: Method
+    task: Task
+    ran: Ran = ""
+
+    @property
+    def subject(self) -> EthicsSubject:
+        """Words for what is recorded and learned."""
+        return subject(self.task)
+
+    @property
+    def seen(self) -> list[Exposure]:
+        """Exposed data that the server could look at reply by reply."""
+        secure = self.plan.privacy.aggregation is not None
+        return [e for e in self.method.exposure.values() if e.reveal == "each" or not secure]
+
+    @property
+    def smashed(self) -> bool:
+        """True if outputs of the first layers for single pictures leave the device."""
+        return any(SMASHED in e.trees for e in self.seen)
+
+    @property
+    def labels(self) -> bool:
+        """True if labels, such as gaze, leave the device."""
+        return any("labels" in e.trees for e in self.seen)
+
+    @property
+    def answers(self) -> bool:
+        """True if no more leaves the device than its model's answers to made-up samples."""
+        return any("scores" in e.trees for e in self.seen)
+
+    @property
+    def compared(self) -> bool:
+        """True if these answers compare made-up samples with single real ones."""
+        return any(map(compares, self.seen))
+
+    @property
+    def numbers(self) -> str:
+        """Information that everybody tells alone in a few numbers, "" where there is none."""
+        told = dict.fromkeys(tree for e in self.seen for tree in e.trees if tree in NUMBERS)
+        return " and ".join(NUMBERS[tree] for tree in told)
+
+    @property
+    def masks(self) -> bool:
+        """True if people share different entries, and that shows."""
+        return masked(self.method, self.plan.privacy)
+
+    @property
+    def sends(self) -> bool:
+        """True if anything learned leaves the device."""
+        return any(e.trees for e in self.method.exposure.values())
+
+    @property
+    def parties(self) -> str:
+        """The aggregators' names."""
+        secrecy = self.plan.privacy.aggregation
+        return (
+            "" if secrecy is None or secrecy.name == "pairwise" else ", ".join(secrecy.aggregators)
+        )
+
+    @property
+    def least(self) -> int:
+        """Fewest people in a sum, 0 where single replies are seen."""
+        return (
+            0
+            if self.plan.privacy.aggregation is None
+            else (self.plan.privacy.aggregation.among(0).threshold)
+        )
+
+
+def odds(epsilon: float) -> float:
+    """Return by which factor a promise of epsilon lets odds change."""
+    return math.exp(min(epsilon, 700.0))
+
+
+def certainty(epsilon: float) -> float:
+    """Highest certainty that somebody can reach who first gave it a chance of 50 %.
+
+    Example:
+        >>> round(certainty(1.0), 2), round(certainty(8.0), 4)
+        (0.73, 0.9997)
+    """
+    return 1 / (1 + math.exp(-min(epsilon, 700.0)))
+
+
+def tier(epsilon: float) -> str:
+    """Worth of a promise of epsilon, in words."""
+    if epsilon <= STRONG:
+        return "strong"
+    return "some, far from strong" if epsilon <= SOME else "none to speak of"
+
+
+def usefulness(ratio: float, people: int) -> str:
+    """Text on whether so much noise leaves anything to learn; `ratio` as of `FITS`."""
+    said = (
+        f"The noise in the average of a round is {ratio:,.2g} times as strong as the most that "
+        f"all {people} people together may say."
+    )
+    if ratio <= FITS:
+        return f"{said} Learning remains possible."
+    if ratio <= DROWNS:
+        return f"{said} It is doubtful that much can be learned; look at the measured error."
+    return (
+        f"{said} At this number of people that makes the model useless; it would take many more "
+        "people, or far fewer numbers to learn."
+    )
+
+
+def in_words(unit: str, epsilon: float, delta: float, of: str) -> str:
+    """Return epsilon in words."""
+    sure = certainty(epsilon)
+    shown = f"{100 * sure:.2f}" if sure < CERTAIN else "more than 99.99"
+    return (
+        f"Somebody who holds it for as likely as not that {of}, and then studies everything that "
+        f"is published, can become {shown} % sure at most (epsilon {epsilon:.3g} per {unit}; with "
+        f"a chance of {delta:g} this may fail). What it is worth: {tier(epsilon)}."
+    )
+
+
+def nearness(times: float) -> str:
+    """Result, in words, of an attack on pictures that came so many times nearer than chance."""
+    if times <= HARDLY:
+        return f"{'hardly' if times > 1 else 'no'} better than chance"
+    return f"{times:.3g} times nearer than chance: something of the person is left"
+
+
+def verdict(
+    means: PrivacyMeans, budget: Mapping[str, Any], rebuilt: float | None, people: bool = False
+) -> list[str]:
+    """Return the few sentences that a reader must know.
+
+    `rebuilt`: how many times nearer than chance an attack on pictures came; None: none was tried.
+    `people`: whether an attack found out something about people that chance does not tell.
+    """
+    if means.method.pooled:
+        return [
+            "Everybody's recordings and labels are brought to one place.",
+            "Nothing in this plan hides anybody from whoever works there.",
+            *([f"{WHERE[means.ran]}."] if means.ran in WHERE else []),
+        ]
+    told = [_where(means.ran)]
+    if not means.sends:
+        return [*told, "What is learned from them stays there too; only measurements leave."]
+    if means.smashed:
+        labels = f", and with it {means.subject.labels}" if means.labels else ""
+        told.append(f"Something made from every single picture goes to the server{labels}.")
+    elif means.answers:
+        told.append(
+            "A model trained on them stays there too, and answers questions. The server "
+            "learns from what it says of made-up samples."
+        )
+        if means.compared:
+            told.append(
+                f"Every answer compares these with single real {means.subject.rebuilt}, "
+                "and real ones can be worked out from it."
+            )
+    elif means.least:
+        told.append(
+            f"The server sees only sums over {means.least} people or more, as long as not too "
+            "many of those involved conspire."
+        )
+    else:
+        told.append("What was learned from one person is seen, person by person, by the server.")
+    if rebuilt is not None or means.smashed:
+        told.append(
+            "Whether pictures can be rebuilt from it was not tried here."
+            if rebuilt is None
+            else f"Pictures were rebuilt from it, {rebuilt:.3g} times nearer to the originals than "
+            "by chance."
+            if rebuilt > HARDLY
+            else f"The attack that was tried rebuilt pictures {nearness(rebuilt)}."
+        )
+    if people:
+        told.append(
+            "Attacks found out more about people than chance does: who it was, or who was in."
+        )
+    return [*told, *_promise(budget, means.subject.sample)]
+
+
+def _where(ran: Ran) -> str:
+    """The place of recordings: people's devices in a deployment alone."""
+    if ran == "devices":
+        return "Recordings stay on each person's device."
+    return (
+        f"{WHERE[ran]}. In a deployment recordings stay on each person's device; the rest of this "
+        "page is about such a deployment."
+    )
+
+
+def _promise(budget: Mapping[str, Any], sample: str) -> list[str]:
+    if "person" in budget:
+        part = budget["person"]
+        worth = f"Its worth: {part['worth']} (epsilon {part['epsilon']:.3g})."
+        return [f"There is a promise about each person. {worth}", part["useful"]]
+    if "sample" in budget:
+        return [
+            f"There is a promise about single {sample}s. There is none about people: many "
+            f"{sample}s of one person together are not covered."
+        ]
+    return ["There is no promise about what can be found out from the finished model."]
+
+
+def assumed(means: PrivacyMeans) -> list[str]:
+    """Conditions that must be true for the page to hold."""
+    if means.method.pooled:
+        return ["Everybody at the data centre is trusted with everything."]
+    rule = means.plan.privacy.robust
+    honest = "Participants are honest: one who sends false updates can spoil the model."
+    if rule is not None:
+        honest = (
+            f"Some participants may send false updates: {rule.name} stands that if {rule.assumes}."
+        )
+    if not means.sends:
+        honest = "Nobody has to trust anybody else: no model is made of more than one person's."
+    return [
+        *_trusted(means),
+        honest,
+        "Lines are encrypted, and all devices and the server know each other's keys, as in a "
+        "deployment; a simulation sends nothing over lines between people.",
+    ]
+
+
+def _trusted(means: PrivacyMeans) -> list[str]:
+    """Return what the server and the helpers are trusted with."""
+    secrecy, user = means.plan.privacy.aggregation, means.plan.privacy.user
+    if means.smashed:
+        told = ["The server is trusted not to rebuild pictures. Nothing stops it from trying."]
+        if means.plan.privacy.split_guard is not None:
+            told.append(
+                "Devices send false labels now and then, and notice a server that does "
+                "not learn from labels at all; one that pretends to goes unnoticed."
+            )
+        return told
+    if not means.sends:
+        return []
+    if means.answers:
+        return [
+            "The server is trusted not to ask until it has a copy of the model on the device. "
+            "A limit on answers is the only bound there is."
+        ]
+    if secrecy is None:
+        noise = " It adds the noise, and is trusted to do so." if user else ""
+        return [f"The server is trusted with each person's update, and not to keep it.{noise}"]
+    told = [
+        "The server may be curious, and may break the rules together with up to a third of the "
+        "devices. With more of them it can see one person's update."
+        if secrecy.name == "pairwise"
+        else f"The helpers ({means.parties}) have different owners, follow the rules, and at least "
+        "one of them keeps what it has to itself."
+    ]
+    if means.parties:
+        told.append("Each helper is run by somebody else, and none by who runs the server.")
+    if server_deals(means.method, means.plan.privacy):
+        told.append(
+            "The server follows the rules as well: with two helpers alone it prepares how "
+            "they find out which numbers of the model too few people share."
+        )
+    if user is not None:
+        told.append(
+            f"At least {means.least} people in every sum keep their part of the noise to "
+            "themselves."
+        )
+    return told
+
+
+def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
+    """Information that may still be found out, and by whom."""
+    if means.method.pooled:
+        return ["Everything: whoever has the data can look at it, copy it and lose it."]
+    told, many = [], means.subject.rebuilt
+    if means.smashed:
+        told.append(
+            "Rebuilt pictures: from what the first layers make of a picture, its owner's "
+            "eyes may be drawn again, and recognised."
+        )
+        if not means.labels:
+            told.append(
+                f"{means.subject.labels.capitalize()} is not sent, but the server can "
+                "compute much of it from what is."
+            )
+    elif means.answers:
+        told.append(
+            "A copy of the model on the device: with enough answers the server has one, "
+            "and whatever can be found out from that model."
+        )
+        if means.compared:
+            told.append(
+                f"Single {many}: the answers say how made-up ones would have to change "
+                "to be more like real ones. From that real ones can be worked out, "
+                "nearly exactly."
+            )
+    elif means.sends and not means.least:
+        told.append(
+            f"Rebuilt {many}: one person's update, which the server sees, may be turned "
+            f"back into {many}, the more easily the fewer it was made from."
+        )
+    if means.numbers:
+        told.append(
+            f"Names: {means.numbers}. These few numbers may tell the server whose they are "
+            "where it knows the recordings, or others of the same person."
+        )
+    if means.parties and means.masks:
+        two = "the server and a helper" if means.parties.count(",") == 1 else "two of the helpers"
+        told.append(
+            f"How many people share each number of the model: {two} can find it out together."
+        )
+    if server_deals(means.method, means.plan.privacy):
+        told.append(
+            "Numbers of the model that one person alone shares: a server that breaks the "
+            "rules can see them, unless there are three helpers. Deployments want three; "
+            "with two this is for simulations."
+        )
+    if means.least:
+        told.append("Two sums over nearly the same people differ by one person's part.")
+    if "person" not in budget and means.sends:
+        told.append(
+            "Membership: from the finished model somebody may find out that a certain "
+            "person took part. Nothing here bounds how surely."
+        )
+    elif means.sends and budget["person"]["epsilon"] > SOME:
+        told.append(
+            "Membership: how surely somebody can find out that a certain person took "
+            "part is bounded, but too weakly to matter."
+        )
+    told.append(
+        f"{means.subject.trait} may be told by a model even where no single recording can "
+        "be had from it."
+    )
+    return told
+
+
+def unprotected(means: PrivacyMeans) -> list[str]:
+    """Information that no part of the plan protects."""
+    told = [
+        "That somebody takes part, when, and how often: the server knows.",
+        "The device: whoever unlocks it can read the recordings on it.",
+        f"Use: whoever runs the model learns {means.subject.use}. That is what it is for.",
+        "Measurements: how well the model works is reported person by person.",
+    ]
+    privacy = means.plan.privacy
+    if means.sends and privacy.aggregation is None and privacy.user is None:
+        told.append("How many recordings each person has: the server is told.")
+    if means.labels:
+        pose = ", and the pose of the head" if "pose" in means.task.beside else ""
+        told.append(f"{means.subject.labels.capitalize()}{pose}: sent as it is.")
+    if privacy.solver is not None:
+        many = f"{means.subject.sample}s"
+        told.append(
+            f"People under a promise about {many}: a person's {many} are alike. "
+            f"{many.capitalize()} that only steer a method, or measure it, are not "
+            "covered."
+        )
+    told.append("Mistakes in this software: nobody independent has checked it.")
+    return told

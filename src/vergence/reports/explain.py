@@ -1,0 +1,286 @@
+"""Who learns what: read off a method's committed exposure table and its states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from vergence.core.federation import Federation
+from vergence.core.masks import Mask
+from vergence.core.method import Exposure, Method
+from vergence.core.params import Params
+from vergence.core.serialization import array_bytes, pack
+from vergence.core.task import Task
+from vergence.errors import ConfigError, DataError
+from vergence.experiment.privacy.spent import foretold
+from vergence.experiment.run import load_data
+from vergence.experiment.schema import Experiment
+from vergence.privacy.config import Privacy
+from vergence.privacy.poisoning.data import DataPoison
+from vergence.reports.downloads import downloads
+from vergence.reports.ethics.subjects import subject
+from vergence.reports.ethics.wording import ANSWERS, NUMBERS, compares
+from vergence.reports.explain_secure_sums import rows, sizes
+from vergence.reports.traffic import TurnTraffic, carried, totals
+
+AS_THEY_ARE = {*NUMBERS, "classifier", *ANSWERS}
+"""Trees of methods that are no updates of parameters."""
+WEIGHTS = {
+    "number": "one number per person (how many samples)",
+    "mask": "which entries each person shares (with weights = samples, how many samples too)",
+    "per entry": "which entries each person shares, and how much each of them counts",
+}
+
+
+RANGED = "in which range {}'s smashed data lie, in every round"
+LABELS, PUBLIC = "labels", "public"
+"""The trees in which a method of split learning sends labels, and what its task calls public."""
+
+
+def explain(experiment: Experiment, console: Console) -> None:
+    """Print, for every method of an experiment, the flow of data and who learns what."""
+    task = experiment.task(experiment.plan.seeds[0])
+    plan = experiment.plan
+    people = experiment.federation() if _foretold(plan.privacy) else None
+    data = people or samples(experiment)
+    if (many := counted(experiment, data)) is not None:
+        plan = plan.known(many)
+    privacy = plan.privacy
+    for label, method in experiment.methods.items():
+        console.rule(f"[bold]{label}")
+        console.print((type(method).__doc__ or "").partition("\n")[0])
+        console.print(flow(method, task, privacy), highlight=False, markup=False)
+        wire = experiment.plan.wire
+        if not wire.lossless and not method.pooled:
+            owed = "; what was not sent yet stays with the client" if wire.feedback else ""
+            text = f"  up goes by the codec {wire.codec}, smaller than written above{owed}"
+            console.print(text, highlight=False, markup=False)
+        delivery = experiment.plan.delivery
+        if not method.pooled and (
+            delivery.name == "fedasync"
+            or (delivery.name in ("quorum", "fedbuff") and delivery.replies == 1)
+        ):
+            text = "  beware: with this delivery each sum is one person's update"
+            console.print(text, highlight=False, markup=False)
+        if people is not None:
+            seen = people.pooled() if method.pooled else people
+            for line in foretold(experiment.plan, method, task, seen):
+                console.print(f"  {line}", highlight=False, markup=False)
+        table = learns(method, task, privacy, many)
+        if privacy.output_range is not None:
+            table.add_row("server (range)", RANGED.format(privacy.output_range.root))
+        if privacy.aggregation is not None:
+            text = sizes(method, task, privacy)
+            console.print(text, highlight=False, markup=False)
+        if experiment.poison is not None and experiment.poison.share:
+            text = f"  POISONED on purpose: {poisoned(experiment)}"
+            console.print(text, highlight=False, markup=False)
+        console.print(table)
+        console.print(crossing(carried(plan, method, task, data)))
+
+
+def _foretold(privacy: Privacy) -> bool:
+    """Tell whether data say what a run does for privacy."""
+    return privacy.spends or privacy.cut is not None or privacy.split_guard is not None
+
+
+def samples(experiment: Experiment) -> Federation | None:
+    """Return the data where bytes depend on how much there is; None where it cannot be had."""
+    if not any(method.served for method in experiment.methods.values()):
+        return None
+    try:
+        return load_data(experiment).ready
+    except (ConfigError, DataError):
+        return None
+
+
+def counted(experiment: Experiment, data: Federation | None) -> int | None:
+    """Number of people, where the fewest in a sum follow from it; None where it is not known."""
+    policy = experiment.plan.privacy.aggregation
+    if policy is None or policy.min_contributors is not None:
+        return None
+    try:
+        return len((data or experiment.federation()).clients)
+    except (ConfigError, DataError):
+        return None
+
+
+def crossing(rows: Sequence[TurnTraffic]) -> Table:
+    """Return the table of what crosses in a turn: bytes of one person, and who sees it."""
+    parties = any(row.aggregators for row in rows)
+    last = ("aggregators",) if parties else ()
+    table = Table("turn", "way", "what", "bytes", "server", "network (TLS)", "others", *last)
+    for row in rows:
+        told = "not known yet" if row.bytes is None else f"{row.bytes:,}"
+        told = f"at most {told}" if row.most else told
+        own = (row.aggregators or "nothing",) if parties else ()
+        way = "up" if row.up else "down"
+        table.add_row(row.verb, way, row.what, told, row.server, row.network, row.clients, *own)
+    up, down = totals(rows)
+    known = "" if all(row.bytes is not None for row in rows) else ", as far as they are known"
+    table.caption = f"one person, each turn once: {up:,} bytes up, {down:,} down{known}"
+    return table
+
+
+def poisoned(experiment: Experiment) -> str:
+    """Description of an experiment's poisoning."""
+    poison = experiment.poison
+    assert poison is not None
+    what = "the data they train on" if isinstance(poison, DataPoison) else "what they send"
+    return f"{poison.share:.0%} of the people lie about {what} ({poison.attack})"
+
+
+def flow(method: Method, task: Task, privacy: Privacy) -> str:
+    """Draw what goes down, what goes up and what stays, with sizes."""
+    server, client = method.server(task), method.client(task)
+    offered = {name: f"{name} ({megabytes(p)})" for name, p in method.offer(server, "").items()}
+    lines = []
+    if method.pooled:
+        lines.append("  everybody's raw data ------> one data centre   (once, before training)")
+    for verb, exposed in method.exposure.items():
+        sent = list(offered) if exposed.down is None else exposed.down
+        down = ", ".join(offered.get(name, name) for name in sent)
+        lines += [
+            f"  server --- {down or 'nothing'} ---> client        [{verb}]",
+            f"  server <-- {upwards(exposed, server, method, task, privacy)} --- client",
+        ]
+    beside = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.beside(server).items())
+    if beside:
+        lines.append(f"  stays with the server: {beside}")
+    lines.append(f"  stays with the client: raw data; {', '.join(kept(client)) or 'no state'}")
+    return "\n".join(lines)
+
+
+def upwards(exposed: Exposure, server: Any, method: Method, task: Task, privacy: Privacy) -> str:
+    """Name what a reply holds."""
+    beside = [] if privacy.differential else ["metrics"]
+    if not exposed.trees:
+        return "nothing" if privacy.differential else "metrics (training loss)"
+    offered = method.offer(server, "")
+    sizes = [
+        f"{t} update ({megabytes(offered[t])})" if t in offered else t for t in told(exposed, task)
+    ]
+    if privacy.user is not None:
+        return ", ".join(sizes)
+    if exposed.weight != "number":
+        text = f"shared entries of {', '.join(sizes)} at most, mask when it changed"
+        return ", ".join([text, *beside])
+    return ", ".join([*sizes, "weight", *beside])
+
+
+def told(exposed: Exposure, task: Task) -> list[str]:
+    """Name what a reply holds beside its weight; public columns by their own names."""
+    public = f"{', '.join(task.public)} (public)"
+    return [public if t == PUBLIC else t for t in exposed.trees if t != PUBLIC or task.public]
+
+
+def _named(exposed: Exposure, task: Task) -> list[str]:
+    """Return what a reply holds, updates of parameters first and by that name."""
+    trees = told(exposed, task)
+    learned = [tree for tree in trees if not exposed.raw and tree not in AS_THEY_ARE]
+    updates = [f"{', '.join(learned)} updates"] if learned else []
+    return [*updates, *(tree for tree in trees if tree not in learned)]
+
+
+def kept(client: Any) -> list[str]:
+    """List the parts of a client's state with their packed size in bytes."""
+    return [
+        f"{name} (later)" if size is None else f"{name} ({size:,} B)"
+        for name, size in parts_of(client).items()
+    ]
+
+
+def parts_of(client: Any) -> dict[str, int | None]:
+    """Return name -> packed bytes of the parts of a client's state; None: there is none yet."""
+    sizes: dict[str, int] = {}
+    for path, size in array_bytes(pack(client)).items():
+        part = path.split(".")[1]
+        sizes[part] = sizes.get(part, 0) + size
+    return {
+        f.name: sizes.get(f.name)
+        for f in fields(client)
+        if f.name in sizes or getattr(client, f.name) is None
+    }
+
+
+def megabytes(params: Params) -> str:
+    """Return the size of a tree as it travels, uncompressed."""
+    return f"{params.flat.numel() * params.flat.element_size() / 1e6:.2f} MB"
+
+
+def learns(method: Method, task: Task, privacy: Privacy, people: int | None = None) -> Table:
+    """Return the table of parties and what each sees in a round, with what protects people."""
+    rule, policy = privacy.robust, privacy.aggregation
+    table = Table("who", "learns")
+    if method.pooled:
+        table.add_row("data centre", "everything: raw recordings and labels of everybody")
+        return table
+    for verb, exposed in method.exposure.items():
+        every = "every person's reply"
+        if exposed.reveal != "each":
+            judged = rule is not None and exposed.trees
+            every = f"what {rule.name} makes" if rule and judged else "the weighted sum over people"
+        trees = f"of {', '.join(_named(exposed, task)) or 'metrics only'}"
+        summed = policy is not None and exposed.reveal != "each"
+        weights = "of weights their sum" if summed else WEIGHTS[exposed.weight]
+        if privacy.user is not None or exposed.blind:
+            weights = "everybody counts once"
+        blind = "; worked out without data" if exposed.blind else ""
+        table.add_row(f"server ({verb})", f"{every} {trees}; {weights}{blind}")
+    if rule is not None and any(e.trees for e in method.exposure.values()):
+        groups = 0 if policy is None else policy.groups
+        seen = f"the sum of every group of {groups}" if groups else "every single update"
+        table.add_row("server (robust rule)", f"{seen}: {rule.name} compares them")
+        table.add_row("assumed", f"{rule.assumes}; else {rule.name} promises nothing")
+        if rule.trusted:
+            table.add_row("server", f"which way {rule.trusted}'s update points, in every round")
+    table.add_row("another client", others(method, task))
+    plain = any(e.trees for e in method.exposure.values())
+    seen = "every single update: aggregation here is plain, not secure" if plain else "metrics"
+    seen = f"{seen}; sizes and times of messages"
+    tapped = [("who runs or taps the server", seen)]
+    for who, what in rows(method, privacy, people) if policy else tapped:
+        table.add_row(who, what)
+    columns = (*task.labels, *task.beside) if _tells_labels(method) else ()
+    if columns:
+        table.add_row("server", f"{', '.join(columns)} of every sample it is told of")
+    if any("smashed" in e.trees for e in method.exposure.values()):
+        table.add_row("beware", "pictures can be rebuilt from smashed data (see split_learning.md)")
+    if any(map(compares, method.exposure.values())):
+        table.add_row(
+            "beware",
+            "single real samples can be worked out from gradients: made-up "
+            "ones are compared with them",
+        )
+    ends = method.exposure.get("judge")
+    if ends is not None and "pull" in ends.trees:
+        what = "pictures (from end)" if task.stays else "labels (from pull and end)"
+        table.add_row("server, by computing", f"{what}: not sent, but it averages end")
+    *raw, labels = subject(task).raw
+    secrets = [*raw, *([] if columns else [labels]), "validation scores"]
+    secrets += ["personal entries"] if personal(method.client(task)) else []
+    table.add_row("nobody else", ", ".join(secrets))
+    return table
+
+
+def others(method: Method, task: Task) -> str:
+    """Description of what one client gets that any other one gets as well."""
+    found = downloads(method, task)
+    if not found.trees:
+        return "nothing"
+    of = " of the client's group" if found.grouped else ""
+    handed = ", as the client before left it" if found.handed else ""
+    return f"the server's {', '.join(found.trees)}{of}{handed}"
+
+
+def _tells_labels(method: Method) -> bool:
+    return any(LABELS in exposed.trees for exposed in method.exposure.values())
+
+
+def personal(client: Any) -> bool:
+    """True if a client's state holds masks or parameters of its own."""
+    return any(isinstance(getattr(client, f.name), Params | Mask) for f in fields(client))

@@ -1,0 +1,343 @@
+"""One self-contained page per study: tables, figures, and everything needed to repeat it."""
+
+import html
+import math
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from vergence.core.files import replacing
+from vergence.errors import ConfigError, nearest
+from vergence.experiment import class_accuracy
+from vergence.reports.plots import gaze_maps
+from vergence.reports.plots import masks as plot_masks
+from vergence.reports.plots import results as plots
+from vergence.reports.plots.style import colours, digits, inline, metric_name, number, save, title
+from vergence.results.baselines import kind
+from vergence.results.compare import ANYTHING, ComparisonRow, agree, headline_cells, rows
+from vergence.results.comparison_tables import best_mean, best_pairs, chance, paired_cells
+from vergence.results.read import Run, StudyResults, read
+from vergence.results.significance import ComparedMethod, best, judge
+from vergence.studies import class_partition
+
+FIGURES: Mapping[str, Callable[[StudyResults], Figure | None]] = {
+    "persons": plots.persons,
+    "classes": class_partition.of_study,
+    "per_class": class_accuracy.of_study,
+    "slope": plots.slope,
+    "convergence": plots.convergence,
+    "masks": plots.masks,
+    "layers": plot_masks.layers,
+    "overlap": plot_masks.overlap,
+    "bytes": plots.traffic,
+    "strip": gaze_maps.strip,
+    "overview": plot_masks.overview,
+    "tokens": lambda _: gaze_maps.tokens(),
+}
+
+NEEDS = {
+    "classes": "samples with classes (task images), of at most 100 people",
+    "per_class": "accuracies by class (per_class.csv, written for the task zero_shot)",
+    "slope": "a local-only run and another one (add local_only to methods)",
+    "masks": "a method with personal masks (fedcpf, fedselect)",
+    "layers": "a method with personal masks (fedcpf, fedselect)",
+    "overlap": "a method with personal masks (fedcpf, fedselect)",
+    "overview": "a method with personal masks (fedcpf, fedselect)",
+    "strip": "heat maps (maps.npz, written for the task gaze_map)",
+}
+
+SECTIONS = (
+    (
+        "persons",
+        "Everyone at a glance",
+        "Each dot is a person, seeds averaged. The diamond is the mean over people, the bar its "
+        "95 % interval. Rows above the dotted line need no training.",
+    ),
+    (
+        "classes",
+        "Who has what",
+        "People by classes; the area of a disc is the number of training samples.",
+    ),
+    (
+        "per_class",
+        "Class by class",
+        "Accuracy of every class, seeds and people averaged; of starred classes whoever predicts "
+        "had no samples.",
+    ),
+    (
+        "slope",
+        "Who gains, who loses",
+        "Each line is one person, from a model trained alone to the federated one. Dashed dark "
+        "lines are people harmed by more than 1 %; the thick line is the mean.",
+    ),
+    (
+        "strip",
+        "What they look at",
+        "Heat maps for the same held-out samples, one row per method, the truth on top. Dots are "
+        "the real gaze points.",
+    ),
+    (
+        "convergence",
+        "Convergence",
+        "Mean over people after so many rounds (P0: what each person would use next, before "
+        "training further). The band runs from the lowest to the highest seed.",
+    ),
+    (
+        "bytes",
+        "What it costs to send",
+        "Left: what is reached for the bytes a client has sent. Right: bytes per client and round "
+        "as counted on the wire, change against FedAvg.",
+    ),
+    (
+        "masks",
+        "How much becomes personal",
+        "Share of the parameters that a client keeps to itself as the rounds go by: thin lines are "
+        "people, the thick one is their mean. Right: each person at the end.",
+    ),
+    (
+        "layers",
+        "Where it becomes personal",
+        "Personal share of every layer, input on top, one column per person.",
+    ),
+    (
+        "overlap",
+        "Do people keep the same parameters?",
+        "Jaccard index of two people's masks: 1 = the same entries. Chance is what two random "
+        "masks of this size would share.",
+    ),
+    (
+        "overview",
+        "One round, with the real masks",
+        "Every client keeps its orange entries and sends the blue ones; the server averages each "
+        "entry over those who share it.",
+    ),
+)
+
+AFTERWARDS = ("verify", "compare", "report")
+"""What may be done with a finished run."""
+
+
+def report(folder: Path | str) -> Path:
+    """Write `report.html` into an OUT or a single run directory and return its path.
+
+    Raises:
+        StateError: there is no finished run.
+        PartialRun: the page cannot be written.
+    """
+    study = read(folder)
+    environment = Environment(
+        loader=PackageLoader("vergence.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("report.html").render(_context(study))
+    path = study.folder / "report.html"
+    with replacing(path) as scratch:
+        scratch.write_text(page, encoding="utf-8")
+    return path
+
+
+def figure(folder: Path | str, name: str, path: Path | str) -> Path:
+    """Write one figure alone as png, svg or pdf.
+
+    Raises:
+        ConfigError: an unknown figure, or the runs lack what it needs.
+    """
+    if name not in FIGURES:
+        raise ConfigError(f"no figure '{name}'{nearest(name, FIGURES)}")
+    drawn = FIGURES[name](read(folder))
+    if drawn is None:
+        raise ConfigError(f"figure '{name}' needs {NEEDS[name]}; {folder} has none")
+    return save(drawn, path)
+
+
+def _context(study: StudyResults) -> dict[str, Any]:
+    listed = rows(study)
+    first = study.runs[0]
+    judged = judge(study)
+    return {
+        "task": first.results["task"].replace("_", " "),
+        "federation": _federation(first),
+        "findings": [*best_mean(study, study.headline), *best_pairs(study, study.headline, judged)],
+        "poisoned": next((run.poison for run in study.runs if run.poison), ""),
+        "notes": agree(study.runs, ANYTHING),
+        "facts": _facts(study),
+        "headline": metric_name(study.headline),
+        "lower": study.headline in study.lower_is_better,
+        "table": _table(study, listed),
+        "pairs": [_pair(study, j) for j in judged],
+        "people": [_people(study, metric) for metric in first.estimates],
+        "figures": list(_figures(study)),
+        "trouble": list(_trouble(study)),
+        "runs": [_recipe(run) for run in study.runs],
+        "provenance": _flat(first.provenance),
+        "repeat": _repeat(_command(first), study.folder),
+    }
+
+
+def _federation(run: Run) -> str:
+    told = run.results["federation"]
+    name = told.get("name", "") if isinstance(told, Mapping) else str(told)
+    return name.replace("_", " ")
+
+
+def _facts(study: StudyResults) -> list[tuple[str, str]]:
+    first = study.runs[0]
+    facts = [(str(len(first.people)), "people"), _many(first.seeds, "seed")]
+    if "rounds" in first.results:
+        facts.append((str(first.results["rounds"]), "rounds"))
+    facts.append(_many(study.runs, "method"))
+    seconds = sum(float(r.results.get("seconds") or 0) for r in study.runs)
+    if seconds:
+        facts.append((_duration(seconds), "of computing"))
+    return facts
+
+
+def _many(things: Sequence[Any], name: str) -> tuple[str, str]:
+    return str(len(things)), name if len(things) == 1 else f"{name}s"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _repeat(command: str, folder: Path) -> str:
+    """Commands that repeat a run and look at it, its folder named as it is reached from here."""
+    at = folder.resolve()
+    near = at.relative_to(Path.cwd()) if at.is_relative_to(Path.cwd()) else folder
+    told = shlex.quote(str(near))
+    return "\n".join([command, *(f"vergence {verb} {told}" for verb in AFTERWARDS)])
+
+
+def _table(study: StudyResults, listed: Sequence[ComparisonRow]) -> dict[str, Any]:
+    """Return the headline table, each row with the ends of its whisker in percent of the width."""
+    tint = colours(study.runs)
+    others = [m for m in study.runs[0].estimates if m != study.headline]
+    shown = [r.metrics[study.headline] for r in listed if study.headline in r.metrics]
+    low, high = min(e.lo for e in shown), max(e.hi for e in shown)
+    span = (high - low) or 1.0
+    places = {m: digits(r.metrics[m].mean for r in listed if m in r.metrics) for m in others}
+    leader = best(study, study.headline)
+    lines = []
+    for row in listed:
+        e = row.metrics.get(study.headline)
+        ends = [100 * (v - low) / span for v in (e.lo, e.mean, e.hi)] if e else None
+        cells = [
+            (number(row.metrics[m].mean, places[m]), _hover(row.metrics[m], places[m]))
+            if m in row.metrics
+            else ("", "")
+            for m in others
+        ]
+        lines.append(
+            {
+                "name": row.name,
+                "prior": row.prior,
+                "kind": kind(row.label) if row.prior else "",
+                "best": leader is not None and row.label == leader.label and len(study.runs) > 1,
+                "colour": tint.get(row.label, "var(--muted)"),
+                "cells": headline_cells(listed, row, study.headline),
+                "ends": ends,
+                "others": cells,
+            }
+        )
+    names = [metric_name(m) + (" ↓" if m in study.lower_is_better else "") for m in others]
+    return {"lines": lines, "others": names}
+
+
+def _hover(e: tuple[float, ...], places: int) -> str:
+    _, lo, hi, _, worst = e
+    return (
+        f"95 % interval {number(lo, places)} to {number(hi, places)}; worst {number(worst, places)}"
+    )
+
+
+def _pair(study: StudyResults, j: ComparedMethod) -> dict[str, Any]:
+    return {
+        "a": title(study.run(j.pair.a)),
+        "b": title(study.run(j.pair.b)),
+        "cells": [*paired_cells(j.pair), chance(j.holm)],
+        "different": j.different,
+    }
+
+
+def _people(study: StudyResults, metric: str) -> dict[str, Any]:
+    """Return one metric person by person; the worst person of each method is marked."""
+    tint = colours(study.runs)
+    scores = {run.label: run.scores(metric) for run in study.runs}
+    people = list(dict.fromkeys(p for found in scores.values() for p in found))
+    places = digits(v for found in scores.values() for v in found.values())
+    pick, prefer = (max, min) if metric in study.lower_is_better else (min, max)
+    worst = {label: pick(found, key=found.__getitem__) for label, found in scores.items() if found}
+    lines = []
+    for person in people:
+        here = {k: f[person] for k, f in scores.items() if person in f}
+        top = prefer(here.values())
+        cells = [
+            {
+                "text": number(here.get(run.label, math.nan), places),
+                "worst": worst.get(run.label) == person,
+                "best": len(here) > 1 and here.get(run.label) == top,
+            }
+            for run in study.runs
+        ]
+        lines.append({"person": person, "cells": cells})
+    heads = [(title(run), tint[run.label]) for run in study.runs]
+    lower = metric in study.lower_is_better
+    return {"metric": metric_name(metric), "lower": lower, "heads": heads, "lines": lines}
+
+
+def _figures(study: StudyResults) -> Iterator[dict[str, Any]]:
+    for name, heading, caption in SECTIONS:
+        drawn = FIGURES[name](study)
+        if drawn is not None:
+            svg = inline(drawn, html.escape(f"{heading}. {caption}"))
+            yield {"id": name, "heading": heading, "caption": caption, "svg": Markup(svg)}
+
+
+def _trouble(study: StudyResults) -> Iterator[tuple[str, str, int]]:
+    """Yield method, what happened and how often, for turns that did not count."""
+    for run in study.runs:
+        counted = Counter(turn.status for turn in run.turns if turn.status != "ok")
+        for status, count in counted.most_common():
+            yield title(run), status, count
+
+
+def _recipe(run: Run) -> dict[str, Any]:
+    prints = sorted((run.results.get("fingerprint") or {}).items(), key=lambda kv: int(kv[0]))
+    return {
+        "name": title(run),
+        "label": run.label,
+        "config": run.config.strip(),
+        "prints": [(seed, str(value)) for seed, value in prints],
+        "peak": number(float(run.results.get("peak_mb") or math.nan), 0),
+    }
+
+
+def _command(run: Run) -> str:
+    command = run.provenance.get("command", "")
+    return command if isinstance(command, str) else " ".join(map(str, command))
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
+    """Return nested provenance as lines of dotted name and value."""
+    lines: list[tuple[str, str]] = []
+    for key, value in tree.items():
+        name = f"{above}{key}"
+        if name == "command":
+            continue
+        if isinstance(value, Mapping):
+            lines += _flat(value, f"{name}.")
+        else:
+            told = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            lines.append((name, told))
+    return lines

@@ -1,0 +1,280 @@
+"""Figures of personal masks: by layer, overlap between people, overview (FedCPF Fig. 2)."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from numpy.typing import NDArray
+
+from vergence.reports.plots.style import (
+    COLOURS,
+    INK,
+    MUTED,
+    PAPER,
+    PERSONAL,
+    RULE,
+    SHARED,
+    canvas,
+    column_names,
+    styled,
+    title,
+)
+from vergence.results.mask_files import Masks
+from vergence.results.read import Run, StudyResults
+
+SPLIT = LinearSegmentedColormap.from_list("shared to personal", [SHARED, PERSONAL])
+BLUE = COLOURS["fedavg"]
+CELLS = 48
+"""Columns into which a layer's entries are binned in the overview."""
+
+
+def masked(study: StudyResults) -> list[tuple[Run, Masks]]:
+    """Return the runs that kept masks, FedCPF first."""
+    found = [(run, run.masks) for run in study.runs if run.masks is not None]
+    return sorted(found, key=lambda pair: pair[0].method != "fedcpf")
+
+
+@styled
+def layers(study: StudyResults) -> Figure | None:
+    """Personal share of every layer for every person, one panel per method with masks."""
+    found = masked(study)[:4]
+    if not found:
+        return None
+    groups = found[0][1].layers()
+    people = max(len(m.people) for _, m in found)
+    wide = min(max(2.2, 0.24 * people), 8.0 / len(found))
+    figure = canvas(1.9 + wide * len(found), max(2.6, 0.19 * len(groups) + 1.2))
+    grid = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
+    shares = [m.shares(m.layers()) for _, m in found]
+    top = max(float(s.max()) for s in shares) or 1.0
+    image = None
+    for axes, (run, mask), share in zip(grid, found, shares, strict=True):
+        image = axes.imshow(
+            share * 100,
+            aspect="auto",
+            cmap="viridis",
+            vmin=0,
+            vmax=top * 100,
+            interpolation="nearest",
+        )
+        axes.set_title(title(run), fontweight="bold")
+        _plain(axes)
+        column_names(axes, mask.people)
+        axes.tick_params(axis="x", labelsize=7)
+    grid[0].set_yticks(range(len(groups)), list(groups), fontsize=7.5)
+    if image is not None:
+        bar = figure.colorbar(image, ax=list(grid), fraction=0.04, pad=0.02)
+        bar.set_label("personal entries of the layer (%)")
+        bar.outline.set_visible(False)  # type: ignore[operator]
+    return figure
+
+
+@styled
+def overlap(study: StudyResults) -> Figure | None:
+    """Jaccard index between two people's masks, beside what masks drawn at random would share."""
+    found = masked(study)[:4]
+    if not found:
+        return None
+    people = max(len(m.people) for _, m in found)
+    side = min(max(2.6, 0.22 * people), 8.4 / len(found))
+    figure = canvas(side * len(found) + 1.0, side + 0.9)
+    grid = figure.subplots(1, len(found), squeeze=False)[0]
+    image = None
+    for axes, (run, mask) in zip(grid, found, strict=True):
+        table = mask.overlap()
+        image = axes.imshow(table, cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
+        _plain(axes)
+        column_names(axes, mask.people)
+        axes.set_yticks(range(len(mask.people)), mask.people)
+        axes.tick_params(labelsize=7)
+        axes.set_title(f"{title(run)}\n", fontweight="bold")
+        told = f"mean {_off_diagonal(table):.2f}, chance {chance(mask):.2f}"
+        axes.annotate(told, (0, 1.02), xycoords="axes fraction", fontsize=8, color=MUTED)
+        if len(mask.people) <= 8:
+            _write_cells(axes, table)
+    if image is not None:
+        bar = figure.colorbar(image, ax=list(grid), fraction=0.03, pad=0.02, shrink=0.7)
+        bar.set_label("Jaccard index")
+        bar.outline.set_visible(False)  # type: ignore[operator]
+    return figure
+
+
+def chance(mask: Masks) -> float:
+    """Return the expected Jaccard index of two random masks of the average size: s / (2 - s)."""
+    share = float(np.mean(list(mask.totals().values())))
+    return share / (2 - share)
+
+
+def _off_diagonal(table: NDArray[np.float64]) -> float:
+    pairs = table[~np.eye(len(table), dtype=bool)]
+    return float(pairs.mean()) if pairs.size else 1.0
+
+
+def _write_cells(axes: Axes, table: NDArray[np.float64]) -> None:
+    for i, row in enumerate(table):
+        for j, value in enumerate(row):
+            colour = "#10141a" if value > 0.6 else "#f4f5f7"
+            axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
+
+
+def _plain(axes: Axes) -> None:
+    axes.grid(visible=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+@styled
+def overview(study: StudyResults) -> Figure | None:
+    """A round of FedCPF drawn with the real masks of a run (after FedCPF, Fig. 2)."""
+    found = masked(study)
+    if not found:
+        return None
+    run, mask = found[0]
+    seed = mask.seeds[0]
+    present = [p for p in mask.people if (seed, p) in mask.packed]
+    people = present[:: max(1, len(present) // 5)][:5]
+    groups = mask.layers(18)
+    tiles = {p: _tile(mask.bits(seed, p), mask, groups) for p in people}
+    kept = np.mean([_tile(mask.bits(seed, p), mask, groups) for p in present], axis=0)
+    figure = canvas(11, 7, layout="none")
+    whole = figure.add_axes((0, 0, 1, 1))
+    whole.set_axis_off()
+    whole.set_xlim(0, 1)
+    whole.set_ylim(0, 1)
+    _server(figure, whole, kept, len(present), title(run))
+    left, right = 0.16, 0.985
+    width = (right - left) / len(people)
+    for i, person in enumerate(people):
+        share = float(mask.bits(seed, person).mean())
+        box = (left + i * width, 0.115, width * 0.86, 0.4)
+        _client(figure, whole, box, person, tiles[person], share)
+    names = list(groups)
+    step = 0.4 / len(names)
+    for i, name in enumerate(names):
+        whole.text(
+            left - 0.012,
+            0.115 + 0.4 - (i + 0.5) * step,
+            name,
+            ha="right",
+            va="center",
+            fontsize=6.5,
+        )
+    _key(whole, mask.n, len(present) - len(people))
+    return figure
+
+
+def _tile(
+    bits: NDArray[np.bool_], mask: Masks, groups: dict[str, list[int]]
+) -> NDArray[np.float64]:
+    """Return the personal share of `CELLS` equal runs of entries per layer, `[layers, CELLS]`."""
+    ends = np.cumsum(mask.sizes())
+    rows = []
+    for members in groups.values():
+        entries = np.concatenate([bits[ends[i] - mask.sizes()[i] : ends[i]] for i in members])
+        summed = np.concatenate([[0.0], np.cumsum(entries)])
+        edges = np.linspace(0, len(entries), CELLS + 1)
+        rows.append(np.diff(np.interp(edges, np.arange(len(summed)), summed)) / np.diff(edges))
+    return np.stack(rows)
+
+
+def _server(figure: Figure, whole: Axes, kept: NDArray[np.float64], count: int, name: str) -> None:
+    whole.add_patch(_box(0.3, 0.7, 0.55, 0.255))
+    whole.text(0.315, 0.925, "Server", fontsize=13, fontweight="bold", va="center")
+    told = f"{name}: each entry is the average over the clients that share it"
+    whole.text(0.392, 0.924, told, fontsize=9, color=MUTED, va="center")
+    axes = figure.add_axes((0.315, 0.72, 0.44, 0.18))
+    image = axes.imshow(
+        (1 - kept) * count, aspect="auto", cmap="Blues", vmin=0, vmax=count, interpolation="nearest"
+    )
+    axes.set_xticks([])
+    axes.set_yticks([])
+    _plain(axes)
+    scale = figure.add_axes((0.77, 0.72, 0.01, 0.18))
+    bar = figure.colorbar(image, cax=scale)
+    bar.set_label(f"clients averaged, of {count}", fontsize=7.5)
+    bar.ax.tick_params(labelsize=7)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+
+
+def _client(
+    figure: Figure,
+    whole: Axes,
+    box: tuple[float, float, float, float],
+    person: str,
+    tile: NDArray[np.float64],
+    share: float,
+) -> None:
+    x, y, width, height = box
+    whole.add_patch(_box(x - 0.008, y - 0.075, width + 0.016, height + 0.125))
+    whole.text(x, y + height + 0.026, person, fontsize=10, fontweight="bold", va="center")
+    axes = figure.add_axes(box)
+    axes.imshow(tile, aspect="auto", cmap=SPLIT, vmin=0, vmax=1, interpolation="nearest")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    _plain(axes)
+    for line in range(1, len(tile)):
+        axes.axhline(line - 0.5, color=PAPER, linewidth=1.2)
+    whole.text(
+        x, y - 0.025, f"{share:.0%} personal, stays", fontsize=8, color=PERSONAL, va="center"
+    )
+    whole.text(
+        x, y - 0.053, f"{1 - share:.0%} shared, sent up", fontsize=8, color=BLUE, va="center"
+    )
+    middle = x + width / 2
+    roof, floor = y + height + 0.055, 0.695
+    target = min(max(middle, 0.34), 0.81)
+    for shift, start, end, colour, wide in (
+        (-0.02, roof, floor, BLUE, 1.2 + 3 * (1 - share)),
+        (0.02, floor, roof, MUTED, 2.4),
+    ):
+        here = (middle + shift, roof) if start == roof else (target + shift, floor)
+        there = (target + shift, floor) if end == floor else (middle + shift, roof)
+        arrow = FancyArrowPatch(
+            here,
+            there,
+            arrowstyle="-|>",
+            mutation_scale=13,
+            color=colour,
+            linewidth=wide,
+            shrinkA=1,
+            shrinkB=1,
+        )
+        whole.add_patch(arrow)
+
+
+def _box(x: float, y: float, width: float, height: float) -> FancyBboxPatch:
+    return FancyBboxPatch(
+        (x, y),
+        width,
+        height,
+        boxstyle="round,pad=0,rounding_size=0.012",
+        facecolor="none",
+        edgecolor=RULE,
+        linewidth=1.4,
+    )
+
+
+def _key(whole: Axes, entries: int, more: int) -> None:
+    """Explain colours and arrows in the free corner left of the server."""
+    x, y = 0.02, 0.93
+    for colour, text in (
+        (PERSONAL, "personal: trained by this client, never sent"),
+        (SHARED, "shared: averaged by the server"),
+    ):
+        patch = FancyBboxPatch(
+            (x, y - 0.009), 0.014, 0.018, boxstyle="square,pad=0", fc=colour, ec="none"
+        )
+        whole.add_patch(patch)
+        whole.text(x + 0.024, y, text, fontsize=8, va="center", color=INK)
+        y -= 0.037
+    for colour, text in ((BLUE, "up: shared entries"), (MUTED, "down: the averages")):
+        whole.plot([x, x + 0.014], [y, y], color=colour, linewidth=3)
+        whole.text(x + 0.024, y, text, fontsize=8, va="center", color=INK)
+        y -= 0.037
+    told = f"rows: layers, input on top\ncolumns: {entries:,} entries, binned"
+    if more > 0:
+        told += f"\n{more} more clients not drawn"
+    whole.text(x, y + 0.005, told, fontsize=8, va="top", color=MUTED, linespacing=1.6)

@@ -1,0 +1,322 @@
+"""Figures of results: people, slopes against local-only, convergence, bytes, mask growth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from vergence.metrics.fairness import HARM
+from vergence.reports.plots.style import (
+    INK,
+    MARKERS,
+    MINUS,
+    MUTED,
+    PAPER,
+    canvas,
+    colours,
+    digits,
+    metric_name,
+    number,
+    styled,
+    title,
+)
+from vergence.results.compare import rows
+from vergence.results.read import Run, StudyResults
+
+
+def _better(study: StudyResults) -> str:
+    return "lower is better" if study.headline in study.lower_is_better else "higher is better"
+
+
+@styled
+def persons(study: StudyResults) -> Figure:
+    """Every person as a dot, the mean and its 95 % interval per row; priors above, in grey."""
+    listed = rows(study)
+    tint = colours(study.runs)
+    places = digits(r.metrics[study.headline].mean for r in listed if study.headline in r.metrics)
+    figure = canvas(8.6, 0.9 + 0.42 * len(listed))
+    axes = figure.add_subplot()
+    for i, row in enumerate(listed):
+        if study.headline not in row.metrics:
+            continue
+        e = row.metrics[study.headline]
+        colour = MUTED if row.prior else tint[row.label]
+        values = (
+            _prior_scores(study, row.label)
+            if row.prior
+            else study.run(row.label).scores(study.headline)
+        )
+        spread = (np.arange(len(values)) * 0.618 % 1 - 0.5) * 0.4
+        axes.scatter(list(values.values()), i + spread, s=15, color=colour, alpha=0.4, linewidth=0)
+        axes.plot([e.lo, e.hi], [i, i], color=colour, linewidth=2.6, solid_capstyle="round")
+        axes.plot(e.mean, i, "D", color=colour, markersize=6.5, mec=PAPER, mew=1)
+        told = f"{number(e.mean, places)}  [{number(e.lo, places)}, {number(e.hi, places)}]"
+        axes.annotate(
+            told,
+            (1.01, i),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            fontsize=8,
+            color=MUTED if row.prior else INK,
+        )
+    names = [r.name for r in listed]
+    axes.set_yticks(range(len(listed)), names)
+    for label, row in zip(axes.get_yticklabels(), listed, strict=True):
+        label.set_color(MUTED if row.prior else INK)
+    axes.set_ylim(len(listed) - 0.4, -0.6)
+    axes.grid(axis="y", visible=False)
+    axes.spines["left"].set_visible(False)
+    priors = sum(r.prior for r in listed)
+    if 0 < priors < len(listed):
+        axes.axhline(priors - 0.5, color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
+    axes.set_xlabel(f"{metric_name(study.headline)} ({_better(study)})")
+    return figure
+
+
+def _prior_scores(study: StudyResults, name: str) -> dict[str, float]:
+    people = study.priors[name]
+    found = {person: people[person].get(study.headline, math.nan) for person in people}
+    return {person: value for person, value in found.items() if math.isfinite(value)}
+
+
+@styled
+def slope(study: StudyResults) -> Figure | None:
+    """Each person as a line from local-only to a method; None without a local-only run."""
+    base = study.find("local_only")
+    others = [r for r in study.runs if base is not None and r.label != base.label]
+    if base is None or not others:
+        return None
+    tint = colours(study.runs)
+    before = base.scores(study.headline)
+    sign = -1 if study.headline in study.lower_is_better else 1
+    tall = math.ceil(len(others) / 5)
+    wide = math.ceil(len(others) / tall)
+    figure = canvas(max(1.85 * wide + 0.5, 4), 3.3 * tall)
+    grid = figure.subplots(tall, wide, sharey=True, squeeze=False)
+    for axes, run in zip(grid.flat, others, strict=False):
+        after = run.scores(study.headline)
+        people = [p for p in before if p in after]
+        better = harmed = 0
+        for person in people:
+            gain = sign * (after[person] - before[person])
+            bad = gain < -HARM * abs(before[person])
+            better, harmed = better + (gain > 0), harmed + bad
+            colour = INK if bad else tint[run.label]
+            style = (0, (3, 2)) if bad else "-"
+            points = [before[person], after[person]]
+            axes.plot([0, 1], points, color=colour, linewidth=1.1, alpha=0.75, linestyle=style)
+            axes.scatter([0, 1], points, s=11, color=colour, zorder=3, linewidth=0)
+        means = [float(np.mean([d[p] for p in people])) for d in (before, after)]
+        axes.plot([0, 1], means, color=tint[run.label], linewidth=4.5, solid_capstyle="round")
+        axes.set_title(f"{title(run)}\n", fontweight="bold")
+        told = f"{better} of {len(people)} better" + (f", {harmed} harmed" if harmed else "")
+        axes.annotate(told, (0, 1.02), xycoords="axes fraction", fontsize=8, color=MUTED)
+        axes.set_xticks([0, 1], ["local-only", title(run)], fontsize=8)
+        axes.set_xlim(-0.25, 1.25)
+        axes.grid(axis="x", visible=False)
+        axes.spines["left"].set_visible(False)
+    for axes in grid.flat[len(others) :]:
+        axes.set_visible(False)
+    for row in grid:
+        row[0].set_ylabel(f"{metric_name(study.headline)} ({_better(study)})")
+    return figure
+
+
+@styled
+def convergence(study: StudyResults) -> Figure:
+    """Headline metric over rounds: mean over seeds, band from the lowest to the highest seed."""
+    figure = canvas(8.6, 3.7)
+    axes = figure.add_subplot()
+    ends: dict[str, tuple[float, float]] = {}
+    for (run, colour), marker in zip(_tinted(study), MARKERS, strict=False):
+        rounds, values = run.curve(study.headline)
+        if len(rounds):
+            ends[title(run)] = _band(axes, rounds, values, colour, marker)
+    _end_labels(axes, ends, {title(run): colour for run, colour in _tinted(study)})
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel(f"{metric_name(study.headline)} ({_better(study)})")
+    return figure
+
+
+@styled
+def masks(study: StudyResults) -> Figure | None:
+    """Personal share of the parameters over rounds, and each person's share at the end."""
+    grown = [(r, c) for r, c in _tinted(study) if r.masks or np.nansum(r.growth()[1]) > 0]
+    if not grown:
+        return None
+    figure = canvas(8.6, 3.3)
+    axes, final = figure.subplots(1, 2, sharey=True, width_ratios=(4, max(1, 0.5 * len(grown))))
+    ends = {}
+    for i, ((run, colour), marker) in enumerate(zip(grown, MARKERS, strict=False)):
+        rounds, values = run.growth()
+        for at, one in run.growth_of_people().values():
+            axes.plot(at, np.nanmean(one, axis=0) * 100, color=colour, linewidth=0.7, alpha=0.3)
+        if len(rounds):
+            ends[title(run)] = _band(axes, rounds, values * 100, colour, marker)
+        shares = list(run.masks.totals().values()) if run.masks else []
+        spread = (np.arange(len(shares)) * 0.618 % 1 - 0.5) * 0.5
+        final.scatter(
+            i + spread, np.array(shares) * 100, s=18, color=colour, alpha=0.7, linewidth=0
+        )
+    axes.set_ylim(bottom=0)
+    _end_labels(axes, ends, {title(run): colour for run, colour in grown})
+    axes.set_xlabel("round")
+    axes.set_ylabel("personal parameters (%)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    final.set_title("per person, at the end", color=MUTED, fontsize=8.5)
+    final.set_xticks(range(len(grown)), [title(run) for run, _ in grown], fontsize=8)
+    final.set_xlim(-0.6, len(grown) - 0.4)
+    final.grid(axis="x", visible=False)
+    final.spines["left"].set_visible(False)
+    return figure
+
+
+@styled
+def traffic(study: StudyResults) -> Figure:
+    """Headline metric against bytes sent up so far, and bytes per round up and down."""
+    figure = canvas(8.6, 3.5)
+    axes, bars = figure.subplots(1, 2, width_ratios=(3, 2))
+    ends, tint = {}, {title(r): c for r, c in _tinted(study)}
+    sent = [r.traffic()[1][0, -1] for r in study.runs if r.turns]
+    unit, size = _unit(max(sent, default=0.0))
+    for (run, colour), marker in zip(_tinted(study), MARKERS, strict=False):
+        rounds, values = run.curve(study.headline)
+        if not len(rounds) or not run.turns:
+            continue
+        told, total = run.traffic()
+        # an evaluation "at r" is taken once r rounds are done: the bytes of round r count
+        before = np.concatenate([[0.0], total[0]])[np.searchsorted(told, rounds, side="right")]
+        mean = np.nanmean(values, axis=0)
+        if total[0, -1] == 0:
+            axes.axhline(mean[-1], color=colour, linewidth=1.6, linestyle=(0, (4, 2)))
+            axes.annotate(
+                f"{title(run)}, nothing sent",
+                (0.99, mean[-1]),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, 4),
+                textcoords="offset points",
+                ha="right",
+                fontsize=8,
+                color=colour,
+            )
+            continue
+        ends[title(run)] = _band(axes, before / size, values, colour, marker)
+    _end_labels(axes, ends, tint)
+    axes.set_xlabel(f"sent up per client so far ({unit})")
+    axes.set_ylabel(f"{metric_name(study.headline)} ({_better(study)})")
+    _bars(bars, study.runs, tint)
+    return figure
+
+
+def _bars(axes: Axes, runs: Sequence[Run], tint: Mapping[str, str]) -> None:
+    pairs = [(r, (r.results.get("bytes") or {})) for r in runs]
+    unit, size = _unit(max((v for _, sent in pairs for v in sent.values()), default=0.0))
+    reference = next((sent["up"] for r, sent in pairs if r.method == "fedavg" and sent), 0.0)
+    top = max((v for _, sent in pairs for v in sent.values()), default=0.0) / size
+    for i, (run, sent) in enumerate(pairs):
+        colour = tint[title(run)]
+        axes.barh(i - 0.17, sent.get("up", 0) / size, 0.3, color=colour)
+        axes.barh(i + 0.17, sent.get("down", 0) / size, 0.3, color=colour, alpha=0.35)
+        told = "up"
+        if reference and run.method != "fedavg" and sent.get("up"):
+            change = round(100 * (sent["up"] / reference - 1))
+            told = f"up, {change:+d} %".replace("-", MINUS) if change else "up"
+        for value, text, offset in (
+            (sent.get("up", 0), told, -0.17),
+            (sent.get("down", 0), "down", 0.17),
+        ):
+            if value:
+                axes.annotate(
+                    text,
+                    (value / size, i + offset),
+                    xytext=(4, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize=7,
+                    color=MUTED,
+                )
+    axes.set_yticks(range(len(pairs)), [title(run) for run, _ in pairs])
+    axes.set_ylim(len(pairs) - 0.4, -0.6)
+    axes.set_xlim(0, top * 1.3 if top else 1)
+    axes.grid(axis="y", visible=False)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(f"{unit} per client and round")
+
+
+def _unit(largest: float) -> tuple[str, float]:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if largest >= size:
+            return unit, size
+    return "bytes", 1.0
+
+
+def _tinted(study: StudyResults) -> list[tuple[Run, str]]:
+    tint = colours(study.runs)
+    return [(run, tint[run.label]) for run in study.runs]
+
+
+def _band(
+    axes: Axes,
+    x: NDArray[np.number],
+    values: NDArray[np.float64],
+    colour: str,
+    marker: str,
+) -> tuple[float, float]:
+    """Draw the mean over seeds with a band to the extremes; return the end of the line."""
+    mean = np.nanmean(values, axis=0)
+    axes.fill_between(
+        x, np.nanmin(values, axis=0), np.nanmax(values, axis=0), color=colour, alpha=0.16, lw=0
+    )
+    every = max(1, len(x) // 8)
+    first = MARKERS.index(marker) * every // 4 % every
+    axes.plot(
+        x,
+        mean,
+        color=colour,
+        lw=1.8,
+        marker=marker,
+        markevery=(first, every),
+        ms=4.5,
+        mec=PAPER,
+        mew=0.6,
+    )
+    return float(x[-1]), float(mean[-1])
+
+
+def _end_labels(
+    axes: Axes, ends: Mapping[str, tuple[float, float]], tint: Mapping[str, str]
+) -> None:
+    """Write each line's name right of its end, pushed apart where they would overlap."""
+    low, high = axes.get_ylim()
+    rows_fit = axes.figure.get_figheight() * 72 / 13 * 0.8  # type: ignore[union-attr]
+    gap = (high - low) / max(rows_fit, 1)
+    order = sorted(ends, key=lambda name: ends[name][1])
+    places = [ends[name][1] for name in order]
+    for _ in range(60):
+        for i in range(len(places) - 1):
+            push = gap - (places[i + 1] - places[i])
+            if push > 0:
+                places[i] -= push / 2
+                places[i + 1] += push / 2
+    for name, y in zip(order, places, strict=True):
+        axes.annotate(
+            name,
+            (1.0, y),
+            xycoords=("axes fraction", "data"),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8.5,
+            color=tint[name],
+            fontweight="bold",
+            annotation_clip=False,
+        )
+    axes.set_ylim(low, high)
+    axes.margins(x=0.02)

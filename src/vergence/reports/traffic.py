@@ -1,0 +1,288 @@
+"""What crosses between a client and the server in one turn, with its bytes, and who sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from vergence.core.federation import Federation
+from vergence.core.method import Exposure, Method
+from vergence.core.params import Params
+from vergence.core.task import Task
+from vergence.engine.plan import Plan
+from vergence.engine.secure_sums import SecureSum
+from vergence.errors import ConfigError
+from vergence.methods.split.base import Cutting, needs
+from vergence.model_tools.split_cost import NUMBERS, Blank, Load, load_of, width, works
+from vergence.reports.downloads import downloads
+from vergence.wire.size import size
+
+NUMBER, INDEX = 8, 8
+"""Bytes of a weight or a metric, and of a number that says which rows are alike."""
+TLS = "size and time"
+"""What somebody on the network sees where lines are encrypted, as in a deployment."""
+
+
+PLAIN = {
+    "front": "first layers (front)",
+    "end": "last layers (end)",
+    "body": "shared layers (body)",
+    "head": "last layers (head)",
+    "shared": "shared layers",
+    "control": "correction (control)",
+    "generator": "generator of features",
+    "known": "which classes it knows",
+    "made": "made-up samples",
+    "kinds": "their classes",
+    "scores": "what the teacher says of them",
+    "gradients": "which way each of them would have to change",
+    "centres": "mean features of every class (centres)",
+    "statistics": "mean features of every class (statistics)",
+}
+MEASURED = {"loss": "how well training goes (loss)"}
+"""A number told beside an update, in words."""
+
+
+@dataclass(frozen=True)
+class TurnTraffic:
+    """One thing that crosses in a turn.
+
+    Attributes:
+        verb: what the client is asked.
+        what: in words.
+        up: from the client to the server, or down.
+        bytes: of one person, each time; None: not known before a run.
+        most: it may be less.
+        server: what whoever runs the server sees of it; likewise the others.
+        counted: the bytes that a run counts hold it: all but plain numbers beside updates.
+    """
+
+    verb: str
+    what: str
+    up: bool
+    bytes: int | None
+    server: str
+    clients: str
+    aggregators: str
+    most: bool = False
+    network: str = TLS
+    counted: bool = True
+
+
+def carried(
+    plan: Plan, method: Method, task: Task, federation: Federation | None
+) -> list[TurnTraffic]:
+    """Return all that crosses, in the order of a method's verbs.
+
+    Args:
+        plan: with its means of protection.
+        method: whose exposure table it is read from.
+        task: whose network gives the sizes.
+        federation: needed for split learning alone: bytes are means over its people.
+    """
+    if method.pooled:
+        return [
+            TurnTraffic(
+                "",
+                "everybody's recordings and labels, once",
+                True,
+                None,
+                "all of it",
+                "nothing",
+                "",
+            )
+        ]
+    return list(_Turn(plan, method, task, federation).rows())
+
+
+def named(tree: str, up: bool, offered: bool, task: Task) -> str:
+    """A tree's name as a reader knows it; `offered`: it is of the model that is shared."""
+    if offered or tree == "control":
+        plain = PLAIN.get(tree, tree)
+        return f"update of {plain}" if up else plain
+    told = {
+        "labels": f"of every picture: {', '.join((*task.labels, *task.beside))}",
+        "smashed": "what the first layers make of every picture",
+        "gradient": "how each of these should change",
+        "public": f"of every picture: {', '.join(task.public)}, as numbers",
+        "t": "what the middle layers make of every picture",
+        "pull": f"how each of those should change; it tells of {', '.join(task.labels)}",
+        "count": "how many batches there are",
+        "models": "update of the group's model",
+        "proxies": "clips of nobody's",
+        "counts": "how many samples of each class the person has",
+        "distances": "how far the person's clips are from those, on average",
+        "classifier": "the person's own model, or its last layers",
+        "generator": "a generator made of everybody's classifiers",
+    }
+    return told.get(tree, PLAIN.get(tree, tree))
+
+
+def totals(rows: Sequence[TurnTraffic]) -> tuple[int, int]:
+    """Return the bytes up and down of one person whom every verb is asked once, where known."""
+    ways = (True, False)
+    up, down = (sum(r.bytes or 0 for r in rows if r.up is way) for way in ways)
+    return up, down
+
+
+class _Turn:
+    def __init__(
+        self, plan: Plan, method: Method, task: Task, federation: Federation | None
+    ) -> None:
+        self.plan, self.method, self.task = plan, method, task
+        self.offered = method.offer(method.server(task), "")
+        self.common = downloads(method, task)
+        self.known: dict[str, int] = {name: _size(tree) for name, tree in self.offered.items()}
+        self.known["count"] = 4
+        if isinstance(method, Cutting) and federation is not None:
+            load = load_of(federation, method.local)
+            self.known |= _batchwise(method, task, federation, load)
+        secrecy = plan.secrecy(0)
+        level = None if plan.privacy.user is None else plan.privacy.user.level()
+        self.sums = None if secrecy is None else SecureSum(secrecy, 2 * secrecy.threshold, level)
+        self.parties = secrecy is not None and secrecy.name == "additive"
+
+    def rows(self) -> Iterator[TurnTraffic]:
+        for verb, exposed in self.method.exposure.items():
+            down = tuple(self.offered) if exposed.down is None else exposed.down
+            for name in down:
+                yield TurnTraffic(
+                    verb,
+                    self.named(name, False),
+                    False,
+                    self.known.get(name),
+                    "made it" if name in self.offered else "makes it",
+                    self.with_others(name),
+                    "nothing" if self.parties else "",
+                )
+            hidden = self.sums is not None and exposed.reveal == "aggregate"
+            yield from self.worded(verb, exposed) if hidden else self.open(verb, exposed)
+
+    def worded(self, verb: str, exposed: Exposure) -> Iterator[TurnTraffic]:
+        """Yield the one row that a reply becomes under secure sums."""
+        assert self.sums is not None
+        try:
+            form = self.sums.form(self.method, verb, self.offered)
+        except ConfigError:  # how much it is, only the run knows
+            form = None
+        if form is not None and not form.words:
+            return
+        metrics = exposed.metrics if form is None else form.exposed.metrics
+        inside = [self.named(t, True) for t in exposed.trees]
+        inside += [MEASURED.get(name, name) for name in metrics]
+        inside += ["weights"] if self.plan.privacy.user is None else ["a share of the noise"]
+        pads = self.sums.policy.name == "pairwise"
+        known = None if form is None else 8 * form.words
+        yield TurnTraffic(
+            verb,
+            f"{', '.join(inside)}: as numbers that tell nothing alone",
+            True,
+            known,
+            f"the sum of {self.sums.policy.threshold} people or more",
+            "nothing",
+            "" if pads else "random numbers, unless all of them collude",
+        )
+
+    def open(self, verb: str, exposed: Exposure) -> Iterator[TurnTraffic]:
+        """Yield the contents of a reply where nobody hides them."""
+        privacy = self.plan.privacy
+        seen = "every person's" if exposed.trees else ""
+        if exposed.reveal == "aggregate" and exposed.trees:
+            seen += ", though its method needs the sum alone" if privacy.robust is None else ""
+        for name in exposed.trees:
+            if name == "public" and not self.task.public:
+                continue
+            whole = self.known.get(name)
+            plain = name in self.offered or name == "control"
+            if name == "control":
+                whole = self.known.get("model")
+            if plain and whole is not None and not self.plan.wire.lossless:
+                coded, *_ = self.plan.wire.compress(torch.zeros(whole // 4), None)
+                whole = size(coded)
+            told = f"{seen}; {self.protected}" if plain and self.protected else seen
+            most = exposed.weight != "number" and privacy.user is None
+            handed = plain and exposed.reveal == "each" and self.common.handed
+            next_ = "whoever is next gets it" if handed else "nothing"
+            yield TurnTraffic(verb, self.named(name, True), True, whole, told, next_, "", most)
+        if exposed.weight != "number" and exposed.trees and privacy.user is None:
+            sizes = [self.known.get(name) for name in exposed.trees]
+            n = None if None in sizes else sum(-(-(size or 0) // 32) for size in sizes)
+            yield TurnTraffic(
+                verb,
+                "which entries the person shares, when that changed",
+                True,
+                n,
+                "every person's",
+                "nothing",
+                "",
+                most=True,
+            )
+        said = () if privacy.differential else exposed.metrics
+        said = [MEASURED.get(name, name) for name in said]
+        told = ["how many samples", *said] if exposed.trees and not privacy.user else said
+        if told:
+            yield TurnTraffic(
+                verb,
+                f"numbers: {', '.join(told)}",
+                True,
+                NUMBER * len(told),
+                "every person's",
+                "nothing",
+                "",
+                counted=False,
+            )
+
+    @property
+    def protected(self) -> str:
+        """Protection steps that an update went through before it left."""
+        privacy = self.plan.privacy
+        done = []
+        if privacy.user is not None:
+            done.append(f"cut to length {privacy.user.clip:g}, noise comes later")
+        if privacy.solver is not None:
+            done.append("made by noised training")
+        return "; ".join(done)
+
+    def named(self, tree: str, up: bool) -> str:
+        """Return a tree's name as a reader knows it."""
+        return named(tree, up, tree in self.offered, self.task)
+
+    def with_others(self, name: str) -> str:
+        """The share of other clients in what comes down."""
+        if name not in self.common.trees:
+            return "nothing"
+        if name in self.common.offered and self.common.handed:
+            return "the same, as the one before left it"
+        return "the same, in their group" if self.common.grouped and name == "model" else "the same"
+
+
+def _size(tree: Params) -> int:
+    return tree.flat.numel() * tree.flat.element_size()
+
+
+def _batchwise(
+    method: Cutting, task: Task, federation: Federation, load: Load
+) -> Mapping[str, int]:
+    """Return the bytes of what crosses batch by batch in split learning, means over people."""
+    columns = next(iter(federation.people.values())).train.take(slice(0, 1))
+    blank = replace(task, network=Blank.of(task.network))
+    batch = {
+        name: torch.empty(load.size, *column.shape[1:], dtype=column.dtype, device="meta")
+        for name, column in columns.items()
+    }
+    pieces = method.parts(blank)
+    made = [output[0].numel() for _, output in works([(p, p.module()) for p in pieces], batch)]
+    bytes_, scale = NUMBERS[getattr(method, "number", "float32")]
+
+    def travels(values: int) -> int:
+        return round(values * bytes_ * load.samples + scale * load.batches)
+
+    found = {"smashed": travels(made[0]), "gradient": travels(made[0])}
+    if len(pieces) > 2:
+        found |= {"t": travels(made[1]), "pull": travels(made[1])}
+        found["public"] = round(INDEX * len(task.public) * load.samples)
+    else:
+        found["labels"] = round(width(batch, needs(method.back(task))) * load.samples)
+    return found

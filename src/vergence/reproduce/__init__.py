@@ -1,0 +1,1 @@
+"""`vergence reproduce`: tables of papers run again, beside printed numbers (`papers/*.toml`)."""

@@ -1,0 +1,240 @@
+"""Tables 3.1 and 5.1 of the SplitFed thesis, read off the methods: who needs and shares what.
+
+What leaves a client is what a method declares (`Method.exposure`), which the conformance tests hold
+against transcripts, and, of its labels, the columns that the server's layers and their loss take.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from vergence.core.files import replacing
+from vergence.core.method import Method
+from vergence.core.stages import reading
+from vergence.core.task import Task
+from vergence.methods.fedavg import FedAvg
+from vergence.methods.split.base import BatchwiseSplit
+from vergence.methods.split.splitfed import SplitFed
+from vergence.methods.split.splitfed_u import SplitFedU
+from vergence.models.cross_encoder import CrossEncoder as CrossNetwork
+from vergence.models.lenet import LeNet
+from vergence.reproduce.verdicts import tally
+from vergence.results.tables import TextTable
+from vergence.results.write import write_json
+from vergence.studies.few_shot import FewShotOptions
+from vergence.tasks.cross_encoder import CrossEncoderTask
+from vergence.tasks.gaze_angle import GazeAngle
+
+GAZE, POSE = "gaze", "pose"
+"""The columns that tell where somebody looks, and how the head is held."""
+YES, NO = "yes", "no"
+WIDE = (20, 80)
+"""Filters of Model 2."""
+INSIDE = ("conv1", "code")
+"""With this U-shape the server has the middle of the Cross-Encoder's encoder, the client the rest:
+the swap, which must know whose eyes they are, and the decoder."""
+
+Read = Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A column of a table: what the thesis prints in every row, and what the methods say.
+
+    `missing` is why nothing here can say it; then there is no `found`.
+    """
+
+    head: str
+    printed: Sequence[str]
+    found: Sequence[Read] = ()
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Capability:
+    """A table of what methods need and share."""
+
+    id: str
+    title: str
+    rows: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    notes: tuple[str, ...] = ()
+    paper: str = field(default="splitfed", init=False)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A method on a task."""
+
+    method: Method
+    task: Task
+
+    def shared(self) -> frozenset[str]:
+        """Return the columns of a client's data that leave it in training, as they are."""
+        self.method.check(self.task)
+        trees = {tree for told in self.method.exposure.values() for tree in told.trees}
+        if "labels" not in trees:
+            return frozenset()
+        assert isinstance(self.method, BatchwiseSplit)
+        back = self.method.back(self.task)
+        return frozenset(self.task.labels + (self.task.beside if reading(back) else ()))
+
+    def needed(self) -> str:
+        """Return for which samples gaze must be known."""
+        shots = FewShotOptions().shots
+        return "for all samples" if GAZE in self.task.labels else f"a few (\u2248 {shots})"
+
+    def tells(self, column: str) -> str:
+        """`YES` if a column leaves the client, else `NO`."""
+        return YES if column in self.shared() else NO
+
+    def protects(self, column: str) -> str:
+        """`YES` if a column stays with the client, else `NO`."""
+        return NO if column in self.shared() else YES
+
+
+WITH_POSE, WITHOUT_POSE = (GazeAngle(LeNet(WIDE, pose)) for pose in (True, False))
+SWAPPING = CrossEncoderTask(CrossNetwork())
+FL, SFL = Setting(FedAvg(), WITH_POSE), Setting(SplitFed(), WITH_POSE)
+CROSS_FL, CROSS_SFL = (
+    Setting(FedAvg(), SWAPPING),
+    Setting(SplitFedU(cut=INSIDE[0], last=INSIDE[1]), SWAPPING),
+)
+U_SHAPE, NO_POSE = Setting(SplitFedU(), WITH_POSE), Setting(SplitFed(), WITHOUT_POSE)
+
+
+def _three(head: str, setting: Setting, needed: str, told: str) -> Cell:
+    return Cell(head, (needed, told), (setting.needed, lambda: setting.tells(GAZE)))
+
+
+def _five(head: str, setting: Setting, pose: str, gaze: str) -> Cell:
+    told = (lambda: setting.protects(POSE), lambda: setting.protects(GAZE))
+    return Cell(head, (pose, gaze), told)
+
+
+ALL, FEW = "for all samples", "a few (\u2248 100)"
+TABLES = {
+    table.id: table
+    for table in (
+        Capability(
+            "splitfed/table3.1",
+            "what training needs and tells of the gaze labels",
+            ("labels required?", "labels shared with the server?"),
+            (
+                _three("FL", FL, ALL, NO),
+                _three("SFL", SFL, ALL, YES),
+                _three("unsupervised FL", CROSS_FL, FEW, NO),
+                _three("unsupervised SFL", CROSS_SFL, FEW, NO),
+            ),
+            (
+                "fedavg and splitfed on Model 2; task cross_encoder with fedavg, and with "
+                "splitfed_u whose server has the encoder between " + " and ".join(INSIDE),
+                "the few labels are those of `vergence study unlabelled`, used by one client alone",
+            ),
+        ),
+        Capability(
+            "splitfed/table5.1",
+            "what protects head pose and gaze labels in SplitFed",
+            ("head poses?", "gaze labels?"),
+            (
+                _five("unsupervised learning", CROSS_SFL, YES, YES),
+                _five("add one split", U_SHAPE, YES, YES),
+                Cell("training with MPC", (YES, YES), missing="not built"),
+                _five("skip pose processing", NO_POSE, YES, NO),
+                Cell("label obfuscation", (NO, YES), missing="not built"),
+            ),
+            (
+                "on Model 2: splitfed_u, and splitfed without head pose; plain splitfed shares "
+                + " and ".join(sorted(SFL.task.labels + SFL.task.beside)),
+                "a column that stays may still be guessed from gradients; nothing here measures "
+                "that",
+            ),
+        ),
+    )
+}
+
+
+def wanted(ids: Sequence[str]) -> list[Capability]:
+    """Return the tables of these ids; a paper's name stands for all of its own."""
+    return [table for table in TABLES.values() if table.id in ids or table.paper in ids]
+
+
+def told(table: Capability) -> list[dict[str, str]]:
+    """Return one record per cell: printed, found, and the verdict."""
+    found = []
+    for cell in table.cells:
+        for at, row in enumerate(table.rows):
+            ours = "" if cell.missing else cell.found[at]()
+            verdict = "holds" if ours == cell.printed[at] else "contradicted"
+            found.append(
+                {
+                    "text": f"{cell.head}: {row} {cell.printed[at]}",
+                    "method": cell.head,
+                    "row": row,
+                    "printed": cell.printed[at],
+                    "ours": ours,
+                    "verdict": "not testable here" if cell.missing else verdict,
+                    "reason": cell.missing,
+                }
+            )
+    return found
+
+
+def block(table: Capability, records: Sequence[dict[str, str]]) -> TextTable:
+    """Return the table, ours beside the printed where they differ."""
+    at = {(r["method"], r["row"]): r for r in records}
+
+    def shown(record: dict[str, str]) -> str:
+        if record["reason"]:
+            return f"{record['reason']} (printed: {record['printed']})"
+        same = record["ours"] == record["printed"]
+        return record["ours"] if same else f"{record['ours']} (printed: {record['printed']})"
+
+    lines = [[row, *(shown(at[cell.head, row]) for cell in table.cells)] for row in table.rows]
+    heads = ["", *(cell.head for cell in table.cells)]
+    return TextTable(f"{table.id}: {table.title}", heads, lines, notes=list(table.notes))
+
+
+def write(table: Capability, folder: Path, console: Console) -> list[dict[str, str]]:
+    """Print a table, and write verdicts.json and report.md."""
+    records = told(table)
+    head = {
+        "id": table.id,
+        "title": table.title,
+        "on": "the methods' declarations",
+        "stamps": [],
+        "seeds": 0,
+    }
+    leave(block(table, records), head, records, folder, console)
+    return records
+
+
+def leave(
+    shown: TextTable,
+    head: Mapping[str, Any],
+    records: Sequence[Mapping[str, str]],
+    folder: Path,
+    console: Console,
+    picture: str = "",
+) -> None:
+    """Print a table that no training is behind, and write verdicts.json and report.md."""
+    shown.show(console)
+    counts = tally([record["verdict"] for record in records])
+    console.print(Text(counts))
+    folder.mkdir(parents=True, exist_ok=True)
+    command = "vergence " + shlex.join(sys.argv[1:])
+    write_json(folder / "verdicts.json", {**head, "command": command, "claims": records})
+    below = f"\n![{shown.heading}]({picture})\n" if picture else ""
+    with replacing(folder / "report.md") as scratch:
+        scratch.write_text(
+            f"{shown.markdown()}\n{counts}.\n\n`{command}`\n{below}", encoding="utf-8"
+        )
+    console.print(f"written: {folder}", soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Arithmetic of the published tables: what they say against what follows from them."""

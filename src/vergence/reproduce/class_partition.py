@@ -1,0 +1,99 @@
+"""Table 3.1 of the AP-FL chapter, dealt and drawn: who has which classes. Nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from vergence.data.images.partition import TABLE_3_1
+from vergence.experiment.run import load_data
+from vergence.reports.plots.style import save
+from vergence.reproduce.capabilities import leave
+from vergence.reproduce.data_sets import Ground
+from vergence.reproduce.experiments.apfl import dropped
+from vergence.reproduce.running import Wish, plan
+from vergence.results.tables import TextTable
+from vergence.studies import class_partition
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Classes of each person, as printed: numbers of tenths of all classes, person by person."""
+
+    id: str
+    title: str
+    table: Sequence[Sequence[int]]
+
+    @property
+    def paper(self) -> str:
+        """The paper's short name."""
+        return self.id.partition("/")[0]
+
+
+TABLE = Partition(
+    "apfl/table3.1", "who has which classes, the last two with one person alone", TABLE_3_1
+)
+
+
+def wanted(ids: Sequence[str]) -> list[Partition]:
+    """Return the table if one of these ids is its own or its paper's."""
+    return [TABLE] if {TABLE.id, TABLE.paper} & {*ids} else []
+
+
+def compare(table: Partition, found: class_partition.Counts) -> list[dict[str, Any]]:
+    """Return one record per person: the classes printed, those dealt, and whether they agree."""
+    runs = 1 + max(number for row in table.table for number in row)
+    records = []
+    for (person, own), row in zip(found.items(), table.table, strict=True):
+        held = [number for number, count in enumerate(own.values()) if count]
+        printed = [n for n in range(len(own)) if n * runs // len(own) in row]
+        told = {name: n for name, n in own.items() if n}
+        records.append(
+            {
+                "text": f"{person} has {_listed(row)}",
+                "printed": _listed(row),
+                "ours": ", ".join(f"{name} {n:,}" for name, n in told.items()),
+                "verdict": "holds" if held == printed else "contradicted",
+                "reason": "",
+            }
+        )
+    return records
+
+
+def _listed(row: Sequence[int]) -> str:
+    return ", ".join(map(str, row))
+
+
+def write(table: Partition, where: Ground, wish: Wish, folder: Path, console: Console) -> None:
+    """Deal a data set by the table; print who has what; write verdicts.json, a page, a picture.
+
+    Raises:
+        ConfigError: the data set or an override cannot be used.
+    """
+    part, _ = dropped("20 %")
+    experiment = plan(part, where, wish).experiment
+    assert experiment is not None
+    federation = load_data(experiment).ready
+    found = class_partition.counts(federation)
+    assert found is not None
+    records = compare(table, found)
+    sizes = [len(splits.test) for splits in federation.people.values()]
+    lines = [
+        [person, record["printed"], record["ours"], f"{size:,}", record["verdict"]]
+        for person, record, size in zip(found, records, sizes, strict=True)
+    ]
+    picture = f"{table.id.rpartition('/')[2]}.png"
+    shown = TextTable(
+        f"{table.id}: {table.title}",
+        ["", "printed", "training images", "test images", "verdict"],
+        lines,
+        notes=[f"data: {where.name}; {federation.about['split']}"],
+    )
+    stamps = [f"changed settings: {', '.join(wish.sets)}"] if wish.sets else []
+    head = {"id": table.id, "title": table.title, "on": where.name, "stamps": stamps, "seeds": 0}
+    leave(shown, head, records, folder, console, picture)
+    save(class_partition.bubbles(found), folder / picture)

@@ -1,0 +1,166 @@
+"""Ways to judge models of images: by own and pooled tests, of who was away, and friends alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from vergence.engine.evaluation import Evaluation
+from vergence.experiment.run import load_data
+from vergence.experiment.saved_run import read_saved
+from vergence.experiment.schema import Experiment
+from vergence.methods.generative.ap_fl import mixed
+from vergence.reproduce.claims import TablePart
+from vergence.reproduce.data_sets import FRIENDS
+from vergence.reproduce.experiments.apfl import AWAY, FRIEND, MIXED
+from vergence.reproduce.outcome import PRIOR
+from vergence.reproduce.protocols import defences
+from vergence.reproduce.running import PartResult, settle
+from vergence.results.read import Run, StudyResults
+from vergence.training.sequential import Solver
+
+OWN, POOLED = "accuracy", "pooled_accuracy"
+PRESENT_OWN, PRESENT_POOLED, ABSENT_OWN, ABSENT_POOLED = (names[0] for names in FRIENDS.values())
+MOST = "own most frequent"
+
+Cells = dict[tuple[int, str, str], float]
+"""(seed, person, metric) -> value."""
+
+
+def measured(run: Run) -> Cells:
+    """Return both accuracies of everybody's final model."""
+    return {
+        (row.seed, row.person, row.metric): row.value
+        for row in run.values
+        if row.evaluation == "P0" and row.metric in (OWN, POOLED)
+    }
+
+
+def befriended(run: Run, experiment: Experiment, shares: Mapping[str, float]) -> dict[str, Cells]:
+    """Return row -> both accuracies of AP-FL with other shares of the friend, from its states."""
+    ready = load_data(experiment).ready
+    found: dict[str, Cells] = {row: {} for row in shares}
+    for seed in run.seeds:
+        saved = read_saved(run.folder, seed)
+        measure = Evaluation(saved.task, ready, Solver(saved.task).outputs, True, None)
+        for person in ready.clients:
+            state = saved.clients.get(person, None)
+            for row, share in shares.items():
+                model = mixed(state.mine, state.friend, share)
+                scores = {**measure.own(model, person), **measure.pooled(model)}
+                found[row] |= {(seed, person, metric): scores[metric] for metric in (OWN, POOLED)}
+    return found
+
+
+def every_row(
+    part: TablePart, experiment: Experiment, out: Path, study: StudyResults
+) -> dict[str, Cells]:
+    """Return all rows with both accuracies, AP-FL's with other shares of the friend among them."""
+    found = {}
+    for run in study.runs:
+        found[run.label] = measured(run)
+        if run.method == "ap_fl" and part.rows:
+            found |= kept(out / "shares.json", partial(befriended, run, experiment, MIXED))
+    return found
+
+
+def kept(path: Path, measure: Callable[[], dict[str, Cells]]) -> dict[str, Cells]:
+    """Return rows that were measured before, or measure them and write them down."""
+    told = defences.kept(
+        path,
+        lambda: {
+            row: [[*key, value] for key, value in cells.items()] for row, cells in measure().items()
+        },
+    )
+    return {
+        row: {(seed, person, metric): value for seed, person, metric, value in cells}
+        for row, cells in told.items()
+    }
+
+
+def over_people(cells: Cells, metric: str, people: Sequence[str]) -> dict[str, float]:
+    """Return person -> mean over seeds."""
+    return {
+        who: float(np.mean([v for (_, p, m), v in cells.items() if p == who and m == metric]))
+        for who in people
+    }
+
+
+def over_seeds(cells: Cells, metric: str, people: Sequence[str]) -> dict[str, float]:
+    """Return seed -> mean over these people's models.
+
+    A common model has one pooled score, whoever holds it: over people there is no spread.
+    """
+    seeds = dict.fromkeys(seed for seed, _, _ in cells)
+    return {
+        f"seed {seed}": float(
+            np.mean(
+                [v for (s, p, m), v in cells.items() if s == seed and p in people and m == metric]
+            )
+        )
+        for seed in seeds
+    }
+
+
+def both_tests(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
+    """Score everybody on own images, person by person, and on pooled ones, seed by seed."""
+    study = settle(experiment, out)
+    scores = {
+        row + part.suffix: {
+            OWN: over_people(cells, OWN, study.runs[0].people),
+            POOLED: over_seeds(cells, POOLED, study.runs[0].people),
+        }
+        for row, cells in every_row(part, experiment, out, study).items()
+    }
+    scores[f"{MOST}{part.suffix}{PRIOR}"] = {
+        OWN: {person: told[OWN] for person, told in study.priors[MOST].items()},
+        POOLED: {
+            f"seed {seed}": float(np.mean([t[POOLED] for t in study.priors[MOST].values()]))
+            for seed in study.runs[0].seeds
+        },
+    }
+    return PartResult(scores, study, lower=study.lower_is_better)
+
+
+def absent(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
+    """Score who was away while others trained, and is back, seed by seed."""
+    study = settle(experiment, out)
+    scores = {
+        row + part.suffix: {metric: over_seeds(cells, metric, [AWAY]) for metric in (OWN, POOLED)}
+        for row, cells in every_row(part, experiment, out, study).items()
+    }
+    return PartResult(scores, study, lower=study.lower_is_better)
+
+
+def friends(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
+    """Score friends alone, those of people who took part and those of who was away."""
+    study = settle(experiment, out)
+    scores = {}
+    for run in [run for run in study.runs if run.method == "ap_fl"]:
+        path = out / f"{run.label}.json"
+        found = kept(path, partial(befriended, run, experiment, {FRIEND: 1.0}))[FRIEND]
+        away = set(experiment.plan.presence.back)
+        there = [person for person in run.people if person not in away]
+        by_metric = {
+            PRESENT_OWN: over_people(found, OWN, there),
+            PRESENT_POOLED: over_seeds(found, POOLED, there),
+        }
+        if away:
+            by_metric |= {
+                ABSENT_OWN: over_seeds(found, OWN, sorted(away)),
+                ABSENT_POOLED: over_seeds(found, POOLED, sorted(away)),
+            }
+        scores[run.label + part.suffix] = by_metric
+    return PartResult(scores, study, lower=study.lower_is_better)
+
+
+PROTOCOLS: dict[str, Callable[[TablePart, Experiment, Path], PartResult]] = {
+    **defences.PROTOCOLS,
+    "both_tests": both_tests,
+    "absent": absent,
+    "friends": friends,
+}
+"""Protocol -> how a part is run under it."""

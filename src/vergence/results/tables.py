@@ -1,0 +1,92 @@
+"""A table once, printed three ways: on a console of any width, in Markdown, in CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vergence.core.files import csv_of
+
+Record = Mapping[str, Any]
+"""One CSV line: column -> value at full precision; None and NaN are empty."""
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of printed cells under a heading.
+
+    The first `keys` columns name the line and are repeated where a console is too narrow for all;
+    `dim` holds the lines to print faintly, `notes` sentences to print below, `records` what a CSV
+    of this block holds.
+    """
+
+    heading: str
+    heads: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    keys: int = 1
+    dim: frozenset[int] = frozenset()
+    notes: Sequence[str] = ()
+    records: Sequence[Record] = ()
+
+    def show(self, console: Console) -> None:
+        """Print as few tables as the console's width allows."""
+        console.print()
+        console.print(Text(self.heading, style="bold"), soft_wrap=True)
+        free = console.options.update(width=1000)
+        rest = list(range(self.keys, len(self.heads)))
+        while rest:
+            take = len(rest)
+            while take > 1:
+                wide = console.measure(self._grid(rest[:take]), options=free).maximum
+                if wide <= console.width:
+                    break
+                take -= 1
+            console.print(self._grid(rest[:take]))
+            rest = rest[take:]
+        for note in self.notes:
+            console.print(Text(note))
+
+    def _grid(self, columns: Sequence[int]) -> Table:
+        grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        shown = [*range(self.keys), *columns]
+        for i in shown:
+            grid.add_column(
+                self.heads[i], justify="left" if i < self.keys else "right", no_wrap=True
+            )
+        for number, line in enumerate(self.lines):
+            style = "dim" if number in self.dim else ""
+            grid.add_row(*(Text(line[i], style=style) for i in shown))
+        return grid
+
+    def markdown(self) -> str:
+        """Return heading, table and notes."""
+        notes = "".join(f"\n{note}\n" for note in self.notes)
+        return f"## {self.heading}\n\n{markdown_table(self.heads, self.lines, self.keys)}{notes}"
+
+    def csv(self) -> str:
+        """Return the records at full precision."""
+        return csv_text(self.records)
+
+
+def markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]], keys: int = 1) -> str:
+    """Return a table in Markdown; all but the first `keys` columns are flushed right."""
+    rule = ["---"] * keys + ["---:"] * (len(heads) - keys)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (heads, rule, *lines))
+
+
+def csv_text(records: Sequence[Record]) -> str:
+    """Return records as CSV at full precision."""
+    heads = list(dict.fromkeys(key for record in records for key in record))
+    return csv_of([heads, *([_full(record.get(key)) for key in heads] for record in records)])
+
+
+def _full(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    return repr(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,267 @@
+"""`vergence study calibrate`: what k labelled samples of a person buy, on predictions or a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.text import Text
+from torch import Tensor
+
+from vergence.core.masks import Mask
+from vergence.core.params import Params
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
+from vergence.data.io.checks import read_npz
+from vergence.errors import ConfigError, DataError, nearest
+from vergence.experiment.newcomers import HeldOut, NewcomerEvaluator, unseen
+from vergence.experiment.run import progress_bar
+from vergence.experiment.schema import data_root
+from vergence.metrics.calibration import COUNTS, KINDS, Eyes, errors_deg, orders
+from vergence.reports.plots.style import figure_format
+from vergence.studies.curves import Curves, present
+from vergence.tasks.gaze_angle import GazeAngle
+
+NEEDED = "an npz with gaze [people, n, 2] and predictions of the same shape, radians (pitch, yaw)"
+AXIS = "calibration samples"
+TUNED = ("last layer", "whole model")
+PREDICTION, STEPS = "pred_lenet", 50
+FITTED = frozenset(f"p{number:02}" for number in range(11))
+MPIIGAZE = ("mpiigaze", "mpiigaze_crops", "mpiifacegaze")
+"""Data sets of the people on whom the priors of the shrunk corrections were fitted: `FITTED`."""
+PRIORS = (
+    "the priors of the shrunk corrections were read off public LeNet and ResNet predictions for "
+    "p00 to p10 of MPIIGaze (docs/calibration.md): for {} the shrunk rows are no independent result"
+)
+UNNAMED = "these, if the file holds any (it names nobody),"
+UNTRAINED = "k = 0 starts from parts never trained for anybody: this method shares only the others"
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """Settings of the calibration.
+
+    Attributes:
+        person: who, or `all`.
+        prediction: the array of predictions, of an npz only; default pred_lenet.
+        eyes: see `metrics.calibration.errors_deg`.
+        counts: numbers of calibration samples k.
+        draws: random choices of the k samples, per person; 0: 200 of predictions, 5 of a run.
+        steps: batches of fine-tuning, of a run only; default 50.
+        lr: learning rate of fine-tuning, of a run only; default that of the run.
+        seed: of the random choices.
+    """
+
+    person: str = "all"
+    prediction: str | None = None
+    eyes: Eyes = "together"
+    counts: tuple[int, ...] = COUNTS
+    draws: int = 0
+    steps: int | None = None
+    lr: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.counts or min(*self.counts, self.draws) < 0:
+            raise ConfigError(
+                f"calibrate: counts {self.counts} and draws {self.draws} must be 0 or more"
+            )
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"calibrate: steps must be 1 or more; got {self.steps}")
+        if self.lr is not None and not self.lr > 0:
+            raise ConfigError(f"calibrate: lr must be above 0; got {self.lr:g}")
+
+
+def calibrate(source: Path, out: Path, options: CalibrationOptions, console: Console) -> Curves:
+    """Measure the calibration curve of an npz of predictions or of a run; print, write and draw it.
+
+    Args:
+        source: the npz (here, or below VERGENCE_DATA), or a run directory of one method with people
+            it never saw.
+        out: the figure (.png, .svg, .pdf); the numbers go beside it, as .csv.
+        options: how.
+        console: where the table goes.
+
+    Raises:
+        ConfigError: unknown person or prediction, nobody was left out of the run, or an option
+            that is for the other kind of source.
+        DataError: the npz is unusable.
+    """
+    figure_format(out)
+    if not source.exists():
+        source = Path(data_root(str(source)) or source)
+    of_a_run = source.is_dir()
+    if of_a_run and options.prediction is not None:
+        raise ConfigError("--prediction is for an npz of predictions; a run makes its own")
+    for name in () if of_a_run else ("steps", "lr"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--{name} is for fine-tuning a run; {source} is none")
+    strangers = unseen(source, options.person) if of_a_run else None
+    curves = of_predictions(source, options) if strangers is None else of_run(strangers, options)
+    for caveat in caveats(curves, strangers):
+        console.print(Text(f"Note: {caveat}", style="yellow"), soft_wrap=True)
+    present(curves, out, console)
+    return curves
+
+
+def caveats(curves: Curves, strangers: HeldOut | None) -> Iterator[str]:
+    """Yield caveats for a reader of the table: the sources of priors and starting points."""
+    fitted = fitted_on(curves.people, strangers) if "shrunk offset" in curves.values else ""
+    if fitted:
+        yield PRIORS.format(fitted)
+    if strangers is not None and not strangers.judge(curves.people[0]).shares(whole=True):
+        yield UNTRAINED
+
+
+def fitted_on(people: Sequence[str], strangers: HeldOut | None) -> str:
+    """The people on whom the priors were fitted, "" where there is none.
+
+    A run says whose data it read; of an npz names alone tell, and a number is no name.
+    """
+    if strangers is not None and strangers.loaded.raw.name not in MPIIGAZE:
+        return ""
+    unnamed = strangers is None and all(person.isdigit() for person in people)
+    return UNNAMED if unnamed else ", ".join(person for person in people if person in FITTED)
+
+
+def of_predictions(path: Path, options: CalibrationOptions) -> Curves:
+    """Calibrate recorded predictions: `gaze` and predictions `[people, n, 2]`, left eyes first."""
+    source = options.prediction or PREDICTION
+    table = read_npz(path, {"gaze": 3, source: 3}, NEEDED, ("person",), ("person",))
+    gaze, predicted = (
+        torch.from_numpy(table[name].astype(np.float64)) for name in ("gaze", source)
+    )
+    if gaze.shape != predicted.shape or gaze.shape[-1] != 2:
+        raise DataError(
+            f"{path}: gaze is {tuple(gaze.shape)} and {source} "
+            f"{tuple(predicted.shape)}; needed is {NEEDED}"
+        )
+    names = tuple(map(str, table.get("person", range(len(gaze)))))
+    chosen = names if options.person == "all" else (options.person,)
+    if not set(chosen) <= set(names):
+        raise ConfigError(f"{path}: no person '{chosen[0]}'{nearest(chosen[0], names)}")
+    n, draws = gaze.shape[1], options.draws or 200
+    side = (torch.arange(n) >= n // 2).long()
+    errors = {kind: np.zeros((len(chosen), len(options.counts))) for kind in KINDS}
+    with progress_bar() as bar:
+        line = bar.add_task("people", total=len(chosen), score="")
+        for row, person in enumerate(chosen):
+            at = names.index(person)
+            order = orders(n, draws, RandomStream("calibrate", options.seed, person).numpy())
+            for kind, calibration in KINDS.items():
+                found = errors_deg(
+                    calibration, predicted[at], gaze[at], order, options.counts, side, options.eyes
+                )
+                errors[kind][row] = found.mean(1).numpy()
+            bar.advance(line)
+    how = f"{source}, eyes {options.eyes}, {draws} draws per person"
+    return Curves("angle_error_deg", AXIS, chosen, options.counts, errors, how)
+
+
+def of_run(strangers: HeldOut, options: CalibrationOptions) -> Curves:
+    """Calibrate the shared model of runs for people who took no part in them.
+
+    The k samples are drawn from a person's training part, the error is that of the test part. Eyes
+    are told apart by a column `side` where the data has one.
+    """
+    people, draws = tuple(strangers.folders), options.draws or 5
+    first = strangers.judge(people[0])
+    headline = first.saved.task.headline
+    seeds = first.saved.experiment.plan.seeds
+    found: dict[str, NDArray[np.float64]] = {}
+    with progress_bar() as bar:
+        line = bar.add_task("people", total=len(people) * len(seeds), score="")
+        for row, person in enumerate(people):
+            for seed in seeds:
+                judge = strangers.judge(person, seed)
+                for kind, values in _one(judge, person, draws, options).items():
+                    table = found.setdefault(kind, np.zeros((len(people), len(options.counts))))
+                    table[row] += np.array(values) / len(seeds)
+                bar.advance(line)
+    how = f"{first.saved.folder.name}, {len(seeds)} seeds, {draws} draws per person"
+    return Curves(headline, AXIS, people, options.counts, found, how)
+
+
+def _one(
+    judge: NewcomerEvaluator, person: str, draws: int, options: CalibrationOptions
+) -> dict[str, list[float]]:
+    """Return the curve of one person and seed per kind."""
+    task, data = judge.saved.task, judge.ready.people[person]
+    if not judge.shares():
+        raise ConfigError(
+            f"{judge.saved.folder}: this method shares no model that a newcomer could start from"
+        )
+    most = max(options.counts)
+    if most > len(data.train):
+        raise ConfigError(
+            f"calibrate: {most} samples, but '{person}' has {len(data.train)} for "
+            "training; give smaller counts"
+        )
+    start = judge.model(person, known=False)
+    layout = start.layout
+    head = Mask.layers(layout, *task.parts()[1])
+    stream = RandomStream("calibrate", options.seed, judge.saved.task.seed, person)
+    order = orders(len(data.train), draws, stream.numpy())
+
+    def tuned(trainable: Mask | None, what: str) -> Callable[[int, Tensor], float]:
+        local = judge.saved.method.local
+        local = replace(local, steps=options.steps or STEPS, schedule="constant")
+        local = replace(local, lr=options.lr or local.lr)
+
+        def score(draw: int, rows: Tensor) -> float:
+            ask = Fit(start, data.train.subset(rows), local, trainable)
+            fitted = judge.worker.solver.fit(ask, stream.child(what, draw, len(rows)))
+            return judge.measure(fitted.params, person)[task.headline]
+
+        return score
+
+    kinds = dict(zip(TUNED, (tuned(head, TUNED[0]), tuned(None, TUNED[1])), strict=True))
+    if isinstance(task, GazeAngle):
+        kinds = {**corrected(judge, start, person, options.eyes), **kinds}
+    before = judge.measure(start, person)[task.headline]
+    return {
+        kind: [
+            before if k == 0 else float(np.mean([score(d, order[d, :k]) for d in range(draws)]))
+            for k in options.counts
+        ]
+        for kind, score in kinds.items()
+    }
+
+
+def corrected(
+    judge: NewcomerEvaluator, start: Params, person: str, eyes: Eyes
+) -> dict[str, Callable[[int, Tensor], float]]:
+    """Return, per kind of correction, the error on test data after fitting it to some rows.
+
+    Raises:
+        ConfigError: eyes are to be told apart, and the data does not say which is which.
+    """
+    data, outputs = judge.ready.people[person], judge.worker.solver.outputs
+    near, far = (outputs(start, part).double() for part in (data.train, data.test))
+    true = data.train.columns["gaze"].double()
+    if eyes != "together" and (eyes == "each" or "side" not in data.train.columns):
+        raise ConfigError(
+            f"calibrate: eyes = '{eyes}' on a run: 'apart' needs a column side in the data, 'each' "
+            "is for recorded predictions; use eyes = 'together'"
+        )
+    sides = [
+        part.columns["side"] if eyes == "apart" else torch.zeros(len(part))
+        for part in (data.train, data.test)
+    ]
+
+    def scorer(kind: str) -> Callable[[int, Tensor], float]:
+        def score(_: int, rows: Tensor) -> float:
+            fixed = far.clone()
+            for side in sides[1].unique():
+                mine, here = rows[sides[0][rows] == side], sides[1] == side
+                fixed[here] = KINDS[kind].fit(near[mine], true[mine])(far[here])
+            return judge.saved.task.metrics(fixed, data.test)[judge.saved.task.headline]
+
+        return score
+
+    return {kind: scorer(kind) for kind in KINDS}

@@ -1,0 +1,155 @@
+"""`vergence data partition`: who has how many images of which class, as a table and a picture."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from vergence.core.federation import Federation
+from vergence.core.files import csv_of, fields_of, saving, write_whole
+from vergence.errors import ConfigError
+from vergence.reports.plots.style import (
+    MUTED,
+    SHARED,
+    canvas,
+    column_names,
+    figure_format,
+    save,
+    styled,
+)
+from vergence.results.read import StudyResults
+from vergence.results.run_files import read_text, rows_of
+
+MOST = 100
+"""So many people fit into a picture."""
+NAMED = 30
+"""So many classes have their names beside them."""
+FILE = "classes.csv"
+Counts = Mapping[str, Mapping[str, int]]
+"""Person -> class -> training samples; every person has all classes, in the order of labels."""
+
+
+def counts(federation: Federation) -> Counts | None:
+    """Count everybody's training samples by their `label`; None where samples have none."""
+    label = next(iter(federation.people.values())).train.columns.get("label")
+    if label is None or label.dtype != torch.int64 or label.ndim != 1:
+        return None
+    found = {p: s.train.columns["label"].bincount() for p, s in federation.people.items()}
+    names = federation.about.get("classes", "").split(", ")
+    width = max(len(names), *(len(own) for own in found.values()))
+    names = names if len(names) == width else [str(number) for number in range(width)]
+    return {
+        p: dict(
+            zip(names, torch.nn.functional.pad(own, (0, width - len(own))).tolist(), strict=True)
+        )
+        for p, own in found.items()
+    }
+
+
+def write(path: Path, federation: Federation) -> None:
+    """Write classes.csv (`person,class,samples`) where a picture of it can be drawn."""
+    if len(federation.people) > MOST or (found := counts(federation)) is None:
+        return
+    text = csv_of(
+        [
+            ("person", "class", "samples"),
+            *((p, kind, n) for p, own in found.items() for kind, n in own.items()),
+        ]
+    )
+    with saving(path.parent):
+        write_whole(path, text.encode())
+
+
+def of_study(study: StudyResults) -> Figure | None:
+    """Draw who has which classes in a run; None where samples have no classes.
+
+    Raises:
+        StateError: the run's table is damaged.
+    """
+    homes = (study.folder, study.folder.parent)  # one method's folder lies below the table
+    path = next((home / FILE for home in homes if (home / FILE).is_file()), None)
+    if path is None:
+        return None
+    found: dict[str, dict[str, int]] = {}
+    text = read_text(path)
+    with rows_of(path):
+        for row in csv.DictReader(fields_of(text)):
+            found.setdefault(row["person"], {})[row["class"]] = int(row["samples"])
+    return bubbles(found) if found else None
+
+
+@styled
+def bubbles(found: Counts) -> Figure:
+    """Return people by classes, a disc's area by the number of training samples."""
+    people, kinds = list(found), list(next(iter(found.values())))
+    cell = 0.3 if max(len(people), len(kinds)) <= NAMED else 0.16
+    figure = canvas(1.9 + cell * max(len(people), 8), 1.2 + cell * max(len(kinds), 8))
+    axes = figure.add_subplot()
+    most = max(max(own.values()) for own in found.values())
+    for column, own in enumerate(found.values()):
+        for row, count in enumerate(own.values()):
+            if count:
+                area = (0.9 * cell * 72) ** 2 * count / most
+                axes.scatter(column, row, s=area, color=SHARED, edgecolor=MUTED, linewidth=0.4)
+    axes.set_xlim(-0.7, len(people) - 0.3)
+    axes.set_ylim(len(kinds) - 0.3, -0.7)
+    if len(people) <= NAMED:
+        column_names(axes, people)
+    if len(kinds) <= NAMED:
+        axes.set_yticks(range(len(kinds)), kinds)
+    else:
+        axes.set_ylabel("class")
+    axes.set_title(f"training samples, the largest disc {most:,}")
+    return figure
+
+
+def show(
+    target: str,
+    root: str | None,
+    console: Console,
+    sets: Sequence[str] = (),
+    picture: Path | None = None,
+) -> None:
+    """Print who has how many training samples of which class, and draw it if wanted.
+
+    Raises:
+        ConfigError: samples have no classes, or people are too many.
+    """
+    from vergence.studies.skew import load  # not for a report: it brings all of scipy's tests along
+
+    if picture is not None:
+        figure_format(picture)
+    federation = load(target, root, sets)
+    if len(federation.people) > MOST:
+        raise ConfigError(
+            f"partition shows at most {MOST} people, '{federation.name}' has "
+            f"{len(federation.people):,}; set federation.people to fewer"
+        )
+    found = counts(federation)
+    if found is None:
+        raise ConfigError(
+            f"partition counts classes, and samples of '{federation.name}' have no `label`; "
+            "`vergence data skew` shows how any data differ"
+        )
+    console.print(table(found, federation))
+    console.print(federation.about.get("split", ""), highlight=False)
+    if picture is not None:
+        save(bubbles(found), picture)
+        console.print(f"picture: {picture}", soft_wrap=True)
+
+
+def table(found: Counts, federation: Federation) -> Table:
+    """Return one row per person: the classes they have, with training samples, and test samples."""
+    out = Table("", "training", "test", "classes", "of which", title=f"{federation.name}, by class")
+    for person, own in found.items():
+        held = {kind: n for kind, n in own.items() if n}
+        told = ", ".join(f"{kind} {n:,}" for kind, n in held.items())
+        tested = len(federation.people[person].test)
+        out.add_row(person, f"{sum(own.values()):,}", f"{tested:,}", str(len(held)), told)
+    return out

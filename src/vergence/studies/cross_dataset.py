@@ -1,0 +1,123 @@
+"""Train on one data set, test on another: every run's model on everybody of every run's data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vergence.errors import ConfigError
+from vergence.experiment.newcomers import NewcomerEvaluator
+from vergence.experiment.run import Loaded, load_data
+from vergence.experiment.saved_run import one_run, read_saved
+from vergence.metrics.intervals import interval
+from vergence.reports.plots.style import digits, metric_name, number
+from vergence.results.comparability import ANYTHING, DATA, agree
+from vergence.results.read import Run, read
+from vergence.studies.curves import write_csv
+
+HEADS = ("trained_on", "tested_on", "seed", "person", "metric", "value")
+
+
+def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
+    """Write cross.csv and print mean and 95 % interval over people, rows trained, columns tested.
+
+    On its own data a run's models are scored as they were (P0); on other data everybody is a
+    newcomer, served by what the method offers to people without a state. What else the runs differ
+    in is noted.
+
+    Raises:
+        ConfigError: fewer than two runs, runs of different tasks, a method that has no whole
+            network for newcomers, or one that cannot take another run's data.
+    """
+    runs = [run for folder in folders for run in read(folder).runs]
+    if len(runs) < 2:
+        raise ConfigError("cross needs two or more runs, one for each data set")
+    kinds = {run.results["task"] for run in runs}
+    if len(kinds) > 1:
+        raise ConfigError(f"cross needs runs of one task; got {', '.join(sorted(kinds))}")
+    names = _names(runs)
+    seen: dict[str, str] = {}
+    for name, run in names.items():
+        twin = seen.setdefault(str(run.provenance["data"].get("sha256", name)), name)
+        if twin != name:
+            raise ConfigError(
+                f"{twin} and {name} were trained on the same people and data: nobody there is new "
+                "to either; give one run for each data set"
+            )
+    data = {name: load_data(one_run(run.folder)) for name, run in names.items()}
+    metric, lines = runs[0].headline, []
+    cells: dict[tuple[str, str], list[float]] = {}
+    for name, run in names.items():
+        for other, loaded in data.items():
+            rows = _own(run) if other == name else _strange(run, data[name], loaded, other)
+            lines += [(name, other, *row) for row in rows]
+            people: dict[str, list[float]] = {}
+            for _, person, what, value in rows:
+                if what == metric:
+                    people.setdefault(person, []).append(float(value))
+            cells[name, other] = [float(np.mean(values)) for values in people.values()]
+    write_csv(out / "cross.csv", HEADS, lines)
+    for note in agree(list(names.values()), ANYTHING, DATA):
+        console.print(Text(f"Note: {note}", style="yellow"), soft_wrap=True)
+    console.print(f"{metric_name(metric)}: trained on the row, tested on the column", style="bold")
+    console.print(_table(list(names), cells))
+    console.print(f"numbers: {out / 'cross.csv'}", soft_wrap=True)
+
+
+def _names(runs: Sequence[Run]) -> dict[str, Run]:
+    named: dict[str, Run] = {}
+    for run in runs:
+        name = "/".join(run.folder.resolve().parts[-2:])
+        if name in named:
+            raise ConfigError(f"{run.folder} and {named[name].folder} end alike; rename one")
+        named[name] = Run(run.folder, name, run.results)
+    return named
+
+
+Row = tuple[int, str, str, str]
+
+
+def _own(run: Run) -> list[Row]:
+    return [(v.seed, v.person, v.metric, repr(v.value)) for v in run.values if v.evaluation == "P0"]
+
+
+def _strange(run: Run, own: Loaded, loaded: Loaded, where: str) -> list[Row]:
+    rows: list[Row] = []
+    for seed in run.seeds:
+        judge = NewcomerEvaluator(read_saved(run.folder, seed), loaded.ready, own.ready)
+        if not judge.shares(whole=True):
+            lacks = "shares only a part of its network" if judge.shares() else "shares nothing"
+            raise ConfigError(
+                f"'{run.method}' ({run.folder}) {lacks}, so that people it never met would get "
+                "parts trained for nobody; cross takes methods with a whole server model, such as "
+                "fedavg"
+            )
+        for person in loaded.ready.clients:
+            try:
+                found: Mapping[str, float] = judge.measure(judge.model(person, False), person)
+            except (ConfigError, RuntimeError, KeyError) as error:
+                reason = str(error).partition("\n")[0]
+                raise ConfigError(
+                    f"{run.folder} cannot take the data of {where}: {reason}"
+                ) from None
+            rows += [(seed, person, metric, repr(float(v))) for metric, v in found.items()]
+    return rows
+
+
+def _table(names: Sequence[str], cells: Mapping[tuple[str, str], list[float]]) -> Table:
+    grid = Table("", *names, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    places = digits(float(np.mean(values)) for values in cells.values())
+    for name in names:
+        told = []
+        for other in names:
+            low, high = interval(cells[name, other])
+            mean = number(float(np.mean(cells[name, other])), places)
+            told.append(f"{mean} [{number(low, places)}, {number(high, places)}]")
+        grid.add_row(name, *told)
+    return grid

@@ -1,0 +1,100 @@
+"""Curves of an error over some number (of samples, of people), printed, written and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from vergence.core.files import csv_of, replacing
+from vergence.metrics.intervals import interval
+from vergence.reports.plots.style import (
+    MARKERS,
+    SPARE,
+    canvas,
+    digits,
+    metric_name,
+    number,
+    save,
+    styled,
+)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A metric of people, per kind `[people, counts]`, means over draws and seeds.
+
+    `axis` says what is counted, `how` what else a reader must know.
+    """
+
+    metric: str
+    axis: str
+    people: tuple[str, ...]
+    counts: tuple[int, ...]
+    values: Mapping[str, NDArray[np.float64]]
+    how: str
+
+
+def present(curves: Curves, out: Path, console: Console) -> None:
+    """Print the table, draw the figure `out` and write the numbers beside it, as .csv."""
+    show(curves, console)
+    lines = (
+        (kind, person, k, curves.metric, repr(float(value)))
+        for kind, values in curves.values.items()
+        for person, row in zip(curves.people, values, strict=True)
+        for k, value in zip(curves.counts, row, strict=True)
+    )
+    write_csv(out.with_suffix(".csv"), ("kind", "person", "count", "metric", "value"), lines)
+    save(figure(curves), out)
+    console.print(f"figure: {out}\ntable:  {out.with_suffix('.csv')}", soft_wrap=True)
+
+
+def show(curves: Curves, console: Console) -> None:
+    """Print the means over people, kinds as rows, and their interval at the largest count."""
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    grid.add_column(curves.axis, no_wrap=True)
+    for k in curves.counts:
+        grid.add_column(str(k), justify="right", no_wrap=True)
+    grid.add_column(f"95 % at {curves.counts[-1]}", justify="right", no_wrap=True)
+    places = digits(float(values.mean()) for values in curves.values.values())
+    for kind, values in curves.values.items():
+        ends = ", ".join(number(end, places) for end in interval(values[:, -1]))
+        grid.add_row(kind, *(number(float(v), places) for v in values.mean(0)), f"[{ends}]")
+    console.print(
+        f"\n{metric_name(curves.metric)} by number of {curves.axis}, mean over "
+        f"{len(curves.people)} people ({curves.how})",
+        style="bold",
+        soft_wrap=True,
+    )
+    console.print(grid)
+
+
+def write_csv(path: Path, heads: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
+    """Write a table whole or not at all."""
+    with replacing(path) as scratch:
+        scratch.write_text(csv_of([heads, *lines]))
+
+
+@styled
+def figure(curves: Curves) -> Figure:
+    """Draw the means over people, one line per kind."""
+    page = canvas(6.4, 4.0)
+    axes = page.add_subplot()
+    places = np.arange(len(curves.counts))
+    for (kind, values), colour, marker in zip(
+        curves.values.items(), SPARE * 2, MARKERS, strict=False
+    ):
+        mean = values.mean(0)
+        axes.plot(places, mean, color=colour, marker=marker, markersize=4.5, label=kind)
+    axes.set_xticks(places, [str(k) for k in curves.counts])
+    axes.set_xlabel(curves.axis)
+    axes.set_ylabel(metric_name(curves.metric))
+    axes.legend()
+    return page

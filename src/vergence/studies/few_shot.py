@@ -1,0 +1,361 @@
+"""What codes learned without labels are worth: few-shot gaze of people nobody trained on."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from numpy.typing import NDArray
+from rich.console import Console
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.core.data import Samples
+from vergence.core.options import check_ranges
+from vergence.core.params import Params
+from vergence.core.randomness import RandomStream
+from vergence.errors import ConfigError
+from vergence.experiment.newcomers import HeldOut, NewcomerEvaluator, unseen
+from vergence.metrics.angles import mean_direction, to_vector
+from vergence.metrics.intervals import interval
+from vergence.models.cross_encoder import CrossEncoder
+from vergence.models.unlabelled_eyes import mirror, turned
+from vergence.reports.plots.style import METHOD_NAMES, number
+from vergence.results.read import Run, read
+from vergence.results.tables import TextTable
+from vergence.studies.curves import write_csv
+from vergence.tasks.cross_encoder import pixels
+from vergence.training.few_shot import Estimator, adam, error_deg, ridge
+
+TASKS = ("cross_encoder", "auto_encoder", "siamese")
+CODES = ("gaze code", "both codes")
+READERS = ("network", "ridge")
+RANDOM, SUPERVISED, MEAN = "random encoder", "supervised on the shots", "mean gaze of the shots"
+HEADS = ("encoder", "code", "reader", "seed", "person", "angle_error_deg")
+Errors = Mapping[str, float]
+"""Person -> mean error in degrees."""
+
+
+@dataclass(frozen=True)
+class FewShotOptions:
+    """Settings of the evaluation.
+
+    Attributes:
+        shots: labelled images, half of them left and half right eyes where rows have both.
+        source: whose they are: the `first` person of the training, as in the thesis, or drawn
+            across `all` people of the training.
+        draws: random choices of the shots.
+        epochs: of the few-shot network; the thesis takes 5, the original 30.
+        steps: of the network that is trained on the shots alone.
+        seed: of the random choices.
+    """
+
+    shots: Annotated[int, Ge(4)] = 100
+    source: Literal["first", "all"] = "all"
+    draws: Annotated[int, Ge(1)] = 5
+    epochs: Annotated[int, Ge(1)] = 30
+    steps: Annotated[int, Ge(1)] = 300
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "unlabelled")
+
+
+@dataclass(frozen=True)
+class CodeRows:
+    """Single eyes of some people: images in [0, 1], pose and gaze `[n, 2]` in radians, side."""
+
+    image: Tensor
+    pose: Tensor
+    gaze: Tensor
+    side: Tensor
+
+    @classmethod
+    def of(cls, samples: Samples) -> CodeRows:
+        """Take every eye of every row as a sample of its own."""
+        columns, eyes = samples.columns, samples.columns["eyes"].shape[1]
+        side = torch.arange(eyes).repeat(len(samples)) if eyes > 1 else columns["whose"] % 2
+        image = pixels(dict(columns)).flatten(0, 1)
+        return cls(image, columns["pose"].flatten(0, 1), columns["gaze"].flatten(0, 1), side)
+
+    def take(self, rows: Tensor) -> CodeRows:
+        """Return these rows, in the shape of `rows`."""
+        return CodeRows(self.image[rows], self.pose[rows], self.gaze[rows], self.side[rows])
+
+
+@dataclass(frozen=True)
+class FewShotScene:
+    """One seed of a run, the people it never saw, and the drawn shots of those it saw."""
+
+    judge: NewcomerEvaluator
+    people: tuple[str, ...]
+    options: FewShotOptions
+
+    @cached_property
+    def pool(self) -> tuple[CodeRows, int]:
+        """Training samples the shots are drawn from, and how many eyes stand together in a row."""
+        trained = self.judge.trained
+        assert trained is not None
+        names = trained.clients[:1] if self.options.source == "first" else trained.clients
+        parts = [trained.people[name].train for name in names]
+        return CodeRows.of(Samples.concatenate(parts)), parts[0].columns["eyes"].shape[1]
+
+    @cached_property
+    def drawn(self) -> Tensor:
+        """Row numbers of the shots, `[draws, shots]`: both eyes of a glance, or single eyes.
+
+        Raises:
+            ConfigError: fewer training samples than shots.
+        """
+        rows, eyes = self.pool
+        there, wanted = len(rows.gaze) // eyes, self.options.shots // eyes
+        if wanted > there:
+            raise ConfigError(
+                f"unlabelled: {self.options.shots} shots, but there are {there * eyes} training "
+                "samples to draw from; give fewer, or draw across all people"
+            )
+        stream = RandomStream("shots", self.options.seed, self.judge.saved.task.seed).numpy()
+        chosen = np.stack([stream.permutation(there)[:wanted] for _ in range(self.options.draws)])
+        first = torch.from_numpy(chosen * eyes)
+        return torch.cat([first + eye for eye in range(eyes)], 1)
+
+    @cached_property
+    def shots(self) -> CodeRows:
+        """The shots, `[draws, shots, ...]`."""
+        return self.pool[0].take(self.drawn)
+
+    @cached_property
+    def tests(self) -> Mapping[str, CodeRows]:
+        """The test samples of the people left out."""
+        return {p: CodeRows.of(self.judge.ready.people[p].test) for p in self.people}
+
+    def codes(self, params: Params) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the codes of all rows of the pool, and of the test samples of unseen people."""
+        network = self.network(params)
+        pool = encoded(network, self.pool[0].image)
+        return pool, {p: encoded(network, rows.image) for p, rows in self.tests.items()}
+
+    def network(self, params: Params | None = None) -> nn.Module:
+        """Return the task's network with these parameters, or its initial ones."""
+        network = self.judge.saved.task.module().eval()
+        for name, value in (params or {}).items():
+            network.get_parameter(name).data.copy_(value)
+        return network
+
+    def encoder(self, params: Params) -> Iterator[tuple[str, str, Errors]]:
+        """Yield code, reader and errors of the few-shot estimators on a frozen encoder."""
+        pool, tests = self.codes(params)
+        gaze = self.judge.saved.task.network.gaze  # type: ignore[attr-defined]
+        for name, columns in zip(CODES, (slice(-gaze, None), slice(None)), strict=True):
+            near = torch.cat([pool[self.drawn][..., columns], self.shots.pose], 2)
+            stream = RandomStream("estimator", self.options.seed)
+            network = Estimator(epochs=self.options.epochs).fit(near, self.shots.gaze, stream)
+            readers = (network, ridge(near, self.shots.gaze))
+            for reader, read_ in zip(READERS, readers, strict=True):
+                errors = {}
+                for person, rows in self.tests.items():
+                    far = torch.cat([tests[person][:, columns], rows.pose], 1)
+                    errors[person] = float(error_deg(read_(far), rows.gaze).mean())
+                yield name, reader, errors
+
+    def constant(self) -> Errors:
+        """Return the errors of the shots' mean direction, of either eye by itself."""
+        found: dict[str, list[float]] = {person: [] for person in self.people}
+        for gaze, side in zip(self.shots.gaze.double(), self.shots.side, strict=True):
+            known = {int(s): mean_direction(gaze[side == s]) for s in side.unique()}
+            other = mean_direction(gaze)
+            for person, rows in self.tests.items():
+                told = torch.stack([known.get(int(s), other) for s in rows.side])
+                found[person].append(float(error_deg(to_vector(told), rows.gaze)))
+        return {person: float(np.mean(errors)) for person, errors in found.items()}
+
+    def supervised(self) -> Errors:
+        """Return the errors of the same encoder and a linear layer, trained on the shots alone.
+
+        Right eyes are mirrored for it, and its answers back. Its last step is taken.
+        """
+        found = np.zeros(len(self.people))
+        for draw in range(self.options.draws):
+            rows = self.pool[0].take(self.drawn[draw])
+            stream = RandomStream("supervised", self.options.seed, draw)
+            network = _Labelled(self.network(), self.judge.saved.task.network)
+            network.learn(rows, self.options.steps, stream)
+            found += [network.error(test) for test in self.tests.values()]
+        return dict(zip(self.people, (found / self.options.draws).tolist(), strict=True))
+
+
+class _Labelled(nn.Module):
+    """An encoder from scratch and one linear layer to the gaze vector, on mirrored right eyes."""
+
+    def __init__(self, network: nn.Module, options: object) -> None:
+        super().__init__()
+        own = options if isinstance(options, CrossEncoder) else options.options  # type: ignore[attr-defined]
+        self.network, self.last = network, nn.Linear(own.eye + own.gaze + 2, 3)
+
+    def forward(self, rows: CodeRows) -> Tensor:
+        sign = mirror(rows.side)
+        image = turned(rows.image, rows.side)
+        code = self.network.encode(image[:, None])[:, 0]  # type: ignore[operator]
+        found = self.last(torch.cat([code, rows.pose * sign], 1))
+        # A flip of the picture turns the vector's x, as it turns the sign of yaw.
+        return found * torch.stack([sign[:, 1], sign[:, 0], sign[:, 0]], 1)
+
+    def learn(self, rows: CodeRows, steps: int, stream: RandomStream, batch: int = 20) -> None:
+        draws = stream.torch()
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+        used = [*self.network.encoder.parameters(), *self.last.parameters()]  # type: ignore[union-attr]
+        step = adam(used, torch.tensor(1e-3))
+        wanted = to_vector(rows.gaze)
+        for _ in range(steps):
+            at = torch.randperm(len(wanted), generator=draws)[:batch]
+            step((self(rows.take(at)) - wanted[at]).abs().mean())
+
+    @torch.no_grad()
+    def error(self, rows: CodeRows) -> float:
+        parts = torch.arange(len(rows.gaze)).split(256)
+        found = torch.cat([self(rows.take(part)) for part in parts])
+        return float(error_deg(functional.normalize(found, dim=1), rows.gaze))
+
+
+@torch.no_grad()
+def encoded(network: nn.Module, images: Tensor) -> Tensor:
+    """Return the codes `[n, codes]` of images `[n, 1, H, W]` in [0, 1]."""
+    parts = [network.encode(part[:, None])[:, 0] for part in images.split(256)]  # type: ignore[operator]
+    return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class FewShotResult:
+    """Errors in degrees, per row, code, reader and person, mean over seeds."""
+
+    people: tuple[str, ...]
+    errors: Mapping[tuple[str, str, str], NDArray[np.float64]]
+
+
+def unlabelled(
+    folders: Sequence[Path], out: Path, options: FewShotOptions, console: Console
+) -> FewShotResult:
+    """Measure the few-shot error on unseen people of encoders trained without labels.
+
+    Args:
+        folders: run directories (or folders of several) of tasks `cross_encoder`, `auto_encoder`
+            and `siamese` with the same people left out; runs that differ in their seed alone are
+            one row.
+        out: the table, as .csv.
+        options: how.
+        console: where it is printed.
+
+    Raises:
+        ConfigError: nobody was left out, other tasks, different people, or a method without a
+            model that everybody shares.
+    """
+    lines: list[Line] = []
+    people: tuple[str, ...] = ()
+    bare: set[int] = set()
+    for folder in folders:
+        for run in read(folder).runs:
+            if run.results["task"] not in TASKS:
+                raise ConfigError(
+                    f"{run.folder} is of task '{run.results['task']}'; codes are learned by "
+                    f"{', '.join(TASKS)} (docs/unlabelled.md)"
+                )
+            strangers = unseen(run.folder)
+            _accept(run, strangers, people)
+            people = tuple(strangers.folders)
+            for seed in run.seeds:
+                lines += _one_seed(run, strangers, seed, options, plain=seed not in bare)
+                bare.add(seed)
+    cells: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for name, code, reader, _, person, error in lines:
+        cells.setdefault((name, code, reader), {}).setdefault(person, []).append(error)
+    errors = {
+        kind: np.array([float(np.mean(by_person[person])) for person in people])
+        for kind, by_person in cells.items()
+    }
+    found = FewShotResult(people, errors)
+    write_csv(out, HEADS, lines)
+    block(found, options).show(console)
+    console.print(f"numbers: {out}", soft_wrap=True)
+    return found
+
+
+Line = tuple[str, str, str, int, str, float]
+
+
+def _one_seed(
+    run: Run, strangers: HeldOut, seed: int, options: FewShotOptions, plain: bool
+) -> Iterator[Line]:
+    """Yield the lines of a run and seed; with `plain` those of the rows that need no run, too."""
+    for folder in dict.fromkeys(strangers.folders.values()):
+        people = tuple(p for p, at in strangers.folders.items() if at == folder)
+        scene = FewShotScene(strangers.judge(people[0], seed), people, options)
+        judge = scene.judge
+        found = [(_name(run), *kind) for kind in scene.encoder(judge.model(people[0], known=False))]
+        if plain:
+            found += [(RANDOM, *kind) for kind in scene.encoder(judge.saved.task.init())]
+            found.append((SUPERVISED, "", "", scene.supervised()))
+            found.append((MEAN, "", "", scene.constant()))
+        for name, code, reader, errors in found:
+            for person, error in errors.items():
+                yield name, code, reader, seed, person, error
+
+
+def _name(run: Run) -> str:
+    task = run.results["task"]
+    if task == "siamese":
+        task = "byol" if '"byol"' in run.config else "simclr"
+    elif "equal" in tomllib.loads(run.config)["task"]:
+        task = "auto_encoder EFC"
+    method = METHOD_NAMES.get(run.method, run.method)
+    return f"{task} {method if run.label == run.method else run.label}"
+
+
+def _accept(run: Run, strangers: HeldOut, people: tuple[str, ...]) -> None:
+    judge = strangers.judge(next(iter(strangers.folders)))
+    if not hasattr(judge.saved.task.network, "gaze"):
+        raise ConfigError(f"{run.folder}: model of task '{run.results['task']}' has no gaze code")
+    if not judge.shares(whole=True):
+        raise ConfigError(f"{run.folder}: '{run.method}' shares no whole model with strangers")
+    if people and people != tuple(strangers.folders):
+        raise ConfigError(
+            f"{run.folder} left out {', '.join(strangers.folders)}, another run "
+            f"{', '.join(people)}; give runs with the same people left out"
+        )
+
+
+def block(found: FewShotResult, options: FewShotOptions) -> TextTable:
+    """Return means and 95 % intervals over people: encoders as rows, codes and readers as columns.
+
+    Rows that have neither code nor reader stand in the first column.
+    """
+    kinds = [(code, reader) for code in CODES for reader in READERS]
+    lines = []
+    for name in dict.fromkeys(name for name, _, _ in found.errors):
+        alone = found.errors.get((name, "", ""))
+        cells = (
+            [alone, None, None, None]
+            if alone is not None
+            else [found.errors[name, *kind] for kind in kinds]
+        )
+        lines.append([name, *map(_cell, cells)])
+    whose = "across all people" if options.source == "all" else "of one person"
+    heading = (
+        f"angle error in degrees on {len(found.people)} unseen people after {options.shots} shots "
+        f"drawn {whose}: mean and 95 % interval over people, {options.draws} draws"
+    )
+    return TextTable(heading, ["", *(f"{code}, {reader}" for code, reader in kinds)], lines, 1)
+
+
+def _cell(errors: NDArray[np.float64] | None) -> str:
+    if errors is None:
+        return ""
+    ends = ", ".join(number(end, 2) for end in interval(errors))
+    return f"{number(float(errors.mean()), 2)} [{ends}]"

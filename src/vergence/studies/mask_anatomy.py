@@ -1,0 +1,145 @@
+"""What becomes personal: masks by layer, over seeds and between people, against chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from vergence.errors import StateError
+from vergence.reports.plots.style import number, title
+from vergence.results.mask_files import Masks
+from vergence.results.read import read
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """One run's masks in numbers.
+
+    Attributes:
+        layers: layer -> (entries, personal share, mean over seeds and people).
+        people: Jaccard index of two people's masks of one seed, mean over pairs, and of random
+            masks that keep as many entries of every tensor.
+        seeds: the same for one person's masks of two seeds; NaN with one seed. Seeds start from
+            other networks, so equal positions mean nothing there but the same layer.
+        layer_agreement: correlation over layers of the shares of two seeds; NaN with one seed.
+    """
+
+    name: str
+    layers: dict[str, tuple[int, float]]
+    people: tuple[float, float]
+    seeds: tuple[float, float]
+    layer_agreement: float
+
+
+def anatomy(name: str, masks: Masks) -> Anatomy:
+    """Measure a run's masks."""
+    groups, sizes = masks.layers(), masks.sizes()
+    shares = masks.shares(groups).mean(1)
+    layers = {
+        layer: (int(sizes[members].sum()), float(share))
+        for (layer, members), share in zip(groups.items(), shares, strict=True)
+    }
+    here = masks.packed
+    people = [
+        ((s, a), (s, b))
+        for s in masks.seeds
+        for a, b in combinations(masks.people, 2)
+        if (s, a) in here and (s, b) in here
+    ]
+    seeds = [
+        ((s, p), (t, p))
+        for p in masks.people
+        for s, t in combinations(masks.seeds, 2)
+        if (s, p) in here and (t, p) in here
+    ]
+    return Anatomy(name, layers, _overlap(masks, people), _overlap(masks, seeds), _agree(masks))
+
+
+def _counts(masks: Masks, key: tuple[int, str]) -> np.ndarray:
+    """Return the personal entries of every tensor."""
+    starts = np.concatenate([[0], np.cumsum(masks.sizes())[:-1]])
+    return np.add.reduceat(masks.bits(*key).astype(np.int64), starts)
+
+
+Pairs = Sequence[tuple[tuple[int, str], tuple[int, str]]]
+
+
+def _overlap(masks: Masks, pairs: Pairs) -> tuple[float, float]:
+    """Return the mean Jaccard index of pairs of masks, and what chance gives within tensors."""
+    if not pairs:
+        return float("nan"), float("nan")
+    counts = {key: _counts(masks, key) for pair in pairs for key in pair}
+    found, chance = [], []
+    for one, other in pairs:
+        both = np.bitwise_count(masks.packed[one] & masks.packed[other]).sum()
+        kept = counts[one].sum() + counts[other].sum()
+        expected = (counts[one] * counts[other] / masks.sizes()).sum()
+        found.append(both / max(kept - both, 1))
+        chance.append(expected / max(kept - expected, 1))
+    return float(np.mean(found)), float(np.mean(chance))
+
+
+def _agree(masks: Masks) -> float:
+    """Return the mean correlation of two seeds' shares over tensors, people averaged."""
+    sizes = masks.sizes()
+    if len(masks.seeds) < 2 or len(sizes) < 3:
+        return float("nan")
+    of_seed = [
+        np.mean([_counts(masks, k) / sizes for k in masks.packed if k[0] == s], axis=0)
+        for s in masks.seeds
+    ]
+    pairs = [(a, b) for a, b in combinations(of_seed, 2) if a.std() > 0 and b.std() > 0]
+    return float(np.mean([np.corrcoef(a, b)[0, 1] for a, b in pairs])) if pairs else float("nan")
+
+
+def tell(folder: Path, console: Console) -> None:
+    """Print the anatomy of every run with masks in a folder.
+
+    Raises:
+        StateError: no run there has masks.
+    """
+    told = [anatomy(title(run), run.masks) for run in read(folder).runs if run.masks is not None]
+    if not told:
+        raise StateError(
+            f"{folder} holds no masks: only methods that keep parameters at home have them "
+            "(fedcpf, fedselect, fedper, fedrep, lg_fedavg, fedbn, fedpac)"
+        )
+    for part in by_layer(told):
+        console.print(part)
+    console.print(agreement(told))
+
+
+def by_layer(told: Sequence[Anatomy]) -> list[Table]:
+    """Return the personal share of every layer, a row per layer; a table per network."""
+    tables = []
+    for layers in dict.fromkeys(tuple(a.layers) for a in told):
+        runs = [a for a in told if tuple(a.layers) == layers]
+        grid = Table("personal share of", "entries", *(a.name for a in runs))
+        for name in layers:
+            shares = (f"{a.layers[name][1]:.0%}" for a in runs)
+            grid.add_row(name, f"{runs[0].layers[name][0]:,}", *shares)
+        tables.append(grid)
+    return tables
+
+
+def agreement(told: Sequence[Anatomy]) -> Table:
+    """Agreement of masks between people and over seeds, beside chance."""
+    heads = (
+        "Jaccard index of two masks",
+        "two people",
+        "chance",
+        "two seeds",
+        "chance",
+        "layers over seeds (r)",
+    )
+    grid = Table(*heads)
+    for a in told:
+        values = (*a.people, *a.seeds, a.layer_agreement)
+        grid.add_row(a.name, *(number(v, 3) for v in values))
+    return grid

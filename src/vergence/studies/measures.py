@@ -1,0 +1,185 @@
+"""What is measured on finished runs: the train x test matrix, and errors by recorded conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from vergence.core.data import Samples
+from vergence.errors import ConfigError
+from vergence.experiment.newcomers import NewcomerEvaluator
+from vergence.experiment.schema import Experiment
+from vergence.reports.plots.style import (
+    canvas,
+    column_names,
+    digits,
+    metric_name,
+    number,
+    save,
+    styled,
+)
+from vergence.studies.curves import write_csv
+
+JudgeOf = Callable[[Path, int], NewcomerEvaluator]
+"""(run directory, seed) -> who measures its models."""
+RECORDED = ("glasses", "light", "day", "side")
+"""Columns of samples that say under which conditions they were taken."""
+TURN = "head turn"
+"""The angle by which the head is turned away from the camera, from the column `pose`."""
+LEVELS = ("low", "middle", "high")
+FEW = 12
+"""A whole-numbered condition of more values is split into thirds, as one of real numbers is."""
+
+
+def write_matrix(
+    experiment: Experiment, judge: JudgeOf, folder: Path, people: Sequence[str], console: Console
+) -> None:
+    """Write matrix.csv and a picture beside each method's run, and print what they come to.
+
+    The diagonal is everybody's own model on their own test data (person-specific); the rest is
+    what individual models have to offer to other people (person-independent).
+    """
+    task = experiment.task(0)
+    grid = Table(
+        "",
+        "own data",
+        "others' data",
+        "worst pair",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
+    for label in experiment.methods:
+        lines, tables = [], []
+        for seed in experiment.plan.seeds:
+            found = list(judge(folder / label, seed).matrix(people, people))
+            lines += [
+                (seed, owner, person, metric, repr(float(value)))
+                for owner, person, metrics in found
+                for metric, value in metrics.items()
+            ]
+            tables.append([metrics[task.headline] for _, _, metrics in found])
+        table = np.mean(tables, axis=0).reshape(len(people), len(people))
+        out = folder.parent / "matrix"
+        write_csv(out / f"{label}.csv", ("seed", "model_of", "person", "metric", "value"), lines)
+        save(figure(table, people, task.headline), out / f"{label}.png")
+        apart = table[~np.eye(len(people), dtype=bool)]
+        cells = [float(np.diag(table).mean())]
+        if len(apart):
+            worst = apart.max() if task.headline in task.lower_is_better else apart.min()
+            cells += [float(apart.mean()), float(worst)]
+        grid.add_row(label, *(number(c, digits(cells)) for c in cells))
+    console.print(
+        f"\n{metric_name(task.headline)} of everybody's final model, {len(people)} x "
+        f"{len(people)} people",
+        style="bold",
+        soft_wrap=True,
+    )
+    console.print(grid)
+    console.print(f"tables and figures: {folder.parent / 'matrix'}", soft_wrap=True)
+
+
+@styled
+def figure(table: NDArray[np.float64], people: Sequence[str], metric: str) -> Figure:
+    """Draw a matrix: rows are whose model it is, columns whose data."""
+    size = 1.6 + 0.42 * len(people)
+    page = canvas(size + 1.0, size)
+    axes = page.add_subplot()
+    image = axes.imshow(table, cmap="viridis")
+    column_names(axes, people)
+    axes.set_yticks(range(len(people)), list(people))
+    axes.grid(visible=False)
+    axes.set_xlabel("data of")
+    axes.set_ylabel("model of")
+    page.colorbar(image, label=metric_name(metric))
+    return page
+
+
+def write_conditions(
+    experiment: Experiment, judge: JudgeOf, folder: Path, people: Sequence[str], console: Console
+) -> None:
+    """Write conditions.csv, one row per method, seed, person and condition, and print the means.
+
+    Raises:
+        ConfigError: nothing is recorded about the samples.
+    """
+    task, seeds = experiment.task(0), experiment.plan.seeds
+    lines = []
+    for label in experiment.methods:
+        for seed in seeds:
+            found = judge(folder / label, seed)
+            tests = {person: found.ready.people[person].test for person in people}
+            outputs = {
+                person: found.worker.solver.outputs(found.model(person), test)
+                for person, test in tests.items()
+            }
+            for person, condition, level, rows in levels(tests):
+                got = task.metrics(outputs[person][rows], tests[person].subset(rows))
+                value = repr(float(got[task.headline]))
+                about = (label, seed, person, condition, level)
+                lines.append((*about, len(rows), task.headline, value))
+    path = folder.parent / "conditions.csv"
+    heads = ("label", "seed", "person", "condition", "level", "samples", "metric", "value")
+    write_csv(path, heads, lines)
+    labels = list(experiment.methods)
+    grid = Table("", "people", *labels, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for condition, level in dict.fromkeys((line[3], line[4]) for line in lines):
+        here = [line for line in lines if line[3:5] == (condition, level)]
+        means = [float(np.mean([float(x[7]) for x in here if x[0] == label])) for label in labels]
+        count = len({line[2] for line in here})
+        grid.add_row(f"{condition} {level}", str(count), *(number(m, digits(means)) for m in means))
+    console.print(
+        f"\n{metric_name(task.headline)} by recorded conditions: mean over the people "
+        "who have them",
+        style="bold",
+        soft_wrap=True,
+    )
+    console.print(grid)
+    console.print(f"table: {path}", soft_wrap=True)
+
+
+def levels(tests: Mapping[str, Samples]) -> Iterator[tuple[str, str, str, Tensor]]:
+    """Yield (person, condition, level, sample numbers) of everybody's test samples.
+
+    Thirds are those of everybody together.
+
+    Raises:
+        ConfigError: nothing is recorded about the samples.
+    """
+    names = [
+        name
+        for name in (*RECORDED, TURN)
+        if all(_recorded(test, name) is not None for test in tests.values())
+    ]
+    if not names:
+        raise ConfigError(
+            f"conditions: the data records none of {', '.join(RECORDED)} or a head pose per sample"
+        )
+    for name in names:
+        values = {person: _recorded(test, name) for person, test in tests.items()}
+        told = torch.cat([v.double() for v in values.values() if v is not None])
+        whole = bool((told == told.round()).all()) and len(told.unique()) <= FEW
+        edges = torch.quantile(told, torch.tensor([1 / 3, 2 / 3], dtype=told.dtype))
+        for person, value in values.items():
+            assert value is not None
+            group = value.long() if whole else torch.bucketize(value.double(), edges)
+            for level in group.unique().tolist():
+                shown = str(level) if whole else LEVELS[level]
+                yield person, name, shown, torch.nonzero(group == level).flatten()
+
+
+def _recorded(test: Samples, name: str) -> Tensor | None:
+    """Return what is recorded about each test sample, None where it is not."""
+    if name == TURN:
+        pose = test.columns.get("pose")
+        return None if pose is None else pose.double().norm(dim=1)
+    return test.columns.get(name)

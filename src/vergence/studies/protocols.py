@@ -1,0 +1,327 @@
+"""`vergence study evaluate`: an experiment under one protocol, in folds that can be interrupted.
+
+Within OUT every protocol has its folder: `within` and `leave-one-out`, `late`, `people` hold runs;
+what is measured on them (`matrix`, `conditions`) lies beside. Docs: docs/protocols.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table as Grid
+
+from vergence.core.files import csv_of
+from vergence.core.randomness import RandomStream
+from vergence.errors import ConfigError, PartialRun
+from vergence.experiment import provenance
+from vergence.experiment.newcomers import NewcomerEvaluator, PersonPart
+from vergence.experiment.run import Loaded, digest, load_data, resume, start
+from vergence.experiment.saved_run import read_saved
+from vergence.experiment.schema import Experiment, Table, check
+from vergence.metrics.intervals import interval
+from vergence.reports.plots.style import digits, metric_name, number, title
+from vergence.results import merge_folds
+from vergence.results.read import Run, StudyResults, read
+from vergence.studies import measures
+from vergence.studies.curves import Curves, present, write_csv
+
+WITHIN, LEAVE, LATE, PEOPLE = "within", "leave-one-out", "late", "people"
+GROWTH, UNSEEN = (5, 10, 15, 30), 5
+"""Numbers of people to train on, and how many others are measured, for protocol `people`."""
+
+
+@dataclass(frozen=True)
+class StudyScene:
+    """An experiment with `methods`, its data, where its protocols lie, and where to tell of it.
+
+    `sizes` and `unseen` are for protocol `people`: how many train, and how many others, the last
+    of the data, are measured.
+    """
+
+    experiment: Experiment
+    loaded: Loaded
+    out: Path
+    console: Console
+    sizes: tuple[int, ...] = GROWTH
+    unseen: int = UNSEEN
+
+    @property
+    def people(self) -> tuple[str, ...]:
+        """Everybody in the data."""
+        return tuple(self.loaded.raw.clients)
+
+    def judge(self, folder: Path, seed: int) -> NewcomerEvaluator:
+        """Return one seed of a finished run, to be measured on everybody's data."""
+        return NewcomerEvaluator(read_saved(folder, seed), self.loaded.ready)
+
+
+def evaluate(
+    protocol: str,
+    experiment: Experiment,
+    out: Path,
+    console: Console,
+    sizes: Sequence[int] | None = None,
+    unseen: int | None = None,
+) -> None:
+    """Run what a protocol needs and is not there yet, measure, and print.
+
+    Raises:
+        ConfigError: an unknown protocol, options of another one, or an experiment or data that
+            does not suit it.
+        PartialRun: interrupted; the same command goes on.
+        StateError: OUT was begun with another experiment, code or data.
+    """
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"no protocol '{protocol}'; known: {', '.join(PROTOCOLS)}")
+    for option, given in (("people", sizes), ("unseen", unseen)):
+        if given is not None and protocol != PEOPLE:
+            raise ConfigError(f"--{option} is for protocol {PEOPLE}; leave it out for {protocol}")
+    if not experiment.several:
+        table = {k: v for k, v in experiment.table.items() if k != "method"}
+        experiment = check({**table, "methods": [experiment.table["method"]]})
+    sizes, unseen = tuple(GROWTH if sizes is None else sizes), UNSEEN if unseen is None else unseen
+    scene = StudyScene(experiment, load_data(experiment), out, console, sizes, unseen)
+    try:
+        PROTOCOLS[protocol](scene)
+    except PartialRun as error:
+        reason = str(error).partition(";")[0]
+        raise PartialRun(f"{reason}; what is done is kept: give the same command again") from None
+    summarise(out, console)
+
+
+def ran(scene: StudyScene, experiment: Experiment, folder: Path, people: Sequence[str]) -> Path:
+    """Run an experiment on these people, or go on with it; a finished one is left as it is."""
+    experiment = experiment.on(PersonPart(scene.loaded.raw, tuple(people)))
+    if not (folder / "config.toml").exists():
+        start(experiment, folder)
+        return folder
+    sha = digest(scene.loaded.ready.only(people))  # a finished run resumes without looking
+    provenance.check(folder, {"config": provenance.config_digest(experiment.table), "data": sha})
+    resume(experiment, folder)
+    return folder
+
+
+def within(scene: StudyScene) -> Path:
+    """Train on everybody, test on everybody's test part: what `vergence run` does."""
+    return ran(scene, scene.experiment, scene.out / WITHIN, scene.people)
+
+
+def leave_one_out(scene: StudyScene) -> Path:
+    """Train without one person, score that person; everybody in turn."""
+    others = {p: [c for c in scene.people if c != p] for p in scene.people}
+    if len(others) < 2:
+        raise ConfigError("leave-one-out needs two people or more; the data has one")
+    folds = {}
+    for number_, (person, rest) in enumerate(others.items(), start=1):
+        scene.console.print(f"without {person} ({number_} of {len(others)})", highlight=False)
+        folder = scene.out / LEAVE / "folds" / person
+        folds[person] = ran(scene, scene.experiment, folder, rest)
+
+    def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
+        return scene.judge(folds[person] / label, seed).stranger(person, others[person])
+
+    split = "leave one person out: trained on all others, tested on the test part of"
+    merge_folds.merge(scene.experiment, scene.loaded, scene.out / LEAVE, folds, score, split)
+    return scene.out / LEAVE
+
+
+def late(scene: StudyScene) -> Path:
+    """Let one person join after half of the rounds; everybody in turn."""
+    presence, rounds = scene.experiment.plan.presence, scene.experiment.plan.rounds
+    if presence.trace or presence.rhythm:
+        raise ConfigError("late writes a presence trace of its own: take trace and rhythm out")
+    named = zip(scene.experiment.methods.items(), scene.experiment.table["methods"], strict=True)
+    kept = []
+    for (label, method), entry in named:
+        if not method.pooled:
+            kept.append(entry)
+            continue
+        scene.console.print(f"late: without {label}, which has everybody's data from the start")
+    if not kept:
+        raise ConfigError("late: no method is left in which a person can be absent")
+    late_table = {**scene.experiment.table, "methods": kept}
+    folds = {}
+    for place, person in enumerate(scene.people, start=1):
+        scene.console.print(f"{person} is late ({place} of {len(scene.people)})", highlight=False)
+        folder = scene.out / LATE / "folds" / person
+        lines = [(c, rounds // 2 if c == person else 0, 1, 1) for c in scene.people]
+        folder.mkdir(parents=True, exist_ok=True)
+        trace = folder / f"late_{person}.csv"
+        trace.write_text(csv_of([("client", "round", "idle", "charging"), *lines]))
+        folds[person] = ran(scene, _traced(late_table, trace), folder, scene.people)
+
+    def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
+        rows = [
+            r
+            for r in read(folds[person] / label).runs[0].values
+            if r.person == person and r.seed == seed
+        ]
+        found: dict[str, dict[str, float]] = {}
+        for row in rows:
+            found.setdefault(row.evaluation, {})[row.metric] = row.value
+        return found
+
+    split = f"one person joins at round {rounds // 2} of {rounds}; tested on"
+    merge_folds.merge(check(late_table), scene.loaded, scene.out / LATE, folds, score, split)
+    return scene.out / LATE
+
+
+def _traced(table: Table, trace: Path) -> Experiment:
+    """Return an experiment under a trace; its config.toml names the file alone, as OUT may move."""
+
+    def under(name: str) -> Experiment:
+        return check({**table, "presence": {**table.get("presence", {}), "trace": name}})
+
+    return replace(under(str(trace.resolve())), table=under(trace.name).table)
+
+
+def growth(scene: StudyScene) -> None:
+    """Train on more and more people, measure the same others as newcomers.
+
+    Every seed draws its own order of people; a larger set of a seed holds its smaller ones.
+    """
+    sizes, people = scene.sizes, scene.people
+    needed = max(sizes) + scene.unseen
+    if min(sizes) < 1 or scene.unseen < 1 or needed > len(people):
+        raise ConfigError(
+            f"people: training on {', '.join(map(str, sizes))} and testing on {scene.unseen} "
+            f"others takes {needed} people, the data has {len(people)}: give fewer, or more data"
+        )
+    known, strangers = people[: -scene.unseen], people[-scene.unseen :]
+    values: dict[str, np.ndarray] = {}
+    seeds = scene.experiment.plan.seeds
+    for column, size in enumerate(sizes):
+        for seed in seeds:
+            scene.console.print(f"{size} people, seed {seed}", highlight=False)
+            drawn = RandomStream("people", seed).numpy().permutation(len(known))[:size]
+            chosen = [known[int(i)] for i in sorted(drawn)]
+            folder = scene.out / PEOPLE / f"n{size:02d}" / f"seed{seed}"
+            ran(scene, _seeded(scene.experiment, seed), folder, chosen)
+            for label in scene.experiment.methods:
+                table = values.setdefault(label, np.zeros((len(strangers), len(sizes))))
+                judge = scene.judge(folder / label, seed)
+                for row, person in enumerate(strangers):
+                    got = judge.stranger(person, chosen)["P0"]
+                    table[row, column] += got[judge.saved.task.headline] / len(seeds)
+    headline = scene.experiment.task(seeds[0]).headline
+    how = f"newcomers; local-only: others' models; {len(seeds)} seeds"
+    curves = Curves(headline, "people in training", strangers, sizes, values, how)
+    present(curves, scene.out / PEOPLE / "people.png", scene.console)
+
+
+def _seeded(experiment: Experiment, seed: int) -> Experiment:
+    """Return the experiment with this seed alone."""
+    run = {**experiment.table.get("run", {}), "seeds": [seed]}
+    return check({**experiment.table, "run": run})
+
+
+def matrix(scene: StudyScene) -> None:
+    """Measure everybody's final model on everybody's test data."""
+    folder = within(scene)
+    measures.write_matrix(scene.experiment, scene.judge, folder, scene.people, scene.console)
+
+
+def conditions(scene: StudyScene) -> None:
+    """Split everybody's error by what was recorded about the samples."""
+    folder = within(scene)
+    measures.write_conditions(scene.experiment, scene.judge, folder, scene.people, scene.console)
+
+
+def score(scene: StudyScene) -> None:
+    """Run both protocols that the combined score needs."""
+    within(scene)
+    leave_one_out(scene)
+
+
+PROTOCOLS: Mapping[str, Callable[[StudyScene], Any]] = {
+    WITHIN: within,
+    LEAVE: leave_one_out,
+    "score": score,
+    LATE: late,
+    PEOPLE: growth,
+    "matrix": matrix,
+    "conditions": conditions,
+}
+
+
+def combined(specific: float, independent: float, lower_is_better: bool) -> float:
+    """Return the harmonic mean of how good a method is for people it knows and for strangers.
+
+    Where less is better, goodness is 1 / error, and its harmonic mean is that of the mean error:
+    what a user sees on average who is known with probability one half. Elsewhere it is
+    2 / (1 / specific + 1 / independent), and 0 if either is not above 0.
+    """
+    if lower_is_better:
+        return (specific + independent) / 2
+    if min(specific, independent) <= 0:
+        return 0.0
+    return 2 / (1 / specific + 1 / independent)
+
+
+def summarise(out: Path, console: Console) -> None:
+    """Print the headline under each protocol done in OUT, and the combined score; write it too."""
+    done = {
+        name: read(out / name)
+        for name in (WITHIN, LEAVE, LATE)
+        if (out / name / "index.json").exists()
+    }
+    if not done:
+        return
+    first = next(iter(done.values()))
+    lower = first.headline in first.lower_is_better
+    columns: dict[str, dict[str, dict[str, float]]] = {}
+    for run in first.runs:
+        scores = {
+            name: found.scores(first.headline)
+            for name, study in done.items()
+            if (found := _same(study, run)) is not None
+        }
+        if WITHIN in scores and LEAVE in scores:
+            scores["combined"] = {
+                p: combined(value, scores[LEAVE][p], lower)
+                for p, value in scores[WITHIN].items()
+                if p in scores[LEAVE]
+            }
+        columns[run.label] = scores
+    names = list(dict.fromkeys(name for scores in columns.values() for name in scores))
+    places = digits(float(np.mean(list(v.values()))) for s in columns.values() for v in s.values())
+    grid = Grid("", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in names:
+        grid.add_column(name, justify="right", no_wrap=True)
+    for run in first.runs:
+        grid.add_row(title(run), *(_cell(columns[run.label].get(n), places) for n in names))
+    sense = ", lower is better" if lower else ""
+    console.print(
+        f"\n{metric_name(first.headline)}: mean and 95 % interval over people{sense}",
+        style="bold",
+        soft_wrap=True,
+    )
+    console.print(grid)
+    write_csv(
+        out / "protocols.csv",
+        ("label", "protocol", "person", "metric", "value"),
+        (
+            (label, name, person, first.headline, repr(float(value)))
+            for label, scores in columns.items()
+            for name, values in scores.items()
+            for person, value in values.items()
+        ),
+    )
+
+
+def _same(study: StudyResults, run: Run) -> Run | None:
+    return next((r for r in study.runs if r.label == run.label), None)
+
+
+def _cell(values: Mapping[str, float] | None, places: int) -> str:
+    if not values:
+        return ""
+    listed = list(values.values())
+    ends = ", ".join(number(end, places) for end in interval(listed))
+    return f"{number(float(np.mean(listed)), places)} [{ends}]"

@@ -1,0 +1,277 @@
+"""`vergence study sweep`: try settings at an equal budget per method, on validation data alone."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from rich.table import Table as Grid
+from rich.text import Text
+
+from vergence.core.files import saving
+from vergence.errors import ConfigError, PartialRun, StateError
+from vergence.experiment import provenance as stamp
+from vergence.experiment.run import load_data, locked, progress_bar
+from vergence.experiment.schema import (
+    Experiment,
+    Table,
+    build_method,
+    check,
+    load,
+    merge,
+    method_tables,
+)
+from vergence.experiment.search_space import Point, SweepSettings, Tuning, edges
+from vergence.experiment.trust import approved, under
+from vergence.reports.plots.style import digits, metric_name, number, save
+from vergence.reports.plots.sweep import figure
+from vergence.results import write as results
+from vergence.studies.sweep_budget import SPENT, Spendings
+from vergence.studies.trials import Log, TrialStudy, Tried, on_validation, one_trial
+
+CONFIG, TRIALS, FIGURE, BEST = "sweep.toml", "trials.csv", "sweep.png", "best.toml"
+WORK = ".trials"
+"""Where the trial under way lies."""
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """A finished sweep: what was tried of every method, how it was chosen, and at what privacy."""
+
+    out: Path
+    sweep: SweepSettings
+    metric: str
+    lower: bool
+    tuning: Tuning
+    methods: Mapping[str, Tried]
+    privacy: Sequence[str] = ()
+
+
+def sweep(experiment: Experiment, out: Path | str) -> SweepResult:
+    """Try every method's settings in a new directory, or go on where the same sweep stopped there.
+
+    Raises:
+        ConfigError: there is no sweep, or a point of it is no usable experiment.
+        StateError: the directory holds something else.
+        PartialRun: interrupted, or the disk is full; finished trials are kept.
+    """
+    out = Path(out)
+    if experiment.sweep is None:
+        raise ConfigError('nothing to sweep: add sweep = { space = { "local.lr" = [...] } }')
+    points = experiment.sweep.points()
+    trust = approved(experiment.code)
+    with under(trust):
+        entries = settled_entries(experiment, points)
+    with under(trust), locked(out):
+        if (out / "config.toml").exists():
+            raise StateError(f"{out} holds a run; choose another --out")
+        seen = on_validation(experiment)
+        loaded = load_data(seen)
+        made = stamp.stamp(experiment.table, loaded.sha)
+        if (out / CONFIG).exists():
+            stamp.check(out, made)
+        else:
+            stamp.write(out, made)
+            files = experiment.files(experiment.table)
+            told = results.provenance(loaded.raw, loaded.sha, made["code"], files)
+            results.write_json(out / "provenance.json", told)
+            results.write_toml(out / CONFIG, experiment.table)
+        study = TrialStudy(out, seen, loaded, made, entries, Log(out / TRIALS, points))
+        try:
+            run_trials(study)
+        except KeyboardInterrupt:
+            raise PartialRun(
+                f"interrupted; finished trials are kept: `vergence resume {out}`, or the same "
+                "command again, goes on"
+            ) from None
+        shutil.rmtree(out / WORK, ignore_errors=True)
+        return conclude(experiment, study)
+
+
+def resume(out: Path) -> SweepResult:
+    """Go on with an interrupted sweep."""
+    return sweep(load(out / CONFIG), out)
+
+
+def settled_entries(
+    experiment: Experiment, points: Mapping[str, Sequence[Point]]
+) -> dict[str, list[Table]]:
+    """Return every trial's method entry, each of them checked.
+
+    Raises:
+        ConfigError: names the method, the point, and what is wrong with it.
+    """
+    local = experiment.table.get("local", {})
+    found: dict[str, list[Table]] = {}
+    named = zip(points, method_tables(experiment.table), strict=True)
+    for label, entry in named:
+        found[label] = [settled(entry, point) for point in points[label]]
+        for point, made in zip(points[label], found[label], strict=True):
+            try:
+                build_method(made, local)
+            except ConfigError as error:
+                raise ConfigError(f"sweep of '{label}' ({in_words(point)}): {error}") from None
+    return found
+
+
+def settled(entry: Table, point: Point) -> Table:
+    """Return a method entry with these settings in it."""
+    made = {key: value for key, value in entry.items() if key != "sweep"}
+    for name, value in point.items():
+        for part in reversed(name.removeprefix("method.").split(".")):
+            value = {part: value}
+        made = merge(made, value)
+    return made
+
+
+def run_trials(study: TrialStudy) -> None:
+    """Run what is not in the log yet, method after method, trial after trial."""
+    plan, log = study.experiment.plan, study.log
+    spendings = Spendings(study.out / SPENT, plan)
+    with progress_bar() as bar:
+        for label, entries in study.entries.items():
+            runs = [(trial, seed) for trial in range(len(entries)) for seed in plan.seeds]
+            line = bar.add_task(label, total=len(runs) * plan.rounds, score="")
+            for begun, (trial, seed) in enumerate(runs):
+                bar.update(line, score=f"trial {trial + 1} of {len(entries)}")
+                if (label, trial, seed) not in log.rows:
+                    path = study.out / WORK / f"{label}-{trial}-{seed}"
+                    tick = partial(advance, bar, line, begun * plan.rounds)
+                    outcome = one_trial(study, entries[trial], seed, path, tick)
+                    spendings.add((label, trial, seed), path / "state")
+                    log.add(label, trial, seed, outcome)
+                    shutil.rmtree(path, ignore_errors=True)
+                bar.update(line, completed=(begun + 1) * plan.rounds)
+
+
+def advance(
+    bar: Progress, line: TaskID, before: int, _seed: int, done: int, _metrics: Mapping[str, float]
+) -> None:
+    """Move a method's bar on by the rounds done of one trial."""
+    bar.update(line, completed=before + done)
+
+
+def conclude(experiment: Experiment, study: TrialStudy) -> SweepResult:
+    """Choose every method's winner, and write best.toml and the figure."""
+    chosen, out = experiment.sweep, study.out
+    assert chosen is not None
+    task = experiment.task(0)
+    lower = chosen.metric == "headline" and task.headline in task.lower_is_better
+    earlier = experiment.tuning.trials if experiment.tuning else 0
+    count = len(next(iter(study.entries.values())))
+    tuning = Tuning(
+        count + earlier,
+        chosen.search,
+        tuple(study.loaded.ready.clients),
+        chosen.seed,
+        chosen.digest(),
+        "validation",
+        study.experiment.plan.seeds,
+        chosen.metric,
+    )
+    methods = {label: tried(study, label, chosen.metric, lower) for label in study.entries}
+    winners = {
+        label: study.entries[label][t.best] for label, t in methods.items() if t.best is not None
+    }
+    metric = task.headline if chosen.metric == "headline" else "score"
+    privacy = Spendings(out / SPENT, study.experiment.plan).lines()
+    found = SweepResult(out, chosen, metric, lower, tuning, methods, privacy)
+    base = {
+        k: v
+        for k, v in experiment.table.items()
+        if k not in ("method", "methods", "sweep", "tuning")
+    }
+    base["tuning"] = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in asdict(tuning).items()
+    }
+    with saving(out):
+        (out / "best").mkdir(exist_ok=True)
+    for label, entry in winners.items():
+        write_experiment(out / "best" / f"{label}.toml", {**base, "method": entry}, privacy)
+    if winners and experiment.several:
+        write_experiment(out / BEST, {**base, "methods": list(winners.values())}, privacy)
+    elif winners:
+        write_experiment(out / BEST, {**base, "method": next(iter(winners.values()))}, privacy)
+    save(figure(methods, chosen.spaces, metric, lower), out / FIGURE)
+    return found
+
+
+def tried(study: TrialStudy, label: str, metric: str, lower: bool) -> Tried:
+    """Outcome of a method's trials; the earlier one of equals is the best."""
+    rows, seeds = study.log.rows, study.experiment.plan.seeds
+    values, reasons = [], []
+    for i in range(len(study.entries[label])):
+        mine = [rows[label, i, seed] for seed in seeds]
+        wrong = next((row.status for row in mine if row.status != "ok"), "")
+        reasons.append(wrong)
+        values.append(math.nan if wrong else sum(getattr(r, metric) for r in mine) / len(mine))
+    ranked = [i for i, value in enumerate(values) if math.isfinite(value)]
+    best = min(ranked, key=lambda i: values[i] if lower else -values[i], default=None)
+    return Tried(study.log.points[label], values, reasons, best)
+
+
+def write_experiment(path: Path, table: Table, above: Sequence[str]) -> None:
+    """Write an experiment file that `vergence run` accepts, below lines of comment."""
+    check(table)
+    results.write_toml(path, table, above)
+
+
+def in_words(point: Point) -> str:
+    """Return a point as a reader would write it."""
+    return ", ".join(f"{key} = {value}" for key, value in point.items())
+
+
+def show(found: SweepResult, console: Console) -> None:
+    """Print every method's winner, what to mistrust, and where the files are.
+
+    Raises:
+        PartialRun: all trials of a method failed.
+    """
+    tuning = found.tuning
+    lower = ", lower is better" if found.lower else ""
+    console.print(
+        f"{metric_name(found.metric)} on validation data: mean over {len(tuning.people)} people "
+        f"and {len(tuning.seeds)} seeds{lower}; {tuning.search} search, {tuning.trials} trials of "
+        "every method",
+        style="bold",
+        soft_wrap=True,
+    )
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    grid.add_column("")
+    for head in ("best", "median", "worst", "failed"):
+        grid.add_column(head, justify="right", no_wrap=True)
+    grid.add_column("best settings")
+    warnings, lost = [], []
+    for label, t in found.methods.items():
+        values = sorted((v for v in t.values if math.isfinite(v)), reverse=not found.lower)
+        if t.best is None:
+            lost.append(f"{label} ({t.reasons[0].removeprefix('failed: ')})")
+            values = [math.nan]
+        middle = values[len(values) // 2]
+        places = digits([values[0], middle])
+        cells = [number(v, places) for v in (values[0], middle, values[-1])]
+        point = {} if t.best is None else t.points[t.best]
+        grid.add_row(label, *cells, str(sum(map(bool, t.reasons))), Text(in_words(point)))
+        warnings += [f"{label}: {edge}" for edge in edges(found.sweep.spaces[label], point)]
+    console.print(grid)
+    for warning in warnings:
+        console.print(f"edge: {warning}; a better one may lie beyond", soft_wrap=True, markup=False)
+    written = {"trials": TRIALS, "figure": FIGURE, "best": BEST, "spent": SPENT}
+    for what, name in written.items():
+        if (found.out / name).exists():
+            console.print(f"{what}: {found.out / name}", soft_wrap=True, markup=False)
+    for line in found.privacy:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    if lost:
+        raise PartialRun(
+            f"every trial failed of {', '.join(lost)}: no best settings of it are written; try "
+            "other values in a new --out"
+        )

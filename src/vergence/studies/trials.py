@@ -1,0 +1,197 @@
+"""One trial of a sweep: trained and scored without test data, and written down."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from vergence.core.data import Splits
+from vergence.core.federation import Dataset, Federation
+from vergence.core.files import csv_of, fields_of, saving, write_whole
+from vergence.engine.round_loop import Tick, conduct
+from vergence.engine.storage.run_directory import RunDirectory
+from vergence.errors import DataError, PartialRun, StateError
+from vergence.experiment import provenance
+from vergence.experiment.run import Loaded
+from vergence.experiment.schema import Experiment, Table, build_method
+from vergence.experiment.search_space import Point
+from vergence.results import write as results
+
+FIRST, LAST = ("method", "trial", "seed"), ("score", "headline", "seconds", "status")
+
+
+class TrialOutcome(NamedTuple):
+    """Outcome of one trial of one seed; `score` and `headline` are means over people."""
+
+    score: float
+    headline: float
+    seconds: float
+    status: str = "ok"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One method's trials: settings, what each was worth (NaN: failed), why it failed, the best."""
+
+    points: Sequence[Point]
+    values: Sequence[float]
+    reasons: Sequence[str]
+    best: int | None
+
+
+@dataclass(frozen=True)
+class HeldLock(Dataset):
+    """A federation that is in memory already."""
+
+    federation: Federation
+
+    def load(self, root: str | None = None) -> Federation:
+        """Return it."""
+        return self.federation
+
+
+class Log:
+    """trials.csv: a line per method, trial and seed, there as soon as it is finished.
+
+    Raises:
+        StateError: the file that is there is of another sweep, or damaged.
+    """
+
+    def __init__(self, path: Path, points: Mapping[str, Sequence[Point]]) -> None:
+        self.path, self.points = path, points
+        every = [point for tried in points.values() for point in tried]
+        self.settings = list(dict.fromkeys(key for point in every for key in point))
+        self.rows: dict[tuple[str, int, int], TrialOutcome] = {}
+        if path.is_file():
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            reader = csv.DictReader(fields_of(self.path.read_text()))
+            if tuple(reader.fieldnames or ()) != (*FIRST, *self.settings, *LAST):
+                raise ValueError("other columns")
+            for row in reader:
+                key = (row["method"], int(row["trial"]), int(row["seed"]))
+                told = (float(row["score"]), float(row["headline"]), float(row["seconds"]))
+                self.rows[key] = TrialOutcome(*told, row["status"])
+        except (ValueError, TypeError) as error:
+            raise StateError(
+                f"{self.path} is damaged ({error}); restore it, or sweep into another --out"
+            ) from None
+
+    def add(self, label: str, trial: int, seed: int, outcome: TrialOutcome) -> None:
+        """Write down one more."""
+        self.rows[label, trial, seed] = outcome
+        rows: list[tuple[object, ...]] = [(*FIRST, *self.settings, *LAST)]
+        for key, told in self.rows.items():
+            point = self.points[key[0]][key[1]]
+            tried = [point.get(name, "") for name in self.settings]
+            spent = (repr(told.score), repr(told.headline), f"{told.seconds:.3f}")
+            rows.append((*key, *tried, *spent, told.status))
+        with saving(self.path.parent):
+            write_whole(self.path, csv_of(rows).encode())
+
+
+@dataclass(frozen=True)
+class TrialStudy:
+    """A sweep under way: the experiment as trials run it, its data, and what is to be tried."""
+
+    out: Path
+    experiment: Experiment
+    loaded: Loaded
+    stamp: Mapping[str, str]
+    entries: Mapping[str, Sequence[Table]]
+    log: Log
+
+
+def on_validation(experiment: Experiment) -> Experiment:
+    """Return the experiment as trials see it: the chosen people, and no test data.
+
+    Every second validation sample stays validation data, which methods steer by; the others stand
+    where test data would, to be scored. What was test data is not looked at.
+
+    Raises:
+        DataError: a person has no two validation samples.
+    """
+    chosen = experiment.sweep
+    assert chosen is not None
+    torch.set_num_threads(1)
+    federation = experiment.federation(tested=False)
+    plan = experiment.plan
+    plan.presence.check(federation.clients)
+    plan.delivery.suit(federation.clients)
+    people = {}
+    for person in chosen.chosen(federation.clients):
+        splits = federation.people[person]
+        count = len(splits.val)
+        if count < 2:
+            raise DataError(
+                f"sweep: person '{person}' has {count} validation samples, and 2 are needed: one "
+                "to steer by, one to score; name other sweep.people"
+            )
+        steer, score = (splits.val.subset(torch.arange(i, count, 2)) for i in (0, 1))
+        people[person] = Splits(splits.train, steer, score)
+    gone = {client: since for client, since in plan.presence.gone.items() if client in people}
+    plan = replace(
+        plan,
+        seeds=chosen.seeds or plan.seeds,
+        points=("P0",),
+        evaluate_every=0,
+        evaluate_people=0,
+        presence=replace(plan.presence, gone=gone),
+    )
+    return replace(experiment.on(HeldLock(replace(federation, people=people))), plan=plan)
+
+
+def one_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick) -> TrialOutcome:
+    """Run one trial with one seed, and score it; one that cannot be finished has failed."""
+    experiment = study.experiment
+    task = experiment.task(seed)
+    _, method = build_method(entry, experiment.table.get("local", {}))
+    base = {k: v for k, v in experiment.table.items() if k not in ("methods", "sweep")}
+    sha = provenance.config_digest({**base, "method": entry})
+    folder = RunDirectory(path, {**study.stamp, "config": sha})
+    folder.open()
+    names = ("score", task.headline)
+    try:
+        method.check(task)
+        if str(seed) not in folder.manifest["done"]:
+            conduct(method, task, study.loaded.ready, experiment.plan, folder, tick)
+        people = results.person_means(path)
+        wrong = diverged(path, people, names)
+    except (StateError, PartialRun):  # not the settings' fault
+        raise
+    except Exception as error:
+        people, wrong = {}, f"{type(error).__name__}: {brief(error)}"
+    spent = results.seconds(path)
+    if wrong:
+        return TrialOutcome(math.nan, math.nan, spent, f"failed: {wrong}")
+    score, headline = (float(np.mean(list(people[name].values()))) for name in names)
+    return TrialOutcome(score, headline, spent)
+
+
+def brief(error: Exception) -> str:
+    """Return the one line of an error that says what happened; a worker sends its traceback."""
+    lines = str(error).strip().splitlines() or [""]
+    return lines[-1 if lines[0].startswith("Traceback") else 0]
+
+
+def diverged(
+    path: Path, people: Mapping[str, Mapping[str, float]], metrics: Sequence[str]
+) -> str | None:
+    """Evidence that training diverged, None where it did not."""
+    for metric in metrics:
+        for person, value in people[metric].items():
+            if not math.isfinite(value):
+                return f"{metric} of '{person}' is {value}"
+    with (path / "turns.csv").open(newline="") as file:
+        told = [row["status"] for row in csv.DictReader(file)]
+    lost = sum(status.startswith("quarantined: finite") for status in told)
+    return f"{lost} of {len(told)} replies held NaN or infinity" if lost else None

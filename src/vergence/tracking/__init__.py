@@ -1,0 +1,1 @@
+"""How a run stands: status, pages, TensorBoard and MLflow."""

@@ -1,0 +1,308 @@
+"""How one method's run stands: rounds, curves, cost, people, and what did not count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, NamedTuple
+
+from vergence.errors import StateError
+from vergence.experiment.code_names import default_label
+from vergence.results.run_files import read_json
+from vergence.tracking.incremental_csv import column_rows
+
+State = Literal["waiting", "running", "interrupted", "finished"]
+Curve = list[tuple[int, int, float]]
+"""Seed, round, value."""
+WINDOW = 10
+"""The pace is the median over so many rounds."""
+ROUNDS = ("seed", "round", "evaluation", "metric", "value", "seconds")
+TURNS = (
+    "seed",
+    "round",
+    "client",
+    "verb",
+    "bytes_up",
+    "bytes_down",
+    "examples",
+    "personal_fraction",
+    "status",
+)
+
+
+class Headline(NamedTuple):
+    """The metric tables put first, where it was measured last, and how it moved since before."""
+
+    metric: str
+    point: str
+    value: float
+    before: float | None
+    better: bool | None
+
+
+class Trouble(NamedTuple):
+    """A turn that did not count, and why: lost, late, dropped, quarantined, left out; in words."""
+
+    seed: int
+    round: int
+    client: str
+    reason: str
+
+
+class MethodTraffic(NamedTuple):
+    """Bytes moved in a round, over all clients; and numbers of replies asked for and counted."""
+
+    seed: int
+    round: int
+    up: float
+    down: float
+    asked: int
+    counted: int
+
+
+@dataclass
+class PersonProgress:
+    """One client: turns in all seeds, and in the last seed the last round it was heard in.
+
+    `silence` is the number of rounds since then, `share` the part of the parameters it keeps.
+    """
+
+    name: str
+    asked: int = 0
+    counted: int = 0
+    lost: int = 0
+    late: int = 0
+    dropped: int = 0
+    quarantined: int = 0
+    left_out: int = 0
+    heard: int | None = None
+    silence: int = 0
+    bytes_up: float = 0.0
+    bytes_down: float = 0.0
+    examples: float = 0.0
+    share: float | None = None
+    reason: str = ""
+
+    @property
+    def missed(self) -> int:
+        """Turns that did not count."""
+        return self.asked - self.counted
+
+
+@dataclass(frozen=True)
+class MethodProgress:
+    """One run. `left` is in seconds, at the pace of the last rounds; `done` is over all seeds.
+
+    `poison` says by which attack a run is poisoned on purpose.
+    """
+
+    label: str
+    method: str
+    state: State
+    seed: int | None
+    seeds: tuple[int, ...]
+    round: int
+    rounds: int
+    done: int
+    headline: Headline | None = None
+    pace: float | None = None
+    left: float | None = None
+    written: str | None = None
+    bytes_up: float = 0.0
+    bytes_down: float = 0.0
+    curves: Mapping[str, Curve] = field(default_factory=dict, repr=False)
+    traffic: tuple[MethodTraffic, ...] = field(default=(), repr=False)
+    people: tuple[PersonProgress, ...] = field(default=(), repr=False)
+    troubles: tuple[Trouble, ...] = field(default=(), repr=False)
+    poison: str = ""
+
+    @property
+    def total(self) -> int:
+        """Rounds of all seeds."""
+        return self.rounds * len(self.seeds)
+
+
+def stand(path: Path, label: str, table: Mapping[str, Any], writing: bool) -> MethodProgress:
+    """State of a run directory.
+
+    Args:
+        path: the directory, which may not be there yet.
+        label: how the run is called.
+        table: its experiment.
+        writing: whether somebody writes there, if it is not finished.
+
+    Raises:
+        StateError: a table is damaged.
+    """
+    method, plan = default_label(table["method"]["name"]), table.get("run", {})
+    seeds, rounds = tuple(plan.get("seeds", (0,))), int(plan.get("rounds", 20))
+    tables = path / "rounds.csv", path / "turns.csv"
+    finished = (path / "results.json").exists()
+    if finished and not tables[0].exists():
+        raise StateError(f"{tables[0]} is missing; the run is incomplete, run it again")
+    curves, took = _read_rounds(tables[0], rounds)
+    if not (took or finished):
+        state = "running" if writing else "interrupted" if tables[0].exists() else "waiting"
+        return MethodProgress(label, method, state, None, seeds, 0, rounds, 0)
+    traffic, people, troubles = _read_turns(tables[1])
+    state = "finished" if finished else "running" if writing else "interrupted"
+    at = dict.fromkeys(seeds, rounds) if finished else _reached(took)
+    seed = next(s for s in reversed(seeds) if s in at)
+    here = at[seed]
+    for person in people.values():
+        person.heard = None if person.heard is None else min(person.heard, here)
+        person.silence = here - (person.heard or 0)
+    last = [took[key] for key in sorted(took) if key[0] == seed and key[1]][-WINDOW:]
+    pace = median(last) if last else None
+    done = sum(at.values())
+    left = None if pace is None or finished else pace * (rounds * len(seeds) - done)
+    written = datetime.fromtimestamp(tables[0].stat().st_mtime).astimezone()
+    return MethodProgress(
+        label,
+        method,
+        state,
+        seed,
+        seeds,
+        here,
+        rounds,
+        done,
+        _headline(path, table, curves, seed),
+        pace,
+        left,
+        written.isoformat(timespec="seconds"),
+        sum(t.up for t in traffic),
+        sum(t.down for t in traffic),
+        curves,
+        tuple(traffic),
+        tuple(people.values()),
+        tuple(troubles),
+        _poison(table),
+    )
+
+
+def _poison(table: Mapping[str, Any]) -> str:
+    poison = table.get("poison", {})
+    return poison.get("attack", "sign_flip") if poison.get("share") else ""
+
+
+def _reached(took: Mapping[tuple[int, int], float]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for seed, at in took:
+        found[seed] = max(found.get(seed, 0), at)
+    return found
+
+
+def _read_rounds(path: Path, rounds: int) -> tuple[dict[str, Curve], dict[tuple[int, int], float]]:
+    """Return every curve by "point/metric", and the seconds of every seed's rounds."""
+    curves: dict[str, dict[tuple[int, int], float]] = {}
+    took: dict[tuple[int, int], float] = {}
+    try:
+        for seed, at, point, metric, value, seconds in column_rows(path, ROUNDS):
+            key = int(seed), int(at)
+            if key[1] > rounds:  # what came after the last round
+                continue
+            curves.setdefault(f"{point}/{metric}", {})[key] = float(value)
+            took.setdefault(key, float(seconds))
+    except ValueError as error:
+        raise StateError(f"{path} is damaged: {error}; restore it from a copy") from None
+    told = {name: [(*key, v) for key, v in curve.items()] for name, curve in curves.items()}
+    return told, took
+
+
+def _read_turns(path: Path) -> tuple[list[MethodTraffic], dict[str, PersonProgress], list[Trouble]]:
+    """Return what every round moved, who took part, and what did not count; one pass."""
+    moved: dict[tuple[int, int], list[float]] = {}
+    turns: dict[tuple[int, int, str], str] = {}
+    people: dict[str, PersonProgress] = {}
+    try:
+        for seed, at, client, verb, up, down, examples, share, status in column_rows(path, TURNS):
+            key = int(seed), int(at)
+            row = moved.setdefault(key, [0.0, 0.0])
+            row[0] += float(up)
+            row[1] += float(down)
+            person = people.setdefault(client, PersonProgress(client))
+            person.bytes_up += float(up)
+            person.bytes_down += float(down)
+            person.examples = float(examples or 0) or person.examples
+            person.share = float(share) if share else person.share
+            if verb != "upload" and turns.get((*key, client), "ok") == "ok":
+                turns[(*key, client)] = status  # of several in a round, the first that failed
+    except ValueError as error:
+        raise StateError(f"{path} is damaged: {error}; restore it from a copy") from None
+    replies: dict[tuple[int, int], list[int]] = {}
+    troubles, current = [], None
+    for (seed, at, client), status in turns.items():
+        if seed != current:  # who was heard is told of the last seed
+            current = seed
+            for person in people.values():
+                person.heard = None
+        count = replies.setdefault((seed, at), [0, 0])
+        count[0] += 1
+        count[1] += status == "ok"
+        _note(people[client], at, status)
+        if status != "ok":
+            troubles.append(Trouble(seed, at, client, status))
+    traffic = []
+    for key, (up, down) in moved.items():
+        asked, counted = replies.get(key, (0, 0))
+        traffic.append(MethodTraffic(*key, up, down, asked, counted))
+    return traffic, people, troubles
+
+
+def _note(person: PersonProgress, at: int, status: str) -> None:
+    """Count one turn of a person."""
+    kind = status.partition(":")[0]
+    person.asked += 1
+    if kind == "ok":
+        person.counted, person.heard = person.counted + 1, at
+        return
+    person.reason = status
+    if kind == "left out":  # it came, and its client goes on from it
+        person.left_out, person.heard = person.left_out + 1, at
+    if kind in ("lost", "late", "dropped", "quarantined"):
+        setattr(person, kind, getattr(person, kind) + 1)
+
+
+def _headline(
+    path: Path, table: Mapping[str, Any], curves: Mapping[str, Curve], seed: int | None
+) -> Headline | None:
+    metric, lower = _first_metric(path, table, curves)
+    for point in ("P0", "P1", "P2"):
+        curve = [(n, v) for s, n, v in curves.get(f"{point}/{metric}", ()) if s == seed]
+        if curve:
+            _, value = max(curve)
+            before = max(curve[:-1])[1] if len(curve) > 1 else None
+            gain = None
+            if before is not None and value != before and lower is not None:
+                gain = (value < before) == lower
+            return Headline(metric, point, value, before, gain)
+    return None
+
+
+def _first_metric(
+    path: Path, table: Mapping[str, Any], curves: Mapping[str, Curve]
+) -> tuple[str, bool | None]:
+    """Return the metric tables put first, and whether less of it is better.
+
+    A task that is a Python file, or an object that no file names, is not asked: whoever looks at a
+    folder runs no code of it. Then it is the first that was measured, and nobody knows what is
+    better, until the run is done.
+    """
+    file = path / "results.json"
+    if file.exists():
+        results = read_json(file)
+        return results["headline"], results["headline"] in results.get("lower_is_better", ())
+    from vergence.core.task import Task
+    from vergence.experiment.registry import find
+    from vergence.experiment.trust import python_files
+
+    if "task" not in table:
+        raise StateError(f"{path} has no task in its config.toml; restore it from a copy")
+    if python_files(table["task"]["name"]) or "task" in table.get("python", []):
+        measured = [n.partition("/")[2] for n in curves if not n.startswith("train/")]
+        return (measured[0] if measured else ""), None
+    task = find("tasks", table["task"]["name"], Task)
+    return task.headline, task.headline in task.lower_is_better

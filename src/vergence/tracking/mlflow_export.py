@@ -1,0 +1,312 @@
+"""A run's parameters, curves and results in MLflow (extra `mlflow`), read from its folder.
+
+One MLflow run per method and seed, found again by a digest of what gives the bits: the same run
+sent again adds what is new, from whatever folder.
+"""
+
+# MLflow is an extra.
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import tomli_w
+
+from vergence.errors import ConfigError, PartialRun
+from vergence.results.run_files import read_config, read_json
+from vergence.tracking.incremental_csv import column_rows
+from vergence.tracking.method_progress import MethodProgress
+from vergence.tracking.status import Status, server_of, status
+
+KEY = "vergence.key"
+ENDS = {"finished": "FINISHED", "interrupted": "KILLED", "running": "RUNNING"}
+LONGEST, MANY = 6000, 900
+"""Of a parameter's text, and metrics in one request, by MLflow's limits."""
+COLUMNS = (
+    "seed",
+    "round",
+    "evaluation",
+    "metric",
+    "value",
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+    "personal_fraction",
+)
+FILES = ("config.toml", "results.json", "people.csv", "report.html")
+"""What a finished run leaves with MLflow."""
+HIDING = {"aggregation", "user", "solver", "mask", "cut", "output_range", "split_guard"}
+"""Parts of `privacy` that hide people: of such a run nothing is sent that is of one person."""
+OF_PEOPLE = (
+    "presence.gone",
+    "presence.back",
+    "tuning.people",
+    "sweep.people",
+    "privacy.robust.root",
+)
+"""Settings that name people."""
+AGAIN = 5.0
+"""Seconds between two looks at a run that goes on."""
+
+
+def send(
+    folder: Path, to: str, experiment: str = "vergence", watch: bool = False, people: bool = False
+) -> str:
+    """Send what MLflow does not have yet; return what was sent, in a line.
+
+    Of a run that hides people, what is of single ones is sent only where `people` says so.
+
+    Raises:
+        ConfigError: MLflow is not installed.
+        StateError: the folder holds no run.
+        PartialRun: MLflow does not answer, or refuses.
+    """
+    needed(to)
+    sent, runs, hidden = 0, set(), False
+    with quiet(to):
+        from mlflow.tracking import MlflowClient
+
+        client = MlflowClient(tracking_uri=to)
+        found = client.get_experiment_by_name(experiment)
+        home = found.experiment_id if found else client.create_experiment(experiment)
+        while True:
+            at = status(folder)
+            for run, path, seed in places(folder, at):
+                it = SentMetrics(client, home, run, path, seed, people)
+                number, added = it.send()
+                sent, runs, hidden = sent + added, runs | {number}, hidden or it.hides
+            if not watch or at.running is None:
+                break
+            time.sleep(AGAIN)
+    less = "; nothing of single people, as the run hides them (--with-people)" if hidden else ""
+    return f"{shown(to)}: experiment '{experiment}', {len(runs)} runs, {sent} new values{less}"
+
+
+def shown(to: str) -> str:
+    """Return a tracking address without the secrets that it may hold: user, password, query."""
+    try:
+        parts = urlsplit(to)
+    except ValueError:
+        return "the address given"
+    if not parts.netloc and not parts.query:
+        return to
+    host = f"***@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
+    query = "?***" if parts.query else ""
+    return f"{parts.scheme}://{host}{parts.path}{query}"
+
+
+def without_secrets(text: str, to: str) -> str:
+    """Return a text of somebody else's in which the address is as it may be shown."""
+    parts = urlsplit(to)
+    text = text.replace(to, shown(to)).replace(parts.netloc, parts.netloc.rpartition("@")[2])
+    secrets = [parts.password or "", *(value for _, value in parse_qsl(parts.query))]
+    for secret in {form for each in secrets if each for form in (each, unquote(each))}:
+        text = text.replace(secret, "***")
+    return text
+
+
+def needed(to: str) -> None:
+    """Refuse to go on without MLflow.
+
+    Raises:
+        ConfigError: it is not installed, or not what a database needs.
+    """
+    missing = [name for name in ("mlflow", "sqlalchemy", "alembic") if find_spec(name) is None]
+    if missing and ("mlflow" in missing or to.startswith("sqlite")):
+        raise ConfigError(f"{missing[0]} is not installed: pip install 'vergence[mlflow]'")
+
+
+@contextmanager
+def quiet(to: str) -> Iterator[None]:
+    """Let MLflow neither tell its makers of its use, nor print; its errors become one line."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mlflow.exceptions import MlflowException
+
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        try:
+            yield
+        except MlflowException as error:
+            line = str(error).strip().partition("\n")[0]
+            said = without_secrets(line, to)[:300]
+            raise PartialRun(f"MLflow at {shown(to)}: {said}") from None
+
+
+def places(folder: Path, found: Status) -> Iterator[tuple[MethodProgress, Path, int]]:
+    """Yield every run that has begun, its directory, and its seeds."""
+    home = server_of(folder)
+    out = folder if home is None else home / "run"
+    for run in found.runs:
+        path = out / run.label if (out / run.label / "config.toml").is_file() else out
+        if (path / "provenance.json").is_file() and run.seed is not None:
+            begun = run.seeds[: run.seeds.index(run.seed) + 1]
+            yield from ((run, path, seed) for seed in begun)
+
+
+class SentMetrics:
+    """One seed of a run, as MLflow has it."""
+
+    def __init__(
+        self,
+        client: Any,
+        home: str,
+        run: MethodProgress,
+        path: Path,
+        seed: int,
+        people: bool = False,
+    ) -> None:
+        self.client, self.run, self.path, self.seed = client, run, path, seed
+        self.table = read_config(path / "config.toml")
+        self.provenance = read_json(path / "provenance.json")
+        self.hides = not people and bool(HIDING & self.table.get("privacy", {}).keys())
+        key = self.key()
+        there = client.search_runs([home], f"tags.`{KEY}` = '{key}'", max_results=1)
+        self.number = there[0].info.run_id if there else self.begin(home, key)
+        self.status = there[0].info.status if there else ""
+
+    def key(self) -> str:
+        """Return the SHA-256 of what gives a seed's bits: experiment, code, data and seed.
+
+        A deployment's server has nobody's data: two deployments are two runs, whoever took part.
+        """
+        from vergence.experiment.provenance import config_digest
+
+        about = {
+            "config": config_digest(self.table),
+            "code": self.provenance["code"]["sha256"],
+            "data": self.provenance["data"]["sha256"],
+            "seed": self.seed,
+        }
+        if "deployment" in self.provenance:
+            about["deployment"] = self.provenance["deployment"].get("run", "")
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+    def begin(self, home: str, key: str) -> str:
+        """Create the MLflow run with its parameters."""
+        from mlflow.entities import Param
+
+        code, data = self.provenance["code"], self.provenance["data"]
+        tags = {
+            KEY: key,
+            "vergence.version": code["version"],
+            "vergence.code": code["sha256"],
+            "vergence.data": data["sha256"],
+            **({} if self.hides else {"vergence.command": _told(self.provenance["command"])}),
+        }
+        name = f"{self.run.label} seed {self.seed}"
+        number = self.client.create_run(home, tags=tags, run_name=name).info.run_id
+        table = {**self.experiment(), "label": self.run.label, "seed": self.seed}
+        params = [Param(k, v[:LONGEST]) for k, v in flat(table)]
+        self.client.log_batch(number, params=params[:100])
+        for at in range(100, len(params), 100):
+            self.client.log_batch(number, params=params[at : at + 100])
+        return number
+
+    def send(self) -> tuple[str, int]:
+        """Send the rounds that are not there yet, and what a finished run left; return how many."""
+        from mlflow.entities import Metric
+
+        now, fresh = int(1000 * time.time()), []
+        for name, curve in self.curves().items():
+            there = {m.step for m in self.client.get_metric_history(self.number, name)}
+            fresh += [Metric(name, v, now, at) for at, v in curve.items() if at not in there]
+        for at in range(0, len(fresh), MANY):
+            self.client.log_batch(self.number, metrics=fresh[at : at + MANY])
+        state = "finished" if self.seed != self.run.seed else self.run.state
+        if self.run.state == "finished":
+            self.leave()
+        if state == "running":
+            self.client.update_run(self.number, status=ENDS[state])
+        elif ENDS[state] != self.status:
+            self.client.set_terminated(self.number, ENDS[state])
+        return self.number, len(fresh)
+
+    def curves(self) -> dict[str, dict[int, float]]:
+        """Return point/metric -> round -> value of this seed, and cost/..."""
+        found: dict[str, dict[int, float]] = {}
+        for seed, at, point, metric, value, *costs in column_rows(
+            self.path / "rounds.csv", COLUMNS
+        ):
+            if seed != str(self.seed):
+                continue
+            found.setdefault(mlflow_name(f"{point}/{metric}"), {})[int(at)] = float(value)
+            for name, cost in zip(COLUMNS[5:], costs, strict=True):
+                if cost:
+                    found.setdefault(f"cost/{name}", {}).setdefault(int(at), float(cost))
+        return found
+
+    def leave(self) -> None:
+        """Send fingerprint and files of a finished run, as far as they are not there."""
+        there = {file.path for file in self.client.list_artifacts(self.number)}
+        missing = [n for n in FILES if n not in there and (self.path / n).is_file()]
+        if "results.json" in missing:
+            results = read_json(self.path / "results.json")
+            sha = results.get("fingerprint", {}).get(str(self.seed), "")
+            self.client.set_tag(self.number, "vergence.fingerprint", sha)
+            if self.hides:
+                self.client.log_text(self.number, json.dumps(of_nobody(results)), "results.json")
+        if self.hides and "config.toml" in missing:
+            self.client.log_text(self.number, tomli_w.dumps(self.experiment()), "config.toml")
+        for name in () if self.hides else missing:
+            self.client.log_artifact(self.number, str(self.path / name))
+
+    def experiment(self) -> dict[str, Any]:
+        """Return the experiment, less the settings that name people where they are hidden."""
+        return unnamed(self.table) if self.hides else self.table
+
+
+def unnamed(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return an experiment without the settings that name people."""
+    return {
+        key: unnamed(value, f"{above}{key}.") if isinstance(value, Mapping) else value
+        for key, value in table.items()
+        if f"{above}{key}" not in OF_PEOPLE
+    }
+
+
+def of_nobody(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return results.json without what is of single people: who they are, and the worst of them."""
+    metrics = {
+        name: {k: v for k, v in told.items() if k != "worst"}
+        for name, told in results["metrics"].items()
+    }
+    privacy = {
+        name: {k: v for k, v in told.items() if k != "accused"}
+        if isinstance(told, Mapping)
+        else told
+        for name, told in results.get("privacy", {}).items()
+    }
+    rest = {k: v for k, v in results.items() if k not in ("people", "fairness")}
+    return {**rest, "metrics": metrics, "privacy": privacy}
+
+
+def mlflow_name(name: str) -> str:
+    """Return a metric's name with the characters that MLflow allows."""
+    return "".join(c if c.isalnum() or c in "_-. /" else "_" for c in name)[:250]
+
+
+def flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the values of nested tables by dotted name."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", _told(value)
+
+
+def _told(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,305 @@
+"""How a run stands, as one read-only page: a file, or served to this machine alone."""
+
+from __future__ import annotations
+
+import html
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, cast
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from rich.console import Console
+
+from vergence.core.files import replacing
+from vergence.errors import StateError, VergenceError
+from vergence.reports.plots.style import (
+    COLOURS,
+    METHOD_NAMES,
+    MUTED,
+    SPARE,
+    canvas,
+    inline,
+    metric_name,
+    styled,
+)
+from vergence.tracking import terminal as text
+from vergence.tracking.method_progress import Curve, MethodProgress
+from vergence.tracking.status import SHOWN, Status, reasons, silent_first, status
+
+HOST = "127.0.0.1"
+EVERY, SPARING = 10, 20
+"""A served page loads itself again after so many seconds, and so many times what it took to make:
+a look at a crowd must not cost the run more than a twentieth of a core."""
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def write(folder: Path, path: Path) -> Path:
+    """Write the page into a file and return its path.
+
+    Raises:
+        StateError: the folder holds no run.
+        PartialRun: the page cannot be written.
+    """
+    made = page(status(folder))
+    with replacing(path) as scratch:
+        scratch.write_text(made, encoding="utf-8")
+    return path
+
+
+def page(found: Status, every: int = 0) -> str:
+    """Return the page; `every` so many seconds it loads itself again, 0: never."""
+    environment = Environment(
+        loader=PackageLoader("vergence.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    tint = colours(found.runs)
+    run = found.now
+    order = [run, *(r for r in found.runs if r is not run and r.people)]
+    return environment.get_template("status.html").render(
+        found=found,
+        run=run,
+        every=every,
+        tint=tint,
+        name=name_of,
+        shown=SHOWN,
+        facts=_facts(found),
+        connected=text.connected(found),
+        headline=text.headline,
+        amount=text.amount,
+        duration=text.duration,
+        figures=list(_figures(found, tint)),
+        people={r.label: silent_first(r) for r in order},
+        reasons={r.label: reasons(r) for r in order},
+        order=order,
+    )
+
+
+def name_of(run: MethodProgress) -> str:
+    """Return a run's name as printed."""
+    return METHOD_NAMES.get(run.label, run.label.replace("_", " "))
+
+
+def colours(runs: Sequence[MethodProgress]) -> dict[str, str]:
+    """Return label -> colour, a method's own where it has one."""
+    spare = iter(SPARE)
+    return {r.label: COLOURS.get(r.label) or next(spare, MUTED) for r in runs}
+
+
+def _facts(found: Status) -> list[tuple[str, str]]:
+    run = found.now
+    done, total = sum(r.done for r in found.runs), sum(r.total for r in found.runs)
+    facts = [
+        (f"{done} of {total}", "rounds, all seeds and methods" if len(found.runs) > 1 else "rounds")
+    ]
+    if run.traffic:
+        last = run.traffic[-1]
+        facts.append((f"{last.counted} of {last.asked}", "replies counted in the last round"))
+    if run.headline is not None:
+        which = f", {name_of(run)}" if len(found.runs) > 1 else ""
+        facts.append((f"{run.headline.value:.3f}", metric_name(run.headline.metric) + which))
+    moved = sum(r.bytes_up for r in found.runs), sum(r.bytes_down for r in found.runs)
+    facts.append((" / ".join(map(text.amount, moved)), "up / down so far"))
+    if run.pace is not None:
+        facts.append((f"{run.pace:.3g} s", "a round"))
+    if found.left is not None:
+        facts.append((text.duration(found.left), "left, without evaluations"))
+    return facts
+
+
+def _figures(found: Status, tint: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    for heading, caption, drawn in (
+        (
+            "Rounds",
+            "The metric (mean over people) and the training loss (mean over clients) after "
+            "so many rounds; a line per method and seed.",
+            _curves(found, tint),
+        ),
+        (
+            "Bytes and replies",
+            f"{name_of(found.now)}, seed {found.now.seed}: bytes over all "
+            "clients, and replies asked for and counted, round by round.",
+            _traffic(found.now),
+        ),
+    ):
+        if drawn is not None:
+            svg = inline(drawn, html.escape(f"{heading}. {caption}"))
+            yield {"heading": heading, "caption": caption, "svg": Markup(svg)}
+
+
+@styled
+def _curves(found: Status, tint: Mapping[str, str]) -> Figure | None:
+    measured = [run.headline for run in found.runs if run.headline is not None]
+    names = [f"{measured[0].point}/{measured[0].metric}"] if measured else []
+    names.append("train/loss")
+    names = [n for n in names if any(run.curves.get(n) for run in found.runs)]
+    if not names:
+        return None
+    figure = canvas(9.2, 2.9)
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for run in found.runs:
+            for i, line in enumerate(_by_seed(run.curves.get(name, ()))):
+                axes.plot(
+                    *line,
+                    color=tint[run.label],
+                    linewidth=1.4,
+                    alpha=0.9,
+                    marker="o" if len(line[0]) < 30 else None,
+                    markersize=2.5,
+                    label=None if i else name_of(run),
+                )
+        point, _, metric = name.partition("/")
+        title = "training loss" if point == "train" else metric_name(metric)
+        _dress(axes, title if point in ("train", "P0") else f"{title} at {point}")
+    if 1 < len(found.runs) < 13:
+        lines, told = figure.axes[0].get_legend_handles_labels()
+        figure.legend(lines, told, loc="outside right center", fontsize=8)
+    return figure
+
+
+def _by_seed(curve: Curve | tuple[()]) -> Iterator[tuple[list[int], list[float]]]:
+    for seed in sorted({s for s, _, _ in curve}):
+        points = sorted((n, v) for s, n, v in curve if s == seed)
+        yield [n for n, _ in points], [v for _, v in points]
+
+
+@styled
+def _traffic(run: MethodProgress) -> Figure | None:
+    here = sorted(t for t in run.traffic if t.seed == run.seed and 0 < t.round <= run.rounds)
+    if not here:
+        return None
+    figure = canvas(9.2, 2.5)
+    left, right = figure.subplots(1, 2)
+    rounds = [t.round for t in here]
+    unit, name_of_unit = text.unit_of(max(max(t.up, t.down) for t in here))
+    for values, name, colour in (
+        ([t.up for t in here], "up", "#0072b2"),
+        ([t.down for t in here], "down", "#e69f00"),
+    ):
+        left.step(rounds, [v / unit for v in values], where="mid", color=colour, label=name)
+    _dress(left, f"{name_of_unit} a round")
+    left.legend(fontsize=8)
+    asked, counted = [t.asked for t in here], [t.counted for t in here]
+    right.step(rounds, asked, where="mid", color=MUTED, label="asked")
+    right.step(rounds, counted, where="mid", color="#009e73", label="counted")
+    _dress(right, "replies a round")
+    right.yaxis.set_major_locator(MaxNLocator(integer=True))
+    for axes in (left, right):
+        axes.set_ylim(bottom=0)
+    right.legend(fontsize=8)
+    return figure
+
+
+def _dress(axes: Axes, title: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(x=0.02)
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page of a folder to this machine; it reads and never writes."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.lock = folder, threading.Lock()
+        self.made: tuple[object, str] = (None, "")
+        self.took = 0.0
+        try:
+            super().__init__((HOST, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise StateError(
+                f"cannot listen on {HOST}:{port} ({error}); choose another --serve PORT, 0 for any"
+            ) from None
+
+    def page(self) -> str:
+        """Return the page; drawn again only if something was written since."""
+        with self.lock:
+            began = time.perf_counter()
+            found = status(self.folder)
+            key = [(r.state, r.written, r.done) for r in found.runs], found.running, found.events
+            if key != self.made[0]:
+                self.made = key, page(found, max(EVERY, round(SPARING * self.took)))
+                self.took = time.perf_counter() - began
+            return self.made[1]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = 5.0
+
+    def version_string(self) -> str:
+        return "vergence"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: who looks at a page is no event of the run."""
+
+    def do_GET(self) -> None:
+        home = cast(PageServer, self.server)
+        makers: dict[str, tuple[str, Callable[[], str]]] = {
+            "/": ("text/html", home.page),
+            "/status.json": ("application/json", lambda: text.as_json(status(home.folder))),
+        }
+        # A page elsewhere may name this address by a name of its own: its browser says which.
+        if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
+            self.answer(403, "text/plain", "only for this machine: use http://127.0.0.1\n")
+        elif self.path not in makers:
+            self.answer(404, "text/plain", "there are / and /status.json\n")
+        else:
+            kind, make = makers[self.path]
+            try:
+                self.answer(200, kind, make())
+            except VergenceError as error:
+                self.answer(500, "text/plain", f"{error}\n")
+            except Exception as error:  # a table that nobody thought of: the next look may be good
+                said = f"{home.folder} cannot be shown ({type(error).__name__}: {error})"
+                self.answer(500, "text/plain", f"{said}\n")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        unknown = code == 501  # the library's answer to any other verb
+        said = "only GET and HEAD" if unknown else message or "not understood"
+        self.answer(405 if unknown else code, "text/plain", f"{said}\n")
+
+    def answer(self, code: int, kind: str, said: str) -> None:
+        """Send an answer."""
+        data = said.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        if code == 405:
+            self.send_header("Allow", "GET, HEAD")
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+
+def serve(folder: Path, port: int, out: Console) -> None:
+    """Serve the page on 127.0.0.1 until Ctrl-C.
+
+    Raises:
+        StateError: the folder holds no run, or the port is taken.
+    """
+    status(folder)
+    with PageServer(folder, port) as server:
+        out.print(f"http://{HOST}:{server.server_port}/ until Ctrl-C", highlight=False)
+        server.serve_forever()

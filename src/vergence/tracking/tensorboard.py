@@ -1,0 +1,143 @@
+"""Curves for TensorBoard beside rounds.csv, made from that table alone."""
+
+# Protobuf makes its classes when they are imported.
+# pyright: reportAttributeAccessIssue=false
+from __future__ import annotations
+
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from vergence.tracking.incremental_csv import parsed, whole_lines
+
+FOLDER = "tensorboard"
+COSTS = ("bytes_up", "bytes_down", "seconds", "personal_fraction")
+"""The last columns of rounds.csv, the same in every row of a round."""
+
+
+def warn(text: str) -> None:
+    """Say something on stderr that ends nothing."""
+    print(f"vergence: {text}", file=sys.stderr)
+
+
+class Board:
+    """The event file of one seed: made anew where a run begins or goes on, then added to.
+
+    So it never holds a round twice, whatever was killed or cut back. Nothing here is worth a run:
+    what cannot be written is tried once more at the end of the seed, and then said once. Records
+    are framed here: tensorboardX's writers keep a thread, which a run that forks cannot have, and
+    wait for the disk after every flush.
+
+    Example:
+        >>> with Board(run, seed=0) as board:  # doctest: +SKIP
+        ...     board.follow()  # after every round
+    """
+
+    def __init__(self, run: Path, seed: int, warn: Callable[[str], None] = warn) -> None:
+        self.table, self.seed, self.warn = run / "rounds.csv", seed, warn
+        self.folder = run / FOLDER / f"seed{seed}"
+        self.file: Path | None = None
+        self.read, self.costed = 0, -1
+
+    def __enter__(self) -> Board:
+        """Make the file from the rounds that are there."""
+        self._safely(self._begin)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Add what came last."""
+        self.follow()
+        if self.file is None and kind is None:
+            fault = self._safely(self._begin)
+            if fault:
+                self.warn(f"no TensorBoard curves of seed {self.seed} ({fault}); the run is whole")
+
+    def follow(self) -> None:
+        """Add the rounds that came since."""
+        if self.file is not None:
+            self._safely(self._add)
+
+    def _safely(self, work: Callable[[], None]) -> str:
+        """Do some work; return what went wrong, after which there is no file."""
+        try:
+            work()
+        except Exception as error:  # of a library too: curves are not worth a run
+            self.file = None
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def _begin(self) -> None:
+        from tensorboardX.proto.event_pb2 import SessionLog
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for old in self.folder.glob("*.tfevents.*"):
+            old.unlink()
+        # Another name than before: a TensorBoard that is open goes on to files that come later.
+        self.file = self.folder / f"events.out.tfevents.{time.time():.0f}.vergence"
+        self.read, self.costed = 0, -1
+        # It also drops what it read from the old file, from the step of this session on.
+        start = {"session_log": SessionLog(status=SessionLog.START), "step": 0}
+        self._write([{"file_version": "brain.Event:2"}, start])
+        self._add(anew=True)
+
+    def _add(self, anew: bool = False) -> None:
+        text, self.read = whole_lines(self.table, self.read)
+        found: dict[int, dict[str, float]] = {}
+        for seed, at, point, metric, value, *costs in parsed(text):
+            if seed == str(self.seed):  # the header's is "seed"
+                scalars = found.setdefault(int(at), {})
+                scalars[f"{point}/{metric}"] = float(value)
+                if int(at) > self.costed:
+                    told = zip(COSTS, costs, strict=True)
+                    scalars.update({f"cost/{k}": float(v) for k, v in told if v})
+        self.costed = max([self.costed, *found])
+        self._write(list(_events(found, anew)))
+
+    def _write(self, events: list[dict[str, Any]]) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        assert self.file is not None
+        now = time.time()
+        data = [framed(Event(**{"wall_time": now, **e}).SerializeToString()) for e in events]
+        with self.file.open("ab") as file:
+            file.write(b"".join(data))
+
+
+def _events(found: dict[int, dict[str, float]], anew: bool) -> Iterator[dict[str, Any]]:
+    """Yield an event per round; of rounds of old, when it was is told by what they took."""
+    from tensorboardX.proto.summary_pb2 import Summary
+
+    took = {at: scalars.get("cost/seconds", 0.0) for at, scalars in found.items()}
+    clock = time.time() - sum(took.values())
+    for at, scalars in found.items():
+        clock += took[at]
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        when = {"wall_time": clock} if anew else {}
+        yield {"step": at, "summary": Summary(value=values), **when}
+
+
+def framed(record: bytes) -> bytes:
+    """Return a record as an event file holds it: length, its checksum, the record, its checksum.
+
+    Source: TensorFlow, "TFRecord and tf.train.Example", section "TFRecords format details".
+    """
+    from tensorboardX.record_writer import masked_crc32c
+
+    size = struct.pack("<Q", len(record))
+    return b"".join(
+        [
+            size,
+            struct.pack("<I", masked_crc32c(size)),
+            record,
+            struct.pack("<I", masked_crc32c(record)),
+        ]
+    )

@@ -1,0 +1,194 @@
+"""How a run stands, told in a terminal or as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from vergence.tracking.method_progress import MethodProgress
+from vergence.tracking.status import Status, reasons, silent_first, status
+
+FEW = 10
+"""So many people and reasons in a terminal."""
+AGAIN = 2.0
+"""Seconds between two looks."""
+
+
+def show(folder: Path, out: Console, lines: int = FEW) -> None:
+    """Print how a run stands."""
+    for part in told(status(folder), lines):
+        out.print(part, soft_wrap=isinstance(part, Text))
+
+
+def watch(folder: Path, out: Console, lines: int = FEW) -> None:
+    """Print it again and again, until the run ends or Ctrl-C."""
+    with Live(console=out, auto_refresh=False) as live:
+        while True:
+            found = status(folder)
+            live.update(Group(*told(found, lines)), refresh=True)
+            if found.running is None:
+                return
+            time.sleep(AGAIN)
+
+
+def as_json(found: Status) -> str:
+    """Return all that is known, everybody included, as JSON; a number that is none is null."""
+    return json.dumps(_finite({**asdict(found), "left": found.left}), indent=1)
+
+
+def told(found: Status, lines: int = FEW) -> list[RenderableType]:
+    """Return the parts to print."""
+    state = "not running" if found.running is None else "running"
+    number = f" (process {found.running})" if found.running else ""
+    head = f"{found.folder}: {state}{number}{_when(found.now.written)}"
+    if found.left is not None:
+        head += f"; about {duration(found.left)} left, without evaluations"
+    parts: list[RenderableType] = [plain(head), _runs(found.runs)]
+    if found.deployed is not None:
+        parts += [plain(line) for line in connected(found)]
+    run = found.now
+    if run.poison:
+        parts.append(plain(f"{run.label} is POISONED on purpose: {run.poison}"))
+    missed = [p for p in silent_first(run)[0] if p.missed][:lines]
+    if missed:
+        table = Table(
+            "client",
+            "last heard",
+            "rounds ago",
+            "counted",
+            "lost",
+            "late",
+            "dropped",
+            "quarantined",
+            "left out",
+            title=f"{run.label}: whose turns did not count",
+        )
+        for p in missed:
+            heard = "never" if p.heard is None else f"round {p.heard}"
+            cells = heard, p.silence, f"{p.counted} of {p.asked}", p.lost, p.late, p.dropped
+            table.add_row(plain(p.name), *map(str, cells), str(p.quarantined), str(p.left_out))
+        parts.append(table)
+        some = [f"{many} × {reason}" for reason, many in reasons(run)[:lines]]
+        parts += [plain("Turns that did not count: " + "; ".join(some))]
+    for event in found.events[-lines:] if lines else ():
+        parts.append(plain(f"{str(event['time'])[:19].replace('T', ' ')}  {event['text']}"))
+    return parts
+
+
+def _runs(runs: Sequence[MethodProgress]) -> Table:
+    table = Table(
+        "method",
+        "state",
+        "seed",
+        "rounds",
+        "replies",
+        "metric",
+        "since before",
+        "up",
+        "down",
+        "s/round",
+        "left",
+    )
+    for run in runs:
+        last = run.traffic[-1] if run.traffic else None
+        replies = f"{last.counted} of {last.asked}" if last else ""
+        value, trend = headline(run)
+        table.add_row(
+            run.label,
+            run.state,
+            "" if run.seed is None else str(run.seed),
+            f"{run.done} of {run.total}",
+            replies,
+            value,
+            trend,
+            amount(run.bytes_up),
+            amount(run.bytes_down),
+            "" if run.pace is None else f"{run.pace:.3g}",
+            "" if run.left is None else duration(run.left),
+        )
+    return table
+
+
+def headline(run: MethodProgress) -> tuple[str, str]:
+    """Return the metric with its value, and how it moved since it was measured before."""
+    found = run.headline
+    if found is None:
+        return "", ""
+    at = "" if found.point == "P0" else f" ({found.point})"
+    value = f"{found.metric}{at} {found.value:.3f}"
+    if found.before is None:
+        return value, ""
+    word = {True: " better", False: " worse", None: ""}[found.better]
+    return value, f"{found.value - found.before:+.3f}{word}"
+
+
+def connected(found: Status) -> list[str]:
+    """Lines on the clients connected to a deployment, and on why others are not."""
+    side = found.deployed
+    if side is None:
+        return []
+    here = f": {', '.join(side.connected)}" if side.connected else ""
+    lines = [
+        f"{side.address}: {len(side.connected)} of {len(side.expected)} clients are connected{here}"
+    ]
+    if side.insecure:
+        lines.append("INSECURE: nothing is encrypted, and any node may connect")
+    away = [c for c in side.expected if c not in side.connected]
+    return lines + [
+        f"not connected: '{c}'" + (f" ({side.reasons[c]})" if c in side.reasons else "")
+        for c in (away if found.running is not None else ())
+    ]
+
+
+def plain(text: str) -> Text:
+    """Return text that commands nothing: what clients said must not steer a terminal."""
+    return Text("".join(c if c.isprintable() else " " for c in text))
+
+
+def unit_of(size: float) -> tuple[float, str]:
+    """Return the unit that suits so many bytes, and its name."""
+    units = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
+    return next(unit for unit in reversed(units) if size >= unit[0] or unit[0] == 1)
+
+
+def amount(size: float) -> str:
+    """Return bytes in three figures with their unit."""
+    unit, name = unit_of(size)
+    return f"{size / unit:.3g} {name}" if size < 999.5 * unit else f"{size / unit:.0f} {name}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in the unit that suits them."""
+    for most, unit, per in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
+        if seconds < most:
+            return f"{seconds / per:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def _when(written: str | None) -> str:
+    if written is None:
+        return ""
+    ago = (datetime.now().astimezone() - datetime.fromisoformat(written)).total_seconds()
+    return f", last round written {duration(max(ago, 0))} ago"
+
+
+def _finite(value: Any) -> Any:
+    """Return a tree in which numbers that JSON does not know are null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if hasattr(value, "_asdict"):  # a named tuple
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {k: _finite(v) for k, v in value.items()}
+    return [_finite(v) for v in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,1 @@
+"""Local training: solvers, optimizer steps, devices and pruning."""

@@ -1,0 +1,323 @@
+"""Local training on one GPU: a local step is recorded once as a CUDA graph and replayed.
+
+A step of a small network is some hundred kernels of a few microseconds each; started one by one
+from Python they leave a GPU idle nine tenths of the time (engines.md, section 5). A graph starts
+them together, but runs on fixed memory: parameters, optimiser, the client's data and the order of
+its samples live in static tensors that are filled before the first replay. Nothing is read back
+before the end. On a CPU the same code runs without the recording, which is how it is tested.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vergence.core.data import Batch, Samples
+from vergence.core.local_training import LocalTraining, OptimizerState, Precision
+from vergence.core.params import Params
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit, FitResult
+from vergence.core.task import Task
+from vergence.errors import ConfigError
+from vergence.training.batches import batches
+from vergence.training.device import at_home
+from vergence.training.gradients import take_gradients, training_loss
+from vergence.training.graph_recorder import CudaGraphRecorder, Program
+from vergence.training.optimizers import SLOTS, stepper
+
+WARM_UP = 3
+"""Steps before recording: libraries choose algorithms and allocate workspaces, as torch advises."""
+PROGRAMS = 32
+"""With more recordings than these (one for each batch size and kind of request) a lane starts anew:
+each keeps the memory of one step."""
+
+
+class Uncapturable(ConfigError):
+    """A network whose step cannot be recorded as a CUDA graph."""
+
+
+class Graphed:
+    """Trains one task's network on a device: the interface of `Solver.fit`, for one or several.
+
+    Results lie where the request's parameters lie. `streams` clients are trained side by side
+    where several are asked for, each in memory of its own.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        device: torch.device | str = "cpu",
+        precision: Precision = "fp32",
+        streams: int = 1,
+    ) -> None:
+        if streams < 1:
+            raise ConfigError(f"streams must be 1 or more, got {streams}")
+        self.task, self.device = task, torch.device(device)
+        self.lanes = [GraphSlot(task, self.device, precision) for _ in range(streams)]
+
+    def fit(self, ask: Fit, stream: RandomStream, progress: float = 0.0) -> FitResult:
+        """Answer a `Fit`. `progress` is the share of rounds done, for the schedule.
+
+        Raises:
+            Uncapturable: the step reads a value back, or has work that depends on one.
+        """
+        return self.fit_all([ask], [stream], progress)[0]
+
+    def fit_all(
+        self, asks: Sequence[Fit], streams: Sequence[RandomStream], progress: float = 0.0
+    ) -> list[FitResult]:
+        """Answer several `Fit`s of any kind, dealt to the lanes in turn."""
+        for lane in self.lanes:
+            lane.replay.begin()
+        trained = [
+            self.lanes[number % len(self.lanes)].train(ask, stream, progress)
+            for number, (ask, stream) in enumerate(zip(asks, streams, strict=True))
+        ]
+        for number, lane in enumerate(self.lanes):
+            mine = trained[number :: len(self.lanes)]
+            lane.replay.end(made for flat, loss, slots, _ in mine for made in (flat, loss, *slots))
+        # The only place that waits for the device.
+        losses = torch.stack([loss for _, loss, _, _ in trained]).tolist() if trained else []
+        return [
+            self._fitted(ask, flat, slots, steps, loss)
+            for ask, (flat, _, slots, steps), loss in zip(asks, trained, losses, strict=True)
+        ]
+
+    def _fitted(
+        self, ask: Fit, flat: Tensor, slots: list[Tensor], steps: int, loss: float
+    ) -> FitResult:
+        home = ask.params.flat.device
+        params = ask.params.like(flat.to(home))
+        state = None
+        if ask.optimiser is not None:
+            kept: dict[str, Params] = {}
+            if ask.local.buffers:
+                for name, slot in zip(SLOTS[ask.local.optimizer], slots, strict=True):
+                    kept[name] = ask.params.like(slot.to(home))
+            state = OptimizerState(kept, ask.optimiser.steps + steps)
+        metrics = {"loss": loss / steps}
+        if ask.score_on is not None:
+            metrics["score"] = self.score(params, ask.score_on)
+        return FitResult(params, self.task.weigh(ask.data), steps, state, metrics)
+
+    def outputs(self, params: Params, data: Samples, batch: int = 64) -> Tensor:
+        """Return the outputs `[samples, ...]` in sample order, in evaluation mode, on the CPU."""
+        lane = self.lanes[0]
+        lane.replay.begin()
+        with lane.replay.here():
+            found = lane.outputs(params, data, batch)
+        lane.replay.end([found])
+        return found.cpu()
+
+    def score(self, params: Params, data: Samples) -> float:
+        """Return the task's score of these parameters on data; scores are computed on the CPU."""
+        outputs = self.outputs(params, data)
+        return self.task.score(outputs, at_home(data))
+
+
+class GraphSlot:
+    """One client at a time in static memory, on one stream."""
+
+    def __init__(self, task: Task, device: torch.device, precision: Precision) -> None:
+        self.task, self.device = task, device
+        self.precision: Precision = precision
+        self.replay = CudaGraphRecorder(device)
+        self.module = task.module()
+        start = Params.of(self.module)
+        self.layout = start.layout
+        self.module.to(device)
+        self.vector = start.flat.to(device, copy=True)
+        self.tensors = self._views(self.vector)
+        named = dict(self.module.named_parameters())
+        self.parameters: list[nn.Parameter] = []
+        for name, view in zip(self.layout.names, self.tensors, strict=True):
+            named[name].data = view
+            self.parameters.append(named[name])
+        self.start, self.centre, self.scratch = (torch.zeros_like(self.vector) for _ in range(3))
+        self.keep = torch.ones(self.layout.n, dtype=torch.bool, device=device)
+        self.slots: dict[str, Tensor] = {}
+        self.loss = torch.zeros((), dtype=torch.float64, device=device)
+        # As tensors, so that a schedule and a kept optimiser do not need another recording.
+        # The GPU's kernels read a float32 rate whatever the parameters are, the CPU's any.
+        rate = torch.float32 if device.type == "cuda" else torch.float64
+        self.rate = torch.zeros((), dtype=rate, device=device)
+        self.count = torch.zeros((), device=device)
+        self.cursor = torch.zeros((), dtype=torch.int64, device=device)
+        self.order = torch.zeros(0, dtype=torch.int64, device=device)
+        self.columns: dict[str, Tensor] = {}
+        self.banks: dict[str, tuple[str, Tensor, Tensor]] = {}
+        self.programs: dict[tuple[object, ...], Program] = {}
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        return [self.layout.view(flat, name) for name in self.layout.names]
+
+    def train(
+        self, ask: Fit, stream: RandomStream, progress: float
+    ) -> tuple[Tensor, Tensor, list[Tensor], int]:
+        """Queue a fit; return parameters, sum of losses, optimiser buffers, steps; no waiting."""
+        if not len(ask.data):
+            raise ConfigError("a client without training samples was asked to train")
+        drawn = list(batches(len(ask.data), ask.local, stream))
+        sizes = [len(rows) for rows in drawn]
+        with self.replay.here(), torch.device(self.device):
+            self._load_data(ask.data, torch.cat(drawn))
+            if len(self.programs) > PROGRAMS:
+                self._forget()
+            programs = {size: self._program(ask, size) for size in dict.fromkeys(sizes)}
+            self._load_start(ask, progress)
+            for size in sizes:
+                programs[size]()
+            wanted = SLOTS[ask.local.optimizer] if ask.local.buffers and ask.optimiser else ()
+            slots = [self.slots[name].clone() for name in wanted]
+            return self.vector.clone(), self.loss.clone(), slots, len(sizes)
+
+    def _load_data(self, data: Samples, rows: Tensor) -> None:
+        """Copy columns and order into static memory; grown memory drops all recordings."""
+        if len(rows) > len(self.order):
+            self.order = torch.zeros(_roomy(len(rows)), dtype=torch.int64)
+            self._forget()
+        self.order[: len(rows)].copy_(rows)
+        for name, column in data.columns.items():
+            held = self.columns.get(name)
+            like = held is not None and (held.dtype, held.shape[1:]) == (
+                column.dtype,
+                column.shape[1:],
+            )
+            if held is None or not like or len(held) < len(column):
+                shape = (_roomy(len(column)), *column.shape[1:])
+                held = self.columns[name] = torch.zeros(shape, dtype=column.dtype)
+                self._forget()
+            held[: len(column)].copy_(column)
+        for name in set(self.columns) - set(data.columns):
+            del self.columns[name]
+            self._forget()
+        # A bank is shared by everybody and not copied; a recording keeps its address.
+        for name, bank in data.banks.items():
+            held = self.banks.get(name)
+            if held is None or held[0] != bank.by or held[1] is not bank.rows:
+                self.banks[name] = bank.by, bank.rows, bank.rows.to(self.device)
+                self._forget()
+
+    def _load_start(self, ask: Fit, progress: float) -> None:
+        """Set everything that warm-up, recording or the last client has changed."""
+        before = ask.optimiser if ask.optimiser is not None else OptimizerState({}, 0)
+        self.vector.copy_(ask.params.flat)
+        for name, slot in self.slots.items():
+            if name in before.slots:
+                slot.copy_(before.slots[name].flat)
+            else:
+                slot.zero_()
+        if ask.trainable is not None:
+            self.start.copy_(ask.params.flat)
+            self.keep.copy_(ask.trainable.bits)
+        if ask.anchor is not None:
+            self.centre.copy_(ask.anchor[0].flat)
+        self.rate.fill_(ask.local.rate(progress))
+        self.count.fill_(float(before.steps))
+        self.cursor.zero_()
+        self.loss.zero_()
+
+    def _program(self, ask: Fit, size: int) -> Program:
+        """Return the recorded step for this batch size and kind of request."""
+        local = ask.local
+        mu = None if ask.anchor is None else ask.anchor[1]
+        key = (
+            size,
+            mu,
+            ask.trainable is None,
+            local.optimizer,
+            local.momentum,
+            local.nesterov,
+            local.weight_decay,
+            local.clip,
+        )
+        if key not in self.programs:
+            for name in SLOTS[local.optimizer] if local.buffers else ():
+                if name not in self.slots:
+                    self.slots[name] = torch.zeros_like(self.vector)
+            self.programs[key] = self._record(local, mu, ask.trainable is not None, size)
+        return self.programs[key]
+
+    def _forget(self) -> None:
+        # A recording may still be running, and its memory goes when it goes.
+        self.replay.settle()
+        self.programs.clear()
+
+    def _record(self, local: LocalTraining, mu: float | None, masked: bool, size: int) -> Program:
+        within = torch.arange(size)
+        names = SLOTS[local.optimizer] if local.buffers else ()
+        buffers = [self._views(self.slots[name]) for name in names]
+        pull, keep = self._views(self.scratch), self._views(self.keep)
+        step = stepper(self.tensors, buffers, local, self.rate, self.count)
+
+        def work() -> None:
+            batch = self._batch(self.order.index_select(0, self.cursor + within))
+            loss = training_loss(self.task, self.module, batch, self.precision)
+            loss.backward()
+            gradients = take_gradients(self.parameters)
+            with torch.no_grad():
+                if mu is not None:
+                    torch.sub(self.vector, self.centre, out=self.scratch)
+                    for gradient, part in zip(gradients, pull, strict=True):
+                        gradient.add_(part, alpha=mu)
+                if masked:
+                    for gradient, part in zip(gradients, keep, strict=True):
+                        gradient.mul_(part)
+                if local.clip:
+                    _clip(gradients, local.clip)
+                step(gradients)
+                if masked:
+                    torch.where(self.keep, self.vector, self.start, out=self.vector)
+                self.loss.add_(loss.detach())
+                self.cursor.add_(size)
+
+        self.module.train()
+        for _ in range(WARM_UP):
+            self.cursor.zero_()
+            work()
+        try:
+            return self.replay.capture(work)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise Uncapturable(
+                f"a step of {type(self.module).__name__} cannot be recorded as a CUDA graph: "
+                f"{str(error).strip().splitlines()[0]}; use the sequential solver"
+            ) from error
+
+    def _batch(self, rows: Tensor) -> Batch:
+        batch = {name: column.index_select(0, rows) for name, column in self.columns.items()}
+        for name, (by, _, held) in self.banks.items():
+            numbers = batch[by]
+            found = held.index_select(0, numbers.reshape(-1))
+            batch[name] = found.view(*numbers.shape, *held.shape[1:])
+        return batch
+
+    @torch.no_grad()
+    def outputs(self, params: Params, data: Samples, batch: int) -> Tensor:
+        """Return the network's outputs in evaluation mode."""
+        self.vector.copy_(params.flat)
+        self.module.eval()
+        parts = []
+        for at in range(0, len(data), batch):
+            part = data.take(slice(at, at + batch))
+            moved = {name: column.to(self.device) for name, column in part.items()}
+            parts.append(self.task.forward(self.module, moved).float())
+        return torch.cat(parts)
+
+
+def _roomy(n: int) -> int:
+    """Round up, so that clients of like sizes share one recording."""
+    return 1 << math.ceil(math.log2(n))
+
+
+def _clip(gradients: list[Tensor], limit: float) -> None:
+    """Scale to a norm of at most `limit`, in place, without asking whether it is needed."""
+    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
+    norm = torch.linalg.vector_norm(norms) + 1e-6
+    scale = torch.where(norm > limit, limit / norm, 1.0)
+    for gradient in gradients:
+        gradient.mul_(scale)

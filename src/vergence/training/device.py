@@ -1,0 +1,97 @@
+"""Where training happens, and how the data gets there once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Federation, Population
+from vergence.errors import ConfigError
+
+Part = Literal["train", "val", "test"]
+
+
+def pick(wanted: str = "auto") -> torch.device:
+    """Return the device `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is a GPU where there is one.
+
+    Raises:
+        ConfigError: another name, or a GPU that is not there.
+    """
+    kind, _, number = wanted.partition(":")
+    if wanted not in ("auto", "cpu", "cuda") and not (kind == "cuda" and number.isdecimal()):
+        raise ConfigError(f"device '{wanted}' is not known; use 'auto', 'cpu', 'cuda' or 'cuda:N'")
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted == "cpu" or (wanted == "auto" and not there):
+        return torch.device("cpu")
+    if not there:
+        raise ConfigError(
+            f"device '{wanted}' is asked for and torch {torch.__version__} sees no GPU; install a "
+            "torch built for CUDA and a driver, or use device 'cpu' or 'auto'"
+        )
+    index = int(number or 0)
+    if index >= there:
+        raise ConfigError(
+            f"device '{wanted}' is not there, this machine has cuda:0 to cuda:{there - 1}"
+        )
+    return torch.device("cuda", index)
+
+
+def at_home(samples: Samples) -> Samples:
+    """Return samples in main memory."""
+    columns = {name: column.cpu() for name, column in samples.columns.items()}
+    banks = {n: replace(bank, rows=bank.rows.cpu()) for n, bank in samples.banks.items()}
+    return Samples(columns, banks)
+
+
+def resident(
+    federation: Federation, device: torch.device, parts: Sequence[Part] = ("train",)
+) -> Federation:
+    """Move these parts of everybody's data to a device, once; banks shared by people stay shared.
+
+    Columns that look alike are laid out one behind the other in one tensor, so that the batches of
+    several clients are gathered by one call; this needs the room of one part twice for a moment.
+    People made on demand are left where they are made: the solvers move what they train on.
+    """
+    if isinstance(federation.people, Population):
+        return federation
+    moved: dict[Part, list[Samples]] = {}
+    banks: dict[int, Tensor] = {}
+    for part in parts:
+        everybody = [getattr(splits, part) for splits in federation.people.values()]
+        moved[part] = _moved(everybody, device, banks)
+    people: dict[str, Splits] = {}
+    for number, (person, splits) in enumerate(federation.people.items()):
+        people[person] = replace(splits, **{part: moved[part][number] for part in parts})
+    return replace(federation, people=people)
+
+
+def _moved(
+    everybody: list[Samples], device: torch.device, banks: dict[int, Tensor]
+) -> list[Samples]:
+    names = list(everybody[0].columns) if everybody else []
+    columns = {n: _laid_out([s.columns[n] for s in everybody], device) for n in names}
+    moved = []
+    for number, samples in enumerate(everybody):
+        found: dict[str, SharedRows] = {}
+        for name, bank in samples.banks.items():
+            if id(bank.rows) not in banks:
+                banks[id(bank.rows)] = bank.rows.to(device)
+            found[name] = replace(bank, rows=banks[id(bank.rows)])
+        moved.append(Samples({name: columns[name][number] for name in names}, found))
+    return moved
+
+
+def _laid_out(columns: list[Tensor], device: torch.device) -> list[Tensor]:
+    if len({(column.dtype, column.shape[1:]) for column in columns}) > 1:
+        return [column.to(device) for column in columns]
+    sizes = [len(column) for column in columns]
+    whole = torch.empty(sum(sizes), *columns[0].shape[1:], dtype=columns[0].dtype, device=device)
+    parts = list(whole.split(sizes))
+    for part, column in zip(parts, columns, strict=True):
+        part.copy_(column)
+    return parts

@@ -1,0 +1,92 @@
+"""Gradients of a training step: the loss they are of, and what happens to them before the step."""
+
+# torch.optim is built on these kernels; they have no public names.
+# pyright: reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from vergence.core.data import Batch
+from vergence.core.local_training import Precision
+from vergence.core.requests import Fit
+from vergence.core.task import Task
+
+Adjust = Callable[[list[Tensor]], list[Tensor]]
+
+
+def training_loss(task: Task, module: nn.Module, batch: Batch, precision: Precision) -> Tensor:
+    """Return the loss of a batch in training, its forward pass in this precision."""
+    if precision == "fp32":
+        return task.loss(task.forward(module, batch), batch)
+    device = next(module.parameters()).device.type
+    # Without its cache: a CUDA graph must not hold casts of an earlier step's parameters.
+    with torch.autocast(device, dtype=torch.bfloat16, cache_enabled=False):
+        output = task.forward(module, batch)
+    return task.loss(output.float(), batch)
+
+
+@torch.no_grad()
+def clip_(gradients: list[Tensor], limit: float) -> None:
+    """Shorten gradients in place to this norm over all of them; 0 leaves them."""
+    if not limit:
+        return
+    norms = torch.stack(torch._foreach_norm(gradients))
+    norm = float(torch.linalg.vector_norm(norms)) + 1e-6
+    if norm > limit:
+        torch._foreach_mul_(gradients, limit / norm)
+
+
+def take_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Take autograd's own buffers: adding into ours would cost two more passes over them.
+
+    They are None before the next backward, which inside a CUDA graph then allocates them from the
+    graph's memory, at the same address in every replay.
+    """
+    taken = []
+    for parameter in parameters:
+        grad, parameter.grad = parameter.grad, None
+        taken.append(torch.zeros_like(parameter) if grad is None else grad)
+    return taken
+
+
+def adjuster(
+    ask: Fit,
+    vector: Tensor,
+    views: Callable[[Tensor], list[Tensor]],
+    scratch: tuple[Tensor, list[Tensor]] | None,
+) -> Adjust:
+    """Changes to the gradients of a fit, in place: pull, correction, freezing, clipping.
+
+    Args:
+        ask: the fit, whose `anchor`, `correction`, `trainable` and `local.clip` count.
+        vector: the parameters in training, flat.
+        views: a flat vector as the network's tensors, in the order of the gradients.
+        scratch: memory like `vector` and its views, needed where there is an `anchor`.
+    """
+    asked = (ask.anchor, ask.correction, ask.trainable)
+    if asked == (None, None, None) and not ask.local.clip:
+        return lambda gradients: gradients
+    keep = push = None
+    if ask.correction is not None:
+        push = views(ask.correction.flat)
+    if ask.trainable is not None:
+        keep = views(ask.trainable.bits.to(vector.dtype))
+
+    @torch.no_grad()
+    def adjust(gradients: list[Tensor]) -> list[Tensor]:
+        if ask.anchor is not None and scratch is not None:
+            apart, parts = scratch
+            torch.sub(vector, ask.anchor[0].flat, out=apart)
+            torch._foreach_add_(gradients, parts, alpha=ask.anchor[1])
+        if push is not None:
+            torch._foreach_add_(gradients, push)
+        if keep is not None:
+            torch._foreach_mul_(gradients, keep)
+        clip_(gradients, ask.local.clip)
+        return gradients
+
+    return adjust

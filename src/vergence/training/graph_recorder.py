@@ -1,0 +1,52 @@
+"""Work on a GPU that is recorded once and started again as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+Program = Callable[[], None]
+
+
+class CudaGraphRecorder:
+    """Records work on one stream of a GPU; on a CPU, runs it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        # Not the default stream: recording on that one is not allowed, and a stream of its own
+        # has workspaces of its own, which graphs replayed side by side must not share.
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def here(self) -> AbstractContextManager[object]:
+        """Make this the current stream."""
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    def capture(self, work: Program) -> Program:
+        """Program that repeats this work; called inside `here`, after the work has run warm."""
+        if self.stream is None:
+            return work
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            work()
+        return graph.replay
+
+    def settle(self) -> None:
+        """Wait until all of it is done."""
+        if self.stream is not None:
+            self.stream.synchronize()
+
+    def begin(self) -> None:
+        """Wait for what the caller has queued: start parameters may still be being computed."""
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
+
+    def end(self, made: Iterable[Tensor]) -> None:
+        """Let the caller's stream wait for this one, and use what was made here."""
+        if self.stream is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_stream(self.stream)
+            for tensor in made:
+                tensor.record_stream(current)

@@ -1,0 +1,344 @@
+"""Pruning: which weights of a network go, taking whole filters out, and storing what is left."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import load, save
+from scipy.sparse import csr_array
+from torch import Tensor, nn
+
+from vergence.core.masks import Mask
+from vergence.core.options import Share, check_ranges
+from vergence.core.params import Params
+from vergence.core.requests import Fit
+from vergence.core.stages import Staged
+from vergence.errors import ConfigError, DataError
+
+KINDS: Mapping[str, tuple[type[nn.Module], ...]] = {
+    "linear": (nn.Linear,),
+    "conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
+}
+WIDTHS = (np.uint8, np.uint16, np.uint32)
+SKIPS, VALUES = "skips/", "values/"
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Choice of the weights that go: those of smallest absolute value; biases stay.
+
+    Attributes:
+        amount: share of the weights, or of the filters and neurons, that goes.
+        layers: linear layers, convolutions, or both.
+        scope: `local` takes the share from every layer by itself, `global` from all of them
+            compared together.
+        structured: whole filters and neurons go, those of smallest L1 norm in their layer; one of
+            each layer stays, and so does the network's last layer, whose neurons are its output.
+
+    Source: the split-federated gaze thesis, section 3.5; Li et al. 2017, "Pruning filters for
+    efficient ConvNets".
+    """
+
+    amount: Share
+    layers: Literal["linear", "conv", "both"] = "linear"
+    scope: Literal["local", "global"] = "local"
+    structured: bool = False
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "pruning")
+        if self.structured and self.scope == "global":
+            raise ConfigError(
+                "pruning: filters of layers of other sizes have no norms to compare; use "
+                "scope = 'local' with structured = true"
+            )
+
+    def kept(self, network: nn.Module, params: Params) -> Mask:
+        """Mask of the entries of these parameters of the network that stay.
+
+        A filter or neuron goes with its bias where it can be taken out (see `row`).
+
+        Raises:
+            ConfigError: the network has no such layer.
+        """
+        names = weights(network, self.layers)
+        if self.structured:
+            return self._rows(network, params, names)
+        sizes = {name: params[name].numel() for name in names}
+        among, score = Mask.layers(params.layout, *names), abs(params)
+        if self.scope == "global":
+            chosen = Mask.top(score, among.count - round(self.amount * among.count), among)
+        else:
+            stay = {name: n - round(self.amount * n) for name, n in sizes.items()}
+            chosen = Mask.top_each(score, stay, among)
+        return chosen | ~among
+
+    def _rows(self, network: nn.Module, params: Params, names: tuple[str, ...]) -> Mask:
+        bits = Mask.full(params.layout).bits
+        last, removable = weights(network, "both")[-1], row(network) is not None
+        for name in names:
+            norms = params[name].abs().flatten(1).sum(1)
+            if name == last:
+                continue
+            gone = min(round(self.amount * len(norms)), len(norms) - 1)
+            rows = norms.argsort(stable=True)[:gone]
+            params.layout.view(bits, name)[rows] = False
+            bias = name.removesuffix("weight") + "bias"
+            if removable and bias in params:
+                params.layout.view(bits, bias)[rows] = False
+        return Mask(bits, params.layout)
+
+
+@dataclass(frozen=True)
+class Gradual(Pruning):
+    """Pruning while a run trains: every model is kept pruned, more of it from round to round.
+
+    In round r = `from_round` ... `until_round`, counted from 1, the share that goes is
+    amount (1 - (1 - x)^3), x = (r - from_round + 1) / (until_round - from_round + 1); before
+    nothing goes, afterwards the amount. What goes is chosen anew in every round, from the model
+    that training starts from: an entry that the server's sum brought back may stay. An amount of 0
+    is no pruning.
+
+    Attributes:
+        from_round: the first round in which something goes.
+        until_round: the round in which the amount is reached; none given: `from_round`, at once.
+
+    Source: Zhu and Gupta 2017, "To prune, or not to prune: exploring the efficacy of pruning for
+    model compression", equation 1, from no zeros in the round before `from_round`.
+    """
+
+    from_round: Annotated[int, Ge(1)] = 1
+    until_round: Annotated[int, Ge(1)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.last < self.from_round:
+            raise ConfigError(
+                f"pruning: until_round must be from_round ({self.from_round}) or later; got "
+                f"{self.until_round}"
+            )
+
+    @property
+    def last(self) -> int:
+        """The round in which the amount is reached."""
+        return self.until_round or self.from_round
+
+    def check(self, rounds: int) -> None:
+        """Refuse a run of so many rounds in which the amount would not be reached.
+
+        Raises:
+            ConfigError: names both rounds.
+        """
+        if self.amount and self.last > rounds:
+            raise ConfigError(
+                f"pruning: its amount is reached in round {self.last}, and the run has {rounds}; "
+                "set until_round (or from_round) to at most that"
+            )
+
+    def at(self, round: int) -> Pruning:
+        """Pruning in this round; round 0 is before the first."""
+        done = (round - self.from_round + 1) / (self.last - self.from_round + 1)
+        left = 1 - min(max(done, 0.0), 1.0)
+        return replace(self, amount=self.amount * (1 - left**3))
+
+
+def weights(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> tuple[str, ...]:
+    """Return the names of the trainable weights of these layers, as registered.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    kinds = KINDS["linear"] + KINDS["conv"] if layers == "both" else KINDS[layers]
+    named = [(path, m.weight) for path, m in network.named_modules() if isinstance(m, kinds)]
+    found = tuple(
+        f"{path}.weight".removeprefix(".")
+        for path, weight in named
+        if isinstance(weight, Tensor) and weight.requires_grad
+    )
+    if not found:
+        what = "linear layer or convolution" if layers == "both" else f"{layers} layer"
+        raise ConfigError(f"{type(network).__name__} has no trainable {what} to prune")
+    return found
+
+
+def within(ask: Fit, keep: Mask) -> Fit:
+    """Return a request for the same training with the entries that went at zero, and staying so."""
+    trainable = keep if ask.trainable is None else keep & ask.trainable
+    return replace(ask, params=keep.keep(ask.params), trainable=trainable)
+
+
+def row(network: nn.Module) -> tuple[str, ...] | None:
+    """Return the layers of a network whose filters and neurons can be taken out, None of others.
+
+    That is a `Staged` network with at most one plain layer to a stage. Residual sums, attention and
+    group normalisation need every channel they were made for.
+    """
+    if not isinstance(network, Staged) or any(len(p) > 1 for p in network.stages.values()):
+        return None
+    paths = tuple(path for paths in network.stages.values() for path in paths)
+    layers = [network.get_submodule(path) for path in paths]
+    plain = all(isinstance(m, KINDS["linear"] + KINDS["conv"]) for m in layers)
+    grouped = any(getattr(m, "groups", 1) > 1 for m in layers)
+    inside = sum(p.numel() for m in layers for p in m.parameters())
+    whole = inside == sum(p.numel() for p in network.parameters())
+    return paths if plain and whole and not grouped else None
+
+
+def built(network: nn.Module, params: Params) -> nn.Module:
+    """Give a network these parameters and put it into evaluation mode; views, no copies."""
+    tensors = dict(network.named_parameters())
+    for name in params:
+        tensors[name].data = params[name]
+    return network.eval()
+
+
+def shrunk(network: nn.Module, keep: Mask) -> nn.Module:
+    """Return a copy without the filters and neurons that went, and without what listened to them.
+
+    Raises:
+        ConfigError: nothing can be taken out of this network.
+    """
+    paths = row(network)
+    if paths is None:
+        raise ConfigError(
+            f"{type(network).__name__} is no row of plain layers: its sums and norms need every "
+            "channel, so filters and neurons can be set to zero but not taken out"
+        )
+    small = copy.deepcopy(network)
+    stays: Tensor | None = None
+    after: nn.Module | None = None
+    for path in paths:
+        layer = small.get_submodule(path)
+        weight, bias = layer.weight, layer.bias
+        assert isinstance(weight, Tensor)
+        view, names = keep.layout.view, keep.layout.names
+        here = view(keep.bits, f"{path}.weight").flatten(1).any(1)
+        if f"{path}.bias" in names:
+            here = here | view(keep.bits, f"{path}.bias")
+        if stays is not None:
+            weight = weight[:, _heard(stays, weight.shape[1], isinstance(after, nn.Linear))]
+        _resize(layer, weight[here], bias[here] if isinstance(bias, Tensor) else None)
+        stays, after = here, layer
+    return small
+
+
+def _heard(stays: Tensor, inputs: int, linear: bool) -> Tensor:
+    """Tell which inputs of a layer stay: per channel before it its positions, then what is beside.
+
+    Behind a linear layer a channel has one position; a flattened map has several.
+    """
+    each = 1 if linear else inputs // len(stays)
+    beside = torch.ones(inputs - each * len(stays), dtype=torch.bool)
+    return torch.cat([stays.repeat_interleave(each), beside])
+
+
+def _resize(layer: nn.Module, weight: Tensor, bias: Tensor | None) -> None:
+    order = torch.channels_last if weight.ndim == 4 else torch.contiguous_format
+    layer.weight = nn.Parameter(weight.detach().contiguous(memory_format=order))
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach().clone())
+    made, heard = weight.shape[:2]
+    sizes = ("out_features", "in_features") if weight.ndim == 2 else ("out_channels", "in_channels")
+    for name, size in zip(sizes, (made, heard), strict=True):
+        setattr(layer, name, size)
+
+
+class SparseLinear(nn.Module):
+    """A linear layer whose weights are a SciPy matrix in compressed rows: zeros cost nothing."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.matrix = csr_array(layer.weight.detach().numpy())
+        self.bias = None if layer.bias is None else layer.bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x W^T + b for `x` `[..., inputs]`, in evaluation only: there is no gradient."""
+        found = torch.from_numpy(self.matrix @ x.detach().flatten(0, -2).numpy().T).T
+        found = found.view(*x.shape[:-1], -1)
+        return found if self.bias is None else found + self.bias
+
+
+def sparsified(network: nn.Module) -> nn.Module:
+    """Return a copy whose linear layers are sparse. Convolutions have no sparse kernel here."""
+    if isinstance(network, nn.Linear):  # it is no part that could be put in its place
+        return SparseLinear(network)
+    small = copy.deepcopy(network)
+    for path, layer in network.named_modules():
+        if isinstance(layer, nn.Linear):
+            small.set_submodule(path, SparseLinear(layer))
+    return small
+
+
+def sparse(array: NDArray) -> tuple[NDArray, NDArray] | None:
+    """Return the zeros skipped before each other entry, and those entries; None if dense is less.
+
+    The count before an entry is stored in the narrowest of 8, 16 and 32 bits that holds all counts
+    of the array. A negative zero is an entry.
+    """
+    flat = array.reshape(-1)
+    at = np.flatnonzero(flat.view(f"u{flat.itemsize}"))
+    skips = np.diff(at, prepend=-1) - 1
+    most = int(skips.max(initial=0))
+    width = next((w for w in WIDTHS if most <= np.iinfo(w).max), np.uint64)
+    size = len(at) * (flat.itemsize + np.dtype(width).itemsize)
+    return (skips.astype(width), flat[at]) if size < flat.nbytes else None
+
+
+def arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray]:
+    """Stored form of tensors: each dense, or as skips and values if that is less."""
+    found: dict[str, NDArray] = {}
+    for name, tensor in tensors.items():
+        array = tensor.detach().cpu().contiguous().numpy()
+        parts = sparse(array)
+        if parts is None:
+            found[name] = array
+        else:
+            found[SKIPS + name], found[VALUES + name] = parts
+    return found
+
+
+def stored_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """Return the size of tensors as stored, without the file's header."""
+    return sum(array.nbytes for array in arrays(tensors).values())
+
+
+def pack(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> bytes:
+    """Return tensors as a safetensors file, each in the smaller of its two forms.
+
+    `about` joins the file's metadata, where the key `shapes` is taken.
+    """
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    return save(arrays(tensors), {**(about or {}), "shapes": json.dumps(shapes)})
+
+
+def unpack(data: bytes) -> dict[str, Tensor]:
+    """Undo `pack`, to the bit.
+
+    Raises:
+        DataError: this is no such file, or a damaged one.
+    """
+    try:
+        # The header's length and the header; the library hands out no metadata of bytes.
+        deserialize(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        shapes, kept = json.loads(header["__metadata__"]["shapes"]), load(data)
+        return {name: _dense(name, shape, kept) for name, shape in shapes.items()}
+    except (SafetensorError, KeyError, ValueError, IndexError) as error:
+        raise DataError(f"this is no pruned model, or a damaged one ({error!r})") from error
+
+
+def _dense(name: str, shape: list[int], kept: Mapping[str, NDArray]) -> Tensor:
+    if name in kept:
+        return torch.from_numpy(kept[name].reshape(shape))
+    values = kept[VALUES + name]
+    flat = np.zeros(int(np.prod(shape)), values.dtype)
+    flat[np.cumsum(kept[SKIPS + name].astype(np.int64) + 1) - 1] = values
+    return torch.from_numpy(flat.reshape(shape))

@@ -1,0 +1,172 @@
+"""The reference solver: clients are trained one after the other.
+
+It keeps one resident network whose parameters are views into one flat vector: starting a client is
+one copy. Gradients are taken over from autograd as they come, the optimiser's buffers are resident
+and set to zero, and one fused kernel takes the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from vergence.core.data import Batch, Samples
+from vergence.core.local_training import OptimizerState, Precision
+from vergence.core.params import Layout, Params
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Compute, Fit, FitResult
+from vergence.core.task import Task
+from vergence.errors import ConfigError
+from vergence.training.batches import batches
+from vergence.training.gradients import adjuster, take_gradients, training_loss
+from vergence.training.optimizers import SLOTS, stepper
+
+
+class Solver:
+    """Trains and evaluates one task's network, one client after another.
+
+    `precision` "bf16" runs forward and backward passes of training in bfloat16 where torch deems
+    it safe; parameters, optimiser and evaluation stay in float32.
+    """
+
+    def __init__(self, task: Task, precision: Precision = "fp32") -> None:
+        self.task = task
+        self.precision: Precision = precision
+        self.module = task.module()
+        start = Params.of(self.module)
+        self.layout: Layout = start.layout
+        self.vector = start.flat.clone()
+        self.tensors = self._views(self.vector)
+        tensors = dict(self.module.named_parameters())
+        for name, view in zip(self.layout.names, self.tensors, strict=True):
+            tensors[name].data = view
+        self.parameters = [tensors[name] for name in self.layout.names]
+        self.slots: dict[str, tuple[Tensor, list[Tensor]]] = {}
+        self.scratch: tuple[Tensor, list[Tensor]] | None = None
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        return [self.layout.view(flat, name) for name in self.layout.names]
+
+    def _buffer(self) -> tuple[Tensor, list[Tensor]]:
+        flat = torch.empty_like(self.vector)
+        return flat, self._views(flat)
+
+    def _mode(self, train: bool) -> None:
+        if self.module.training != train:
+            self.module.train(train)
+
+    def fit(self, ask: Fit, stream: RandomStream, progress: float = 0.0) -> FitResult:
+        """Answer a `Fit`. `progress` is the share of rounds done, for the schedule."""
+        self.vector.copy_(ask.params.flat)
+        # Of dropout, where there is any; torch.manual_seed would look for every kind of GPU.
+        torch.default_generator.manual_seed(stream.child("network").number())
+        step = self._optimiser(ask, progress)
+        adjust = self._adjuster(ask)
+        self._mode(train=True)
+        draw, losses, steps = stream.child("objective").torch(), 0.0, 0
+        for rows in batches(len(ask.data), ask.local, stream):
+            batch = ask.data.take(rows)
+            if ask.objective is None:
+                loss = training_loss(self.task, self.module, batch, self.precision)
+            else:
+                loss = ask.objective.loss(self.task, self.module, batch, draw)
+            loss.backward()
+            step(adjust(take_gradients(self.parameters)))
+            if ask.trainable is not None:
+                ask.trainable.restore(self.vector, ask.params)
+            losses += float(loss.detach())
+            steps += 1
+        params = ask.params.like(self.vector.clone())
+        metrics = {"loss": losses / max(steps, 1)}
+        if ask.score_on is not None:
+            metrics["score"] = self.score(params, ask.score_on)
+        return FitResult(params, self.task.weigh(ask.data), steps, self._kept(ask, steps), metrics)
+
+    def _adjuster(self, ask: Fit) -> Callable[[list[Tensor]], list[Tensor]]:
+        if ask.anchor is not None and self.scratch is None:
+            self.scratch = self._buffer()
+        return adjuster(ask, self.vector, self._views, self.scratch)
+
+    def _optimiser(self, ask: Fit, progress: float) -> Callable[[list[Tensor]], None]:
+        """Fill the resident buffers, with zeros or what the request brings; return the step."""
+        before = ask.optimiser if ask.optimiser is not None else OptimizerState({}, 0)
+        names = SLOTS[ask.local.optimizer] if ask.local.buffers else ()
+        for name in names:
+            if name not in self.slots:
+                self.slots[name] = self._buffer()
+            if name in before.slots:
+                self.slots[name][0].copy_(before.slots[name].flat)
+            else:
+                self.slots[name][0].zero_()
+        buffers = [self.slots[name][1] for name in names]
+        rate, count = ask.local.rate(progress), torch.tensor(float(before.steps))
+        return stepper(self.tensors, buffers, ask.local, rate, count)
+
+    def _kept(self, ask: Fit, steps: int) -> OptimizerState | None:
+        if ask.optimiser is None:
+            return None
+        names = SLOTS[ask.local.optimizer] if ask.local.buffers else ()
+        slots = {name: ask.params.like(self.slots[name][0].clone()) for name in names}
+        return OptimizerState(slots, ask.optimiser.steps + steps)
+
+    def compute(self, ask: Compute) -> float | Tensor | Params | list[Tensor]:
+        """Answer a `Compute`."""
+        return getattr(self, ask.want)(ask.params, ask.data)
+
+    def outputs(self, params: Params, data: Samples, batch: int = 64) -> Tensor:
+        """Return the network's outputs `[samples, ...]` in sample order, in evaluation mode."""
+        return self._told(params, data, batch, lambda part: self.task.forward(self.module, part))
+
+    def features(self, params: Params, data: Samples, batch: int = 64) -> Tensor:
+        """Input of the network's head, `[samples, d]`, in evaluation mode."""
+        return self._told(params, data, batch, lambda p: self.task.features(self.module, p)[1])
+
+    @torch.no_grad()
+    def _told(
+        self, params: Params, data: Samples, batch: int, tell: Callable[[Batch], Tensor]
+    ) -> Tensor:
+        self.vector.copy_(params.flat)
+        self._mode(train=False)
+        parts = (data.take(slice(at, at + batch)) for at in range(0, len(data), batch))
+        return torch.cat([tell(part).float() for part in parts])
+
+    def sequences(self, params: Params, data: Samples) -> list[Tensor]:
+        """Return the samples as sequences `[frames, d]`, whatever the parameters."""
+        return self.task.sequences(data)
+
+    def classes(self, params: Params, data: Samples) -> Tensor:
+        """Return the class of every sample, int64 `[samples]`, whatever the parameters."""
+        return self.task.class_of(dict(data.columns))
+
+    def gradient(self, params: Params, data: Samples, batch: int = 64) -> Params:
+        """Return the gradient of the loss in evaluation mode, over all samples."""
+        self.vector.copy_(params.flat)
+        self._mode(train=False)
+        for at in range(0, len(data), batch):
+            part = data.take(slice(at, at + batch))
+            loss = training_loss(self.task, self.module, part, "fp32")
+            (loss * (min(batch, len(data) - at) / len(data))).backward()
+        flat = torch.empty_like(self.vector)
+        for view, grad in zip(self._views(flat), take_gradients(self.parameters), strict=True):
+            view.copy_(grad)
+        return params.like(flat)
+
+    def score(self, params: Params, data: Samples) -> float:
+        """Return the task's score of these parameters on data."""
+        return self.task.score(self.outputs(params, data), data)
+
+    @torch.no_grad()
+    def loss(self, params: Params, data: Samples, batch: int = 64) -> float:
+        """Return the mean loss of these parameters on data."""
+        if not len(data):
+            raise ConfigError("the loss of no samples was asked for; is a validation part empty?")
+        self.vector.copy_(params.flat)
+        self._mode(train=False)
+        total = 0.0
+        for at in range(0, len(data), batch):
+            part = data.take(slice(at, at + batch))
+            size = min(batch, len(data) - at)
+            total += float(self.task.loss(self.task.forward(self.module, part), part)) * size
+        return total / len(data)

@@ -1,0 +1,93 @@
+"""One optimiser step on one batch, of a network or a piece of one: what split learning is made of.
+
+A `Fit` trains on data that lie at hand; here every batch arrives from another machine, and the
+gradient of what came in goes back.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.params import Params
+from vergence.core.requests import Forward, Step, StepResult
+from vergence.core.task import Task
+from vergence.training.gradients import clip_, take_gradients
+from vergence.training.optimizers import SLOTS, stepper
+
+
+class Trainers:
+    """Answers `Step` and `Forward` for a task and the pieces of its network."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.found: dict[Task, Trainer] = {}
+
+    def answer(self, ask: Step | Forward, progress: float) -> StepResult | Tensor:
+        """Answer what a method asks; `progress` is the share of rounds done."""
+        on = ask.on(self.task)
+        if on not in self.found:
+            self.found[on] = Trainer(on)
+        trainer = self.found[on]
+        return trainer.step(ask, progress) if isinstance(ask, Step) else trainer.forward(ask)
+
+
+class Trainer:
+    """Takes steps with one task's network, whose parameters are made views of what it is given."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.module = task.module().train()
+        self.layout = Params.of(self.module).layout
+        named = dict(self.module.named_parameters())
+        self.parameters = [named[name] for name in self.layout.names]
+        self.views: dict[str, tuple[Tensor, list[Tensor]]] = {}
+
+    def forward(self, ask: Forward) -> Tensor:
+        """Answer a `Forward`."""
+        self._bind(ask.params)
+        with torch.no_grad():
+            return self.task.forward(self.module, ask.batch)
+
+    def step(self, ask: Step, progress: float = 0.0) -> StepResult:
+        """Answer a `Step`. `progress` is the share of rounds done, for the schedule."""
+        tensors, batch, given = self._bind(ask.params), ask.batch, None
+        if ask.wrt is not None:
+            given = batch[ask.wrt].detach().requires_grad_()
+            batch = {**batch, ask.wrt: given}
+        loss = self.task.loss(self.task.forward(self.module, batch), batch)
+        loss.backward()
+        state = started(ask.params, ask.optimiser, ask.local)
+        if tensors:
+            gradients = take_gradients(self.parameters)
+            clip_(gradients, ask.local.clip)
+            buffers = [self._views(name, slot.flat) for name, slot in state.slots.items()]
+            count = torch.tensor(float(state.steps))
+            stepper(tensors, buffers, ask.local, ask.local.rate(progress), count)(gradients)
+        after = OptimizerState(state.slots, state.steps + 1)
+        gradient = None if given is None else given.grad
+        return StepResult(ask.params, after, float(loss.detach()), gradient)
+
+    def _bind(self, params: Params) -> list[Tensor]:
+        """Let the network's parameters be views of this memory; nothing is copied."""
+        known = self.views.get("")
+        views = self._views("", params.flat)
+        if known is None or known[1] is not views:
+            for parameter, view in zip(self.parameters, views, strict=True):
+                parameter.data = view
+        return views
+
+    def _views(self, name: str, flat: Tensor) -> list[Tensor]:
+        if name not in self.views or self.views[name][0] is not flat:
+            self.views[name] = flat, [self.layout.view(flat, n) for n in self.layout.names]
+        return self.views[name][1]
+
+
+def started(params: Params, optimiser: OptimizerState, local: LocalTraining) -> OptimizerState:
+    """Return the optimiser's state with zeros where it has no buffer yet."""
+    names = SLOTS[local.optimizer] if local.buffers else ()
+    if set(optimiser.slots) == set(names):
+        return optimiser
+    slots = {name: optimiser.slots.get(name, params * 0.0) for name in names}
+    return OptimizerState(slots, optimiser.steps)

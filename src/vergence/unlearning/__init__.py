@@ -1,0 +1,1 @@
+"""Forgetting a person: unlearning, and what a run remembers."""

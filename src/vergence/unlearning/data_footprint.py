@@ -1,0 +1,249 @@
+"""What a run's folder keeps of one person, and taking it out: states, masks, rows, pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.torch import save
+
+from vergence.core.files import csv_of, saving, write_whole
+from vergence.core.serialization import Packed, digest
+from vergence.engine.round_loop import fingerprint
+from vergence.engine.storage.run_directory import filed_in, read_manifest, sealed_manifest
+from vergence.engine.storage.state_journal import StateJournal, StateRef
+from vergence.engine.storage.table_files import measured
+from vergence.experiment import checksums
+from vergence.experiment.saved_run import read_saved
+from vergence.privacy.release_log import FOLDER
+from vergence.privacy.split.split_guard_client import BLOCK
+from vergence.results import write as results
+from vergence.results.read import Run, read
+
+ROWS = {
+    "people.csv": "person",
+    "turns.csv": "client",
+    "events.csv": "client",
+    "priors.csv": "person",
+    "classes.csv": "person",
+    "groups.csv": "person",
+    "per_class.csv": "person",
+}
+"""Tables with rows about single people, and the column that names them."""
+STAYS = (
+    "the models, which learned from this person, and what other people keep",
+    "the means over people in rounds.csv, and the figures drawn of them",
+    "scores on everybody's test samples together, where a run has them (pooled_)",
+)
+"""What is about everybody, and cannot be taken out of a folder."""
+
+
+def remains(run: Run, person: str) -> list[str]:
+    """Data of a person that the folder of one method's finished run keeps."""
+    folder, found = run.folder, []
+    states, books = _states(folder, person), _books(folder, person)
+    for count, what in ((len(states), "state"), (len(books), "privacy account")):
+        found += [f"{count} {what}{'s' if count > 1 else ''}"] if count else []
+    if any(_names(read_saved(folder, seed).server, person) for seed in run.seeds):
+        found.append("an entry in the server's state")
+    if run.masks is not None and (count := sum(who == person for _, who in run.masks.packed)):
+        found.append(f"{count} mask{'s' if count > 1 else ''}")
+    if run.maps is not None and person in run.maps.person:
+        found.append(f"{run.maps.person.count(person)} pictures in maps.npz")
+    found += rows(folder, person)
+    found += ["audit/, made with this person's pictures"] if _attacked(folder, person) else []
+    return found + (["report.html, which a report makes again"] if _reported(folder) else [])
+
+
+def rows(folder: Path, person: str) -> list[str]:
+    """Number of rows of each of a folder's tables that are about a person."""
+    found = []
+    for path in _tables(folder):
+        with path.open(newline="") as file:
+            count = sum(row.get(ROWS[path.name]) == person for row in csv.DictReader(file))
+        found += [f"{count} row{'s' if count > 1 else ''} of {path.name}"] if count else []
+    return found
+
+
+def erase(folder: Path, person: str) -> None:
+    """Take a person out of everything that `remains` tells of.
+
+    Fingerprints, means over people and sums are computed again over who is left. Carried out again
+    after an interruption it goes on.
+
+    Raises:
+        StateError: a file in the folder is damaged.
+    """
+    study = read(folder)
+    for run in study.runs:
+        checksums.unseal(run.folder)
+        _erase_states(run, person)
+        _erase_pictures(run, person)
+        for path in _tables(run.folder):
+            _erase_rows(path, person)
+        _measure_tables(run.folder)
+        _erase_results(run, person)
+    if study.several:
+        checksums.unseal(study.folder)
+        for path in _tables(study.folder):
+            _erase_rows(path, person)
+        (study.folder / "report.html").unlink(missing_ok=True)
+    alone = study.find("local_only")
+    for run in study.runs:
+        if alone is not None:
+            results.write_harm(run.folder, alone.folder)
+        checksums.seal(run.folder)
+    checksums.seal(study.folder)
+
+
+def stripped(state: Any, person: str) -> Any:
+    """Return a server's state without what it holds under a person's name."""
+    if isinstance(state, Mapping):
+        return {k: stripped(v, person) for k, v in state.items() if k != person}
+    if not is_dataclass(state) or isinstance(state, type) or not _names(state, person):
+        return state
+    return replace(
+        state, **{f.name: stripped(getattr(state, f.name), person) for f in fields(state) if f.init}
+    )
+
+
+def _names(state: Any, person: str) -> bool:
+    if isinstance(state, Mapping):
+        return person in state or any(_names(each, person) for each in state.values())
+    told = fields(state) if is_dataclass(state) else ()
+    return any(_names(getattr(state, f.name), person) for f in told)
+
+
+def _tables(folder: Path) -> list[Path]:
+    return [folder / name for name in ROWS if (folder / name).is_file()]
+
+
+def _states(folder: Path, person: str) -> list[Path]:
+    """Return a person's files of states; all of them, so that none outlives an interruption."""
+    told = read_manifest(folder)["done"].values()
+    named = [filed_in(folder, done["files"]) for done in told]
+    return [folder / "state" / filed[person].file for filed in named if person in filed]
+
+
+def _books(folder: Path, person: str) -> list[Path]:
+    """Return the accounts of what is known of a person, and what was paid for or heard."""
+    about = rf"seed\d+\.(client|mask|guard)\.{re.escape(person)}\."
+    kept = re.compile(rf"{about}(csv|[0-9a-f]{{64}}|\d+-\d+{BLOCK})")
+    return sorted(p for p in (folder / "state" / FOLDER).glob("seed*") if kept.fullmatch(p.name))
+
+
+def _reported(folder: Path) -> bool:
+    return (folder / "report.html").is_file()
+
+
+def _attacked(folder: Path, person: str) -> bool:
+    page = folder / "audit" / "audit.md"
+    return page.is_file() and f"pictures of {person} from" in page.read_text(encoding="utf-8")
+
+
+def _erase_states(run: Run, person: str) -> None:
+    """Name a person's states no more, then remove them: a checkpoint never names what is gone."""
+    folder, state = run.folder, run.folder / "state"
+    manifest, gone = read_manifest(folder), [*_states(folder, person), *_books(folder, person)]
+    for seed in run.seeds:
+        saved, done = read_saved(folder, seed), manifest["done"][str(seed)]
+        server, files = stripped(saved.server, person), dict(done["files"])
+        filed = {c: entry for c, entry in saved.clients.filed.items() if c != person}
+        if len(filed) < len(saved.clients):
+            gone.append(state / files["clients"][0])
+            files["clients"] = list(_rewritten(state, seed, files["clients"][0], filed))
+        if _names(saved.server, person):
+            chunks = Packed(server).chunks()
+            gone.append(state / files["server"][0])
+            sha = digest(*chunks)
+            files["server"] = [f"seed{seed}.server.{sha[:12]}.safetensors", sha]
+            with saving(folder):
+                write_whole(state / files["server"][0], *chunks)
+        if files != done["files"]:
+            shas = {c: sha for c, sha in saved.clients.sha256().items() if c != person}
+            sha = fingerprint(files["server"][1], shas, saved.solving)
+            if manifest["files"] == done["files"]:
+                manifest["files"] = files
+            manifest["done"][str(seed)] = {"fingerprint": sha, "files": files}
+    with saving(folder):
+        write_whole(state / "checkpoint.json", sealed_manifest(manifest))
+        for path in gone:
+            path.unlink(missing_ok=True)
+
+
+def _rewritten(state: Path, seed: int, file: str, filed: Mapping[str, StateRef]) -> Sequence[Any]:
+    """Write a journal of these alone, beside the old one; return what a checkpoint says of it."""
+    return StateJournal(state, seed, int(file.split(".")[2]) + 1).add(filed, filed).mark
+
+
+def _erase_pictures(run: Run, person: str) -> None:
+    folder = run.folder
+    if run.masks is not None and any(who == person for _, who in run.masks.packed):
+        path = folder / "masks.safetensors"
+        with safe_open(path, "pt") as file:
+            about = file.metadata()
+            kept = {
+                name: file.get_tensor(name)
+                for name in file.keys()  # noqa: SIM118
+                if name.partition("/")[2] != person
+            }
+        with saving(folder):
+            write_whole(path, save(kept, about))
+    if run.maps is not None and person in run.maps.person:
+        rows = np.flatnonzero(np.array(run.maps.person) != person)
+        maps, packed = run.maps, io.BytesIO()
+        np.savez_compressed(
+            packed,
+            frames=maps.frames[rows],
+            truth=maps.truth[rows],
+            pred=maps.pred[rows],
+            points=maps.points[rows],
+            person=np.array(maps.person)[rows],
+        )
+        with saving(folder):
+            write_whole(folder / "maps.npz", packed.getvalue())
+    if _attacked(folder, person):
+        shutil.rmtree(folder / "audit")
+    (folder / "report.html").unlink(missing_ok=True)
+
+
+def _erase_rows(path: Path, person: str) -> None:
+    if not path.is_file():
+        return
+    with path.open(newline="") as file:
+        head, *rows = csv.reader(file)
+    at = head.index(ROWS[path.name])
+    left = csv_of([head, *(row for row in rows if row[at] != person)])
+    with saving(path.parent):
+        write_whole(path, left.encode())
+
+
+def _measure_tables(folder: Path) -> None:
+    """Let the checkpoint know what the tables hold now."""
+    manifest = read_manifest(folder) | measured(folder)
+    with saving(folder):
+        write_whole(folder / "state" / "checkpoint.json", sealed_manifest(manifest))
+
+
+def _erase_results(run: Run, person: str) -> None:
+    told, better = dict(run.results), run.lower_is_better
+    means = results.person_means(run.folder)
+    headline = told["headline"]
+    done = read_manifest(run.folder)["done"]
+    told |= {
+        "people": [who for who in told["people"] if who != person],
+        "metrics": {m: results.summary(p, m in better) for m, p in means.items()},
+        "fairness": results.treatment(means[headline], headline in better),
+        "fingerprint": {seed: done[seed]["fingerprint"] for seed in done},
+        "harmed_vs_local": None,
+        "erased": told.get("erased", 0) + (person in told["people"]),
+    }
+    results.write_json(run.folder / "results.json", told)

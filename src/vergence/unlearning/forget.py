@@ -1,0 +1,353 @@
+"""`vergence privacy forget`: a run's model without one person, and what the two models remember.
+
+Retrained, it is the same experiment on the data of all others: what it would have been. Patched,
+the others train some more rounds from where the run ended, with what was kept under the person's
+name left behind; whatever the models learned from them fades, by how much the audit says.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from vergence.attacks.membership import chance_without
+from vergence.core.files import replacing, saving
+from vergence.engine.storage.run_directory import Checkpoint
+from vergence.engine.storage.state_journal import StateRef
+from vergence.errors import ConfigError, StateError, nearest
+from vergence.experiment.newcomers import NewcomerEvaluator, PersonPart
+from vergence.experiment.run import Loaded, load_data, progress_bar, resume, start
+from vergence.experiment.saved_run import read_saved
+from vergence.experiment.schema import Experiment, TableOrigin, check, data_root, load
+from vergence.reports.plots.style import digits, metric_name, number
+from vergence.results.read import Run, StudyResults, read
+from vergence.results.tables import TextTable, csv_text
+from vergence.unlearning import data_footprint, membership_check
+from vergence.unlearning.folds import folds, forget_folds, refuse_deployment
+
+SHOWN = 50
+"""So many names an error lists."""
+BEGUN = "begun"
+"""In the names of states that a patched run begins from."""
+
+
+@dataclass(frozen=True)
+class ForgetOptions:
+    """Forgetting options: rounds of a patch (0: retrain), shadow runs (0: no audit), `erase`."""
+
+    patch: int = 0
+    shadows: int = 8
+    erase: bool = False
+
+    def __post_init__(self) -> None:
+        if self.patch < 0:
+            raise ConfigError(f"--patch takes a number of rounds, or 0; got {self.patch}")
+        if self.shadows not in (0, *range(3, 1000)):
+            raise ConfigError(f"--shadows takes 3 runs or more, or 0; got {self.shadows}")
+
+
+@dataclass(frozen=True)
+class ForgottenPerson:
+    """A finished run, who is to be forgotten, and the data: of all who trained, and of the others.
+
+    `everybody` is None where the person's data is gone already.
+    """
+
+    study: StudyResults
+    experiment: Experiment
+    person: str
+    everybody: Loaded | None
+    others: PersonPart
+
+    @property
+    def folder(self) -> Path:
+        """The finished run."""
+        return self.study.folder
+
+
+def forget(folder: Path, person: str, out: Path, console: Console, options: ForgetOptions) -> None:
+    """Make a model without a person, measure what both remember of them, erase where asked to.
+
+    Given again it goes on where it was interrupted.
+
+    Raises:
+        ConfigError: nobody of this name took part, a run that cannot do without somebody so, or a
+            deployment's folder.
+        StateError: the run is unfinished, the data is another, or `out` holds something else.
+    """
+    refuse_deployment(folder)
+    if folds(study := read(folder)):
+        if options.patch or options.erase:
+            raise ConfigError(
+                f"{folder} is of leave-one-out: every fold is trained again, and the old ones are "
+                "deleted as a whole; leave out --patch and --erase"
+            )
+        forget_folds(study, person, out, console)
+        return
+    case = opened(folder, person)
+    tell(case, console, options)
+    _make(case, out, options.patch)
+    made = read(out)
+    if not (out / "forget.csv").exists():
+        blocks = [compared(case, run, made.run(run.label), options) for run in case.study.runs]
+        _write(out, blocks)
+        for block in blocks:
+            block.show(console)
+    console.print(f"model: {out}; table: {out / 'forget.md'}", soft_wrap=True, highlight=False)
+    if options.erase:
+        data_footprint.erase(case.folder, person)
+        console.print(f"erased from {case.folder}; its fingerprints are those of what is left")
+
+
+def opened(folder: Path, person: str) -> ForgottenPerson:
+    """Return a finished run, its data, and who is to be forgotten.
+
+    Raises:
+        ConfigError, StateError: see `forget`.
+    """
+    study, experiment = read(folder), load(folder / "config.toml")
+    erased = ["erased" in run.results for run in study.runs]
+    if all(erased) or (any(erased) and all(person in run.people for run in study.runs)):
+        raise ConfigError(
+            f"{folder}: somebody was erased here; forget '{person}' in the run made then"
+        )
+    if experiment.plan.delivery.replay is not None:
+        raise ConfigError(f"{folder} replays who came when; it cannot be replayed without somebody")
+    whole = experiment.dataset.load(data_root(experiment.root))
+    whole.refuse_many("forgetting somebody")
+    measured = dict.fromkeys(who for run in study.runs for who in run.people)
+    known = list(dict.fromkeys([*whole.clients, *measured]))
+    for trained in (tuple(whole.clients), tuple(measured)):
+        if not set(trained) <= set(whole.clients):
+            continue
+        loaded = load_data(replace(experiment, dataset=PersonPart(whole, trained)))
+        if loaded.sha == study.runs[0].provenance["data"]["sha256"]:
+            _refuse_stranger(folder, person, trained)
+            rest = tuple(who for who in trained if who != person)
+            return ForgottenPerson(study, experiment, person, loaded, PersonPart(whole, rest))
+    _refuse_stranger(folder, person, known)
+    if person in whole.clients:
+        raise StateError(f"{folder} was trained on other data than what is read now; restore it")
+    rest = tuple(who for who in measured if who != person)
+    return ForgottenPerson(study, experiment, person, None, PersonPart(whole, rest))
+
+
+def _refuse_stranger(folder: Path, person: str, trained: Sequence[str]) -> None:
+    if person not in trained:
+        near = nearest(person, trained)
+        near = near if "did you mean" in near else ""
+        more = f" and {len(trained) - SHOWN} more" if len(trained) > SHOWN else ""
+        raise ConfigError(
+            f"{folder}: nobody called '{person}' took part{near}; these did: "
+            f"{', '.join(trained[:SHOWN])}{more}"
+        )
+    if len(trained) == 1:
+        raise ConfigError(f"{folder}: '{person}' took part alone; remove the folder instead")
+
+
+def tell(case: ForgottenPerson, console: Console, options: ForgetOptions) -> None:
+    """Print what the folder keeps of the person, and what becomes of it."""
+    console.print(f"{case.folder} keeps of {case.person}:", highlight=False, soft_wrap=True)
+    for run in case.study.runs:
+        kept = ", ".join(data_footprint.remains(run, case.person)) or "nothing"
+        console.print(f"  {run.label}: {kept}", highlight=False, soft_wrap=True)
+    if case.study.several and (kept := data_footprint.rows(case.folder, case.person)):
+        console.print(f"  for all: {', '.join(kept)}", highlight=False, soft_wrap=True)
+    for what in data_footprint.STAYS:
+        console.print(f"  not to be taken out: {what}", highlight=False, soft_wrap=True)
+    end = (
+        "this is erased when the new model stands"
+        if options.erase
+        else ("all of it is left there; give the same command with --erase to erase what can be")
+    )
+    console.print(f"  {end}; the data itself is left alone", highlight=False, soft_wrap=True)
+
+
+def _make(case: ForgottenPerson, out: Path, patch: int) -> None:
+    """Train the new model, or go on with it; a finished one of this very kind is left as it is."""
+    if out.resolve().is_relative_to(case.folder.resolve()):
+        raise ConfigError(f"--out {out} lies in the run it is made from; choose another place")
+    experiment = without(case, patch)
+    if not (out / "config.toml").exists():
+        start(experiment, out)
+        return
+    there = [
+        path
+        for path in (out, *(out / label for label in experiment.methods))
+        if (path / "provenance.json").is_file()
+    ]
+    told = [Run(path, "", {}).provenance for path in there]
+    ours = experiment.origin.told["forgotten"], load_data(experiment).sha
+    same = all((each.get("forgotten"), each["data"]["sha256"]) == ours for each in told)
+    if not same or load(out / "config.toml").table != experiment.table:
+        raise StateError(f"{out} holds another run; choose another --out")
+    resume(experiment, out)
+
+
+def without(case: ForgottenPerson, patch: int) -> Experiment:
+    """Return the experiment on the others' data, from the run's final states where it is a patch.
+
+    Raises:
+        ConfigError: a plan that cannot be patched.
+    """
+    plan, table = case.experiment.plan, dict(case.experiment.table)
+    presence = dict(table.get("presence", {}))
+    if case.person in presence.get("gone", {}):
+        presence["gone"] = {c: at for c, at in presence["gone"].items() if c != case.person}
+    if case.person in presence.get("back", []):
+        presence["back"] = [c for c in presence["back"] if c != case.person]
+    if plan.presence.trace:
+        presence["trace"] = str(Path(plan.presence.trace).resolve())
+    if presence:
+        table["presence"] = presence
+    prints = {run.label: run.results["fingerprint"] for run in case.study.runs}
+    told = {
+        "command": ["PERSON" if arg == case.person else arg for arg in ("vergence", *sys.argv[1:])],
+        "forgotten": {"people": 1, "way": "patch" if patch else "retrain", "from": prints},
+    }
+    origin = TableOrigin(told)
+    if patch:
+        for what, there in {"pruning": plan.pruning.amount, "privacy": plan.privacy.spends}.items():
+            if there:
+                raise ConfigError(
+                    f"{case.folder}: rounds after the end are not in the plan of {what}; retrain: "
+                    "leave out --patch"
+                )
+        table["run"] = {**table.get("run", {}), "rounds": patch}
+        begun = "+".join(sha for shas in prints.values() for sha in shas.values())
+        origin = TableOrigin(told, {"states": begun}, lambda *at: _begin(case, *at))
+    made = check(table, case.folder)
+    return replace(made, dataset=case.others, root=None, origin=origin)
+
+
+def _begin(case: ForgottenPerson, label: str, seed: int, state: Path) -> Checkpoint:
+    """Copy the final states of one method and seed, but the person's; return where they lie."""
+    saved = read_saved(case.study.run(label).folder, seed)
+    filed = {}
+    for client, entry in saved.clients.filed.items():
+        if client != case.person:
+            name = f"seed{seed}.client.{client}.{BEGUN}.safetensors"
+            with saving(state.parent):
+                shutil.copyfile(saved.folder / "state" / entry.file, state / name)
+            filed[client] = StateRef(name, entry.xxh3, entry.share)
+    return Checkpoint(0, data_footprint.stripped(saved.server, case.person), filed)
+
+
+def compared(case: ForgottenPerson, old: Run, new: Run, options: ForgetOptions) -> TextTable:
+    """Memory of the old and the new model of a method, and the results of the other people."""
+    headline, lower = old.headline, old.headline in old.lower_is_better
+    models = {"before": old, "patched" if options.patch else "retrained": new}
+    rest = case.others.people
+    notes = [
+        f"{metric_name(headline)}: mean over the {len(rest)} who remain, and the worst of "
+        "them; seconds: of all rounds and seeds."
+    ]
+    if options.patch:
+        notes.append("A patch is approximate: only retraining gives the model that never saw them.")
+    chances: Mapping[str, Sequence[float]] = {}
+    try:
+        chances = audited(case, models, options.shadows)
+        notes.append(
+            "chance: how often a model that never saw this person fits their training samples as "
+            f"well, judged by {options.shadows} runs without them, first seed; found: seeds in "
+            f"which it is below {membership_check.FPR:.0%}, as it is for one stranger in a hundred."
+        )
+    except ConfigError as error:
+        notes.append(f"Not audited: {error}.")
+    records = []
+    for name, run in models.items():
+        scores = [v for who, v in run.scores(headline).items() if who in rest]
+        found = chances.get(name, [])
+        records.append(
+            {
+                "label": run.label,
+                "model": name,
+                "chance": found[0] if found else None,
+                "found": sum(each < membership_check.FPR for each in found) if found else None,
+                "seeds": len(run.seeds),
+                headline: float(np.mean(scores)),
+                "worst": max(scores) if lower else min(scores),
+                "seconds": run.results["seconds"],
+            }
+        )
+    places = digits([record[headline] for record in records])
+    cells = [
+        [
+            record["model"],
+            "" if record["chance"] is None else f"{record['chance']:.2%}",
+            "" if record["found"] is None else f"{record['found']} of {record['seeds']}",
+            number(record[headline], places),
+            number(record["worst"], places),
+            f"{record['seconds']:.1f}",
+        ]
+        for record in records
+    ]
+    heads = [
+        "model",
+        "chance",
+        f"found at {membership_check.FPR:.0%} FPR",
+        metric_name(headline),
+        "worst",
+        "seconds",
+    ]
+    return TextTable(
+        f"{old.label}: one person forgotten", heads, cells, notes=notes, records=records
+    )
+
+
+def audited(
+    case: ForgottenPerson, models: Mapping[str, Run], shadows: int
+) -> dict[str, list[float]]:
+    """Return, by model and seed, the chance that one fits so well that never saw the person.
+
+    Raises:
+        ConfigError: it cannot be told; says why.
+    """
+    if not shadows:
+        raise ConfigError("--shadows 0 asks for none")
+    if case.everybody is None:
+        raise ConfigError("the data of this person is gone already, and shadow runs need it")
+    ready, label = case.everybody.ready, models["before"].label
+    fits = {
+        name: [
+            membership_check.fit(
+                NewcomerEvaluator(read_saved(run.folder, seed), ready), case.person
+            )
+            for seed in run.seeds
+        ]
+        for name, run in models.items()
+    }
+    with progress_bar() as bar:
+        line = bar.add_task(f"audit {label}", total=shadows, score="")
+        outside = membership_check.outsiders(
+            case.experiment,
+            label,
+            ready,
+            case.person,
+            shadows,
+            lambda: bar.update(line, advance=1),
+        )
+    unit = list(ready.clients).index(case.person)
+    return {
+        name: chance_without(torch.stack(each), outside, unit).tolist()
+        for name, each in fits.items()
+    }
+
+
+def _write(out: Path, blocks: Sequence[TextTable]) -> None:
+    """Write the table; nothing in it names the person."""
+    records = [record for block in blocks for record in block.records]
+    texts = {
+        "forget.md": "\n".join(block.markdown() for block in blocks),
+        "forget.csv": csv_text(records),
+    }
+    for name, text in texts.items():
+        with replacing(out / name) as scratch:
+            scratch.write_text(text, encoding="utf-8")

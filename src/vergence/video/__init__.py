@@ -1,0 +1,1 @@
+"""Video in and out: predictions, overlays, summaries and eye patches."""

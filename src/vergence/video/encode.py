@@ -1,0 +1,98 @@
+"""Pictures and sound to H.264 and AAC in an mp4, at the times they were shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from itertools import chain
+from pathlib import Path
+
+import av
+import numpy as np
+from av.container import OutputContainer
+from av.error import FFmpegError
+from numpy.typing import NDArray
+
+from vergence.data.video_summaries.sound import RATE
+from vergence.errors import ConfigError
+
+CLOCK = Fraction(1, 90_000)
+
+
+def encode(
+    path: Path,
+    pictures: Iterable[tuple[float, NDArray[np.uint8]]],
+    step_s: float,
+    sound: Iterator[NDArray[np.float32]] | None = None,
+    preset: str = "medium",
+) -> int:
+    """Write pictures, uint8 `[H, W, 3]` RGB, each with its time in seconds; return how many.
+
+    An odd last row or column is repeated, H.264 needs even sizes. `step_s` is how long the last one
+    lasts, and the nominal rate's inverse. `sound` is blocks `[2, samples]` that follow each other,
+    as `vergence.data.video_summaries.sound.heard` gives them. `preset` is x264's: how long it
+    searches for a smaller file.
+
+    Raises:
+        ConfigError: there is no picture, or one changes its size.
+        OSError: the file cannot be written.
+    """
+    shown = iter(pictures)
+    opening = next(shown, None)
+    if opening is None:
+        raise ConfigError(f"{path}: a video needs at least one picture, got none")
+    height, width = opening[1].shape[:2]
+    count = 0
+    try:
+        with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
+            rate = Fraction(1 / step_s).limit_denominator(1001)
+            stream = container.add_stream(
+                "libx264", rate=rate, options={"crf": "18", "preset": preset}
+            )
+            stream.pix_fmt = "yuv420p"
+            stream.height, stream.width = height + height % 2, width + width % 2
+            stream.time_base = stream.codec_context.time_base = CLOCK
+            track = None if sound is None else _Track(container, sound)
+            for count, (time_s, pixels) in enumerate(chain([opening], shown), start=1):
+                if pixels.shape != opening[1].shape:
+                    raise ConfigError(
+                        f"frame {count - 1} is {pixels.shape}, the first is {opening[1].shape}"
+                    )
+                even = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+                picture = av.VideoFrame.from_ndarray(even, format="rgb24")
+                picture.time_base = CLOCK
+                picture.pts = round(time_s / CLOCK)
+                picture.duration = round(step_s / CLOCK)
+                container.mux(stream.encode(picture))
+                if track is not None:
+                    track.write(until_s=time_s)
+            container.mux(stream.encode(None))
+            if track is not None:
+                track.write(until_s=math.inf)
+    except FFmpegError as error:
+        raise OSError(error.errno, error.strerror or str(error)) from error
+    return count
+
+
+class _Track:
+    """The sound of a film being written, in step with its pictures: players need not seek."""
+
+    def __init__(self, container: OutputContainer, blocks: Iterator[NDArray[np.float32]]) -> None:
+        self.container, self.blocks = container, blocks
+        self.stream = container.add_stream("aac", rate=RATE, layout="stereo")
+        self.written = 0
+
+    def write(self, until_s: float) -> None:
+        """Write what sounds before a time; with infinity, everything."""
+        while self.written < until_s * RATE:
+            block = next(self.blocks, None)
+            if block is None:
+                break
+            frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(block), "fltp", "stereo")
+            frame.sample_rate, frame.pts = RATE, self.written
+            frame.time_base = Fraction(1, RATE)
+            self.written += block.shape[1]
+            self.container.mux(self.stream.encode(frame))
+        if until_s == math.inf:
+            self.container.mux(self.stream.encode(None))

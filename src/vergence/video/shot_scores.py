@@ -1,0 +1,88 @@
+"""Scores that a run learned, for videos that nobody rated: `vergence video summarise --model`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from vergence.core.client import ClientContext
+from vergence.core.conversation import drive
+from vergence.core.data import Splits
+from vergence.core.federation import Federation
+from vergence.core.messages import Message
+from vergence.core.randomness import RandomStream
+from vergence.data.video_summaries.fragments import PARTS, RatedClip, samples_of
+from vergence.engine.client_executor import ClientExecutor
+from vergence.errors import ConfigError, nearest
+from vergence.experiment.saved_run import read_saved
+from vergence.models import pretrained
+from vergence.results.read import read
+from vergence.tasks.summary import SummaryTask
+
+NEWCOMER = "newcomer"
+Scorer = Callable[[Float[np.ndarray, "steps d"]], Float[np.ndarray, " steps"]]
+"""How important every sampled frame is, in [0, 1], by its features."""
+
+
+def learned(folder: Path, person: str | None = None) -> Scorer:
+    """Return the scores of a run's model, that of a participant or of a newcomer.
+
+    Raises:
+        ConfigError: another task's run, one on other features than videos are given here, an
+            unknown person, or a method that needs a newcomer's own rated videos.
+    """
+    saved, run = read_saved(folder), read(folder).runs[0]
+    task = saved.task
+    if not isinstance(task, SummaryTask):
+        raise ConfigError(f"{folder} was trained on another task; name a run of task 'summary'")
+    features = run.provenance.get("data", {}).get("features", "unknown")
+    if features != pretrained.VECTOR:
+        raise ConfigError(
+            f"{folder} was trained on features '{features}', videos are given "
+            f"'{pretrained.VECTOR}': name a run on these, such as key frames of tvsum"
+        )
+    if person is not None and person not in run.people:
+        raise ConfigError(f"{folder}: no person '{person}'{nearest(person, run.people)}")
+    who, rounds = person or NEWCOMER, saved.experiment.plan.rounds
+    nobody = Federation("video", unrated(who, np.zeros((1, 1))))
+    worker = ClientExecutor(
+        saved.method,
+        task,
+        nobody,
+        nobody,
+        RandomStream("summarise"),
+        pruning=saved.experiment.plan.pruning,
+    )
+
+    def refuse(_: Any) -> Any:
+        raise ConfigError(
+            f"{folder}: this method finds a person's model by rated videos of their own, which are "
+            "not in a run; name a run of another method"
+        )
+
+    data = nobody.people[who]
+    site = ClientContext(who, data.train, data.val, task, rounds, RandomStream("summarise"))
+    message = Message("evaluate", saved.method.predicting(saved.server, who), round=rounds)
+    state = saved.clients.get(who, saved.method.client(task))
+    if person is None and "model" not in message.trees:
+        raise ConfigError(f"{folder} has no model for a newcomer; choose --person")
+    params = worker.pruned(drive(saved.method.model_on(state, message, site), refuse), rounds)
+
+    def scores(found: Float[np.ndarray, "steps d"]) -> Float[np.ndarray, " steps"]:
+        outputs = worker.solver.outputs(params, unrated(who, found)[who].test)
+        return outputs[0].sigmoid().double().numpy()
+
+    return scores
+
+
+def unrated(who: str, features: Float[np.ndarray, "steps d"]) -> dict[str, Splits]:
+    """Return somebody's data: a clip that nobody said anything of."""
+    steps = len(features)
+    nothing, at = np.zeros((1, steps)), np.arange(steps)
+    shot = np.array([[0, steps - 1]])
+    clip = RatedClip(features, at, nothing[0], nothing, nothing > 0, shot)
+    return samples_of({who: dict.fromkeys(PARTS, (clip,))})

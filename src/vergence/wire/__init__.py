@@ -1,0 +1,1 @@
+"""Replies as bytes: codecs, the encoding, and sizes without encoding."""

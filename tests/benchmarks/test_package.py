@@ -1,0 +1,55 @@
+"""Benchmarks are no part of the package: it needs none of them, and each can be started."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import benchmarks
+from tests.conftest import ROOT
+
+HOME = ROOT / "benchmarks"
+WITHOUT_HELP = {"__init__", "make_channel_statistics", "make_osie_sample", "split"}
+SCRIPTS = sorted({path.stem for path in HOME.glob("*.py")} - WITHOUT_HELP)
+
+
+def test_benchmarks_are_those_of_this_checkout():
+    """Other distributions install a package of this name."""
+    assert Path(benchmarks.__file__).parent == HOME
+
+
+def test_the_package_needs_no_benchmark():
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                named = [node.module or ""]
+            assert all(name.partition(".")[0] != "benchmarks" for name in named), path
+
+
+def test_it_is_started_from_anywhere_else_by_its_checkout(tmp_path):
+    """The processes that it starts find it, too: see `study.importable`."""
+    from benchmarks.bench.study import importable
+
+    command = [sys.executable, "-m", "benchmarks.bench", "gaze16"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=importable(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "no workload 'gaze16' (did you mean 'gaze15'?)" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_says_what_it_takes(name):
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage:"), done.stdout

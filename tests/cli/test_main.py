@@ -1,0 +1,250 @@
+"""The commands: what they print, and the exit code of a wrong call."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from tests.cli.commands import ONE, run, vergence, write
+from vergence.cli.app import app
+from vergence.cli.commands import DAILY, GROUPS, help_page, spellings
+from vergence.cli.suggestions import GROUPED, OTHERS
+from vergence.core.federation import Dataset
+from vergence.core.method import Method
+from vergence.experiment.packaged import packaged
+from vergence.experiment.registry import names
+from vergence.experiment.schema import load
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("-h",)])
+def test_help_lists_the_commands_and_succeeds(words):
+    said = vergence(*words)
+    assert said.code == 0
+    lines = [line.split()[:1] for line in said.out.splitlines()]
+    for each in (*DAILY, *GROUPS):
+        assert [each.name] in lines
+        for inner in each.inner:
+            assert inner in said.out
+
+
+def first_line(text):
+    return " ".join((text or "").partition("\n\n")[0].split())
+
+
+@pytest.mark.parametrize("each", [*DAILY, *GROUPS], ids=lambda each: each.name)
+def test_the_page_of_help_says_what_the_commands_say(each):
+    command = app[each.name]
+    if each.inner:
+        assert first_line(command.help) == each.summary
+        assert sorted(each.inner) == sorted(n for n in command if not n.startswith("-"))
+    else:
+        assert first_line(command.help) == each.summary
+
+
+def test_every_command_is_on_the_page_of_help():
+    assert {n for n in app if not n.startswith("-")} == {e.name for e in (*DAILY, *GROUPS)}
+
+
+@pytest.mark.parametrize("width", [20, 60, 100])
+def test_the_page_of_help_is_as_wide_as_the_terminal(width):
+    longest = max(len(line) for line in help_page(width).splitlines())
+    assert longest <= max(width, 70)
+
+
+def test_version():
+    from importlib.metadata import version
+
+    assert vergence("--version").out.strip() == version("vergence")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("runn",), ("runn", "run")),
+        (("run",), ("config",)),
+        (("study", "sweep", "x.toml"), ("--out",)),
+        (("run", "x.toml", "--out", "o", "--sett", "a=1"), ("--sett", "--set")),
+        (("compare",), ("nothing to compare", "at least one")),
+        (("compare", "x", "--format", "excel"), ("excel", "table", "csv", "markdown")),
+        (("data", "check"), ("name",)),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_exit_code_2(args, words):
+    vergence(*args).complains(2, *words)
+
+
+@pytest.mark.parametrize("words", [("bench",), ("bench", "--help"), ("bench", "mpc", "aby3")])
+def test_a_command_that_left_names_the_new_one(words):
+    vergence(*words).complains(2, "no command 'bench' any more", "`python -m benchmarks.bench`")
+
+
+@pytest.mark.parametrize("old", sorted(GROUPED))
+def test_a_command_that_went_into_a_group_names_its_new_spelling(old):
+    new = spellings()[old]
+    vergence(old, "x").complains(2, f"no command '{old}' any more: it is now `vergence {new}`")
+    assert vergence(*new.split(), "--help").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "new"),
+    [
+        (("report", "x", "--for", "ethics"), "`vergence privacy ethics`"),
+        (("report", "x", "--for=ethics"), "`vergence privacy ethics`"),
+        (("explain", "x.toml", "--matrix"), "`vergence privacy matrix`"),
+    ],
+)
+def test_an_option_that_became_a_command_names_it(words, new):
+    vergence(*words).complains(2, "any more", new)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("runn", "'run'"),
+        ("swep", "'study sweep'"),
+        ("audti", "'privacy audit'"),
+        ("ethics", "'privacy ethics'"),
+        ("matrix", "'privacy matrix'"),
+        ("serve", "'deploy serve'"),
+        ("tune", "'study sweep', vergence's word for tune"),
+        ("train", "'run', vergence's word"),
+    ],
+)
+def test_an_unknown_command_is_answered_with_the_near_one(given, meant):
+    vergence(given).complains(2, f"no command '{given}' (did you mean {meant}")
+
+
+def test_what_other_programs_say_is_answered_with_commands_that_there_are():
+    for new in OTHERS.values():
+        assert app.parse_commands(new.split())[0] == tuple(new.split())
+
+
+def test_an_experiment_of_the_package_runs_by_name_and_goes_to_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = vergence("run", "toy", "--set", "run.rounds=1", "--set", "methods=['fedavg']")
+    assert said.code == 0, said.err
+    assert (tmp_path / "runs" / "toy" / "report.html").is_file()
+    again = vergence("run", "toy")
+    again.complains(2, "runs/toy holds a run already", "--out")
+
+
+def test_a_file_of_that_name_comes_before_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "task = 3", name="toy")
+    vergence("explain", "toy").complains(2, "task")
+
+
+def test_an_experiment_that_is_not_there_lists_what_there_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("no experiment 'quickstrt'", "did you mean 'quickstart'?", *packaged())
+    vergence("run", "quickstrt").complains(2, *words)
+    assert not (tmp_path / "runs").exists()
+    vergence("explain", "here/toy").complains(2, "no experiment file at here/toy")
+    vergence("study", "sweep", "toy.toml", "--out", "x").complains(2, "no experiment file at toy.t")
+
+
+@pytest.mark.parametrize("name", packaged())
+def test_experiments_of_the_package_are_sound(name):
+    assert load(name).methods
+
+
+def test_new_writes_a_folder_that_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = vergence("new", "mine")
+    assert said.code == 0, said.err
+    names = {"experiment.toml", "method.py", "task.py", "notebook.ipynb"}
+    assert {path.name for path in (tmp_path / "mine").iterdir()} == names
+    vergence("new", "mine").complains(2, "mine is there already")
+    monkeypatch.chdir(tmp_path / "mine")
+    said = vergence("run", "experiment.toml", "--set", "run.rounds=2", "--set", "run.seeds=[0]")
+    assert said.code == 0, said.err
+    assert "mine" in said.out
+    cells = json.loads((tmp_path / "mine" / "notebook.ipynb").read_text())["cells"]
+    for cell in cells:
+        compile("".join(cell["source"]), "<cell>", "exec")
+
+
+def test_methods_lists_every_method_and_what_the_server_learns():
+    said = vergence("methods")
+    assert said.code == 0
+    for name in names("methods", Method):
+        assert name in said.out
+    (line,) = [row for row in said.out.splitlines() if " centralised " in row]
+    assert "everything" in line
+    (line,) = [row for row in said.out.splitlines() if " local_only " in row]
+    assert "metrics" in line
+
+
+def test_data_list_names_every_data_set():
+    said = vergence("data", "list")
+    assert said.code == 0
+    for name in names("data", Dataset):
+        assert f" {name} " in said.out
+
+
+def test_data_check_of_packaged_and_of_missing_data(tmp_path):
+    assert vergence("data", "check", "aria").code == 0
+    said = vergence("data", "check", "osie", "--root", tmp_path / "none")
+    assert said.code == 3
+    assert "osie" in said.err
+    vergence("data", "check", "osi").complains(2, "osi", "did you mean 'osie'?")
+
+
+def test_explain_names_the_parties_the_verb_and_the_sizes(tmp_path):
+    said = vergence("explain", write(tmp_path))
+    assert said.code == 0
+    assert "server --- model (0.00 MB) ---> client        [train]" in said.out
+    assert "raw frames" in said.out
+    vergence("explain", write(tmp_path), "--set", "task.name=to").complains(2, "task", "'to'")
+
+
+def test_compare_prints_csv_with_one_row_per_method_and_prior(out):
+    said = vergence("compare", out, "--format", "csv")
+    assert said.code == 0
+    found = [row for row in csv.reader(io.StringIO(said.out)) if row]
+    assert len({len(row) for row in found}) == 1
+    cells = {cell for row in found for cell in row}
+    assert {"local_only", "fedavg", "fedcpf", "global mean"} <= cells
+
+
+def test_compare_of_one_method_alone_still_shows_the_priors(tmp_path):
+    alone = run(tmp_path, ONE)
+    assert "global mean" in vergence("compare", alone).out
+
+
+def test_compare_of_different_tasks_names_both(out, tmp_path):
+    other = tmp_path / "other"
+    (other / "results.json").parent.mkdir()
+    text = (out / "fedavg" / "results.json").read_text()
+    (other / "results.json").write_text(text.replace('"task": "toy"', '"task": "gaze_map"'))
+    vergence("compare", out / "fedavg", other).complains(2, "task", "toy", "gaze_map")
+
+
+def test_verify_prints_every_fingerprint(out):
+    said = vergence("verify", out)
+    assert said.code == 0
+    assert said.out.count(" ok\n") == 3
+    assert said.err == ""
+
+
+def test_report_and_a_figure_alone(out, tmp_path):
+    said = vergence("report", out)
+    assert (said.code, said.err) == (0, "")
+    assert str(out / "report.html") in said.out
+    said = vergence("report", out, "--figure", "bytes", "--out", tmp_path / "bytes.svg")
+    assert said.code == 0
+    assert (tmp_path / "bytes.svg").read_text().startswith("<?xml")
+
+
+def test_nothing_but_the_results_is_printed_when_piped(tmp_path):
+    """Progress is for people: stderr stays empty when it is not a terminal."""
+    said = vergence("run", write(tmp_path), "--out", tmp_path / "out")
+    assert (said.code, said.err) == (0, "")
+    assert "FedCPF" in said.out
+    assert f"report: {tmp_path / 'out' / 'report.html'}" in said.out

@@ -1,0 +1,104 @@
+"""Tobii Glasses 2: the real livedata, its clock, and bad input."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from tests.conftest import research_data
+from tests.data.footage import write_video
+from vergence.data.gaze_video import tobii
+from vergence.data.gaze_video.tobii import Tobii
+from vergence.errors import DataError
+
+
+def live(path, entries):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress("\n".join(json.dumps(e) for e in entries).encode()))
+    return path
+
+
+@pytest.mark.data
+def test_stream_statistics():
+    """965 gp lines, 960 with status 0; mean 0.4114, 0.4115, SD 0.0664, 0.0695; 50 Hz."""
+    gaze = tobii.read(research_data("tobii") / "glasses2").gaze
+    assert len(gaze) == 965
+    assert int(gaze.valid.sum()) == 960
+    assert np.nanmean(gaze.x) == pytest.approx(0.4114, abs=1e-4)
+    assert np.nanmean(gaze.y) == pytest.approx(0.4115, abs=1e-4)
+    assert np.nanstd(gaze.x) == pytest.approx(0.0664, abs=1e-4)
+    assert np.nanstd(gaze.y) == pytest.approx(0.0695, abs=1e-4)
+    assert np.median(np.diff(gaze.t_s)) == pytest.approx(0.02, abs=1e-4)
+
+
+@pytest.mark.data
+def test_video_clock():
+    """The first vts line pairs ts 85374512 with 0: gaze at ts 84415010 is 0.959502 s before it."""
+    gaze = tobii.read(research_data("tobii") / "glasses2").gaze
+    assert gaze.t_s[0] == pytest.approx(-0.959502, abs=1e-6)
+    assert not gaze.at([-5.0]).valid[0]
+    assert gaze.at([0.5]).valid[0]
+
+
+@pytest.mark.data
+def test_both_clocks_of_the_file_agree():
+    """pts (90 kHz) at vts 0 is 2599999; the two place every gaze sample within 20 us."""
+    path = research_data("tobii") / "glasses2" / "livedata.json.gz"
+    entries = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    pairs = {k: [(e["ts"], e[k]) for e in entries if k in e] for k in ("vts", "pts")}
+    ts = np.array([e["ts"] for e in entries if "gp" in e])
+    by_vts = tobii.video_times(ts, pairs["vts"], pairs["pts"], path)
+    by_pts = tobii.video_times(ts, [], pairs["pts"], path)
+    start = (2599999 - pairs["pts"][0][1]) / 90_000
+    assert np.abs(by_pts - start - by_vts).max() < 2e-5
+
+
+def test_pts_alone_and_drift(tmp_path):
+    """Pairs (ts 1.0 s, 0 s) and (2.0 s, 1.1 s): ts 1.5 s is video 0.55 s, ts 3.0 s is 2.1 s."""
+    entries = [{"ts": t, "s": 0, "gp": [0.5, 0.5]} for t in (1_500_000, 3_000_000)]
+    entries += [{"ts": 1_000_000, "pts": 7}, {"ts": 2_000_000, "pts": 7 + 99_000}]
+    gaze = tobii.read_livedata(live(tmp_path / "livedata.json.gz", entries))
+    assert gaze.t_s == pytest.approx([0.55, 2.1])
+
+
+def test_bad_input(tmp_path):
+    path = tmp_path / "livedata.json.gz"
+    gp, vts = {"ts": 1, "s": 0, "gp": [0.5, 0.5]}, {"ts": 1, "vts": 0}
+    with pytest.raises(DataError, match="no vts or pts lines"):
+        tobii.read_livedata(live(path, [gp]))
+    with pytest.raises(DataError, match="no gaze lines"):
+        tobii.read_livedata(live(path, [vts]))
+    with pytest.raises(DataError, match="row 1: gaze is NaN"):
+        tobii.read_livedata(live(path, [{**gp, "gp": [float("nan"), 0.5]}, vts]))
+    with pytest.raises(DataError, match="line 2 is not a record of Glasses 2"):
+        tobii.read_livedata(live(path, [vts, {"gp": [0.5]}]))
+    data = live(path, [gp] * 5000 + [vts]).read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(DataError, match="truncated or not gzip"):
+        tobii.read_livedata(path)
+    path.unlink()
+    write_video(tmp_path / "fullstream.mp4", np.arange(5) / 10)
+    with pytest.raises(DataError, match="video without gaze"):
+        tobii.recordings(tmp_path)
+
+
+def test_gaze_without_video(tmp_path):
+    live(
+        tmp_path / "a" / "livedata.json.gz",
+        [{"ts": 1, "s": 0, "gp": [0.5, 0.5]}, {"ts": 1, "vts": 0}],
+    )
+    with pytest.raises(DataError, match="'a' has gaze without video"):
+        Tobii().load(str(tmp_path))
+    assert [c.ok for c in tobii.check(tmp_path)] == [True, True, False]
+
+
+def test_tobii_as_a_federation(tmp_path):
+    entries = [{"ts": 20_000 * i, "s": 0, "gp": [0.3, 0.7]} for i in range(3000)]
+    live(tmp_path / "ann" / "livedata.json.gz", [{"ts": 0, "vts": 0}, *entries])
+    write_video(tmp_path / "ann" / "fullstream.mp4", np.arange(600) / 10, (32, 32))
+    data = Tobii(size=(16, 16)).load(str(tmp_path))
+    assert data.clients == ("ann",)
+    points = data.people["ann"].test.columns["points"].numpy()
+    assert points[..., 0] == pytest.approx(np.full(points.shape[:3], 0.3))
+    assert all(c.ok for c in tobii.check(tmp_path))

@@ -1,0 +1,140 @@
+"""Ego4D as its own tool leaves it, EGTEA in BeGaze's two versions: check, and a training round.
+
+Forms are those of the published samples and readers, the content is made up. This does not show
+that the original files are read: nobody here has them.
+"""
+
+import csv
+import os
+
+import numpy as np
+import pytest
+
+from tests.cli.commands import vergence
+from tests.data.originals import ego4d_tree, egtea_tree
+from vergence.reproduce.printed import numbers
+
+EXPERIMENT = """
+task       = {{ name = "gaze_map" }}
+model      = {{ name = "glc_vit", preset = "tiny64" }}
+federation = {{ name = "{name}", root = "{root}"{more} }}
+method     = "fedavg"
+local      = {{ steps = 1, batch = 2, optimizer = "adamw", lr = 1e-3 }}
+run        = {{ rounds = 1, seeds = [0], workers = 1 }}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
+
+
+def check(name, root):
+    """Run the check; return what was said, and by line of its table what was found."""
+    said = vergence("data", "check", name, "--root", root)
+    rows = [line.split("│") for line in said.out.splitlines() if line.count("│") > 4]
+    return said, {row[2].strip(): row[3].strip() for row in rows}
+
+
+def advises(said, text):
+    """Is `text` in the last column of the table, across its line breaks?"""
+    column = [line.split("│")[5] for line in said.out.splitlines() if line.count("│") > 4]
+    return "".join(text.split()) in "".join("".join(column).split())
+
+
+def train(tmp_path, name, root, more=""):
+    """Run one round; return what was said and the people in the table that it left."""
+    file = tmp_path / "one_round.toml"
+    file.write_text(EXPERIMENT.format(name=name, root=root, more=more))
+    said = vergence("run", file, "--out", tmp_path / "out")
+    tables = [path.read_text() for path in (tmp_path / "out").rglob("people.csv")]
+    return said, [row for table in tables for row in csv.DictReader(table.splitlines())]
+
+
+def finite(rows):
+    return all(np.isfinite(float(row["value"])) for row in rows if row["value"])
+
+
+def test_the_papers_clips_are_counted_alike_by_checks_and_tables():
+    from vergence.data.gaze_video import published_clip_counts
+
+    egtea, ego4d = published_clip_counts.STATED["egtea"], published_clip_counts.STATED["ego4d"]
+    parts = zip(egtea[1:], ego4d[1:], strict=True)
+    printed = numbers("fedcpf")["clips"].values()
+    assert [[a, b, a + b] for a, b in parts] == list(printed)
+
+
+def test_ego4d_as_its_tool_leaves_it_passes_the_check(tmp_path):
+    root, _ = ego4d_tree(tmp_path, seconds=4)
+    said, found = check("ego4d", root)
+    assert said.code == 0, said.out + said.err
+    assert found["videos"] == found["gaze files"] == "27"
+    assert found["gaze files that GLC leaves out"] == "4"
+    assert found["gaze files read to the end"] == "31"
+
+
+@pytest.mark.slow
+def test_one_round_of_training_on_ego4d_as_its_tool_leaves_it(tmp_path):
+    root, names = ego4d_tree(tmp_path, people=3)
+    said, rows = train(tmp_path, "ego4d", root)
+    assert said.code == 0, said.out + said.err
+    assert {row["person"] for row in rows} == set(names)
+    assert finite(rows)
+
+
+@pytest.mark.slow
+def test_whole_egtea_of_both_versions_of_begaze_passes_the_check(tmp_path):
+    """10,321 clips of 86 sessions of 32 subjects, the clips one file under as many names."""
+    subjects = [f"OP{i:02d}" for i in range(1, 7)] + [f"P{i:02d}" for i in range(1, 27)]
+    names = [f"{s}-R{k:02d}-PastaSalad" for k in (1, 2, 3) for s in subjects][:86]
+    sessions = {name: 1 + i % 2 for i, name in enumerate(names)}
+    root = egtea_tree(tmp_path / "egtea", sessions, clips=120, length=8, gap=0)
+    last = root / "cropped_clips" / names[0]
+    os.link(next(last.iterdir()), last / f"{names[0]}-0-1-F000001-F000002.mp4")
+    said, found = check("egtea", root)
+    assert said.code == 0, said.out + said.err
+    assert found["clips"] == "10,321"
+    assert found["gaze files read to the end"] == "86"
+    assert found["clips with valid gaze"] == "10,321 of 10,321"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clip_s", [0, 3])
+def test_one_round_of_training_on_both_versions_of_begaze(tmp_path, clip_s):
+    sessions = {"OP01-R01-PastaSalad": 1, "P16-R03-BaconAndEggs": 2}
+    root = egtea_tree(tmp_path / "egtea", sessions)
+    said, rows = train(tmp_path, "egtea", root, f", clip_s = {clip_s}" if clip_s else "")
+    assert said.code == 0, said.out + said.err
+    assert {row["person"] for row in rows} == {"OP01", "P16"}
+    assert finite(rows)
+
+
+def test_a_damaged_table_is_named_by_the_check_and_by_the_run(tmp_path):
+    root, names = ego4d_tree(tmp_path, people=3)
+    path = root / "gaze" / f"{names[1]}.csv"
+    lines = path.read_text().splitlines()
+    lines[99] = lines[99].replace(lines[99].split(",")[5], "nan")
+    path.write_text("\n".join([*lines, ""]))
+    said, found = check("ego4d", root)
+    said.complains(3, "ego4d: 4 checks failed, see above")
+    assert found["gaze files read to the end"] == "6"
+    assert advises(said, f"{path}: row 100: 'norm_pos_x' is 'nan', not a place")
+    said, rows = train(tmp_path, "ego4d", root)
+    said.complains(3, f"{path}: row 100: 'norm_pos_x' is 'nan', not a place")
+    assert rows == []
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_cut_export_is_named_by_the_check_and_by_the_run(tmp_path, version):
+    root = egtea_tree(
+        tmp_path / "egtea", {"OP01-R01-PastaSalad": 1, "P16-R03-BaconAndEggs": version}
+    )
+    path = root / "gaze_data" / "P16-R03-BaconAndEggs.txt"
+    path.write_bytes(path.read_bytes()[:-9])
+    said, found = check("egtea", root)
+    assert said.code == 3
+    assert found["gaze files read to the end"] == "1"
+    assert advises(said, f"{path}: row 1474 is cut, the file ends in it")
+    said, rows = train(tmp_path, "egtea", root)
+    said.complains(3, f"{path}: row 1474 is cut, the file ends in it")
+    assert rows == []

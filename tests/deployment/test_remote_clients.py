@@ -1,0 +1,203 @@
+"""Clients elsewhere, reached by bytes alone: the same bits as in one process."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.conformance.test_methods import NAMES, build, run, task_of
+from tests.engine.toys import STAMP, mostly_slow, table
+from vergence.core.randomness import RandomStream
+from vergence.core.serialization import pack, unpack
+from vergence.data.synthetic.toy import Toy as People
+from vergence.deployment.client_node import ClientNode
+from vergence.deployment.protocol import ClientRequest, framed, unframed
+from vergence.deployment.remote_clients import ClientLost, absent, hired
+from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_runner import ClientRunner
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.client_states import ClientStateStore
+from vergence.engine.storage.run_directory import RunDirectory
+
+PEOPLE = People(people=4).load()
+COUNTS = {client: len(s.train) for client, s in PEOPLE.people.items()}
+
+
+class Loop:
+    """A line to homes in this process, each with its own data; a new one for every errand."""
+
+    def __init__(self, method, folder):
+        self.method, self.folder, self.asked = method, folder, []
+        self.plan = Plan(rounds=4, evaluate_every=0)
+
+    def home(self, client, method=None):
+        method = method or self.method
+        own, task = PEOPLE.only((client,)), task_of(method)
+        worker = ClientExecutor(method, task, own, own, RandomStream("run", task.seed))
+        folder = self.folder / client
+        folder.mkdir(parents=True, exist_ok=True)
+        desk = ClientRunner(worker, ClientStateStore(folder, task.seed, worker.records))
+        return ClientNode(desk, client, folder, plan=self.plan)
+
+    def ask(self, client, errand):
+        self.asked.append((client, errand))
+        return self.home(client).answer(errand)
+
+
+def there(method, path, line=None, **plan):
+    """Run a method whose clients are elsewhere; the server has nobody's data."""
+    folder = RunDirectory(path / "server", STAMP, elsewhere=True)
+    folder.open()
+    plan = {"rounds": 4, "evaluate_every": 0, "solver": "sequential", **plan}
+    line = line or Loop(method, path / "homes")
+    own = Plan(**plan)
+    if isinstance(line, Loop):
+        line.plan = own
+    people = replace(absent("toy", COUNTS), proxies=PEOPLE.proxies)
+    return conduct(method, task_of(method), people, own, folder, hire=hired(line))
+
+
+ELSEWHERE = [n for n in NAMES if not build(n).pooled]
+QUICK = ("fedavg", "fedcpf", "scaffold", "fedgen", "ap_fl", "smashed_average", "splitfed_v2")
+
+
+@pytest.mark.parametrize("name", mostly_slow(ELSEWHERE, *QUICK))
+def test_every_method_gives_the_same_bits_elsewhere(name, tmp_path):
+    """Also who was measured how, and what travelled."""
+    method = build(name)
+    here = run(method, tmp_path / "here", PEOPLE, solver="sequential")[1].fingerprint
+    assert there(method, tmp_path).fingerprint == here
+    for name_ in ("people.csv", "turns.csv"):
+        assert table(tmp_path / "server", name_) == table(tmp_path / "here", name_)
+
+
+class Bad(Loop):
+    """A line on which p1's answers to turns of the second round come back changed."""
+
+    def __init__(self, method, folder, change):
+        super().__init__(method, folder)
+        self.change = change
+
+    def ask(self, client, errand):
+        answer = super().ask(client, errand)
+        what = unpack(errand, ClientRequest)
+        if (client, what.kind, what.message.round) == (QUIET, "turn", 1):
+            return self.change(answer)
+        return answer
+
+
+QUIET = PEOPLE.clients[1]
+
+
+def lose(_):
+    raise ClientLost("no answer in 30 s")
+
+
+def noted(**changes):
+    """Return what changes an answer's note and leaves its body."""
+
+    def change(answer):
+        note, body = unframed(answer)
+        return framed({**note, **changes}, body)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        (lose, "lost: no answer in 30 s"),
+        (lambda a: a[:40], "quarantined: malformed"),
+        (lambda _: b"", "quarantined: malformed"),
+        (lambda a: a[:-8] + b"\xff" * 8, "quarantined: finite"),
+        (lambda a: a[:4] + a[4:].replace(b"{", b"[", 1), "quarantined: malformed"),
+        (lambda a: (2**31).to_bytes(4, "little") + a[4:], "quarantined: malformed"),
+        (noted(client="p0"), "quarantined: malformed"),
+        (noted(examples=-1), "quarantined: malformed"),
+        (noted(examples="many"), "quarantined: malformed"),
+        (noted(filed=["../../etc/passwd", "", None]), "quarantined: malformed"),
+        (noted(status="fine"), "quarantined: malformed"),
+    ],
+)
+def test_a_bad_answer_is_its_clients_silence(change, status, tmp_path):
+    """The round is as if it had not spoken, and the tables say why."""
+    method = build("fedcpf")
+    bad = there(method, tmp_path / "bad", Bad(method, tmp_path / "bad" / "homes", change))
+    quiet = there(method, tmp_path / "quiet", Bad(method, tmp_path / "quiet" / "homes", lose))
+    assert bad.fingerprint == quiet.fingerprint
+    rows = [
+        r
+        for r in table(tmp_path / "bad" / "server", "turns.csv")
+        if (r["client"], r["round"]) == (QUIET, "2")
+    ]
+    assert all(row["status"].startswith(status) for row in rows)
+    assert rows
+
+
+def test_the_same_errand_again_gets_the_stored_answer(tmp_path, monkeypatch):
+    method = build("fedcpf")
+    line = Loop(method, tmp_path / "homes")
+    there(method, tmp_path, line)
+    client, errand = next(
+        (c, e) for c, e in reversed(line.asked) if unpack(e, ClientRequest).kind == "turn"
+    )
+    first = line.home(client).answer(errand)
+    monkeypatch.setattr(ClientExecutor, "do", lambda *_: pytest.fail("it was carried out again"))
+    assert line.home(client).answer(errand) == first
+
+
+def test_a_home_answers_nobody_elses_errand(tmp_path):
+    method = build("fedavg")
+    line = Loop(method, tmp_path / "homes")
+    there(method, tmp_path, line)
+    errand = next(e for c, e in line.asked if c == PEOPLE.clients[0])
+    with pytest.raises(Exception, match="is not for"):
+        line.home(PEOPLE.clients[1]).answer(errand)
+    stolen = replace(unpack(errand, ClientRequest), file="seed0.client.other.1.safetensors")
+    with pytest.raises(Exception, match="is no state of"):
+        line.home(PEOPLE.clients[0]).answer(pack(stolen))
+
+
+KINDS = ("fedavg", "fedcpf", "scaffold", "splitfed")
+
+
+class Killed(Exception):
+    """Stands for the server's death."""
+
+
+@pytest.mark.parametrize("name", mostly_slow(KINDS, "fedcpf"))
+@pytest.mark.parametrize("at", mostly_slow((1, 6, 11, 14, 17), 1, 17))
+def test_a_server_that_died_goes_on_with_the_same_bits(name, at, tmp_path):
+    """It dies when it sends its `at`-th errand; homes keep what they had, answered or not."""
+    method = build(name)
+    expected = there(method, tmp_path / "whole").fingerprint
+    line = Loop(method, tmp_path / "homes")
+    honest, left = line.ask, [at]
+
+    def dying(client, errand):
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+        return honest(client, errand)
+
+    line.ask = dying
+    with pytest.raises(Killed):
+        there(method, tmp_path, line)
+    assert there(method, tmp_path, line).fingerprint == expected
+
+
+def test_homes_do_not_collect_old_states(tmp_path):
+    """At the end a home has the state that counts, and at most those of its last two turns."""
+    method = build("fedcpf")
+    there(method, tmp_path, rounds=12)
+    for client in PEOPLE.clients:
+        left = list((tmp_path / "homes" / client).glob("*.safetensors"))
+        assert 1 <= len(left) <= 3
+
+
+def test_the_server_keeps_no_state_of_a_client(tmp_path):
+    method = build("fedcpf")
+    there(method, tmp_path)
+    files = [p.name for p in (tmp_path / "server" / "state").iterdir()]
+    assert not [name for name in files if ".client." in name]
+    assert json.loads((tmp_path / "server" / "state" / "checkpoint.json").read_text())["done"]

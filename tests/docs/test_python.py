@@ -1,0 +1,49 @@
+"""The Python of README and docs/python.md: it runs, and prints what the page says it prints."""
+
+import importlib.util
+import re
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.docs.pages import blocks
+
+NUMBER = re.compile(r"-?\d+\.\d+")
+
+
+def run_cell(text, names):
+    spec = importlib.util.spec_from_file_location("notebook", ROOT / "tools" / "run_notebook.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.run_cell(text, names)
+
+
+def cells(page):
+    """Every block that is run, with the block of output that follows it, if there is one."""
+    listed = blocks(page, None)
+    for block, after in zip(listed, [*listed[1:], None], strict=True):
+        if block.language == "python" and not block.label:
+            yield block, after.text if after is not None and after.language == "text" else None
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = list(cells(ROOT / page))
+    assert found
+    names = {"__name__": "__main__"}
+    for block, output in found:
+        value, _ = run_cell(block.text, names)
+        if output is None:
+            continue
+        shown = repr(value)
+        assert NUMBER.sub("#", shown).split() == NUMBER.sub("#", output).split(), block
+        here, told = ([float(n) for n in NUMBER.findall(text)] for text in (shown, output))
+        assert here == pytest.approx(told, rel=0.05), block
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "CONTRIBUTING.md"])
+def test_examples_import_from_the_package_alone(page):
+    for block in blocks(ROOT / page, "python"):
+        inner = re.findall(r"^\s*(?:from|import) (vergence\.[\w.]+)", block.text, re.MULTILINE)
+        assert set(inner) <= {"vergence.methods.halfway"}, block

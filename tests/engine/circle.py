@@ -1,0 +1,124 @@
+"""A line to homes in this process that take part in secure sums, and who vanishes when.
+
+Aggregators, where there are any, are asked over the same line.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.engine.toys import CHAIN, STAMP
+from tests.privacy.sums import ends, register
+from vergence.core.randomness import RandomStream
+from vergence.core.serialization import unpack
+from vergence.core.tags import tag
+from vergence.data.synthetic.toy import Toy as People
+from vergence.deployment.client_node import ClientNode
+from vergence.deployment.protocol import ClientRequest
+from vergence.deployment.remote_clients import ClientLost, absent, hired
+from vergence.deployment.secure_sum_aggregator import SecureSumAggregator
+from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_runner import ClientRunner
+from vergence.engine.round_loop import Plan, RunOutcome, conduct
+from vergence.engine.secure_sum_protocol import PartyIdentity
+from vergence.engine.secure_sums import SERVER, sums_for
+from vergence.engine.storage.client_states import ClientStateStore
+from vergence.engine.storage.run_directory import RunDirectory
+from vergence.errors import StateError
+from vergence.models.linear import Linear
+from vergence.privacy.config import Privacy, SecureAggregationConfig, UserLevelConfig
+from vergence.tasks.toy import ToyTask
+
+PADS = Privacy(aggregation=SecureAggregationConfig())
+SHARES = Privacy(aggregation=SecureAggregationConfig("additive"))
+STEPS = ("Invitation", "Roster", "Delivery", "Survivors", "Agreements")
+ON_SHARES = ("Invitation", "Openings", "Parts", "Helds", "Relayed", "Lookups")
+
+
+class Circle:
+    """Homes of so many people, a new one for every errand; `asked` holds errands and answers.
+
+    `gone(client, step, round)` tells who does not answer a message of a sum any more.
+    """
+
+    def __init__(
+        self,
+        method: Any,
+        folder: Path,
+        people: int = 5,
+        policy: SecureAggregationConfig | None = None,
+        inputs: int = 4,
+        user: UserLevelConfig | None = None,
+    ) -> None:
+        self.method, self.folder = method, folder
+        self.task = CHAIN if method.served else ToyTask(Linear(inputs))
+        self.federation = People(people=people, inputs=inputs).load()
+        self.workers: dict[str, ClientExecutor] = {}
+        self.names = tuple(self.federation.clients)
+        self.privacy = Privacy(aggregation=policy or SecureAggregationConfig(), user=user)
+        self.plan = Plan(privacy=self.privacy, evaluate_every=0)
+        self.sums = sums_for(self.plan, method, people)
+        self.asked: list[tuple[str, ClientRequest, bytes]] = []
+        self.gone: Callable[[str, int, int], bool] = lambda *_: False
+        self.adding: dict[str, SecureSumAggregator] = {}
+
+    def voice(self, client: str | None = None) -> PartyIdentity:
+        sign = None if client is None else ends(client)[0]
+        known = (*self.names, *self.privacy.aggregators, SERVER)
+        return PartyIdentity("run", register(known), sign)
+
+    def aggregator(self, name: str) -> SecureSumAggregator:
+        """Return an aggregator, as it was left; taken out of `adding` it is started anew."""
+        if name not in self.adding:
+            assert self.sums is not None
+            self.place(name).mkdir(parents=True, exist_ok=True)
+            offered = self.method.offer(self.method.server(self.task), "")
+            self.adding[name] = SecureSumAggregator(
+                self.place(name), name, self.sums, self.voice(name), self.method, offered
+            )
+        return self.adding[name]
+
+    def place(self, client: str) -> Path:
+        return self.folder / "homes" / client
+
+    def home(self, client: str) -> ClientNode:
+        if client not in self.workers:
+            own = self.federation.only((client,))
+            self.workers[client] = ClientExecutor(
+                self.method, self.task, own, own, RandomStream("run", 0), privacy=self.privacy
+            )
+        worker, folder = self.workers[client], self.place(client)
+        folder.mkdir(parents=True, exist_ok=True)
+        desk = ClientRunner(worker, ClientStateStore(folder, 0, worker.records), self.sums)
+        return ClientNode(desk, client, folder, voice=self.voice(client), plan=self.plan)
+
+    def ask(self, client: str, errand: bytes) -> bytes:
+        what = unpack(errand, ClientRequest)
+        if what.said is not None:
+            steps = ON_SHARES if self.privacy.aggregators else STEPS
+            step = steps.index(tag(type(what.said)))
+            if self.gone(client, step, what.message.round):
+                raise ClientLost("vanished")
+        shared = client in self.privacy.aggregators
+        try:
+            end = self.aggregator(client) if shared else self.home(client)
+            answer = end.answer(errand)
+        except StateError as error:
+            raise ClientLost(str(error)) from None
+        self.asked.append((client, what, answer))
+        return answer
+
+    def conduct(self, **plan: Any) -> RunOutcome:
+        """Run the method; the server has nobody's data, and no key but its own."""
+        folder = RunDirectory(self.folder / "server", STAMP, elsewhere=True)
+        folder.open()
+        plan = {
+            "rounds": 3,
+            "evaluate_every": 0,
+            "solver": "sequential",
+            "privacy": self.privacy,
+            **plan,
+        }
+        counts = {client: len(s.train) for client, s in self.federation.people.items()}
+        hire, self.plan = hired(self, voice=self.voice(SERVER)), Plan(**plan)
+        return conduct(self.method, self.task, absent("toy", counts), self.plan, folder, hire=hire)

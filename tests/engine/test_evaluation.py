@@ -1,0 +1,133 @@
+"""Everybody's test samples put together: every sample alike, a shared model scored once."""
+
+import csv
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from tests.engine.toys import STAMP
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.messages import Message
+from vergence.core.params import Params
+from vergence.core.randomness import RandomStream
+from vergence.engine.client_executor import ClientExecutor, ClientTask
+from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.storage.client_states import ClientStateIndex
+from vergence.engine.storage.run_directory import RunDirectory
+from vergence.engine.workers.pools import InProcess
+from vergence.methods.fedavg import FedAvg
+from vergence.methods.local_only import LocalOnly
+from vergence.models.softmax import Softmax
+from vergence.tasks.images import Images
+
+SCORED = Counter()
+
+
+@dataclass(frozen=True)
+class Counting(Images):
+    """Counts how often it is asked to score everybody's samples."""
+
+    def pooled(self, outputs, samples):
+        SCORED[len(samples)] += 1
+        return super().pooled(outputs, samples)
+
+
+def images(*labels):
+    """Two pixels an image: class 0 is bright on the left, class 1 on the right."""
+    label = torch.tensor(labels)
+    image = torch.zeros(len(label), 1, 1, 2, dtype=torch.uint8)
+    image[range(len(label)), 0, 0, label] = 255
+    return Samples({"image": image, "label": label})
+
+
+PEOPLE = Federation(
+    "two",
+    {
+        "a": Splits(images(0, 0, 0, 0, 0, 0), images(0), images(0, 0, 0)),
+        "b": Splits(images(1, 1), images(1), images(1)),
+    },
+)
+NETWORK = Softmax(image=(1, 1, 2), classes=2)
+TASK = Counting(NETWORK)
+
+
+def of(left, right):
+    """Return the network with these scores for a bright left and a bright right pixel."""
+    module = TASK.module()
+    with torch.no_grad():
+        module.linear.weight[:] = torch.tensor([[left, right], [0.0, 0.0]])
+        module.linear.bias.zero_()
+    return Params.of(module)
+
+
+def measured(worker, client, model):
+    order = ClientTask(
+        "evaluate", client, Message("evaluate", {"model": model}), points=("P0", "P2")
+    )
+    return worker.do(order).metrics
+
+
+def test_every_test_image_counts_alike_whosever_it_is():
+    """The model says 0 to everything: right for a's three images, wrong for b's one.
+
+    Own accuracies 1 and 0, their mean 1/2; of the four images together 3/4. Scores 2 and 0 where
+    the left pixel is bright, 1 and 0 where the right one is: the mean log loss of all four is
+    (3 ln(1 + e^-2) + ln(1 + e)) / 4.
+    """
+    worker = ClientExecutor(FedAvg(), TASK, PEOPLE, PEOPLE, RandomStream("t"), all_here=True)
+    found = {client: measured(worker, client, of(2.0, 1.0)) for client in "ab"}
+    assert [found[client]["P0"]["accuracy"] for client in "ab"] == [1.0, 0.0]
+    loss = (3 * torch.log1p(torch.tensor(-2.0).exp()) + torch.log1p(torch.tensor(1.0).exp())) / 4
+    for client in "ab":
+        for point in ("P0", "P2"):
+            assert found[client][point]["pooled_accuracy"] == 0.75
+            assert found[client][point]["pooled_log_loss"] == pytest.approx(float(loss))
+            assert "pooled_score" not in found[client][point]
+
+
+def test_a_model_that_people_share_is_scored_once_and_another_again():
+    worker = ClientExecutor(FedAvg(), TASK, PEOPLE, PEOPLE, RandomStream("t"), all_here=True)
+    SCORED.clear()
+    for client in "ab":
+        measured(worker, client, of(2.0, 1.0))  # equal, not the same object
+    assert SCORED == {4: 1}
+    assert measured(worker, "b", of(2.0, -1.0))["P0"]["pooled_accuracy"] == 1.0
+    assert SCORED == {4: 2}
+
+
+def test_at_an_end_of_a_deployment_nobody_has_everybodys_images():
+    alone = PEOPLE.only(["a"])
+    worker = ClientExecutor(FedAvg(), TASK, alone, alone, RandomStream("t"))
+    assert not [n for n in measured(worker, "a", of(2.0, 1.0))["P0"] if n.startswith("pooled")]
+
+
+def columns(tmp_path, method, hire=None):
+    folder = RunDirectory(tmp_path, STAMP)
+    folder.open()
+    plan = Plan(rounds=2, evaluate_every=1, workers=1, points=("P0", "P1"))
+    conduct(method, Images(NETWORK), PEOPLE, plan, folder, hire=hire)
+    with (tmp_path / "people.csv").open() as file:
+        last = {(r["person"], r["metric"]): float(r["value"]) for r in csv.DictReader(file)}
+    with (tmp_path / "rounds.csv").open() as file:
+        told = {(r["evaluation"], r["metric"]) for r in csv.DictReader(file)}
+    return last, told
+
+
+def test_a_simulation_has_both_columns_and_a_crew_from_elsewhere_only_ones_own(tmp_path):
+    """Trained alone, each knows the class it has: 1 on its own test, 3/4 and 1/4 on all four."""
+    method = LocalOnly(local=LocalTraining(epochs=20, batch=4, lr=1.0))
+    last, told = columns(tmp_path / "here", method)
+    assert [last[client, "accuracy"] for client in "ab"] == [1.0, 1.0]
+    assert [last[client, "pooled_accuracy"] for client in "ab"] == [0.75, 0.25]
+    assert ("P0", "pooled_accuracy") in told
+    assert ("P1", "accuracy") in told
+    assert ("P1", "pooled_accuracy") not in told
+    afar, told = columns(
+        tmp_path / "afar", method, lambda desk: (InProcess(desk), ClientStateIndex(desk.shelf))
+    )
+    assert afar == {key: value for key, value in last.items() if "pooled" not in key[1]}
+    assert not [metric for _, metric in told if "pooled" in metric]

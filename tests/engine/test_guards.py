@@ -1,0 +1,157 @@
+"""A reply that must not be counted: its reason is named, and it is as if the client were silent."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.engine.toys import LOCAL, conducted, table
+from vergence.core.masks import Mask
+from vergence.core.messages import SealedTree
+from vergence.core.params import Layout, Params
+from vergence.core.serialization import same
+from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.participation import Participation
+from vergence.methods.fedavg import FedAvg
+from vergence.methods.fedcpf import FedCPF
+from vergence.methods.fedselect import FedSelect
+from vergence.privacy.reply_checks import HEAVIEST
+
+METHODS = {
+    "fedavg": FedAvg(local=LOCAL),
+    "fedcpf": FedCPF(local=LOCAL, rate=0.2),
+    "fedcpf by samples": FedCPF(local=LOCAL, rate=0.2, weights="samples"),
+    "fedselect": FedSelect(local=LOCAL, rate=0.2),
+}
+OTHER = Layout(("weight", "bias"), ((1, 5), (1,)))
+RENAMED = Layout(("w", "bias"), ((1, 4), (1,)))
+RESHAPED = Layout(("weight", "bias"), ((4, 1), (1,)))
+
+
+def tree(change):
+    """Return a harm to the tree `model` of a sealed reply."""
+    return lambda sealed: replace(sealed, trees={"model": change(sealed.trees["model"])})
+
+
+def value(number):
+    def change(t):
+        flat = t.total.flat.clone()
+        flat[2] = number
+        return replace(t, total=t.total.like(flat))
+
+    return tree(change)
+
+
+def weight(number):
+    """Set the weight of all entries, or of one where every entry has its own."""
+
+    def change(t):
+        if isinstance(t.weight, float):
+            return replace(t, weight=number)
+        bits = t.weight.bits if isinstance(t.weight, Mask) else t.weight.flat
+        each = bits.to(torch.float32).clone()
+        each[3] = number
+        return replace(t, weight=Params(each, t.total.layout))
+
+    return tree(change)
+
+
+def layout(other):
+    def change(t):
+        flat = torch.zeros(other.n)
+        mine = isinstance(t.weight, float)
+        return SealedTree(Params(flat, other), t.weight if mine else Mask.full(other))
+
+    return tree(change)
+
+
+def foreign_weights(t):
+    return replace(t, weight=Mask.full(OTHER))
+
+
+HARMS = {
+    "an answer to another round": (lambda s: replace(s, round=7), "round: answers round 7, now is"),
+    "a missing tree": (lambda s: replace(s, trees={}), "names: sent []"),
+    "an undeclared tree": (
+        lambda s: replace(s, trees={**s.trees, "diary": s.trees["model"]}),
+        "names: sent ['diary'",
+    ),
+    "other tensor names": (layout(RENAMED), "names: the tensors of 'model'"),
+    "another number of entries": (layout(OTHER), "shape: the tensors of 'model'"),
+    "as many entries in another shape": (layout(RESHAPED), "shape: the tensors of 'model'"),
+    "another dtype": (
+        tree(lambda t: replace(t, total=Params(t.total.flat.double(), t.total.layout))),
+        "dtype: 'model' is torch.float64",
+    ),
+    "nan": (value(float("nan")), "finite: 'model' holds NaN"),
+    "infinity": (value(float("inf")), "finite: 'model' holds NaN or infinity"),
+    "a metric that is nan": (
+        lambda s: replace(s, metrics={"loss": float("nan")}),
+        "finite: metric 'loss' is nan",
+    ),
+    "a metric that is no number": (
+        lambda s: replace(s, metrics={"loss": "low"}),
+        "finite: metric 'loss' is low",
+    ),
+    "a negative weight": (weight(-1.0), "weight: 'model' claims a weight outside [0, 1e+09]"),
+    "a weight that is nan": (weight(float("nan")), "weight: 'model' claims"),
+    "too large a weight": (weight(HEAVIEST * 1.01), "weight: 'model' claims"),
+    "weights for other entries": (tree(foreign_weights), "shape: 'model' has weights for other"),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_bad_reply_counts_for_nothing(tmp_path, monkeypatch, name, harm):
+    """p01 misbehaves in round 2 of 4 (its mask has changed by then); then it behaves again."""
+    change, says = HARMS[harm]
+    honest = ClientExecutor._turn
+
+    def turn(self, order):
+        done = honest(self, order)
+        if (order.client, order.message.round) == ("p01", 2):
+            done = replace(done, sealed=change(done.sealed))
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClientExecutor, "_turn", turn)
+        bad = conducted(tmp_path / "bad", METHODS[name])
+    with monkeypatch.context() as patch:
+        patch.setattr(Participation, "loses", lambda _, client, at, __: (client, at) == ("p01", 2))
+        silent = conducted(tmp_path / "silent", METHODS[name])
+    assert bad.fingerprint == silent.fingerprint
+    assert same(bad.server, silent.server)
+    rows = table(tmp_path / "bad", "turns.csv")
+    blamed = {(t["round"], t["client"]) for t in rows if t["status"] != "ok"}
+    assert blamed == {("3", "p01")}
+    (reason,) = {t["status"] for t in rows} - {"ok"}
+    assert reason.startswith("quarantined: ")
+    assert says in reason
+
+
+@pytest.mark.parametrize("number", [0.0, 1.0, HEAVIEST])
+def test_weights_at_the_edges_are_allowed(tmp_path, monkeypatch, number):
+    honest = ClientExecutor._turn
+    monkeypatch.setattr(
+        ClientExecutor,
+        "_turn",
+        lambda self, o: replace(d := honest(self, o), sealed=weight(number)(d.sealed)),
+    )
+    conducted(tmp_path, METHODS["fedavg"])
+    assert {t["status"] for t in table(tmp_path, "turns.csv")} == {"ok"}
+
+
+def test_everybody_quarantined_leaves_the_server_as_it_was(tmp_path, monkeypatch):
+    honest = ClientExecutor._turn
+    harm = value(float("nan"))
+    monkeypatch.setattr(
+        ClientExecutor,
+        "_turn",
+        lambda self, o: replace(d := honest(self, o), sealed=harm(d.sealed)),
+    )
+    outcome = conducted(tmp_path, METHODS["fedcpf"])
+    assert not outcome.server.model.flat.any()
+    assert outcome.clients == {}
+    rounds = table(tmp_path, "rounds.csv")
+    assert {r["value"] for r in rounds if r["metric"] == "replies"} == {"0.0"}
+    assert not [r for r in rounds if r["metric"] == "loss"]

@@ -1,0 +1,234 @@
+"""People from arrays, torch data sets and frames: split by a known rule, or refused by name."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+import vergence as vg
+from tests.experiment.made_up import arrays
+from vergence.core.arrays import split_rows
+
+
+def parts(federation, person):
+    return {name: part.columns for name, part in vars(federation.people[person]).items()}
+
+
+def rows(count=10):
+    return {"x": np.arange(2.0 * count).reshape(count, 2), "y": np.arange(count)}
+
+
+def test_sixty_twenty_twenty_in_the_order_given():
+    made = vg.Federation.from_arrays({"a": rows(), "b": rows(7)})
+    assert {n: c["y"].tolist() for n, c in parts(made, "a").items()} == {
+        "train": [0, 1, 2, 3, 4, 5],
+        "val": [6, 7],
+        "test": [8, 9],
+    }
+    assert [len(part) for part in vars(made.people["b"]).values()] == [4, 1, 2]
+    assert made.about["split"] == "60/20/20 in the order given"
+    assert made.clients == ("a", "b")
+
+
+def test_other_shares_shuffled_with_a_seed():
+    first, again, other = (
+        vg.Federation.from_arrays({"a": rows(), "b": rows()}, split=(0.5, 0.3, 0.2), shuffle=seed)
+        for seed in (1, 1, 2)
+    )
+    assert [len(part) for part in vars(first.people["a"]).values()] == [5, 3, 2]
+    drawn = [parts(f, p)["test"]["y"].tolist() for f in (first, again, other) for p in "ab"]
+    assert drawn[:2] == drawn[2:4] != drawn[4:]
+    assert drawn[0] != drawn[1], "everybody's rows are drawn for themselves"
+    whole = torch.cat([part["y"] for part in parts(first, "a").values()])
+    assert sorted(whole.tolist()) == list(range(10))
+    assert first.about["split"] == "50/30/20 at random with seed 1"
+
+
+def test_parts_that_are_given_stay_as_they_are():
+    given = {"a": {"train": rows(4), "val": rows(3), "test": rows(1)}}
+    made = vg.Federation.from_arrays(given, about={"licence": "ours"})
+    assert [len(part) for part in vars(made.people["a"]).values()] == [4, 3, 1]
+    assert made.about == {"licence": "ours", "citation": "not said", "split": "as given"}
+    with pytest.raises(vg.DataError, match=r"'a' comes in parts .* 'b' does not"):
+        vg.Federation.from_arrays({**given, "b": rows()})
+    with pytest.raises(vg.DataError, match=r"without samples: a \(val\)"):
+        vg.Federation.from_arrays({"a": {**given["a"], "val": rows(0)}})
+
+
+def test_numbers_are_copied_into_types_that_networks_take():
+    images = np.zeros((5, 3, 3), np.uint8)
+    given = {"x": images, "y": np.arange(5, dtype=np.int16), "z": [0.5, 1, 2, 3, 4]}
+    made = parts(vg.Federation.from_arrays({"a": given}), "a")["train"]
+    images[:] = 9
+    assert {n: c.dtype for n, c in made.items()} == {
+        "x": torch.uint8,
+        "y": torch.int64,
+        "z": torch.float32,
+    }
+    assert not made["x"].any()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda x, y: (x, y),
+        lambda x, y: TensorDataset(torch.tensor(x), torch.tensor(y)),
+        lambda x, y: pd.DataFrame({"x": x[:, 0], "y": y}),
+    ],
+    ids=["a pair", "a tensor data set", "a frame"],
+)
+def test_one_persons_data_come_in_many_ways(given):
+    data = rows()
+    made = parts(vg.Federation.from_arrays({3: given(data["x"], data["y"])}), "3")
+    assert made["test"]["y"].tolist() == [8, 9]
+    assert set(made["test"]) == {"x", "y"}
+
+
+class Items(Dataset):
+    """Ten items of three parts."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, at):
+        if at >= 10:
+            raise IndexError
+        return torch.full((2,), float(at)), at, {"a": 0}["a"]
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield 0
+
+
+def test_a_data_set_for_each_person():
+    made = vg.Federation.from_datasets({"a": Items()}, columns=("image", "label", "eye"))
+    assert parts(made, "a")["val"]["label"].tolist() == [6, 7]
+    assert parts(made, "a")["val"]["image"].shape == (2, 2)
+    with pytest.raises(vg.DataError, match=r"items have 3 parts, and there are names for 2 \(x, y"):
+        vg.Federation.from_datasets({"a": Items()})
+    with pytest.raises(vg.DataError, match="'a' has a Endless, which has no length"):
+        vg.Federation.from_datasets({"a": Endless()})
+
+
+def frame():
+    return pd.DataFrame(
+        {
+            "who": ["b"] * 5 + ["a"] * 5,
+            "pupil": np.arange(10.0),
+            "speed": np.arange(10) * 2,
+            "gaze": np.arange(10) / 10,
+        }
+    )
+
+
+def test_a_frame_with_a_person_column():
+    columns = {"x": ["pupil", "speed"], "y": "gaze"}
+    made = vg.Federation.from_frame(frame(), "who", columns)
+    assert made.clients == ("b", "a")
+    assert parts(made, "a")["test"]["x"].tolist() == [[9.0, 18.0]]
+    assert parts(made, "a")["train"]["y"].tolist() == pytest.approx([0.5, 0.6, 0.7])
+    alone = parts(vg.Federation.from_frame(frame(), "who"), "a")["train"]
+    assert set(alone) == {"pupil", "speed", "gaze"}
+
+
+def broken(change):
+    data = frame()
+    change(data)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "says"),
+    [
+        (frame(), {}, "the frame has no column 'person'; it has who, pupil, speed, gaze"),
+        (frame(), {"person": "who", "columns": {"x": "pupli"}}, "has no column 'pupli'"),
+        (
+            broken(lambda f: f.__setitem__("pupil", f.pupil.where(f.index != 7))),
+            {"person": "who", "columns": {"x": ["pupil", "speed"], "y": "gaze"}},
+            "person 'a': 'pupil' is nan in row 7 (1 of 5 rows have no finite number): mend",
+        ),
+        (
+            broken(lambda f: f.__setitem__("who", f.who.where(f.index != 2))),
+            {"person": "who"},
+            "'who' is missing in row 2",
+        ),
+        (
+            broken(lambda f: f.__setitem__("pupil", "wide")),
+            {"person": "who"},
+            "person 'b': 'pupil' holds str objects, no numbers",
+        ),
+        ([1, 2], {}, "from_frame takes a pandas DataFrame with a row a sample, got a list"),
+    ],
+)
+def test_frames_that_are_refused(data, options, says):
+    with pytest.raises(vg.DataError) as refused:
+        vg.Federation.from_frame(data, **options)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_missing_gaze_may_be_nan_where_one_says_so():
+    data = frame()
+    data.loc[7, "gaze"] = np.nan
+    made = vg.Federation.from_frame(data, "who", {"x": "pupil", "y": "gaze"}, missing=["y"])
+    assert parts(made, "a")["train"]["y"].isnan().tolist() == [False, False, True]
+    assert made.missing == {"y"}
+
+
+def holed(person="p03", row=17):
+    data = arrays()
+    data[person]["y"][row] = np.nan
+    return data
+
+
+@pytest.mark.parametrize(
+    ("people", "says"),
+    [
+        (holed(), "person 'p03': 'y' is nan in row 17 (1 of 40 rows have no finite number)"),
+        (
+            {"a": rows(), "b": rows(2), "c": rows(1)},
+            "too few samples to split 60/20/20 into training, validation and test: b (2), c (1); "
+            "leave",
+        ),
+        (
+            {"a": {"x": np.zeros((4, 2)), "y": np.zeros(5)}},
+            "person 'a': columns differ in length ('x' 4, 'y' 5 rows)",
+        ),
+        (
+            {"a": rows(), "b": {"x": np.zeros((9, 3)), "y": np.zeros(9)}},
+            "person 'b': 'x' is 3 (float32) a sample, of person 'a' 2 (float32)",
+        ),
+        (
+            {"a": rows(), "b": {"x": np.zeros((9, 2))}},
+            "person 'b' has the columns x, person 'a' x, y",
+        ),
+        ({"a": {"x": np.array(["u", "v", "w"])}}, "person 'a': 'x' holds text, no numbers"),
+        ({"a": torch.nn.Linear(2, 1)}, "person 'a' has a Linear: give arrays by name"),
+        ({"a": {"x": np.float64(3)}}, "person 'a': 'x' holds a single number"),
+        ({}, "with at least one person; got nobody"),
+        (TensorDataset(torch.zeros(3, 2)), "people must be a mapping"),
+        ({"a": rows(), "A": rows()}, "are one file's name"),
+    ],
+)
+def test_arrays_that_are_refused(people, says):
+    with pytest.raises(vg.DataError) as refused:
+        vg.Federation.from_arrays(people)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("shares", [(0.6, 0.4), (0.6, 0.2, 0.1), (1.0, 0.0, 0.0), 0.6, ("a", 1, 1)])
+def test_shares_that_make_no_whole(shares):
+    with pytest.raises(vg.ConfigError, match="split must be three positive numbers with sum 1"):
+        vg.Federation.from_arrays({"a": rows()}, split=shares)
+
+
+def test_rows_are_split_as_the_made_up_people_are():
+    """So that arrays of them train to the same bits (see test_train)."""
+    for count in range(3, 200):
+        train, val, test = split_rows({"a": count})["a"]
+        a, b = count * 6 // 10, count * 8 // 10
+        assert torch.cat([train, val, test]).tolist() == list(range(count))
+        assert (len(train), len(val)) == (a, b - a)

@@ -1,0 +1,239 @@
+"""`vergence export`: the file says what torch says, for everybody's model; and what it is."""
+
+import io
+import sys
+from functools import partial
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from rich.console import Console
+
+from tests.cli.commands import TOY, run
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Federation
+from vergence.core.params import Params
+from vergence.errors import ConfigError, DataError, StateError
+from vergence.experiment.newcomers import NewcomerEvaluator
+from vergence.experiment.run import load_data
+from vergence.experiment.saved_run import one_run, read_saved
+from vergence.model_tools import onnx_export as exporting
+from vergence.model_tools.onnx_export import (
+    TOLERANCE,
+    assembled,
+    converted,
+    export,
+    opened_again,
+    parity,
+    timed,
+)
+from vergence.models.glc import glc_vit
+from vergence.models.glc.glc_features import GlcFeatures
+from vergence.models.glc.glc_vit import GlcVit
+from vergence.models.lenet import LeNet
+from vergence.models.resnet18 import ResNet18
+from vergence.models.resnet_preact import ResNetPreact
+from vergence.models.small_eye import SmallEye
+from vergence.models.softmax import Softmax
+from vergence.tasks.gaze_angle import GazeAngle
+from vergence.tasks.gaze_map import GazeMap
+from vergence.tasks.images import Images
+from vergence.training.sequential import Solver
+
+EYES = """
+task       = { name = "gaze_angle" }
+model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
+federation = { name = "eye_synthetic", people = 3, samples = 40, days = [3, 3], size = "9x15" }
+methods    = ["fedavg", "fedper", "local_only"]
+local      = { epochs = 1, batch = 16, lr = 0.05 }
+run        = { rounds = 1, evaluate_every = 0, workers = 1 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch):
+    """Time every file three times instead of as often as fits into seconds."""
+    monkeypatch.setattr(exporting, "medians", partial(exporting.medians, rounds=3))
+
+
+def quiet():
+    return Console(file=io.StringIO(), width=120)
+
+
+def eyes(height, width, n=3):
+    drawn = torch.Generator().manual_seed(0)
+    return Samples(
+        {
+            "image": torch.randint(256, (n, 1, height, width), dtype=torch.uint8, generator=drawn),
+            "pose": torch.randn(n, 2, generator=drawn) / 10,
+            "gaze": torch.randn(n, 2, generator=drawn) / 10,
+        }
+    )
+
+
+def clips(window, height, width, n=2):
+    drawn = torch.Generator().manual_seed(0)
+    shape = (n * window, height, width, 3)
+    frames = torch.randint(256, shape, dtype=torch.uint8, generator=drawn)
+    columns = {
+        "ids": torch.arange(n * window).view(n, window),
+        "points": torch.full((n, window, 1, 2), 0.5),
+    }
+    return Samples(columns, {"frames": SharedRows(frames, "ids")})
+
+
+def trained(task, scale=0.05):
+    """Initial parameters and some noise, so that no bias is zero and maps are not flat."""
+    start = task.init()
+    noise = torch.randn(start.layout.n, generator=torch.Generator().manual_seed(2))
+    return start + start.like(noise * scale)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "data"),
+    [
+        (GazeAngle(LeNet((4, 8))), eyes(36, 60)),
+        (GazeAngle(SmallEye()), eyes(9, 15)),
+        (GazeAngle(ResNetPreact(4, 2)), eyes(9, 15)),
+        (GazeAngle(ResNet18(8, 4)), eyes(36, 60)),
+        (GazeMap(GlcVit("tiny64"), temperature=2.0), clips(4, 64, 64)),
+        (Images(Softmax((1, 8, 8), 5)), eyes(8, 8)),
+    ],
+    ids=lambda value: type(value.network).__name__ if hasattr(value, "network") else "",
+)
+def test_the_file_says_what_torch_says(task, data, monkeypatch):
+    monkeypatch.setattr(glc_vit, "BLOCKS", 2)  # of eight that are alike
+    params = trained(task)
+    first = data.take(slice(0, 1))
+    whole = assembled(task, params, first)
+    file = converted(whole, first, {})
+    onnx.checker.check_model(onnx.load_from_string(file), full_check=True)
+    session = opened_again(file)
+    assert parity(whole, session, data) <= TOLERANCE
+    assert all(type(size) is int for value in session.get_inputs() for size in value.shape)
+    assert all(time > 0 for time in timed(whole, session, first))
+    assert session.get_inputs()[0].type == "tensor(uint8)"
+    if isinstance(task, GazeMap):
+        (heat,) = session.run(None, {"frames": first["frames"].numpy()})
+        np.testing.assert_allclose(heat.sum((2, 3)), np.ones((1, 4)), rtol=1e-5)
+    other = whole.network.load_state_dict  # parity must be able to fail
+    other({n: 1.1 * t for n, t in whole.network.state_dict().items()})
+    assert parity(whole, session, data) > TOLERANCE
+
+
+@pytest.mark.slow
+def test_frozen_features_are_computed_inside(monkeypatch, tmp_path):
+    """From uint8 frames on; the run's own features are rounded to half precision."""
+    pytest.importorskip("efficientnet_lite_pytorch")
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
+    task, data = GazeMap(GlcFeatures(16, 2, 1, (6, 8))), clips(2, 48, 64, 1)
+    params = trained(task, 0.02)
+    first = data.take(slice(0, 1))
+    whole = assembled(task, params, first)
+    session = opened_again(converted(whole, first, {}))
+    assert parity(whole, session, data) <= TOLERANCE
+    (heat,) = session.run(None, {"frames": first["frames"].numpy()})
+    ready = task.network.prepare(Federation("one", {"a": Splits(data, data, data)}))
+    logits = Solver(task).outputs(params, ready.people["a"].test)
+    run_s = logits.flatten(2).softmax(-1).view(logits.shape).numpy()
+    assert np.abs(heat - run_s).max() / run_s.max() < 0.01
+
+
+def test_a_column_that_the_network_leaves_alone_is_not_asked_for():
+    task, data = GazeAngle(SmallEye(pose=False)), eyes(9, 15)
+    first = data.take(slice(0, 1))
+    whole = assembled(task, trained(task), first)
+    session = opened_again(converted(whole, first, {}))
+    assert [value.name for value in session.get_inputs()] == ["image"]
+    assert parity(whole, session, data) <= TOLERANCE
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("export"), EYES)
+
+
+def test_a_person_s_file_is_what_that_person_predicts_with(folder, tmp_path):
+    """FedPer's heads are personal: the file must give the outputs the run's tables are made of."""
+    said, out = io.StringIO(), tmp_path / "ann.onnx"
+    made = export(folder / "fedper", out, Console(file=said, width=120), "p01")
+    assert made.difference <= TOLERANCE
+    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+    loaded = load_data(one_run(folder / "fedper"))
+    judge = NewcomerEvaluator(read_saved(folder / "fedper"), loaded.ready)
+    test = loaded.ready.people["p01"].test
+    each = [test.take(slice(i, i + 1)) for i in range(len(test))]
+    asked = [{name: batch[name].numpy() for name in ("image", "pose")} for batch in each]
+    gaze = [session.run(None, one)[0] for one in asked]
+    own = judge.worker.solver.outputs(judge.model("p01"), test).numpy()
+    other = judge.worker.solver.outputs(judge.model("p02"), test).numpy()
+    assert np.abs(np.concatenate(gaze) - own).max() <= TOLERANCE
+    assert np.abs(np.concatenate(gaze) - other).max() > 1e-3
+    assert "onnxruntime" in said.getvalue()
+    assert f"model: {out}" in said.getvalue()
+
+
+def test_the_file_says_what_it_is(folder, tmp_path):
+    out = tmp_path / "new.onnx"
+    export(folder / "fedavg", out, quiet())
+    told = {p.key: p.value for p in onnx.load(out).metadata_props}
+    assert "radians" in told["output gaze"]
+    assert "-cos p sin y, -sin p, -cos p cos y" in told["output gaze"]
+    assert told["input image"].startswith("uint8")
+    assert told["input image"].endswith("[1, 1, 9, 15]")
+    assert told["person"] == "newcomer"
+    assert told["method"] == "fedavg"
+    saved = read_saved(folder / "fedavg")
+    assert told["fingerprint"] == saved.fingerprint
+    assert told["data_licence"] == load_data(saved.experiment).raw.about["licence"]
+
+
+def test_who_and_what_cannot_be_exported_is_said(folder, tmp_path):
+    out = tmp_path / "x.onnx"
+    with pytest.raises(ConfigError, match=r"no person 'p0'.*did you mean"):
+        export(folder / "fedavg", out, quiet(), "p0")
+    with pytest.raises(ConfigError, match=r"no whole model for a newcomer.*p00, p01, p02"):
+        export(folder / "local_only", out, quiet())
+    with pytest.raises(ConfigError, match="no whole model for a newcomer"):
+        export(folder / "fedper", out, quiet())
+    with pytest.raises(StateError, match="several methods"):
+        export(folder, out, quiet())
+    with pytest.raises(StateError, match="seed 7 is not finished"):
+        export(folder / "fedavg", out, quiet(), seed=7)
+    toys = run(tmp_path, TOY.replace("METHODS", 'method = "fedavg"'))
+    with pytest.raises(ConfigError, match="task 'toy'; export takes gaze_angle, gaze_map, images"):
+        export(toys, out, quiet())
+    (toys / "results.json").unlink()
+    with pytest.raises(StateError, match="holds no results"):
+        export(toys, out, quiet())
+    assert not out.exists()
+
+
+def test_a_file_that_differs_is_not_written(folder, tmp_path):
+    out = tmp_path / "x.onnx"
+    with (
+        patch.object(exporting, "parity", lambda *_: 2e-5),
+        pytest.raises(DataError, match=r"differs from torch by 2\.0e-05"),
+    ):
+        export(folder / "fedavg", out, quiet())
+    assert not out.exists()
+
+
+def test_without_the_extra_its_name_is_said(folder, tmp_path):
+    with (
+        patch.dict(sys.modules, {"onnxruntime": None}),
+        pytest.raises(ConfigError, match=r"'onnxruntime': pip install \"vergence\[export\]\""),
+    ):
+        export(folder / "fedavg", tmp_path / "x.onnx", quiet())
+
+
+def test_parameters_are_those_given():
+    """`built` must not leave the initial parameters in the network."""
+    task = GazeAngle(SmallEye())
+    params = trained(task)
+    whole = assembled(task, params, eyes(9, 15).take(slice(0, 1)))
+    assert torch.equal(Params.of(whole.network.requires_grad_(True)).flat, params.flat)

@@ -1,0 +1,164 @@
+"""Words: exact sums, ranges that hold, rounding without bias."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vergence.errors import ConfigError
+from vergence.privacy.secure_aggregation.packing import (
+    Packing,
+    RangeFault,
+    paired,
+    received,
+    sent,
+    unpaired,
+    withheld,
+)
+
+
+@st.composite
+def packings(draw) -> Packing:
+    people = draw(st.integers(1, 63))
+    heaviest = draw(st.sampled_from([1, 1, 7, 3000]))
+    return Packing(draw(st.floats(1e-6, 1e6)), people, draw(st.booleans()), heaviest)
+
+
+@given(packings(), st.integers(0, 2**32))
+@settings(max_examples=200)
+def test_the_sum_of_words_holds_the_sums(packing: Packing, seed: int):
+    """Against Python's whole numbers: values as multiples of the step, weights, contributors."""
+    rng = np.random.default_rng(seed)
+    people, n = int(rng.integers(1, packing.people + 1)), 6
+    total = np.zeros(n, np.uint64)
+    values, weights = [0] * n, np.zeros(n, np.int64)
+    contributors = np.zeros(n, np.int64)
+    for _ in range(people):
+        x = rng.uniform(-packing.limit, packing.limit, n)
+        x[:2] = packing.limit, -packing.limit  # the worst case, everybody at once
+        w = rng.integers(0, packing.heaviest + 1, n)
+        w[:2] = packing.heaviest
+        x = np.where(w == 0, 0.0, x) if packing.counted else x
+        total += packing.encode(x, w if packing.counted else None)
+        exact = [round(Fraction(float(v)) * 2**packing.fraction) for v in x]
+        values = [a + b for a, b in zip(values, exact, strict=True)]
+        weights, contributors = weights + w, contributors + (w > 0)
+    wanted = np.array([float(Fraction(v)) * packing.step for v in values])
+    np.testing.assert_array_equal(packing.values(total), wanted)
+    if packing.counted:
+        np.testing.assert_array_equal(packing.weights(total), weights)
+        np.testing.assert_array_equal(packing.contributors(total), contributors)
+
+
+@given(st.integers(1, 63), st.integers(1, 9), st.integers(0, 2**32))
+def test_a_sum_of_pairs_is_a_pair_of_sums(people, n, seed):
+    """Also where everybody gives the largest number there is, of either sign."""
+    rng = np.random.default_rng(seed)
+    packing = Packing(8.0, people, bits=32)
+    given = rng.uniform(-8, 8, (people, n))
+    given[:, : n // 2] = rng.choice([-8.0, 8.0], n // 2)
+    rows = [packing.encode(row) for row in given]
+    total = np.sum([paired(row) for row in rows], axis=0, dtype=np.uint64)
+    assert len(total) == (n + 1) // 2
+    np.testing.assert_array_equal(unpaired(total, n), np.sum(rows, axis=0, dtype=np.uint64))
+    np.testing.assert_array_equal(unpaired(paired(rows[0]), n), rows[0])
+
+
+def test_the_layouts_of_the_papers_numbers():
+    """4095 people, masks, |x| <= 2^15: 52 value bits, 24 after the point (privacy.md 3.3).
+
+    14 people: counts need 4 bits, weights up to 3000 need 16 (14 * 3000 = 42,000 < 2^16), and
+    44 bits hold 14 * 24,000 * 2^24 = 2^42.3 with a sign.
+    """
+    masks = Packing(2.0**15 - 1, 4095, True)
+    assert (masks.count_bits, masks.value_bits, masks.fraction) == (12, 52, 24)
+    weighed = Packing(24_000, 14, True, 3000)
+    assert (weighed.count_bits, weighed.weight_bits, weighed.value_bits) == (4, 16, 44)
+    assert weighed.fraction == 24
+    plain = Packing(8, 14)
+    assert (plain.value_bits, plain.fraction) == (64, 56)
+
+
+@pytest.mark.parametrize("packing", [Packing(8, 14), Packing(0.3, 9, True), Packing(5, 3, True, 9)])
+def test_the_fraction_is_the_largest_that_cannot_overflow(packing):
+    room = (1 << (packing.value_bits - 1)) - 1
+    worst = packing.people * round(Fraction(packing.limit) * 2**packing.fraction)
+    finer = packing.people * round(Fraction(packing.limit) * 2 ** (packing.fraction + 1))
+    assert worst <= room < finer
+
+
+def test_rounding_has_no_bias_and_is_off_by_half_a_step_at_most():
+    """A uniform error has variance step^2/12; the mean of 200,000 lies within 5 sigma of 0."""
+    packing = Packing(2.0**20, 4095, True, 3)  # coarse: 5 bits after the point
+    x = np.random.default_rng(1).uniform(-100, 100, 200_000)
+    error = packing.values(packing.encode(x, 1)) - x
+    assert np.abs(error).max() <= packing.step / 2
+    assert abs(error.mean()) < 5 * packing.step / np.sqrt(12 * len(x))
+    ties = (np.arange(-1000, 1000) + 0.5) * packing.step
+    assert (packing.values(packing.encode(ties, 1)) - ties).mean() == 0  # ties to even
+
+
+@pytest.mark.parametrize("bad", [8.001, -8.001, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("counted", [False, True])
+def test_what_is_out_of_range_is_refused_by_name_and_not_clipped(bad, counted):
+    packing = Packing(8, 14, counted, name="head")
+    with pytest.raises(RangeFault, match=r"range: 'head' holds more than 8, the largest"):
+        packing.encode(np.array([0.0, bad]), np.ones(2) if counted else None)
+
+
+@pytest.mark.parametrize("weights", [[1, 4], [1, -1], [1, 0.5], [1, np.nan]])
+def test_weights_that_a_word_cannot_hold_are_refused(weights):
+    with pytest.raises(RangeFault, match="range: 'model'"):
+        Packing(8, 14, True, 3).encode(np.ones(2), np.array(weights))
+
+
+def test_numbers_that_should_have_been_erased_are_refused():
+    with pytest.raises(RangeFault, match="weight is 0"):
+        Packing(8, 14, True).encode(np.array([1.0, 1.0]), np.array([True, False]))
+
+
+def test_where_nobody_contributes_the_word_is_zero():
+    words = Packing(8, 14, True).encode(np.array([0.0, 1.0]), np.array([False, True]))
+    assert words[0] == 0
+    assert words[1] != 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "people", "heaviest"),
+    [
+        (0, 3, 1),
+        (np.inf, 3, 1),
+        (np.nan, 3, 1),
+        (1, 0, 1),
+        (1e19, 14, 1),
+        (1, 2**20, 2**40),
+    ],
+)
+def test_what_does_not_fit_is_a_configuration_error(limit, people, heaviest):
+    with pytest.raises(ConfigError):
+        Packing(limit, people, True, heaviest)
+
+
+def test_words_that_count_need_weights_and_only_those():
+    with pytest.raises(ConfigError, match="need weights"):
+        Packing(8, 14, True).encode(np.ones(2))
+    with pytest.raises(ConfigError, match="need weights"):
+        Packing(8, 14).encode(np.ones(2), 1)
+
+
+def test_withheld_counts_people_and_not_weights():
+    packing = Packing(8, 14, True, 100)
+    words = packing.encode(np.ones(3), np.array([100, 1, 1]))
+    words[1:] += packing.encode(np.ones(2), np.array([1, 1]))
+    words[2:] += packing.encode(np.ones(1), np.array([1]))
+    kept = withheld(words, packing, 3)
+    np.testing.assert_array_equal(packing.contributors(words), [1, 2, 3])
+    np.testing.assert_array_equal(kept == words, [False, False, True])
+    np.testing.assert_array_equal(kept[:2], 0)
+
+
+def test_words_travel():
+    words = np.array([0, 1, 2**64 - 1], np.uint64)
+    np.testing.assert_array_equal(received(sent(words)), words)

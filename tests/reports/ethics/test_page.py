@@ -1,0 +1,329 @@
+"""The page for an ethics board: what it says, where its numbers come from, what it refuses."""
+
+import html
+import json
+import math
+import re
+
+import pytest
+
+from tests.cli.commands import vergence
+from tests.engine.test_compatibility_check import EYES, TOY, experiment
+from vergence.core.task import Task
+from vergence.engine.plan import Plan
+from vergence.errors import ConfigError, DataError
+from vergence.experiment.run import start
+from vergence.experiment.schema import check, merge
+from vergence.methods.fedavg import FedAvg
+from vergence.reports.ethics import wording as words
+from vergence.reports.ethics.facts import facts
+from vergence.reports.ethics.page import CARDS, ethics, refuse_claims, said
+from vergence.results.write import write_toml
+
+HIDDEN = {
+    "method": {"name": "fedcpf"},
+    "privacy": {"aggregation": "secure", "user": {"clip": 0.5, "noise": 4.0}},
+}
+PLANS = {
+    "plain": {**TOY, "method": {"name": "fedavg"}},
+    "hidden": {**TOY, **HIDDEN},
+    "split": {**EYES, "method": {"name": "splitfed_u"}},
+}
+AUDIT = """what the server has,seen,mse,ssim,angle_error_deg
+nothing: the mean of the others,,0.1,0.1,
+nothing: another picture of theirs,,0.2,0.1,
+"no defence, as in the run",sent once,0.004,0.9,7.5
+PixelDP l = 2,sent once,0.11,0.1,80.5
+"""
+
+
+TAUGHT = {
+    "task": {"name": "zero_shot"},
+    "model": {"name": "mlp", "inputs": 64, "hidden": [8], "classes": 16},
+    "federation": {"name": "zsl_synthetic", "images": 10},
+    "method": {"name": "pe_zsl", "generator_rounds": 1, "samples": 5, "batch": 40, "hidden": 8},
+    "local": {"epochs": 1, "batch": 32, "lr": 0.05},
+    "run": {"rounds": 2, "workers": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Return the folder of a run of each plan, its page written; the split one was attacked."""
+    found = {}
+    for name, table in PLANS.items():
+        folder = found[name] = tmp_path_factory.mktemp("ethics") / name
+        start(check(table), folder)
+        if name == "split":
+            (folder / "audit").mkdir()
+            (folder / "audit" / "audit.csv").write_text(AUDIT)
+        ethics(folder)
+    return found
+
+
+def page_of(folder):
+    """Return the page as a reader sees it, and its facts."""
+    text = (folder / "ethics.html").read_text()
+    plain = re.sub(r"<style>.*?</style>|<[^>]+>", " ", text, flags=re.DOTALL)
+    seen = " ".join(html.unescape(plain).split())
+    return text, seen, json.loads((folder / "ethics.json").read_text())["plans"]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_page_needs_nothing_from_elsewhere(name, runs):
+    text, _, _ = page_of(runs[name])
+    assert "http" not in text
+    assert not re.search(r"\bsrc=|@import|url\(|<script|<link", text)
+    assert all(target.startswith("#") for target in re.findall(r'href="([^"]*)"', text))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_page_says_what_the_json_says(name, runs):
+    _, seen, (plan,) = page_of(runs[name])
+    for key in ("verdict", "assumed", "residual", "unprotected"):
+        assert plan[key]
+        assert all(" ".join(line.split()) in seen for line in plan[key])
+    assert all(who in seen and what in seen for who, what in plan["sees"])
+    assert all(f"{row['what']} → " in seen for row in plan["leaves"])
+    assert all(said(row["bytes"]) in seen for row in plan["leaves"])
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_numbers_are_the_runs(name, runs):
+    _, seen, (plan,) = page_of(runs[name])
+    results = json.loads((runs[name] / "results.json").read_text())
+    headline = results["metrics"][results["headline"]]
+    assert f"{said(headline['mean'])} on average over people, {said(headline['worst'])}" in seen
+    assert plan["counted"] == results["bytes"]
+    assert said(results["bytes"]["up"], 6) in seen
+    if name == "hidden":
+        part = results["privacy"]["person"]
+        assert plan["budget"]["person"]["epsilon"] == part["seeds_together"]
+        assert f"{said(part['seeds_together'])} at {said(part['delta'])}, spent" in seen
+        assert part["neighbours"] in seen
+        assert part["against"] in seen
+    else:
+        assert plan["budget"] == {}
+        assert "Nothing. No number bounds" in seen
+
+
+def test_an_attack_stands_beside_chance(runs):
+    """The mean of the others is off by .1, the better guess; the attacker by .004, a 25th."""
+    _, seen, (plan,) = page_of(runs["split"])
+    assert "Pictures were rebuilt from it, 25 times nearer to the originals than by chance" in seen
+    assert "25 times nearer than chance: something of the person is left" in seen
+    assert "the same, had there been PixelDP l = 2 sent once 0.11 0.1 0.1 80.5 no better" in seen
+    assert [a["better"] for a in plan["attacks"]] == [True, False]
+    assert words.nearness(1.01) == "hardly better than chance"
+    _, seen, _ = page_of(runs["plain"])
+    assert "Nothing was attacked in this run" in seen
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_cards_lie_beside_and_hold_the_same(name, runs):
+    _, _, (plan,) = page_of(runs[name])
+    privacy, model, data = ((runs[name] / card).read_text() for card in CARDS)
+    assert all(line in privacy for line in plan["unprotected"])
+    assert said(plan["model"]["metrics"][0]["mean"]) in model
+    assert said(plan["data"]["people"]) in data
+    for card in (privacy, model, data):
+        assert "\n\n\n" not in card.strip()
+        assert all(line.endswith("|") for line in card.splitlines() if line.startswith("|"))
+
+
+def test_nothing_is_called_private_that_no_number_backs(runs, tmp_path):
+    for name, folder in runs.items():
+        files = [folder / file for file in ("ethics.html", "ethics.json", *CARDS)]
+        backed = name == "hidden"
+        assert page_of(folder)[2][0]["backed"] is backed
+        claims = [f for f in files if re.search(r"\bprivate", f.read_text(), re.IGNORECASE)]
+        assert backed or not claims
+    file = tmp_path / "plan.toml"
+    write_toml(file, {**TOY, "methods": [{"name": "fedavg", "label": "private"}]})
+    with pytest.raises(ConfigError, match="'private' says 'private', and 'private' has no eps"):
+        ethics(file, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    write_toml(
+        file,
+        {
+            **TOY,
+            "methods": [{"name": "fedavg", "label": "private"}],
+            "privacy": {"user": {"epsilon": 9.0}},
+        },
+    )
+    assert "private" in ethics(file, tmp_path / "out").read_text()
+    write_toml(
+        file,
+        {
+            **TOY,
+            "methods": [{"name": "fedavg", "label": "private"}],
+            "privacy": {"user": {"epsilon": 11.0}},
+        },
+    )
+    with pytest.raises(ConfigError, match="no epsilon of 10 or less"):
+        ethics(file, tmp_path / "out")
+
+
+def test_claims_are_found_deep_in_the_facts():
+    plan = {"label": "a", "backed": False, "data": {"facts": {"licence": "fully anonymised"}}}
+    with pytest.raises(ConfigError, match="says 'anonymised'"):
+        refuse_claims(plan)
+    refuse_claims({**plan, "backed": True})
+
+
+@pytest.mark.slow
+def test_a_plan_that_never_ran_says_so(tmp_path):
+    file = tmp_path / "plan.toml"
+    write_toml(file, {**PLANS["plain"], "privacy": {"solver": {"epsilon": 2.0}}})
+    with pytest.raises(ConfigError, match="a plan, not a run: say where"):
+        ethics(file)
+    done = vergence("privacy", "ethics", file, "--out", tmp_path / "out")
+    assert "ethics.html" in done.out
+    _, seen, (plan,) = page_of(tmp_path / "out")
+    assert "nothing has been run yet" in seen
+    assert "There is none about people" in seen
+    assert "foretold" in seen
+    assert 1.9 < plan["budget"]["sample"]["epsilon"] <= 2.0
+
+
+def test_where_the_data_are_not_a_run_still_says_what_was_spent(runs, tmp_path, monkeypatch):
+    """As on the server of a deployment; a plan cannot be foretold there."""
+    monkeypatch.setattr("vergence.data.synthetic.toy.Toy.load", missing)
+    ethics(runs["hidden"], tmp_path / "out")
+    _, _, (plan,) = page_of(tmp_path / "out")
+    _, _, (full,) = page_of(runs["hidden"])
+    assert plan["budget"] == full["budget"]
+    assert plan["leaves"] == full["leaves"]
+    assert plan["data"]["people"] is None
+    write_toml(tmp_path / "plan.toml", PLANS["hidden"])
+    with pytest.raises(DataError, match="not here"):
+        ethics(tmp_path / "plan.toml", tmp_path / "out")
+
+
+def missing(*_):
+    raise DataError("not here")
+
+
+def test_a_bottleneck_at_the_cut_is_told(tmp_path):
+    write_toml(tmp_path / "plan.toml", experiment("splitfed_u", ("cut",)))
+    ethics(tmp_path / "plan.toml", tmp_path)
+    _, seen, (plan,) = page_of(tmp_path)
+    assert "About people: nothing." in seen
+    assert len(plan["cut"]) == 1
+    assert plan["cut"][0] in seen
+    assert "drawn once per picture" in seen
+
+
+def test_a_pooled_plan_hides_nobody():
+    made = check(experiment("centralised", ()))
+    plan = facts(made, "centralised", None, None)
+    assert plan["verdict"][0] == "Everybody's recordings and labels are brought to one place."
+    assert plan["sees"] == [["the data centre", "all recordings and labels of everybody"]]
+
+
+def test_epsilon_in_words():
+    """Odds of 1 : 1 become at most e^epsilon : 1; ln 3 makes three to one."""
+    assert words.certainty(math.log(3)) == pytest.approx(0.75)
+    assert "can become 75.00 % sure" in words.in_words("person", math.log(3), 1e-5, "x")
+    assert "more than 99.99 % sure" in words.in_words("person", 50.0, 1e-5, "x")
+    assert [words.tier(e).split(",")[0] for e in (1, 2, 10, 10.1)] == [
+        "strong",
+        "some",
+        "some",
+        "none to speak of",
+    ]
+
+
+def test_the_verdict_on_noise_is_that_of_the_sizes():
+    """14 people, 1.8 M numbers, noise of .45 C in each: .45 sqrt(1.827e6) = 608 C; 8 people hidden
+    among 5 numbers, pads, sums of 5 or more: at least 4 sqrt(8 / 5) sqrt(5) / 8."""
+    assert "useless" in words.usefulness(0.45 * 1.827e6**0.5, 14)
+    assert "doubtful" in words.usefulness(10.0, 1000)
+    assert "remains possible" in words.usefulness(0.9, 100_000)
+    made = check(PLANS["hidden"])
+    plan = facts(made, "fedcpf", made.federation(), None)
+    wanted = 4 * math.sqrt(8 / 5) * math.sqrt(5) / 8
+    assert plan["budget"]["person"]["ratio"] == pytest.approx(wanted)
+
+
+def test_what_changes_with_the_means():
+    """Plain, under pads, on shares: whom it counts on is another sentence each."""
+    told = set()
+    for settings in ((), ("pads",), ("shares",), ("median",), ("DP people",)):
+        made = check(experiment("fedavg", settings))
+        means = words.PrivacyMeans(made.plan, made.methods["fedavg"], made.task(0))
+        told.add(tuple(words.assumed(means)))
+    assert len(told) == 5
+    assert isinstance(made.task(0), Task)
+    assert words.PrivacyMeans(Plan(), FedAvg(), made.task(0)).least == 0
+
+
+def test_shares_name_their_helpers_and_what_these_could_find_out(tmp_path):
+    write_toml(tmp_path / "plan.toml", experiment("fedcpf", ("shares",)))
+    ethics(tmp_path / "plan.toml", tmp_path)
+    _, seen, (plan,) = page_of(tmp_path)
+    assert "split among the helpers" in seen
+    assert "the helpers (one, two) who took part" in seen
+    assert "Each helper is run by somebody else, and none by who runs the server" in seen
+    assert any("a server that breaks the rules can see them" in line for line in plan["residual"])
+    assert any("The server follows the rules as well" in line for line in plan["assumed"])
+    assert any("How many people share each number" in line for line in plan["residual"])
+
+
+def test_a_study_has_a_part_for_each_method(tmp_path):
+    table = merge(TOY, {"methods": ["fedavg", "local_only"]})
+    start(check(table), tmp_path / "out")
+    ethics(tmp_path / "out")
+    text, seen, plans = page_of(tmp_path / "out")
+    assert [plan["label"] for plan in plans] == ["fedavg", "local_only"]
+    assert 'id="local_only"' in text
+    assert "What is learned from them stays there too" in seen
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "data", "said_of", "not_said"),
+    [
+        (
+            {"name": "summary"},
+            {"name": "vslstm", "features": 4, "hidden": 4},
+            {"name": "clip_synthetic", "people": 3, "clips": 5},
+            (
+                "recordings: videos, and what people found important in them",
+                "Rebuilt features of frames",
+                "meant for shortening videos",
+                "which parts of a video people find important",
+            ),
+            r"\bgaze|\blook(s|ed)\b|\beyes?\b|\bpictures? ",
+        ),
+        (
+            {"name": "images"},
+            {"name": "softmax"},
+            {"name": "fashion_mnist", "root": "none"},
+            ("recordings: pictures, and what they show", "tells what a picture shows"),
+            r"\bgaze|\blook(s|ed)\b|\beyes?\b",
+        ),
+    ],
+)
+def test_a_page_speaks_of_what_is_recorded(task, model, data, said_of, not_said, tmp_path):
+    file = tmp_path / "plan.toml"
+    plan = {"task": task, "model": model, "federation": data, "method": {"name": "fedavg"}}
+    write_toml(file, plan | {"local": {"lr": 0.1}})
+    ethics(file, tmp_path / "out")
+    _, seen, (told,) = page_of(tmp_path / "out")
+    assert all(part in seen for part in said_of)
+    assert not re.search(not_said, seen)
+    assert any(said_of[-1] in meaning for _, meaning in told["glossary"])
+
+
+def test_an_owner_whose_model_answers_is_told_what_the_answers_give_away(tmp_path):
+    """One person alone: no interval, and a page all the same."""
+    start(check(TAUGHT), tmp_path / "run")
+    ethics(tmp_path / "run")
+    _, seen, plans = page_of(tmp_path / "run")
+    assert "real ones can be worked out from it" in seen
+    assert "people look" not in seen
+    assert plans[0]["model"]["metrics"][0]["lo"] is None
+    silent = merge(TAUGHT, {"method": {"regulariser": "none"}})
+    plan = facts(check(silent), "pe_zsl", None, None)
+    assert "worked out" not in " ".join(map(str, plan["verdict"] + plan["residual"]))
+    assert "answers questions" in " ".join(plan["verdict"])

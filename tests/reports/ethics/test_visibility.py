@@ -1,0 +1,168 @@
+"""The page for a board says of every method who sees what as `vergence explain` says it."""
+
+import io
+from functools import cache
+
+import pytest
+from rich.console import Console
+
+from tests.engine.test_compatibility_check import experiment, told
+from vergence.core.method import Method
+from vergence.experiment.registry import names
+from vergence.experiment.schema import check
+from vergence.reports.ethics.facts import facts
+from vergence.reports.ethics.page import drawing
+from vergence.reports.explain import explain
+from vergence.reports.traffic import PLAIN
+
+METHODS = names("methods", Method)
+OWN = {"gradient", "t"}
+"""Trees that are made of a client's own samples, and sent to it alone."""
+WORDS = {
+    **PLAIN,
+    "model": "the common model",
+    "models": "the models of all groups",
+    "proxies": "clips of nobody's",
+    "known": "which classes it knows",
+}
+
+
+SUMMED = (
+    "local_only",
+    "fedavg",
+    "fedcpf",
+    "fedper",
+    "fedpac",
+    "scaffold",
+    "ifca",
+    "splitfed",
+    "smashed_average",
+)
+"""One method of each way to be summed: everything, part, single pictures, nothing."""
+SERVER = "whoever runs the server"
+
+
+def explained(made):
+    """Return who -> what of the table that `explain` prints, rows of one name joined."""
+    console = Console(width=600, file=io.StringIO(), record=True)
+    explain(made, console)
+    found, who = {}, ""
+    for line in console.export_text().splitlines():
+        cells = [cell.strip() for cell in line.split("│")[1:-1]]
+        if len(cells) == 2:
+            who = cells[0] or who
+            found[who] = f"{found.get(who, '')} {cells[1]}".strip()
+    return found
+
+
+@cache
+def both(method, settings=()):
+    """Return what `explain` says, what the page says, and the method with its task."""
+    made = check(experiment(method, settings))
+    plan = facts(made, method, None, None)
+    return explained(made), plan, made.methods[method], made.task(0)
+
+
+def alike(method, task):
+    """Return the trees that a client downloads and any other one too."""
+    down = {tree for exposed in method.exposure.values() for tree in exposed.down or ()}
+    return {*method.offer(method.server(task), ""), *down} - OWN
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_other_participants_see_what_another_client_downloads(name):
+    said, plan, method, task = both(name)
+    sees = dict(plan["sees"])
+    if method.pooled:
+        assert "raw recordings and labels of everybody" in said["data centre"]
+        assert sees == {"the data centre": "all recordings and labels of everybody"}
+        return
+    others, trees = sees["other participants"], alike(method, task)
+    assert (others == "nothing") == (said["another client"] == "nothing") == (not trees)
+    for tree in trees:
+        assert tree in said["another client"], (tree, said["another client"])
+        plain = "a generator" if (name, tree) == ("ap_fl", "generator") else WORDS[tree]
+        assert plain in others, (tree, others)
+    for tree in trees:
+        others = others.replace(WORDS[tree], "")
+    for tree in {*WORDS} - trees:
+        assert WORDS[tree] not in others, (tree, others)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_rest_of_a_model_stays_where_it_is_said_to(name):
+    """What is downloaded, what stays with the server and what stays at home make up a model."""
+    _, plan, method, task = both(name)
+    if method.pooled:
+        return
+    server = method.server(task)
+    offered = sum(tree.flat.numel() for tree in method.offer(server, "").values())
+    beside = sum(tree.flat.numel() for tree in method.beside(server).values())
+    sees, size = dict(plan["sees"]), task.init().layout.n
+    at_home = offered > 0 and offered + beside < size
+    assert ("stays on their device" in sees["other participants"]) is at_home
+    assert ("stays with the server" in sees["other participants"]) is (beside > 0)
+    got = sees["whoever gets the model"]
+    assert got.startswith("nobody gets one") is (offered + beside == 0)
+    assert got.startswith("the model") is (offered + beside >= size)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_server_sees_what_its_rows_say(name):
+    said, plan, method, _ = both(name)
+    if method.pooled:
+        return
+    server = dict(plan["sees"])[SERVER]
+    rows = " ".join(what for who, what in said.items() if who.startswith("server ("))
+    learned = any(exposed.trees for exposed in method.exposure.values())
+    assert learned is ("nothing learned" not in server)
+    updates = any("updates" in row for row in said.values())
+    if "smashed" in rows:
+        assert ("of the layers on each device" in server) is updates
+    assert ("smashed" in rows) is ("for every picture, what the first layers" in server)
+    assert ("classifier" in rows) is ("the person's own model" in server)
+    if learned and "smashed" not in rows and "scores" not in rows:
+        assert ("which entries each person shares" in rows) is ("which numbers of" in server)
+        assert "how many recordings" in server
+        for tree in {t for e in method.exposure.values() for t in e.trees} & {"body", "head"}:
+            assert PLAIN[tree] in server, (tree, server)
+    up, down = drawing(plan)["up"], drawing(plan)["down"]
+    assert up, "an arrow that carries nothing"
+    assert down
+    assert (up[0].startswith("measurements alone")) is (not learned)
+
+
+@pytest.mark.parametrize("settings", ["pads", "shares"])
+def test_who_is_in_a_sum_is_told_of_those_who_learn_it(settings):
+    """Pads are agreed on among the clients; of shares the aggregators alone know whose they are."""
+    tried = [name for name in SUMMED if not told(experiment(name, (settings,)))]
+    assert len(tried) >= 6
+    for name in tried:
+        said, plan, *_ = both(name, (settings,))
+        others, server = (dict(plan["sees"])[who] for who in ("other participants", SERVER))
+        assert ("who else is in a sum" in others) is ("another client, of sums" in said), name
+        assert "how many recordings" not in server
+        if name == "smashed_average":
+            assert "3 people or more of what the first layers make of every picture" in server
+            assert "every single person: how many batches there are" in server
+            assert "every single person's count" in said["who runs or taps the server"]
+
+
+def test_a_split_network_that_is_handed_on_shows_the_one_before():
+    said, plan, _, _ = both("split")
+    assert "as the person before left them" in dict(plan["sees"])["other participants"]
+    assert "as the client before left it" in said["another client"]
+    assert any(row["clients"] == "whoever is next gets it" for row in plan["leaves"] if row["up"])
+
+
+@pytest.mark.parametrize("name", ["cfedvs", "fedgroup"])
+def test_the_model_of_a_group_is_no_common_model_of_all(name):
+    said, plan, _, _ = both(name)
+    assert "the common model of their group" in dict(plan["sees"])["other participants"]
+    assert "of the client's group" in said["another client"]
+
+
+def test_who_counts_once_does_not_tell_how_much_there_is():
+    said, plan, _, _ = both("fedavg", ("DP people",))
+    assert "everybody counts once" in said["server (train)"]
+    assert "how many recordings" not in dict(plan["sees"])[SERVER]

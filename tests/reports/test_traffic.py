@@ -1,0 +1,81 @@
+"""Bytes that `explain` foretells are those that a run counts."""
+
+import csv
+from collections import defaultdict
+
+import pytest
+from rich.console import Console
+
+from tests.engine.test_compatibility_check import experiment
+from vergence.experiment.run import load_data, start
+from vergence.experiment.schema import check, merge
+from vergence.reports.explain import explain
+from vergence.reports.traffic import carried, totals
+
+
+def counted(folder, people):
+    """Return bytes up and down of the first round, means over people."""
+    told = defaultdict(float)
+    with (folder / "turns.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["round"] == "1":
+                told["up"] += int(row["bytes_up"]) / people
+                told["down"] += int(row["bytes_down"]) / people
+    return told["up"], told["down"]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "beside"),
+    [
+        ("fedavg", (), 16),  # a weight and a loss of 8 bytes, which no table counts
+        ("scaffold", (), 16),
+        ("fedavg", ("codec",), 16),
+        ("fedavg", ("pads",), 0),
+        ("fedcpf", ("shares",), 0),
+        ("splitfed", (), 12),  # two weights; the last reply holds a number of 4 bytes
+        ("splitfed_u", (), 32),
+    ],
+)
+def test_what_is_foretold_is_what_is_counted(method, settings, beside, tmp_path):
+    made = check(experiment(method, settings))
+    ready = load_data(made).ready
+    rows = carried(made.plan, made.methods[method], made.task(0), ready)
+    up, down = totals(rows)
+    start(made, tmp_path / "run")
+    found = counted(tmp_path / "run", len(ready.people))
+    assert up - beside == pytest.approx(found[0], abs=1)
+    assert down == pytest.approx(found[1], abs=1)
+
+
+def test_masks_send_at_most_what_is_foretold(tmp_path):
+    """Whatever is personal does not travel: 20 bytes of 5 entries, and a byte of mask."""
+    made = check(merge(experiment("fedcpf", ()), {"run": {"rounds": 3}}))
+    rows = carried(made.plan, made.methods["fedcpf"], made.task(0), None)
+    assert [(row.bytes, row.most) for row in rows if row.up] == [(20, True), (1, True), (16, False)]
+    start(made, tmp_path / "run")
+    with (tmp_path / "run" / "turns.csv").open(newline="") as file:
+        assert all(int(row["bytes_up"]) <= 21 for row in csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "said"),
+    [
+        ("fedavg", (), "though its method needs the sum alone"),
+        ("fedcpf", ("shares",), "random numbers, unless all of them collude"),
+        ("fedavg", ("DP people",), "cut to length 1, noise comes later"),
+        ("fedavg", ("DP-SGD",), "made by noised training"),
+        ("splitfed_u", (), "it tells of gaze"),
+        ("centralised", (), "everybody's recordings and labels"),
+        ("fedpac", (), "as far as they are known"),
+        ("smashed_average", ("pads",), "as much as a batch is [smash]"),
+        ("fedcpf", ("DP people", "pads"), "update of model, a share of the noise"),
+        ("fedcpf", ("DP people", "pads"), "everybody counts once"),
+        ("splitfed", ("pads",), "of weights their sum"),
+    ],
+)
+def test_explain_says_who_sees_which_bytes(method, settings, said):
+    console = Console(width=400)
+    with console.capture() as found:
+        explain(check(experiment(method, settings)), console)
+    assert said in found.get()
+    assert "bytes up" in found.get()

@@ -1,0 +1,129 @@
+"""Printed numbers and claims: what the files say is read as it stands, and mistakes are named."""
+
+import hashlib
+import json
+from dataclasses import fields, is_dataclass
+
+import pytest
+
+from vergence.errors import ConfigError
+from vergence.reproduce import command
+from vergence.reproduce.claims import Claim, Pair
+from vergence.reproduce.printed import HOME, numbers, paper, paper_tables
+
+GOLDEN = "e7adb8c60fbd2906c9490d3f0cbc8909f6a9aa45170d96f25a322ffb7918d497"
+"""SHA-256 of all tables and claims, as they were when they were code; a new one needs a reason."""
+SOUND = """
+source = "a paper"
+[texts]
+who = "everybody trains"
+[[tables]]
+id = "one/table1"
+title = "methods"
+columns = ["main", "worst"]
+unit = "toy"
+note = "{who}."
+[tables.printed.Data]
+fedavg = [1, nan]
+fedcpf = [2.5]
+[[tables.claims]]
+text = "FedCPF is best"
+where = "3"
+better = "fedcpf"
+than = ["fedavg", "local_only"]
+margin = 0.1
+[[tables.claims]]
+text = "in this order"
+where = "4"
+order = ["local_only", "fedavg", "fedcpf"]
+[[tables.claims]]
+text = "it is faster"
+where = "5"
+untestable = "{who}"
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    def given(text, name="one"):
+        paper.cache_clear()
+        (tmp_path / f"{name}.toml").write_text(text)
+        return paper(name, tmp_path)
+
+    yield given
+    paper.cache_clear()
+
+
+def plain(value):
+    if is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name != "parts"}
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value]
+    return repr(value) if isinstance(value, float) else value
+
+
+def test_every_printed_number_and_claim_is_what_it_was():
+    told = [plain(table) for table in command.TABLES.values()]
+    found = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    assert (len(told), found) == (56, GOLDEN)
+
+
+def test_every_table_of_every_file_is_tested_by_a_command():
+    written = [id_ for file in HOME.glob("*.toml") for id_ in paper(file.stem).tables]
+    assert sorted(written) == sorted(command.TABLES)
+
+
+def test_a_file_is_read_as_it_stands(read):
+    found = read(SOUND)
+    assert found.source == "a paper"
+    table = found.tables["one/table1"]
+    assert table.note == "everybody trains."
+    assert table.parts == ()
+    assert repr(table.printed) == "{'Data': {'fedavg': (1.0, nan), 'fedcpf': (2.5,)}}"
+    best, order, faster = table.claims
+    both = (Pair(("fedcpf",), "fedavg"), Pair(("fedcpf",), "local_only"))
+    assert best == Claim("FedCPF is best", "3", both, margin=0.1)
+    assert order.pairs == (Pair(("fedavg",), "local_only"), Pair(("fedcpf",), "fedavg"))
+    assert faster == Claim("it is faster", "5", untestable="everybody trains")
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [
+        ("title =", "titel =", "table one/table1: unknown key 'titel' (did you mean 'title'?)"),
+        ('unit = "toy"', "", "table one/table1: needs 'unit'"),
+        ("[1, nan]", "[1, nan, 3]", "row 'fedavg': has 3 numbers for 2 columns"),
+        ("[1, nan]", '[1, "-"]', "row 'fedavg': must be a list of numbers"),
+        ("{who}.", "{whom}.", "note: no text 'whom' (texts of this file: who)"),
+        ("than = ", "rivals = ", "claim 1: unknown key 'rivals'"),
+        ('better = "fedcpf"', "", "claim 1: needs one of better, order, pairs, untest"),
+        ('where = "4"', 'where = "4"\nuntestable = "x"', "has order, untestable"),
+        ("margin = 0.1", 'margin = "0.1"', "claim 1: 'margin' must be a float, got '0.1'"),
+        ('"one/table1"', '"two/table1"', "its id must begin with 'one/'"),
+        ("[[tables]]", "[[tables]", "papers/one.toml: "),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(read, was, now, told):
+    assert was in SOUND
+    with pytest.raises(ConfigError) as error:
+        read(SOUND.replace(was, now, 1))
+    assert str(error.value).startswith("papers/one.toml: ")
+    assert told in str(error.value)
+
+
+def test_two_tables_of_one_id_and_unknown_names_are_refused(read):
+    with pytest.raises(ConfigError, match="there are two of this id"):
+        read(SOUND + SOUND[SOUND.index("[[tables]]") : SOUND.index("[tables.printed")])
+    with pytest.raises(ConfigError, match=r"no printed numbers of paper 'fedcfp' \(did you mean"):
+        paper("fedcfp")
+    with pytest.raises(ConfigError, match=r"no table 'fedcpf/table11' \(did you mean"):
+        paper_tables("fedcpf", {"fedcpf/table11": ()})
+
+
+def test_the_mean_of_people_is_the_printed_one():
+    """Table 4.2 of the SplitFed thesis prints people; its table here has their mean."""
+    (rows,) = command.TABLES["splitfed/table4.2"].printed.values()
+    people = numbers("splitfed")["by_parties"]
+    assert [told for (told,) in rows.values()] == [sum(people[n]) / 4 for n in ("0", "3", "4")]

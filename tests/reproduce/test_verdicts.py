@@ -1,0 +1,176 @@
+"""The verdict rule: a claim against the intervals of paired differences, by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.reproduce.claims import better, order, peak
+from vergence.reproduce import command as app
+from vergence.reproduce.claims import OTHERS, OWN, Claim, Pair, PaperTable
+from vergence.reproduce.data_sets import COSTS, GROUNDS
+from vergence.reproduce.outcome import COLOUR
+from vergence.reproduce.verdicts import KINDS, Evidence, judge, tally
+
+TOY = GROUNDS["toy"]
+
+
+def evidence(scores, lower=(), missing=None, barred=None):
+    """Rows of one metric, `error`: label -> values of people a, b, c."""
+    told = {k: {"error": dict(zip("abc", v, strict=False))} for k, v in scores.items()}
+    return Evidence(told, frozenset(lower), missing or {}, barred or {})
+
+
+def table(*claims, printed=None, unit="toy"):
+    return PaperTable("fedcpf/none", "none", ("main",), printed or {}, unit, (), claims)
+
+
+def verdict(claim, found, **more):
+    return judge(table(claim, **more), claim, TOY, found)
+
+
+@pytest.mark.parametrize(
+    ("ours", "lower", "word", "why"),
+    [
+        ((14, 25, 36), (), "holds", "claimed side"),
+        ((11, 22, 33), (), "not shown", "no difference shown here against fedavg"),
+        ((6, 15, 24), (), "contradicted", "opposite found against fedavg"),
+        ((6, 15, 24), ("error",), "holds", "claimed side"),
+    ],
+)
+def test_the_interval_over_people_decides(ours, lower, word, why):
+    """Against 10, 20, 30 the differences are 4 5 6, then 1 2 3, then -4 -5 -6.
+
+    Their deviation is 1 and the half width t(0.975, 2) / sqrt(3) = 2.484138: 5 -/+ 2.48 is above
+    0, 2 -/+ 2.48 is not, -5 -/+ 2.48 is below, and above where less is better.
+    """
+    found = evidence({"fedcpf": ours, "fedavg": (10, 20, 30)}, lower)
+    judged = verdict(better("c", "1", "fedcpf", "fedavg"), found)
+    assert (judged.word, why in judged.reason) == (word, True), judged
+    (gap,) = judged.differences
+    sign = -1 if lower else 1
+    assert gap.mean == pytest.approx(sign * (np.mean(ours) - 20))
+    assert gap.hi - gap.mean == pytest.approx(2.484138, abs=1e-6)
+    assert gap.share == pytest.approx(gap.mean / 20)
+
+
+def test_a_claim_holds_only_if_all_its_pairs_do():
+    """fedcpf beats low by 5 -/+ 2.48 and equals high: no difference shown against high."""
+    found = evidence({"fedcpf": (14, 25, 36), "low": (10, 20, 30), "high": (14, 25, 36)})
+    judged = verdict(better("c", "1", "fedcpf", "low", "high"), found)
+    assert judged.word == "not shown"
+    assert judged.reason == "no difference shown here against high"
+    assert [d.better for d in judged.differences] == [3, 0]
+
+
+def test_an_order_is_its_neighbours_worst_first():
+    assert order("c", "1", "a", "b", "c").pairs == (Pair(("b",), "a"), Pair(("c",), "b"))
+
+
+def test_a_peak_averages_its_settings_person_by_person():
+    """(12 + 16) / 2 = 14, (23 + 27) / 2 = 25, (34 + 38) / 2 = 36: 4, 5, 6 above 10, 20, 30."""
+    found = evidence({"x": (12, 23, 34), "y": (16, 27, 38), "z": (10, 20, 30)})
+    judged = verdict(peak("c", "1", ("x", "y"), ("z",)), found)
+    assert judged.word == "holds"
+    assert judged.differences[0].mean == pytest.approx(5)
+
+
+def test_a_margin_forgives_its_share_of_the_rival():
+    """9 19 29 against 10 20 30 is 1 worse for all, an interval of [-1, -1].
+
+    A margin of 20 % adds 2, 4, 6: 1 3 5, deviation 2, so 3 -/+ 2 * 2.484138. With rivals 10 10 10
+    it adds 2 to everybody: 1 1 1, which holds.
+    """
+    scores = {"a": (9, 19, 29), "b": (10, 20, 30)}
+    claim = better("c", "1", "a", "b", margin=0.2)
+    judged = verdict(claim, evidence(scores))
+    assert judged.differences[0].eased == pytest.approx((3 - 4.968275, 3 + 4.968275), abs=1e-5)
+    assert judged.word == "not shown"
+    assert "margin of 20%" in judged.reason
+    assert verdict(replace(claim, margin=0.0), evidence(scores)).reason.startswith("opposite")
+    even = evidence({"a": (9, 9, 9), "b": (10, 10, 10)})
+    assert verdict(claim, even).word == "holds"
+
+
+@pytest.mark.parametrize(
+    ("claim", "found", "why"),
+    [
+        (Claim("c", "1", untestable="not printed"), evidence({}), "not printed"),
+        (better("c", "1", "a", "b"), evidence({"a": (1, 2)}), "no row 'b'"),
+        (
+            better("c", "1", "a", "b"),
+            evidence({"a": (1, 2)}, missing={"b": "no method"}),
+            "b: no method",
+        ),
+        (
+            better("c", "1", "a", "b"),
+            evidence({"a": (1, 2), "b": (1, 2)}, barred={"a": "empty"}),
+            "a: empty",
+        ),
+        (
+            better("c", "1", "a", "b", quantity="recall"),
+            evidence({"a": (1, 2), "b": (1, 2)}),
+            "the task toy has no recall",
+        ),
+        (better("c", "1", "a", "b"), evidence({"a": (2,), "b": (1,)}), "one person"),
+    ],
+)
+def test_what_cannot_be_tested_says_why(claim, found, why):
+    judged = verdict(claim, found)
+    assert judged.word == "not testable here"
+    assert why in judged.reason
+
+
+def test_the_papers_own_difference_has_the_same_sense():
+    """Errors 10.63 and 8.95: better by 1.68, as less is better; F1 40.48 and 39.28: by 1.20."""
+    found = evidence({"fedadam": (1, 2, 3), "fedavg": (2, 3, 5)}, ["error"])
+    angles = {"MPIIGaze": {"fedadam": (8.95,), "fedavg": (10.63,)}}
+    claim = better("c", "1", "fedadam", "fedavg")
+    gap = judge(table(claim, printed=angles, unit="gaze_angle"), claim, TOY, found).differences[0]
+    assert gap.printed == {"MPIIGaze": pytest.approx(1.68)}
+    maps = {"EGTEA": {"fedadam": (40.48,), "fedavg": (39.28,)}}
+    gap = judge(table(claim, printed=maps, unit="gaze_map"), claim, TOY, found).differences[0]
+    assert gap.printed == {"EGTEA": pytest.approx(1.20)}
+
+
+def test_verdicts_are_counted_apart():
+    words = [*KINDS, "not shown", "holds", "holds"]
+    assert tally(words) == "3 hold, 1 contradicted, 2 not shown, 1 not testable"
+    assert [COLOUR[word] for word in KINDS] == ["green", "red", "yellow", "yellow"]
+    with pytest.raises(KeyError):
+        tally(["does not hold"])
+
+
+def rows_on(one, *places):
+    """Return the rows of a table on any of these data sets."""
+    return (
+        {OWN, OTHERS, "random (prior)", "chance (prior)", *one.quoted}
+        | {
+            entry.get("label", entry["name"]) + part.suffix
+            for part in one.parts
+            for place in places
+            for entry in part.entries(place)
+        }
+        | {row for part in one.parts for row in part.rows}
+    )
+
+
+def test_every_claim_names_rows_that_its_table_runs():
+    for one in app.TABLES.values():
+        made = rows_on(one, *(place for place in GROUNDS.values() if one.paper in place.papers))
+        for claim in one.claims:
+            named = {label for pair in claim.pairs for label in (*pair.these, pair.rival)}
+            assert named <= made, (one.id, claim.text)
+            assert bool(claim.pairs) != bool(claim.untestable), claim.text
+        for printed in one.printed.values():
+            assert set(printed) <= made, one.id
+            told = set(one.columns) - set(COSTS) if "up" in one.columns else one.columns
+            assert all(len(row) == len(told) for row in printed.values()), one.id
+
+
+def test_the_printed_orders_are_those_of_the_printed_numbers():
+    """The order of the rows by F1 in Table 1, read off the numbers, is what the claim says."""
+    orders = [c for c in app.TABLES["fedcpf/table1"].claims if c.text.startswith("order of")]
+    for claim, printed in zip(orders, app.TABLES["fedcpf/table1"].printed.values(), strict=True):
+        labels = [claim.pairs[0].rival, *(pair.these[0] for pair in claim.pairs)]
+        assert labels == sorted(printed, key=lambda label: printed[label][2])

@@ -1,0 +1,205 @@
+"""`vergence study calibrate`: recorded predictions, and a run that never saw a person."""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tests.cli.commands import run
+from vergence.core.randomness import RandomStream
+from vergence.errors import ConfigError, DataError
+from vergence.experiment.newcomers import unseen
+from vergence.experiment.schema import load
+from vergence.metrics.calibration import orders
+from vergence.studies.calibration import CalibrationOptions, calibrate
+from vergence.studies.protocols import evaluate
+
+EYES = """
+task       = { name = "gaze_angle" }
+model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
+federation = { name = "eye_synthetic", people = 3, samples = 120, days = [3, 3], size = "9x15" }
+methods    = ["fedavg", "local_only", "fedper"]
+local      = { epochs = 1, batch = 16, lr = 0.05 }
+run        = { rounds = 2, evaluate_every = 0, workers = 1 }
+"""
+
+
+def quiet():
+    return Console(file=io.StringIO(), width=120)
+
+
+def table(path):
+    with path.open(newline="") as file:
+        return {
+            (r["kind"], r["person"], int(r["count"])): float(r["value"])
+            for r in csv.DictReader(file)
+        }
+
+
+def write_npz(folder: Path, n=80) -> Path:
+    """Two people whose predictions are off by 0.1 in pitch, the right eyes' the other way."""
+    rng = np.random.default_rng(0)
+    gaze = rng.normal(0, 0.1, (2, n, 2))
+    shift = np.where(np.arange(n) < n // 2, 0.1, -0.1)
+    pred = gaze + np.stack([shift, 0 * shift], 1)
+    pred[1] += 0.15
+    path = folder / "predictions.npz"
+    np.savez(path, gaze=gaze, mine=pred, person=np.array(["ann", "bob"]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def left_out(tmp_path_factory):
+    """A leave-one-out evaluation of three synthetic people."""
+    folder = tmp_path_factory.mktemp("loo")
+    (folder / "eyes.toml").write_text(EYES)
+    evaluate("leave-one-out", load(folder / "eyes.toml"), folder / "out", quiet())
+    return folder / "out" / "leave-one-out"
+
+
+def test_predictions_get_a_table_a_figure_and_numbers(tmp_path):
+    source, out, said = write_npz(tmp_path), tmp_path / "cal.png", io.StringIO()
+    options = CalibrationOptions(prediction="mine", counts=(0, 2, 20), draws=5)
+    curves = calibrate(source, out, options, Console(file=said, width=120))
+    assert out.stat().st_size > 5000
+    told = table(out.with_suffix(".csv"))
+    assert {person for _, person, _ in told} == {"ann", "bob"}
+    assert told["offset", "ann", 0] == pytest.approx(np.rad2deg(0.1), rel=0.01)
+    # Both eyes together: ann's biases cancel, bob's common part goes.
+    assert told["offset", "ann", 20] == pytest.approx(np.rad2deg(0.1), rel=0.05)
+    assert told["offset", "bob", 20] < told["offset", "bob", 0] - 1
+    assert curves.values["offset"][1, 0] == told["offset", "bob", 0]
+    assert "shrunk offset" in said.getvalue()
+
+
+def test_eyes_apart_and_one_person(tmp_path):
+    out = tmp_path / "cal.svg"
+    options = CalibrationOptions("bob", "mine", "each", (0, 2), 3)
+    calibrate(write_npz(tmp_path), out, options, quiet())
+    told = table(out.with_suffix(".csv"))
+    assert {person for _, person, _ in told} == {"bob"}
+    assert told["offset", "bob", 2] < 1e-6
+
+
+def test_the_same_choice_the_same_numbers(tmp_path):
+    source = write_npz(tmp_path)
+    for name in ("one.png", "two.png"):
+        options = CalibrationOptions(prediction="mine", counts=(3,), draws=2, seed=4)
+        calibrate(source, tmp_path / name, options, quiet())
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+
+
+def test_bad_predictions_are_named(tmp_path):
+    source, out = write_npz(tmp_path), tmp_path / "x.png"
+    with pytest.raises(DataError, match="pred_lenet"):
+        calibrate(source, out, CalibrationOptions(), quiet())
+    with pytest.raises(ConfigError, match=r"no person 'an'.*did you mean 'ann'"):
+        calibrate(source, out, CalibrationOptions("an", "mine"), quiet())
+    with pytest.raises(ConfigError, match="draws -1"):
+        CalibrationOptions(draws=-1)
+    with pytest.raises(ConfigError, match="steps must be 1 or more; got 0"):
+        CalibrationOptions(steps=0)
+    with pytest.raises(ConfigError, match="lr must be above 0; got 0"):
+        CalibrationOptions(lr=0.0)
+    with pytest.raises(ConfigError, match="--steps is for fine-tuning a run"):
+        calibrate(source, out, CalibrationOptions(prediction="mine", steps=50), quiet())
+    with pytest.raises(ConfigError, match="--lr is for fine-tuning a run"):
+        calibrate(source, out, CalibrationOptions(prediction="mine", lr=0.1), quiet())
+    np.savez(source, gaze=np.zeros((2, 9, 2)), mine=np.zeros((2, 8, 2)))
+    with pytest.raises(DataError, match="the same shape"):
+        calibrate(source, out, CalibrationOptions(prediction="mine"), quiet())
+
+
+def test_a_run_is_calibrated_for_those_it_never_saw(left_out, tmp_path):
+    out = tmp_path / "cal.png"
+    options = CalibrationOptions(counts=(0, 5, 20), draws=2, steps=4)
+    curves = calibrate(left_out / "fedavg", out, options, quiet())
+    assert curves.people == ("p00", "p01", "p02")
+    kinds = ["offset", "shrunk offset", "affine", "shrunk affine", "last layer", "whole model"]
+    assert list(curves.values) == kinds
+    people = (left_out / "fedavg" / "people.csv").read_text()
+    for row, person in enumerate(curves.people):
+        starts = {float(values[row, 0]) for values in curves.values.values()}
+        assert len(starts) == 1
+        assert f"0,{person},P0,angle_error_deg,{starts.pop()!r}" in people
+    assert not np.allclose(curves.values["last layer"], curves.values["whole model"])
+    assert curves.values["offset"][1, 2] == pytest.approx(by_hand(left_out / "fedavg", "p01", 20))
+
+
+def by_hand(folder: Path, person: str, k: int) -> float:
+    """The server's outputs plus the mean residual of the k samples of either draw."""
+    judge = unseen(folder).judge(person)
+    data, errors = judge.ready.people[person], []
+    near, far = (
+        judge.worker.solver.outputs(judge.saved.server.model, part)
+        for part in (data.train, data.test)
+    )
+    for rows in orders(len(data.train), 2, RandomStream("calibrate", 0, 0, person).numpy())[:, :k]:
+        offset = (data.train.columns["gaze"][rows] - near[rows]).mean(0)
+        errors.append(judge.saved.task.metrics(far + offset, data.test)["angle_error_deg"])
+    return float(np.mean(errors))
+
+
+def test_one_fold_and_one_person(left_out, tmp_path):
+    fold = left_out / "folds" / "p01" / "fedavg"
+    assert list(unseen(fold).folders) == ["p01"]
+    with pytest.raises(ConfigError, match="'p00' was not left out"):
+        unseen(fold, "p00")
+    options = CalibrationOptions("p01", counts=(0,), draws=1)
+    curves = calibrate(fold, tmp_path / "cal.png", options, quiet())
+    assert curves.people == ("p01",)
+
+
+@pytest.mark.parametrize(("label", "warns"), [("fedavg", False), ("fedper", True)])
+def test_a_start_with_untrained_parts_is_said(left_out, tmp_path, label, warns):
+    said = io.StringIO()
+    options = CalibrationOptions("p01", counts=(0,), draws=1)
+    calibrate(left_out / label, tmp_path / "cal.png", options, Console(file=said, width=200))
+    assert ("k = 0 starts from parts never trained for anybody" in said.getvalue()) is warns
+
+
+@pytest.mark.parametrize(
+    ("people", "told"),
+    [
+        (("ann", "bob"), ""),
+        (("p04", "p12"), "for p04 the shrunk rows are no independent result"),
+        (("p11", "p14"), ""),
+        (None, "for these, if the file holds any (it names nobody), the shrunk rows are no"),
+    ],
+)
+def test_those_on_whom_the_priors_were_fitted_are_no_independent_result(people, told, tmp_path):
+    source, said = write_npz(tmp_path), io.StringIO()
+    with np.load(source) as file:
+        held = {name: file[name] for name in ("gaze", "mine")}
+    np.savez(source, **held, **({} if people is None else {"person": np.array(people)}))
+    options = CalibrationOptions(prediction="mine", counts=(0, 2), draws=2)
+    calibrate(source, tmp_path / "cal.png", options, Console(file=said, width=300))
+    assert told in said.getvalue()
+    assert ("independent" in said.getvalue()) is bool(told)
+
+
+def test_strangers_of_other_data_are_an_independent_result(left_out, tmp_path):
+    """Synthetic people are called p00 to p02, and are nobody of MPIIGaze's."""
+    said = io.StringIO()
+    options = CalibrationOptions("p01", counts=(0, 5), draws=1, steps=1)
+    curves = calibrate(left_out / "fedavg", tmp_path / "cal.png", options, Console(file=said))
+    assert "shrunk offset" in curves.values
+    assert "independent" not in said.getvalue()
+
+
+def test_what_cannot_be_calibrated_is_said(left_out, tmp_path):
+    out = tmp_path / "cal.png"
+    with pytest.raises(ConfigError, match="--prediction is for an npz"):
+        calibrate(left_out / "fedavg", out, CalibrationOptions(prediction="pred_lenet"), quiet())
+    with pytest.raises(ConfigError, match="shares no model"):
+        calibrate(left_out / "local_only", out, CalibrationOptions(counts=(0,)), quiet())
+    with pytest.raises(ConfigError, match=r"99 samples, but 'p00' has \d\d for training"):
+        calibrate(left_out / "fedavg", out, CalibrationOptions(counts=(99,)), quiet())
+    with pytest.raises(ConfigError, match="column side"):
+        calibrate(left_out / "fedavg", out, CalibrationOptions(eyes="each", counts=(5,)), quiet())
+    whole = run(tmp_path, EYES)
+    with pytest.raises(ConfigError, match="everybody took part"):
+        calibrate(whole / "fedavg", out, CalibrationOptions(), quiet())

@@ -1,0 +1,87 @@
+"""`vergence study cross`: a line trained on one made-up crowd, tested on another."""
+
+import csv
+
+import pytest
+import torch
+
+from tests.cli.commands import TOY, vergence, write
+from vergence.experiment.run import load_data, start
+from vergence.experiment.saved_run import read_saved
+from vergence.experiment.schema import load
+
+
+@pytest.fixture(scope="module")
+def crowds(tmp_path_factory):
+    """Runs of FedAvg, on the crowds of two seeds, and of methods that share less."""
+    folder = tmp_path_factory.mktemp("cross")
+    for name, method, *sets in (
+        ("one", '"fedavg"'),
+        ("two", '"fedavg"', "federation.seed=1"),
+        ("long", '"fedavg"', "federation.seed=1", "run.rounds=4"),
+        ("own", '"local_only"'),
+        ("part", '"fedper", head = ["bias"]'),
+    ):
+        text = TOY.replace("METHODS", f"method = {{ name = {method} }}")
+        config = write(folder, text, f"{name}.toml")
+        start(load(config, sets), folder / name)
+    return folder
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_model_is_scored_on_the_other_crowd(crowds, tmp_path):
+    said = vergence("study", "cross", crowds / "one", crowds / "two", "--out", tmp_path)
+    assert said.code == 0, said.err
+    assert "Note" not in said.out, "they differ in their data alone"
+    assert "trained on the row" in said.out
+    rows = rows_of(tmp_path / "cross.csv")
+    (found,) = [
+        r
+        for r in rows
+        if r["trained_on"].endswith("/one")
+        and r["tested_on"].endswith("/two")
+        and (r["person"], r["metric"]) == ("p01", "error")
+    ]
+    model = read_saved(crowds / "one", 0).server.model
+    data = load_data(load(crowds / "two" / "config.toml")).ready.people["p01"].test.columns
+    error = data["x"] @ model["weight"][0] + model["bias"] - data["y"]
+    assert float(found["value"]) == pytest.approx(
+        float(torch.sqrt(error.square().mean())), rel=1e-6
+    )
+
+
+def test_own_data_keeps_the_scores_of_the_run(crowds, tmp_path):
+    vergence("study", "cross", crowds / "one", crowds / "two", "--out", tmp_path)
+    rows = rows_of(tmp_path / "cross.csv")
+    own = {
+        r["person"]: r["value"]
+        for r in rows
+        if r["trained_on"] == r["tested_on"]
+        and r["trained_on"].endswith("/one")
+        and r["metric"] == "error"
+    }
+    kept = rows_of(crowds / "one" / "people.csv")
+    assert own == {
+        r["person"]: r["value"] for r in kept if (r["evaluation"], r["metric"]) == ("P0", "error")
+    }
+
+
+def test_what_cannot_be_crossed_is_named(crowds, tmp_path):
+    vergence("study", "cross", crowds / "one", "--out", tmp_path).complains(2, "two or more runs")
+    said = vergence("study", "cross", crowds / "own", crowds / "two", "--out", tmp_path)
+    said.complains(2, "local_only", "shares nothing", "never met", "fedavg")
+    said = vergence("study", "cross", crowds / "part", crowds / "two", "--out", tmp_path)
+    said.complains(2, "fedper", "shares only a part", "never met", "fedavg")
+
+
+def test_what_else_differs_is_noted(crowds, tmp_path):
+    said = vergence("study", "cross", crowds / "one", crowds / "long", "--out", tmp_path)
+    assert said.code == 0, said.err
+    (note,) = [line for line in said.out.splitlines() if line.startswith("Note: ")]
+    assert note.startswith("Note: rounds differs: ")
+    assert "/one has 3; " in note
+    assert note.endswith("/long has 4")

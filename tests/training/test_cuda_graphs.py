@@ -1,0 +1,201 @@
+"""A recorded step, run here without the recording, is the step of the sequential solver.
+
+Both run the same kernels on the same layout; only the clipping factor is rounded elsewhere. What
+these tests are for is the static memory: what warm-up or the client before left in it is gone.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.engine.learners import (
+    EXTRAS,
+    LOCALS,
+    TASKS,
+    Banked,
+    apart,
+    asks_of,
+    banked,
+    numbers,
+    streams_of,
+)
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
+from vergence.data.synthetic.toy import Toy as People
+from vergence.errors import ConfigError
+from vergence.models.linear import Linear
+from vergence.training.batch_buffers import _shared
+from vergence.training.cuda_graphs import Graphed, GraphSlot
+from vergence.training.device import pick, resident
+from vergence.training.sequential import Solver
+from vergence.training.stacked import Stacked
+
+WITHIN = {"mlp64": 1e-13}
+
+
+def check(task, graphed: Graphed, asks: list[Fit], within: float = 1e-6) -> None:
+    solver, streams = Solver(task), streams_of(asks)
+    for ask, stream, found in zip(asks, streams, graphed.fit_all(asks, streams, 0.3), strict=True):
+        alone = solver.fit(ask, stream, 0.3)
+        assert apart(found.params, alone.params) <= within
+        assert (found.steps, found.examples) == (alone.steps, alone.examples)
+        assert found.metrics == pytest.approx(alone.metrics, rel=1e-5)
+        if ask.trainable is not None:
+            frozen = ~ask.trainable.bits
+            assert torch.equal(found.params.flat[frozen], ask.params.flat[frozen])
+
+
+@pytest.mark.parametrize("local", LOCALS)
+@pytest.mark.parametrize("name", ["mlp", "mlp64"])
+def test_graphed_is_sequential(name, local):
+    asks = asks_of(*TASKS[name], LOCALS[local], "none")
+    check(TASKS[name][0], Graphed(TASKS[name][0]), asks, WITHIN.get(name, 1e-6))
+
+
+@pytest.mark.parametrize("extra", EXTRAS[1:])
+@pytest.mark.parametrize("name", ["mlp", "lenet"])
+def test_requests_with_extras(name, extra):
+    asks = asks_of(*TASKS[name], LOCALS["clip"], extra, clients=2)
+    check(TASKS[name][0], Graphed(TASKS[name][0]), asks)
+
+
+def test_one_lane_takes_requests_of_every_kind_in_turn():
+    """Kinds, sizes that grow and shrink, optimisers: nothing of one client reaches the next."""
+    task, make = TASKS["mlp"]
+    asks = [
+        asks_of(task, make, LOCALS[local], extra, clients=1, n=n)[0]
+        for local, extra, n in [
+            ("clip", "all", 12),
+            ("momentum", "none", 12),
+            ("adamw", "none", 40),
+            ("adam", "none", 3),
+            ("clip", "anchor", 9),
+            ("plain", "trainable", 33),
+            ("momentum", "none", 5),
+        ]
+    ]
+    check(task, Graphed(task), asks)
+
+
+def test_lanes_train_side_by_side():
+    task, make = TASKS["mlp"]
+    graphed = Graphed(task, streams=2)
+    check(task, graphed, asks_of(task, make, LOCALS["momentum"], "all", clients=5))
+    assert all(lane.programs for lane in graphed.lanes)
+
+
+def test_an_optimiser_goes_on_where_it_was():
+    """Two fits of one epoch, the state handed over, are what the sequential solver makes of it."""
+    task, make = TASKS["mlp"]
+    for name in ("momentum", "adamw"):
+        ask = replace(asks_of(task, make, LOCALS[name], "none")[0], optimiser=OptimizerState({}, 0))
+        results = []
+        for solver in (Graphed(task), Solver(task)):
+            first = solver.fit(ask, streams_of([ask])[0])
+            again = replace(ask, params=first.params, optimiser=first.optimiser)
+            results.append(solver.fit(again, streams_of([ask])[0]))
+        one, other = results
+        assert apart(one.params, other.params) <= 1e-6
+        assert one.optimiser is not None
+        assert one.optimiser.steps == other.optimiser.steps > one.steps
+        for slot, value in one.optimiser.slots.items():
+            assert apart(value, other.optimiser.slots[slot]) <= 1e-5
+
+
+def test_a_step_is_recorded_once_per_shape_and_kind(monkeypatch):
+    """12 samples in batches of 5: full batches and one of 2, whatever the client or the round."""
+    recorded = []
+    honest = GraphSlot._record
+    monkeypatch.setattr(
+        GraphSlot, "_record", lambda self, *key: recorded.append(key[-1]) or honest(self, *key)
+    )
+    task, make = TASKS["mlp"]
+    asks = asks_of(task, make, replace(LOCALS["clip"], schedule="cosine"), "none")
+    graphed = Graphed(task)
+    for progress in (0.0, 0.5):
+        graphed.fit_all(asks, streams_of(asks), progress)
+    assert recorded == [5, 2]
+
+
+def test_banks_are_shared_and_may_change():
+    task = Banked(Linear(6))
+    graphed = Graphed(task)
+    for seed in (3, 4):
+        rows = torch.randn(30, 6, generator=torch.Generator().manual_seed(seed))
+
+        def make(n: int, client: int, rows: torch.Tensor = rows) -> Samples:
+            return banked(n, client, rows)
+
+        check(task, graphed, asks_of(task, make, LOCALS["momentum"], "none"))
+
+
+def test_scores_and_outputs_are_the_solvers():
+    task, make = TASKS["lenet"]
+    params, data = task.init(), make(70, 1)
+    graphed, solver = Graphed(task), Solver(task)
+    assert torch.allclose(graphed.outputs(params, data), solver.outputs(params, data), atol=1e-6)
+    assert graphed.score(params, data) == solver.score(params, data)
+
+
+def test_devices():
+    assert pick("cpu") == torch.device("cpu")
+    with pytest.raises(ConfigError, match=r"'tpu' is not known; use 'auto', 'cpu', 'cuda'"):
+        pick("tpu")
+    with pytest.raises(ConfigError, match=r"'cuda:x' is not known"):
+        pick("cuda:x")
+    with pytest.raises(ConfigError, match="streams must be 1 or more"):
+        Graphed(TASKS["mlp"][0], streams=0)
+
+
+def test_a_gpu_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick("auto") == torch.device("cpu")
+    with pytest.raises(ConfigError, match=r"sees no GPU; install .* or use device 'cpu' or 'auto'"):
+        pick("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert pick("auto") == torch.device("cuda", 0)
+    assert pick("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(
+        ConfigError, match="'cuda:2' is not there, this machine has cuda:0 to cuda:1"
+    ):
+        pick("cuda:2")
+
+
+def test_resident_data_is_the_same_and_laid_out_together():
+    federation = People(people=4, inputs=6).load()
+    moved = resident(federation, torch.device("cpu"))
+    for person, splits in federation.people.items():
+        for name, column in splits.train.columns.items():
+            assert torch.equal(moved.people[person].train.columns[name], column)
+        assert moved.people[person].val is splits.val
+    columns = [splits.train.columns["x"] for splits in moved.people.values()]
+    shared = _shared(columns)
+    assert shared is not None
+    assert shared[1] == [0, 12, 36, 72]  # 60 % of 20, 40, 60, 20 samples, one after the other
+
+
+def test_resident_keeps_shared_banks_shared():
+    rows = torch.randn(30, 6, generator=torch.Generator().manual_seed(3))
+    parts = {c: banked(8, c, rows) for c in range(3)}
+    people = {f"p{c}": Splits(part, part, part) for c, part in parts.items()}
+    moved = resident(Federation("banked", people), torch.device("cpu")).people
+    assert len({id(splits.train.banks["frames"].rows) for splits in moved.values()}) == 1
+    task = Banked(Linear(6))
+    asks = [Fit(task.init(), s.train, LocalTraining(batch=4)) for s in moved.values()]
+    apart_asks = [replace(a, data=parts[c]) for c, a in enumerate(asks)]
+    stacked, streams = Stacked(task), streams_of(asks)
+    for one, other in zip(
+        stacked.fit_all(asks, streams), stacked.fit_all(apart_asks, streams), strict=True
+    ):
+        assert torch.equal(one.params.flat, other.params.flat)
+
+
+def test_an_empty_client_is_refused():
+    task = TASKS["mlp"][0]
+    with pytest.raises(ConfigError, match="without training samples"):
+        Graphed(task).fit(Fit(task.init(), numbers(0, 1), LocalTraining()), RandomStream("a"))

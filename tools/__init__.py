@@ -1,0 +1,1 @@
+"""Scripts for who works on vergence; not part of the package."""

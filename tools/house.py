@@ -1,0 +1,141 @@
+"""Counts of what makes a code base hard to find one's way in; `tests/test_house.py` holds limits.
+
+    python tools/house.py            # the counts
+    python tools/house.py --list     # and what is counted, place by place
+
+It reads the package below `src` alone, without importing it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "vergence"
+FORBIDDEN = Path(__file__).with_name("forbidden_words.txt")
+LONG_FILE, LONG_FUNCTION = 800, 60
+CLAUSE = re.compile(
+    r"(Return|Tell|Say|Give|Yield) (what|whether|who|whose|which|why|how|where|when)\b|"
+    r"(What|Whether|Who|Whose|Which|Why|How|Where|When)\b"
+)
+"""A docstring that begins like this tells about a thing and does not name it."""
+
+
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package, parsed, by its path below the package."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in paths}
+
+
+def folders(found: dict[str, ast.Module]) -> dict[str, int]:
+    """Number of modules in each folder; `__init__` is none."""
+    return Counter(str(Path(name).parent) for name in found if Path(name).name != "__init__.py")
+
+
+def definitions(found: dict[str, ast.Module]) -> Iterator[tuple[str, ast.AST]]:
+    """Every class and function, with its module."""
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for name, tree in found.items():
+        yield from ((name, node) for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def long_files() -> list[str]:
+    """Files of more lines than a reader holds in mind."""
+    sizes = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    return [f"{path.relative_to(PACKAGE)}: {n}" for path, n in sizes.items() if n > LONG_FILE]
+
+
+def long_functions(found: dict[str, ast.Module]) -> list[str]:
+    """Functions of more lines than fit on a screen, their docstring included."""
+    long = []
+    for name, node in definitions(found):
+        if isinstance(node, ast.ClassDef):
+            continue
+        assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        if lines > LONG_FUNCTION:
+            long.append(f"{name}:{node.lineno} {node.name}: {lines}")
+    return long
+
+
+def unformatted() -> list[str]:
+    """Places that the formatter leaves alone."""
+    return [f"{path.relative_to(PACKAGE)}:{n}" for path in sorted(PACKAGE.rglob("*.py"))
+            for n, line in enumerate(path.read_text().splitlines(), 1)
+            if "# fmt: skip" in line or "# fmt: off" in line]  # fmt: skip
+
+
+def repeated_classes(found: dict[str, ast.Module]) -> list[str]:
+    """Class names that stand for several classes."""
+    places = defaultdict(list)
+    for name, tree in found.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(name)
+    return [f"{name}: {', '.join(at)}" for name, at in sorted(places.items()) if len(at) > 1]
+
+
+def clauses(found: dict[str, ast.Module]) -> list[str]:
+    """Public docstrings whose first line is a relative clause."""
+    left = []
+    for name, node in definitions(found):
+        assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        said = ast.get_docstring(node) or ""
+        if not node.name.startswith("_") and CLAUSE.match(said):
+            left.append(f"{name}:{node.lineno} {node.name}: {said.splitlines()[0]}")
+    return left
+
+
+def words(identifier: str) -> list[str]:
+    """Words of an identifier, in small letters."""
+    return [part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier)]
+
+
+def forbidden(found: dict[str, ast.Module]) -> list[str]:
+    """Identifiers of classes, functions and modules that hold a word of the committed list."""
+    banned = {line.strip() for line in FORBIDDEN.read_text().splitlines()
+              if line.strip() and not line.startswith("#")}  # fmt: skip
+    left = [f"{name}: {Path(name).stem}" for name in found if banned & set(words(Path(name).stem))]
+    for name, node in definitions(found):
+        assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if banned & set(words(node.name)):
+            left.append(f"{name}:{node.lineno} {node.name}")
+    return left
+
+
+def counts() -> dict[str, list[str]]:
+    """What is counted, each with its places."""
+    found = modules()
+    return {
+        "files over 800 lines": long_files(),
+        "functions over 60 lines": long_functions(found),
+        "places that the formatter skips": unformatted(),
+        "class names used twice": repeated_classes(found),
+        "identifiers with forbidden words": forbidden(found),
+        "docstrings that begin with a relative clause": clauses(found),
+    }
+
+
+def main() -> int:
+    """Print the counts."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--list", action="store_true", help="print every place, too")
+    asked = parser.parse_args()
+    sizes = folders(modules())
+    most = max(sizes, key=lambda folder: sizes[folder])
+    print(f"largest folder: {most}, {sizes[most]} modules")
+    for what, places in counts().items():
+        print(f"{what}: {len(places)}")
+        for place in places if asked.list else ():
+            print(f"    {place}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
