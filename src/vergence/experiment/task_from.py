@@ -283,7 +283,7 @@ def _built(task: FunctionTask) -> nn.Module:
     factory = task.network.factory
     try:
         with own_randomness():
-            torch.manual_seed(task.seed)
+            torch.default_generator.manual_seed(task.seed)
             module = factory()
     except TypeError as error:
         raise ConfigError(
