@@ -6,6 +6,9 @@ SHARED := -n auto --maxprocesses 4 --dist loadfile
 # Slow tests wait for processes of their own: three at once keep two cores busy.
 SLOW   := -n 3 --dist loadfile
 
+# Tests start the program hundreds of times: it is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## show this help
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 15
 

@@ -1,6 +1,7 @@
 """Shared by all tests: where the research data lies, one thread, and a seed for nobody."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ torch.set_num_threads(1)
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
 ROOT = Path(__file__).parent.parent
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 << 30:
+    # Runs of tests lie in memory: thousands of checkpoints wait for no disk.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def research_data(name: str) -> Path:

@@ -13,7 +13,8 @@ import ast
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +28,7 @@ CLAUSE = re.compile(
 """A docstring that begins like this tells about a thing and does not name it."""
 
 
+@cache
 def modules() -> dict[str, ast.Module]:
     """Every module of the package, parsed, by its path below the package."""
     paths = sorted(PACKAGE.rglob("*.py"))
@@ -40,9 +42,14 @@ def folders(found: dict[str, ast.Module]) -> dict[str, int]:
 
 def definitions(found: dict[str, ast.Module]) -> Iterator[tuple[str, ast.AST]]:
     """Every class and function, with its module."""
-    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for name, tree in found.items():
-        yield from ((name, node) for node in ast.walk(tree) if isinstance(node, kinds))
+        yield from ((name, node) for node in _walked(tree))
+
+
+@cache
+def _walked(tree: ast.Module) -> list[ast.AST]:
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 def long_files() -> list[str]:
@@ -109,6 +116,61 @@ def forbidden(found: dict[str, ast.Module]) -> list[str]:
     return left
 
 
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Strongly connected components of more than one module, or of one that imports itself."""
+    reached = {}
+    for start in graph:
+        seen: set[str] = set()
+        left = list(graph[start])
+        while left:
+            at = left.pop()
+            if at not in seen:
+                seen.add(at)
+                left += graph[at]
+        reached[start] = seen
+    own = {at: frozenset(b for b in reached[at] if at in reached[b]) for at in graph}
+    return [set(circle) for circle in set(own.values()) if circle]
+
+
+def imports(root: Path) -> dict[str, set[str]]:
+    """Modules that each module of a package imports at its top, under TYPE_CHECKING too."""
+    trees = {}
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return {name: _imported(tree, trees.keys()) - {name} for name, tree in trees.items()}
+
+
+def _imported(tree: ast.AST, known: Collection[str]) -> set[str]:
+    found: set[str] = set()
+    for node in _outside_functions(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            own = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= own & set(known)
+            if own - set(known):
+                found.add(node.module or "")
+    return found & set(known)
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """Statements that run, or are read by a type checker, when a module is imported."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from _outside_functions(child)
+
+
+def import_circles() -> list[str]:
+    """Groups of modules that import each other."""
+    graph = imports(PACKAGE)
+    # The package offers its public names to type checkers from everywhere; nothing runs.
+    graph[PACKAGE.name] = set()
+    return [", ".join(sorted(circle)) for circle in circles(graph)]
+
+
 def counts() -> dict[str, list[str]]:
     """What is counted, each with its places."""
     found = modules()
@@ -116,6 +178,7 @@ def counts() -> dict[str, list[str]]:
         "files over 800 lines": long_files(),
         "functions over 60 lines": long_functions(found),
         "places that the formatter skips": unformatted(),
+        "import circles": import_circles(),
         "class names used twice": repeated_classes(found),
         "identifiers with forbidden words": forbidden(found),
         "docstrings that begin with a relative clause": clauses(found),

@@ -52,6 +52,7 @@ def test_a_changed_file_is_one_line(tmp_path, case):
     assert not (tmp_path / "out" / "config.toml").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "people"), [("crops", 2), ("osie", 15)])
 def test_the_files_that_were_changed_can_be_read(tmp_path, kind, people):
     write_crops(tmp_path) if kind == "crops" else twin(SAMPLE, tmp_path)

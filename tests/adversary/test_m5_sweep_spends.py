@@ -82,6 +82,7 @@ def test_masks_add_up_too(tmp_path: Path):
     assert each < amount <= 4 * each + 0.01
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_gone_on_with_forgets_nothing(tmp_path: Path, monkeypatch):
     """Stopped after every third trial: the same lines in the end, and the same sum."""
     from vergence.errors import PartialRun

@@ -56,6 +56,7 @@ def test_an_alien_gradient_gives_no_eye():
     assert float(mse(image, found)) > 0.7 * float(mse(image, mean))
 
 
+@pytest.mark.slow
 def test_signs_are_enough():
     """A first step of Adam keeps nothing else of a gradient; compared as sizes they give less."""
     images = eyes()

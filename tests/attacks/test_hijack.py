@@ -68,10 +68,12 @@ def test_a_client_is_drawn_to_the_features_of_the_pilot():
     assert float(mse(VICTIM, found).mean()) < 0.4 * baseline
 
 
+@pytest.mark.slow
 def test_gradients_that_are_turned_round_draw_nobody_in():
     assert apart(*hijacked(100, turned=True)) > 2
 
 
+@pytest.mark.slow
 def test_the_same_seed_answers_the_same():
     one, other = (hijacked(3)[0].answer(torch.ones(4, 1)) for _ in range(2))
     assert torch.equal(one, other)

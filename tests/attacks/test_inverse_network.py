@@ -61,6 +61,7 @@ def error(view, prior, epochs=10):
 BASELINE = float(mse(VICTIM, mean_image(SHADOWS, len(VICTIM))).mean())
 
 
+@pytest.mark.slow
 def test_undefended_eyes_come_back_from_pairs_that_were_sent():
     assert error(view(1, shadow=True), AttackerKnowledge(SHADOWS)) < 0.15 * BASELINE
 

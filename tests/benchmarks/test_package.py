@@ -20,6 +20,7 @@ def test_benchmarks_are_those_of_this_checkout():
     assert Path(benchmarks.__file__).parent == HOME
 
 
+@pytest.mark.slow
 def test_the_package_needs_no_benchmark():
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -29,6 +30,7 @@ def test_the_package_needs_no_benchmark():
             assert all(name.partition(".")[0] != "benchmarks" for name in named), path
 
 
+@pytest.mark.slow
 def test_it_is_started_from_anywhere_else_by_its_checkout(tmp_path):
     """The processes that it starts find it, too: see `study.importable`."""
     from benchmarks.bench.study import importable

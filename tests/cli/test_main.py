@@ -233,6 +233,7 @@ def test_verify_prints_every_fingerprint(out):
     assert said.err == ""
 
 
+@pytest.mark.slow
 def test_report_and_a_figure_alone(out, tmp_path):
     said = vergence("report", out)
     assert (said.code, said.err) == (0, "")
@@ -242,6 +243,7 @@ def test_report_and_a_figure_alone(out, tmp_path):
     assert (tmp_path / "bytes.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.slow
 def test_nothing_but_the_results_is_printed_when_piped(tmp_path):
     """Progress is for people: stderr stays empty when it is not a terminal."""
     said = vergence("run", write(tmp_path), "--out", tmp_path / "out")

@@ -3,6 +3,9 @@
 import inspect
 import re
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 from types import SimpleNamespace
 
 import pytest
@@ -110,6 +113,29 @@ def run(method, tmp_path, people=None, **plan):
     return folder, conduct(method, task_of(method), people, Plan(**plan), folder)
 
 
+HONEST = TemporaryDirectory(prefix="conformance-")
+"""Runs that several tests compare with, each carried out once."""
+
+
+@cache
+def honest(method):
+    """The run of `run(method, ...)` with nothing changed: its folder and outcome."""
+    return run(method, Path(mkdtemp(dir=HONEST.name)))
+
+
+@cache
+def fedavgs_line():
+    """FedAvg's outcome after thirty rounds with one person alone."""
+    return run(FedAvg(local=LOCAL), Path(HONEST.name) / "fedavg", one_person(), rounds=30)[1]
+
+
+def one_person():
+    """A federation of one person, of the kind that everybody is."""
+    people = People(people=1, strength=0.0).load()
+    (only,) = people.people.values()
+    return replace(people, people={"a": only})
+
+
 ALIKE = ("fedyogi", "fedadagrad", "fedavgm", "sg_zsl")
 """Kin of methods that run by default."""
 
@@ -134,7 +160,7 @@ def test_states_pack_and_unpack(method):
 
 
 def test_bytes_engine_equals_simulator(method, tmp_path):
-    plain = run(method, tmp_path / "a")[1].fingerprint
+    plain = honest(method)[1].fingerprint
     assert run(method, tmp_path / "b", engine="bytes")[1].fingerprint == plain
     assert run(method, tmp_path / "c", workers=2)[1].fingerprint == plain
 
@@ -149,7 +175,7 @@ class Shuffled(InProcess):
 
 
 def test_arrival_order_does_not_matter(method, tmp_path, monkeypatch):
-    plain = run(method, tmp_path / "a")[1].fingerprint
+    plain = honest(method)[1].fingerprint
     monkeypatch.setattr("vergence.engine.round_loop.crew", lambda desk, *_: Shuffled(desk))
     assert run(method, tmp_path / "b")[1].fingerprint == plain
 
@@ -160,7 +186,7 @@ def test_client_order_does_not_matter_for_aggregates(method, tmp_path):
         pytest.skip("clients are served one after the other")
     people = People(people=4).load()
     back = replace(people, people=dict(reversed(people.people.items())))
-    a = run(method, tmp_path / "a", people)[1].server
+    a = honest(method)[1].server
     b = run(method, tmp_path / "b", back)[1].server
     tolerance = 0.5 if method.pooled else 1e-5  # pooled rows are drawn in another order
     for x, y in zip(trees(a), trees(b), strict=True):
@@ -172,15 +198,15 @@ def trees(state):
 
 
 def test_resuming_at_round_2_equals_running_through(method, tmp_path, monkeypatch):
-    whole, outcome = run(method, tmp_path / "whole")
+    whole, outcome = honest(method)
     folder = tmp_path / "broken"
 
-    honest = _conductor().one_round
+    plain = _conductor().one_round
 
     def stop(self, at, server):
         if at == 2:
             raise KeyboardInterrupt
-        return honest(self, at, server)
+        return plain(self, at, server)
 
     with monkeypatch.context() as patch:
         patch.setattr(_conductor(), "one_round", stop)
@@ -310,12 +336,9 @@ def test_alike_people_agree_with_fedavg(method, tmp_path):
     """With one kind of person every method comes to FedAvg's line."""
     if isinstance(method, Taught):
         pytest.skip("a student knows its teacher where samples were made up, and nowhere else")
-    people = People(people=1, strength=0.0).load()
-    (only,) = people.people.values()
-    clones = replace(people, people={"a": only})
-    task = task_of(method)
+    clones, task = one_person(), task_of(method)
     mine = run(method, tmp_path / "mine", clones, rounds=30)[1]
-    theirs = run(FedAvg(local=LOCAL), tmp_path / "theirs", clones, rounds=30)[1]
+    theirs = fedavgs_line()
     worker = ClientExecutor(
         method, task, clones.pooled() if method.pooled else clones, clones, RandomStream()
     )

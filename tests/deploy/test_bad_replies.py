@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 
 from tests.deployment.test_remote_clients import COUNTS, PEOPLE, QUIET, Loop, build, task_of, there
 from tests.engine.test_guards import OTHER, RENAMED, RESHAPED, layout, tree, value, weight
-from tests.engine.toys import STAMP, table
+from tests.engine.toys import STAMP, mostly_slow, table
 from vergence.core.masks import Mask
 from vergence.core.messages import SealedTree
 from vergence.core.params import Layout, Params
@@ -218,7 +218,7 @@ def silence(tmp_path_factory) -> str:
     return harmed(tmp_path_factory.mktemp("silent"), None)[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_slow(KINDS, *list(KINDS)[::4]))
 def test_a_bad_reply_is_named_and_counts_for_nothing(kind, silence, tmp_path):
     harm, says = KINDS[kind]
     found, (status,) = harmed(tmp_path, harm)

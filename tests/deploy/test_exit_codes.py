@@ -43,7 +43,16 @@ def set_up(folder):
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, folder / name)
     (folder / ".venv").mkdir()
+    ready(folder)
+
+
+def ready(folder):
+    """Make the set-up newer than all that it is made from."""
     (folder / ".venv" / "done").touch()
+
+
+UNINSTALLED = "PYTHON=false"
+"""Setting up again fails: it would install the small project in place of this one."""
 
 
 @pytest.fixture
@@ -58,7 +67,7 @@ def recipe(tmp_path):
     def made(target, fails=0):
         called = tmp_path / "called"
         called.write_text("")
-        command = ["make", target, f"BIN={tmp_path / 'bin'}", "-s"]
+        command = ["make", target, f"BIN={tmp_path / 'bin'}", UNINSTALLED, "-s"]
         code, _ = told(command, tmp_path, CALLED=str(called), FAILS=str(fails))
         return code, called.read_text().splitlines()
 
@@ -163,6 +172,7 @@ def project(tmp_path):
     settings = tmp_path / "pyproject.toml"
     own, _, _ = settings.read_text().partition("[tool.importlinter]")
     settings.write_text(own + CONTRACT)
+    ready(tmp_path)
     root = tmp_path / "src" / "vergence"
     for package in ("", *PACKAGES):
         (root / package).mkdir(parents=True, exist_ok=True)
@@ -177,7 +187,7 @@ def project(tmp_path):
 
     def made(target):
         return told(
-            ["make", target, f"BIN={Path(sys.executable).parent}"],
+            ["make", target, f"BIN={Path(sys.executable).parent}", UNINSTALLED],
             tmp_path,
             PYTHONPATH=str(tmp_path / "src"),
         )

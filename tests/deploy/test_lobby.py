@@ -187,6 +187,7 @@ def test_bytes_that_are_no_answer_are_lost(keys):
             lobby.ask("a", {}, b"x")
 
 
+@pytest.mark.slow
 def test_a_node_that_went_is_asked_again_once_it_is_back(keys):
     wire = Wire({1: Node("a", keys[0]["a"])})
     lobby, _ = opened(wire, keys)
@@ -202,6 +203,7 @@ def test_who_is_not_connected_is_lost_after_its_patience(keys):
     assert 0.2 < time.monotonic() - began < 1.5
 
 
+@pytest.mark.slow
 def test_the_watch_sees_who_comes_and_who_goes(keys):
     wire = Wire({})
     lobby, told = opened(wire, keys)

@@ -117,6 +117,7 @@ def lines(method, folder, fate):
     return RequestQueue(lobby, {}), grid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["never", "late", "announced"])
 def test_a_client_that_does_not_answer_in_time(what, tmp_path):
     """The round ends without it; what comes later counts in no round, and it goes on."""

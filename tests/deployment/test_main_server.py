@@ -70,6 +70,7 @@ def three(method, path, line=None, **plan):
     return conduct(method, task_of(method), absent("toy", COUNTS), line.plan, folder, hire=hire)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(SERVED, "splitfed_u"))
 def test_three_roles_give_the_bits_and_tables_of_one_process(name, tmp_path):
     method = build(name)
@@ -102,6 +103,7 @@ def test_nobody_but_the_main_server_sees_smashed_data_and_it_sees_no_layers(tmp_
     assert not any(values in opened for values in fronts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", mostly_slow((1, 2, 5, 9), 5))
 def test_a_main_server_that_forgot_serves_anew_with_the_same_bits(at, tmp_path):
     method = build("splitfed")
@@ -120,6 +122,7 @@ def test_a_main_server_that_forgot_serves_anew_with_the_same_bits(at, tmp_path):
     assert left[0] < 0
 
 
+@pytest.mark.slow
 def test_without_its_main_server_a_run_stops_and_goes_on(tmp_path):
     method = build("splitfed_v2")
     line = Three(method, tmp_path / "homes")

@@ -74,6 +74,7 @@ def lived(method, path, line, **plan):
             line.late.clear()  # what was under way goes with the server
 
 
+@pytest.mark.slow
 def test_rounds_that_came_to_nothing_leave_nothing_behind(tmp_path):
     """50 rounds, half the turns lost, 8 servers: the state that counts, a new one, an answer."""
     method, kills = build("fedcpf"), range(10, 170, 20)

@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 from tests.conformance.test_methods import NAMES, build, run
 from tests.engine.circle import PADS, STEPS, Circle
 from tests.engine.test_secure_sums import MASKED, REFUSED
-from tests.engine.toys import table
+from tests.engine.toys import mostly_slow, table
 from tests.privacy.sums import bytes_in
 from vergence.core.serialization import pack, quick_digest, unpack
 from vergence.deployment.protocol import ClientRequest, unframed
@@ -62,7 +62,7 @@ def said(circle, kind=None):
     return found
 
 
-@pytest.mark.parametrize("step", range(len(STEPS)))
+@pytest.mark.parametrize("step", mostly_slow(range(len(STEPS)), 2, 3))
 @pytest.mark.parametrize("many", [1, pytest.param(2, marks=SLOW)])
 def test_who_vanishes_at_any_step_is_out_unless_its_words_were_there(step, many, tmp_path):
     """Seven people, threshold 5: up to two may vanish. Later than their words, they are in."""
@@ -78,6 +78,7 @@ def test_who_vanishes_at_any_step_is_out_unless_its_words_were_there(step, many,
     assert status == {**dict.fromkeys(circle.names, "ok"), **gone}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", range(len(STEPS) - 1))
 def test_below_the_threshold_those_who_are_left_begin_anew_as_nothing_was_unmasked(step, tmp_path):
     """Three of seven vanish: four are below 5. A second attempt, over four, needs three."""
@@ -92,7 +93,14 @@ def test_below_the_threshold_those_who_are_left_begin_anew_as_nothing_was_unmask
     assert len(set(masked)) == len(masked)  # fresh keys
 
 
-@pytest.mark.parametrize(("left", "step"), [(2, 0), (2, 1), (0, 2), (2, 2), (2, 3), (2, 4), (0, 4)])
+@pytest.mark.parametrize(
+    ("left", "step"),
+    [
+        (2, 2),
+        (0, 4),
+        *(pytest.param(*case, marks=SLOW) for case in [(2, 0), (2, 1), (0, 2), (2, 3), (2, 4)]),
+    ],
+)
 def test_a_sum_of_too_few_is_nobodys_reply_and_the_next_round_goes_on(left, step, tmp_path):
     circle = Circle(build("scaffold"), tmp_path, people=4)
     circle.gone = lambda client, at, round: (
@@ -106,6 +114,7 @@ def test_a_sum_of_too_few_is_nobodys_reply_and_the_next_round_goes_on(left, step
     assert ("1.1" in opened) is (step == 4 and left > 0)
 
 
+@pytest.mark.slow
 def test_too_few_answers_after_unmasking_began_open_nothing_in_a_second_attempt(tmp_path):
     """Threshold 5 of 6; two unmask, four are silent: no new attempt is made."""
     circle = Circle(build("fedavg"), tmp_path, people=6)
@@ -172,6 +181,7 @@ def test_seeds_and_keys_of_one_client_are_never_both_told(tmp_path):
     assert all(set(m.keys) == {circle.names[3]} for m in told)
 
 
+@pytest.mark.slow
 def test_training_seeds_play_no_part(tmp_path):
     """Two runs with one seed: the same model, other masks, keys and shares throughout."""
     first, second = (Circle(build("fedavg"), tmp_path / n) for n in "ab")
@@ -275,9 +285,8 @@ class Killed(Exception):
     ("name", "at"),
     [
         ("scaffold", 12),
-        ("fedavg", 30),
-        ("scaffold", 31),
-        *(pytest.param("scaffold", at, marks=SLOW) for at in (3, 6, 18, 24, 30, 36, 60)),
+        pytest.param("fedavg", 30, marks=SLOW),
+        *(pytest.param("scaffold", at, marks=SLOW) for at in (3, 6, 18, 24, 30, 31, 36, 60)),
     ],
 )
 def test_a_server_that_died_in_a_sum_goes_on_with_the_same_bits(name, at, tmp_path):
@@ -298,6 +307,7 @@ def test_a_server_that_died_in_a_sum_goes_on_with_the_same_bits(name, at, tmp_pa
     assert got == here(circle, tmp_path / "here", rounds=2).fingerprint
 
 
+@pytest.mark.slow
 def test_a_message_that_comes_twice_gets_the_same_answer(tmp_path):
     circle = Circle(build("fedavg"), tmp_path)
     honest = circle.ask

@@ -108,7 +108,7 @@ MASKED = {
 @pytest.mark.parametrize("name", MASKED)
 def test_masked_methods_send_shared_entries_and_masks_that_changed(tmp_path, name, n):
     """up = b n (1 - rho_r) + mask message; rho_r is the mask the round began with; down = bn."""
-    method, rounds = MASKED[name], 8
+    method, rounds = MASKED[name], 5
     masks = {
         r: conducted(tmp_path / str(r), method, inputs=n - 1, rounds=r).clients
         for r in range(1, rounds + 1)

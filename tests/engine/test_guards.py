@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.toys import LOCAL, conducted, table
+from tests.engine.toys import LOCAL, conducted, mostly_slow, table
 from vergence.core.masks import Mask
 from vergence.core.messages import SealedTree
 from vergence.core.params import Layout, Params
@@ -100,7 +100,7 @@ HARMS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", mostly_slow(METHODS, "fedavg", "fedcpf"))
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_bad_reply_counts_for_nothing(tmp_path, monkeypatch, name, harm):
     """p01 misbehaves in round 2 of 4 (its mask has changed by then); then it behaves again."""

@@ -9,7 +9,7 @@ import torch
 
 from tests.conformance.test_methods import build
 from tests.engine.circle import Circle
-from tests.engine.toys import conducted, table
+from tests.engine.toys import conducted, mostly_slow, table
 from vergence.core.aggregation import Sum
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import reply, seal
@@ -47,7 +47,7 @@ def same_secret(monkeypatch):
 
 
 @KINDS
-@pytest.mark.parametrize("name", ["fedavg", "fedcpf", "fedadam", "scaffold"])
+@pytest.mark.parametrize("name", mostly_slow(["fedavg", "fedcpf", "fedadam", "scaffold"], "fedcpf"))
 @pytest.mark.usefixtures("same_secret")
 def test_the_protocols_give_the_simulators_bits(name, privacy, tmp_path):
     """Masks do not travel under privacy.user, so that FedCPF runs under pads too."""

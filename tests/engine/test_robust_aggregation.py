@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.deployment.test_remote_clients import PEOPLE, there
-from tests.engine.toys import LOCAL, STAMP, Interrupt, conducted, table, untimed
+from tests.engine.toys import LOCAL, STAMP, Interrupt, conducted, mostly_slow, table, untimed
 from vergence.core import files
 from vergence.core.messages import reply
 from vergence.core.serialization import same
@@ -183,6 +183,7 @@ def error(path):
     return sum(found) / len(found)
 
 
+@pytest.mark.slow
 def test_the_median_beats_the_sum_where_a_fifth_flips_signs(tmp_path):
     """Ten people who are nearly alike; two send minus ten times what they learned: that the sum
     goes wrong. The median hears everybody once, the clean sum by examples."""
@@ -219,7 +220,7 @@ JUDGED = {
 }
 
 
-@pytest.mark.parametrize("name", JUDGED)
+@pytest.mark.parametrize("name", mostly_slow(JUDGED, "krum", "both"))
 def test_the_same_bits_for_any_workers_through_bytes_and_elsewhere(name, tmp_path):
     method, plan = JUDGED[name]
     plan = {**plan, "solver": "sequential"}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.toys import STAMP, table
+from tests.engine.toys import STAMP, mostly_slow, table
 from vergence.core.federation import POOLED
 from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.params import Params
@@ -93,6 +93,7 @@ def test_unequal_people_are_summed_as_in_fedavg(weights, tmp_path):
     assert not torch.allclose(whole(apart.server), whole(expected.server), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_many_people_are_summed_as_in_fedavg(tmp_path):
     """With more than 64 people, several are added up at once: in the same groups."""
     data = PEOPLE.people["p00"]
@@ -118,7 +119,12 @@ def test_one_client_is_the_data_centre(method, local, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "method", [SplitFed, SplitFedV2, SplitLearning, SplitFedU, LocalLossSplit, SmashedAverage]
+    "method",
+    mostly_slow(
+        [SplitFed, SplitFedV2, SplitLearning, SplitFedU, LocalLossSplit, SmashedAverage],
+        SplitFed,
+        SplitFedU,
+    ),
 )
 def test_all_engines_agree(method, tmp_path):
     one = run(tmp_path / "one", method(local=LOCAL)).fingerprint
@@ -212,6 +218,7 @@ def test_bytes_are_counted_both_ways(tmp_path):
         assert found["gradient"] == (0, smashed + scales[1])
 
 
+@pytest.mark.slow
 def test_smaller_numbers_cost_little_accuracy(tmp_path):
     """float16 within 5e-4 of the largest entry, int8 within half a step of 1/127 of it."""
     values = torch.randn(16, 3, 5, generator=torch.Generator().manual_seed(0))

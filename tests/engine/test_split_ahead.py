@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.engine.test_split import LOCAL, PEOPLE, SMALL, Tap, run, whole
+from tests.engine.toys import mostly_slow
 from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
@@ -90,7 +91,9 @@ def test_ahead_is_descent_along_late_gradients(ahead, tmp_path):
     assert ahead == 0 or not torch.allclose(late(0), late(ahead), atol=1e-4)
 
 
-@pytest.mark.parametrize("method", [SplitFed, SplitFedV2, SplitLearning, SplitFedU])
+@pytest.mark.parametrize(
+    "method", mostly_slow([SplitFed, SplitFedV2, SplitLearning, SplitFedU], SplitFed)
+)
 def test_all_engines_agree_on_batches_sent_ahead(method, tmp_path):
     method = method(local=LOCAL, ahead=2)
     one = run(tmp_path / "one", method).fingerprint
@@ -115,6 +118,7 @@ def test_who_waits_for_nothing_sends_nothing_ahead():
         LocalLossSplit(ahead=1).check(SMALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", ["up1", "up2", "grow"])
 def test_the_cross_encoder_cut_in_encoder_and_decoder_is_fedavg(last, tmp_path):
     """The swap is the server's, the pictures are at both ends of the clients' layers."""

@@ -119,6 +119,7 @@ def test_the_norm_of_the_first_layer_is_at_most_one_after_every_step(method, tmp
     assert all(1 - 2e-5 < norm <= 1 for _, norm in norms)
 
 
+@pytest.mark.slow
 def test_the_term_of_nopeek_is_in_the_step(tmp_path):
     """One plain step: w - lr * d(<z, pull> + 3 dCor(x, z)) / dw, by the closed form."""
     local = LocalTraining(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
@@ -239,6 +240,7 @@ def test_a_run_that_goes_on_draws_the_same_noise_and_releases_nothing_twice(
     assert table(tmp_path / "part", "people.csv") == table(tmp_path / "whole", "people.csv")
 
 
+@pytest.mark.slow
 def test_another_run_has_another_noise_and_a_run_without_a_defence_none(tmp_path):
     method = SplitFed(local=LOCAL, cut="conv3")
     one, two = (run(tmp_path / n, method, privacy=NARROW).fingerprint for n in "ab")

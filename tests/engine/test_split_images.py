@@ -31,6 +31,7 @@ def people_of(image):
     return Federation("blocks", people)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_v1_is_fedavg_with_every_cut(name, tmp_path):
     model = MODELS[name]

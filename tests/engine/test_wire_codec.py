@@ -14,9 +14,9 @@ HOW = [
     Compression("topk", share=0.3, kept="fp16", feedback=True),
 ]
 METHODS = [
-    FedAvg(local=LOCAL),
+    pytest.param(FedAvg(local=LOCAL), marks=pytest.mark.slow),
     FedCPF(local=LOCAL, rate=0.2),
-    FedCPF(local=LOCAL, rate=0.2, weights="samples"),
+    pytest.param(FedCPF(local=LOCAL, rate=0.2, weights="samples"), marks=pytest.mark.slow),
 ]
 
 

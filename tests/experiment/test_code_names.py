@@ -190,6 +190,7 @@ def test_a_module_that_cannot_be_imported_is_one_line(site, tmp_path, broken):
 # --- working directories
 
 
+@pytest.mark.slow
 def test_files_beside_an_experiment_are_found_from_anywhere(tmp_path, monkeypatch):
     home, elsewhere, third = (tmp_path / name for name in ("home", "elsewhere", "third"))
     for folder in (home, elsewhere, third):
@@ -213,6 +214,7 @@ def test_files_beside_an_experiment_are_found_from_anywhere(tmp_path, monkeypatc
     said.complains(2, "is not the file that the run was begun with")
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_from_another_directory(tmp_path, monkeypatch):
     home, third = tmp_path / "home", tmp_path / "third"
     home.mkdir()
@@ -294,6 +296,7 @@ def real(cwd: Path, site: Path, *words: object) -> Said:
     return Said(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.slow
 def test_an_installed_package_works_from_any_directory(site, tmp_path):
     """Its module takes a sibling in, as packages do, and a worker process has the class too."""
     (site / "parts.py").write_text(TWO)

@@ -110,6 +110,7 @@ def heeding():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_rounds_done_and_leaves_no_process(tmp_path):
     sets = ["run.rounds=50", "run.workers=2"]
     out, args = tmp_path / "out", [word for change in sets for word in ("--set", change)]

@@ -178,6 +178,7 @@ def test_bad_data_say_what_is_needed():
         measure({"a": own, "b": few}, [9, 5])
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_real_people_differ_in_looks_and_not_in_amount():
     """MPIIGaze, evaluation subset: 3,000 patches of everybody, labels much alike (11 people)."""

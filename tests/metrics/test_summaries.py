@@ -136,6 +136,7 @@ def test_agreement_is_with_each_person_not_with_their_mean():
     assert human_agreement(people) == pytest.approx((2 / 6, 0.6))
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_published_summaries_come_out_frame_for_frame():
     """SUM-Ind's 50 of SumMe, from its scores and the shots; F to 5e-9."""

@@ -143,6 +143,7 @@ def test_frozen_features_are_computed_inside(monkeypatch, tmp_path):
     assert np.abs(heat - run_s).max() / run_s.max() < 0.01
 
 
+@pytest.mark.slow
 def test_a_column_that_the_network_leaves_alone_is_not_asked_for():
     task, data = GazeAngle(SmallEye(pose=False)), eyes(9, 15)
     first = data.take(slice(0, 1))
@@ -177,6 +178,7 @@ def test_a_person_s_file_is_what_that_person_predicts_with(folder, tmp_path):
     assert f"model: {out}" in said.getvalue()
 
 
+@pytest.mark.slow
 def test_the_file_says_what_it_is(folder, tmp_path):
     out = tmp_path / "new.onnx"
     export(folder / "fedavg", out, quiet())
@@ -213,6 +215,7 @@ def test_who_and_what_cannot_be_exported_is_said(folder, tmp_path):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_a_file_that_differs_is_not_written(folder, tmp_path):
     out = tmp_path / "x.onnx"
     with (

@@ -130,6 +130,7 @@ def test_everybody_s_own_model_is_pruned(folder):
     assert len(found[1].train()) == own
 
 
+@pytest.mark.slow
 def test_people_left_out_are_the_test(tmp_path):
     (tmp_path / "eyes.toml").write_text(EYES)
     evaluate("leave-one-out", load(tmp_path / "eyes.toml"), tmp_path / "out", quiet())
@@ -150,6 +151,7 @@ def test_people_left_out_are_the_test(tmp_path):
         subjects(merged / "local_only", "all")
 
 
+@pytest.mark.slow
 def test_networks_whose_sums_need_every_channel_say_so(tmp_path):
     text = EYES.replace(
         '"small_eye", channels = [4, 4], hidden = 8', '"resnet_preact", channels = 4, groups = 2'

@@ -51,6 +51,7 @@ def degrees(predicted: torch.Tensor, gaze: torch.Tensor) -> float:
     return float(torch.rad2deg((first * second).sum(-1).clip(-1, 1).arccos()).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_one_person_alone_is_learned() -> None:
     """p00, last 600 of a fixed shuffle held out: the mean gaze scores 8.4 degrees, this below 5."""

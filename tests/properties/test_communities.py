@@ -48,6 +48,7 @@ def test_three_communities_are_found(options, tmp_path):
     assert found(tmp_path, "latent", **options) == 1
 
 
+@pytest.mark.slow
 def test_clips_of_other_lengths_fool_dtw_as_a_sum_and_not_as_a_mean(tmp_path):
     assert found(tmp_path / "sum", "lengths") == 1
     assert found(tmp_path / "mean", "lengths", per_frame=True) < 0.4

@@ -131,6 +131,7 @@ def error(outcome, people, own):
     return sum(found) / len(found)
 
 
+@pytest.mark.slow
 def test_14_alike_people_gain_by_sharing(run):
     """Strength 0, 12 samples for 20 inputs: alone nobody can fit the line, together they can."""
     people = People(people=6, samples=20, inputs=20, strength=0.0).load()

@@ -50,6 +50,7 @@ def away(wish, tmp_path_factory):
     return planned, out, app.run_parts([planned], out)
 
 
+@pytest.mark.slow
 def test_own_tests_are_over_people_and_pooled_ones_over_seeds(wish, tmp_path):
     part = apfl.participated(10, 0.1)
     planned = plan(part, FASHION, wish)

@@ -87,6 +87,7 @@ def test_pace_and_spread_are_counted_seed_by_seed(tmp_path):
     assert cfedvs.spread(run) == pytest.approx({"seed 0": 40, "seed 1": 5})
 
 
+@pytest.mark.slow
 def test_frames_and_clips_are_two_weights_of_one_run(tmp_path):
     found = make(["cfedvs/fig4.2"], tmp_path)["cfedvs/fig4.2"]
     study = read(tmp_path / "cfedvs/runs/by_frames")

@@ -82,6 +82,7 @@ def test_every_table_makes_sound_experiments(where):
                 assert planned.barred == {}, "masks fill in a full run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", WHERE, ids=lambda g: g.name)
 def test_the_parts_of_a_table_differ_in_their_methods_alone(where):
     """A table says what else differs (noise is other data); all of adaptive FL has 80 % a round."""
@@ -313,6 +314,7 @@ def test_the_person_matrix_has_ones_own_error_on_its_diagonal(tmp_path):
     assert (tmp_path / "adaptive/fig2/fig2.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_the_headline_scores_people_who_took_no_part(tmp_path):
     wish = replace(QUICK, sets=(*QUICK.sets, "federation.people=3"))
     (found,) = app.reproduce(["adaptive/headline"], console(), on="toy", wish=wish, out=tmp_path)
@@ -347,6 +349,7 @@ def test_parts_that_are_not_alike_are_not_judged(tmp_path):
     assert "by design, presence.cohort differs: fedavg has 1.0; local_only has 0.5" in found.stamps
 
 
+@pytest.mark.slow
 def test_rows_of_noise_tell_how_many_people_are_noisy(tmp_path):
     (found,) = app.reproduce(["adaptive/fig4"], console(), on="toy", wish=QUICK, out=tmp_path)
     people = read(tmp_path / "adaptive/runs/noise_00").runs[0].people

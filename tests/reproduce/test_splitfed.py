@@ -113,6 +113,7 @@ def test_noise_at_the_cut_and_dp_sgd_are_rows_of_figure_4_5(tmp_path):
     assert (tmp_path / "splitfed/fig4.5/fig4.5.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_pruned_models_are_told_with_zeros_and_sizes(done):
     """Of small_eye with (16, 40), 0.9 of the 23,108 linear weights go.
 
@@ -161,6 +162,7 @@ def test_individual_learning_is_judged_by_the_next_person(tmp_path):
     assert list(told.values()) == [m[1, 0], m[2, 1], m[0, 2]]
 
 
+@pytest.mark.slow
 def test_codes_are_read_for_people_nobody_trained_on(codes):
     """One of three people is kept out; every row, the supervised one too, is about that one."""
     assert {tuple(s["angle_error_deg"]) for s in codes.evidence.scores.values()} == {("p02",)}

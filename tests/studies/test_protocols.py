@@ -136,6 +136,7 @@ def test_what_is_done_is_not_done_again(scored, tmp_path):
         go(tmp_path, "leave-one-out", out, TEXT, "local.lr=0.01")
 
 
+@pytest.mark.slow
 def test_an_interrupted_protocol_goes_on(scored, tmp_path, monkeypatch):
     """Stopped in the second fold, then given again: the same bytes as in one go."""
     out, _ = scored
@@ -192,6 +193,7 @@ def test_late_people_take_part_in_the_second_half_only(tmp_path):
     assert len(rows(tmp_path / "out" / "protocols.csv")) == 2 * len(PEOPLE)
 
 
+@pytest.mark.slow
 def test_a_late_protocol_goes_on_where_it_was_moved_to(tmp_path, monkeypatch):
     """Stopped in the second fold, moved, given again: the same bytes as in one go."""
     from vergence.experiment import run as app_run
@@ -265,6 +267,7 @@ def test_number_of_people(tmp_path):
         go(tmp_path, "people", out, one, sizes=(1, 3), unseen=2)
 
 
+@pytest.mark.slow
 def test_every_seed_draws_its_own_people_and_the_strangers_stay(tmp_path):
     """Two of four, four seeds: not all alike, and one person is among the two of that seed."""
     one = TOY.replace("METHODS", 'methods = ["fedavg"]').replace("people = 3", "people = 5")

@@ -187,6 +187,7 @@ def test_what_is_said_and_drawn(found):
     assert (found.out / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_random_search_with_names_of_people_and_somebody_gone(tmp_path):
     """Who is gone and not among those chosen does not matter; text values are drawn too."""
     path = write(tmp_path, TOY)
@@ -213,6 +214,7 @@ def test_random_search_with_names_of_people_and_somebody_gone(tmp_path):
 # --- interrupted, failed, mistaken
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_keeps_finished_trials_and_goes_on(found, tmp_path, monkeypatch):
     calls = []
 

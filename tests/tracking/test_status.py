@@ -53,6 +53,7 @@ def turns(path: Path) -> list[list[str]]:
     return [line.split(",") for line in path.read_text().splitlines()[1:]]
 
 
+@pytest.mark.slow
 def test_a_finished_run(finished):
     found = status(finished)
     assert [r.label for r in found.runs] == ["local_only", "fedavg", "fedcpf"]

@@ -73,6 +73,7 @@ def test_nothing_under_the_new_folder_names_the_person(before, tmp_path):
     assert command[4] == "PERSON"
 
 
+@pytest.mark.slow
 def test_the_old_folder_is_left_alone_unless_erasing_is_asked_for(before, tmp_path):
     untouched = contents(before)
     said = vergence("privacy", "forget", before, "p02", "--out", tmp_path / "new", "--shadows", 0)
@@ -120,6 +121,7 @@ def test_erasing_takes_out_this_person_and_nothing_else(tmp_path):
     assert read(tmp_path / "newer").runs[0].people == ["p00", "p01", "p02", "p03"]
 
 
+@pytest.mark.slow
 def test_a_patch_begins_where_the_run_ended_and_trains_the_others(before, tmp_path):
     forget(before, "p05", tmp_path / "new", console, ForgetOptions(patch=2, shadows=0))
     assert naming(tmp_path / "new", "p05") == []
@@ -134,6 +136,7 @@ def test_a_patch_begins_where_the_run_ended_and_trains_the_others(before, tmp_pa
         assert new.provenance["forgotten"]["way"] == "patch"
 
 
+@pytest.mark.slow
 def test_a_patch_goes_on_by_the_same_command_alone(before, tmp_path, monkeypatch):
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     forget(before, "p05", whole, console, ForgetOptions(patch=2, shadows=0))
@@ -157,6 +160,7 @@ def test_a_patch_goes_on_by_the_same_command_alone(before, tmp_path, monkeypatch
     assert fingerprints(torn) == fingerprints(whole)
 
 
+@pytest.mark.slow
 def test_data_that_is_gone_already_is_no_obstacle(before, retrained, tmp_path, monkeypatch):
     whole = load(before / "config.toml")
     fewer = type(whole.dataset)(people=5)
@@ -197,6 +201,7 @@ def test_what_cannot_be_forgotten_is_refused(before, retrained, tmp_path):
     vergence("privacy", "forget", hidden, "p05", "--out", new, "--patch", 1).complains(2, "retrain")
 
 
+@pytest.mark.slow
 def test_a_name_in_the_plan_goes_too(tmp_path):
     text = SIX + "presence = { gone = { p05 = 1, p01 = 2 } }\n"
     folder = run(tmp_path, text, "run.seeds=[0]")
@@ -205,6 +210,7 @@ def test_a_name_in_the_plan_goes_too(tmp_path):
     assert load(tmp_path / "new" / "config.toml").plan.presence.gone == {"p01": 2}
 
 
+@pytest.mark.slow
 def test_an_interrupted_retraining_goes_on_by_the_same_command(before, retrained, tmp_path):
     case = opened(before, "p05")
     start(without(case, 0), tmp_path / "new")

@@ -54,6 +54,7 @@ def shown(path):
     return [t for t, _ in frames], [int(field @ (1 << np.arange(6))) for field in fields]
 
 
+@pytest.mark.slow
 def test_the_budget_is_kept_to_the_frame_and_every_scene_is_there(video, tmp_path):
     out = tmp_path / "short.mp4"
     done = vergence("video", "summarise", video, out, "--budget", "50%")

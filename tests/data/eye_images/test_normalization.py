@@ -179,6 +179,7 @@ def test_gaze_is_not_scaled():
     np.testing.assert_array_equal(far, near)
 
 
+@pytest.mark.slow
 def test_rendered_eyes_pass_the_test_of_signs():
     rng = np.random.default_rng(2)
     columns: dict[str, list] = {"image": [], "gaze": []}
@@ -303,6 +304,7 @@ def gazes(screen, noise_deg=0.0, seed=0, spread=15.0):
     return origins, Rotation.from_rotvec(turn).apply(rays), targets
 
 
+@pytest.mark.slow
 def test_nine_points_tell_where_the_screen_is():
     """Exact gaze gives it back; one degree of noise costs about the two centimetres it is worth."""
     tilted = Rotation.from_euler("xyz", [12, -5, 3], degrees=True).as_matrix()

@@ -99,6 +99,7 @@ def test_clip_names_and_damaged_intervals(tmp_path):
         ego4d.read_untracked(path)
 
 
+@pytest.mark.slow
 def test_load_whole_videos(tmp_path):
     write_video(tmp_path / "full_scale.gaze" / f"{UID}.mp4", np.arange(600) / 10, (32, 32))
     gaze_csv(tmp_path / "gaze" / f"{UID}.csv", still(60))

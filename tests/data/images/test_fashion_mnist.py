@@ -292,6 +292,7 @@ def test_check_counts_and_tells_what_is_wrong(copy):
     assert next(c.what for c in check(copy)) == "train images and labels"
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_the_published_files():
     root = research_data("fashion_mnist")

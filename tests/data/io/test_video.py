@@ -129,6 +129,7 @@ def aria_folder(root, person, seconds, rate=10.0):
     return root
 
 
+@pytest.mark.slow
 def test_windows_become_samples_whose_frames_and_gaze_belong_together(tmp_path):
     """Frames and gaze both carry the frame number, so any shift between them shows."""
     root = aria_folder(aria_folder(tmp_path, "ann", 60), "bob", 60)

@@ -51,6 +51,7 @@ def test_every_file_is_somebody_s_state_or_spare_after_every_round(tmp_path, mon
     assert [t["client"] for t in table(tmp_path, "turns.csv") if t["status"] != "ok"] == ["p02"]
 
 
+@pytest.mark.slow
 def test_the_table_of_clients_is_written_anew_when_it_grows_long(tmp_path, monkeypatch):
     """And a run that is interrupted at any write goes on from the new one."""
     plain = conducted(tmp_path / "plain", METHOD, **PLAN)

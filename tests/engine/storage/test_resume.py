@@ -181,6 +181,7 @@ def test_resuming_an_index_finishes_only_what_is_missing(tmp_path, monkeypatch):
     assert left_behind(out) == left_behind(whole)
 
 
+@pytest.mark.slow
 def test_a_method_directory_can_be_resumed_by_itself_and_the_rest_later(tmp_path, monkeypatch):
     """Then harm is still judged against local-only once everything is there."""
     whole = run(tmp_path, SEVERAL, out="whole")

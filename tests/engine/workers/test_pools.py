@@ -35,9 +35,9 @@ LAYOUT = Layout(("w", "b"), ((2, 3), (2,)))
 @pytest.mark.parametrize(
     "method",
     [
-        FedAvg(local=LOCAL),
+        pytest.param(FedAvg(local=LOCAL), marks=pytest.mark.slow),
         FedCPF(local=LOCAL, rate=0.2),
-        FedProx(local=LOCAL),
+        pytest.param(FedProx(local=LOCAL), marks=pytest.mark.slow),
     ],
     ids=lambda m: type(m).__name__,
 )

@@ -38,6 +38,7 @@ def test_too_few_runs_are_refused():
         lower_bound(np.ones(3), np.ones(9), DELTA)
 
 
+@pytest.mark.slow
 def test_what_is_found_is_at_most_what_is_claimed():
     """Epsilon 1.99 is claimed, and 150 counted runs of either kind can prove up to 3.7."""
     row = measured(8**0.5, 300)
@@ -45,6 +46,7 @@ def test_what_is_found_is_at_most_what_is_claimed():
     assert row.found.epsilon <= row.claimed
 
 
+@pytest.mark.slow
 def test_a_sixth_of_the_noise_is_found():
     """So that the test above can fail; less is found by measuring, in `tests/adversary`."""
     assert measured(8**0.5 / 6, 300).found.epsilon > claimed(8**0.5)

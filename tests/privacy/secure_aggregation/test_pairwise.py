@@ -58,6 +58,7 @@ def trials(many: int, seed: int) -> dict[str, int]:
     return came
 
 
+@pytest.mark.slow
 def test_the_sum_is_exact_whoever_vanishes_and_when():
     came = trials(120, seed=1)
     assert came["sum"] > 40

@@ -74,6 +74,7 @@ def test_a_server_that_turns_is_accused_and_stays_so():
     assert set(led(guard, plain, 4)) == {"accused"}
 
 
+@pytest.mark.slow
 def test_a_deaf_server_is_trusted_no_more_often_than_promised():
     """400 guards, answers of pure chance: 1 % may be trusted first, 4 in the mean, 12 at most
     with probability 0.9997; nearly all accuse within 200 batches."""

@@ -104,6 +104,7 @@ def test_lens_projects_back_where_it_came_from():
     np.testing.assert_allclose(corner, [2 / 3, 2 / 3])
 
 
+@pytest.mark.slow
 def test_gaze_statistics_match_recorded_people(wearers):
     """Bands of egovideo note 6.4 (4 for the recorded people): spreads, fixation share and run."""
     points = [np.concatenate([c.gaze.point[c.scored] for c in clips]) for clips in wearers]
@@ -167,6 +168,7 @@ def test_iid_people_are_one_person_and_default_people_are_not():
     assert own[0].looks.field_of_view != own[1].looks.field_of_view
 
 
+@pytest.mark.slow
 def test_iid_preset_leaves_nothing_to_a_personal_prior():
     """Likelihood of test gaze under a Gaussian: a person's own fit must not beat everybody's."""
 
