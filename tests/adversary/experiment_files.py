@@ -302,7 +302,7 @@ FILES = [
     file("a sweep that is a number", "sweep = 3\n" + LONE, "sweep must be a table"),
     Case("no file", config="none.toml", says=("no experiment file",)),
     Case("a folder for a file", config=".", says=("no experiment file",)),
-    Case("a file's name of 5,000 letters", config=WIDE, says=("no experiment file",)),
+    Case("a file's name of 5,000 letters", config=WIDE, says=("no experiment",)),
     Case("a file's name with a newline", config="a\nb.toml", says=("no experiment file",)),
     Case("out is a file", files={"out": "mine"}, says=("is a file",)),
     Case("out below a file", files={"mine": "x"}, out="mine/out", says=("mine",)),

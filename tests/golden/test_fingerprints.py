@@ -179,9 +179,9 @@ def test_a_changed_line_is_found_and_another_spelling_is_not_taken_for_one(tmp_p
 @pytest.mark.slow
 def test_what_does_not_run_is_not_called_equal(tmp_path):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    package = tmp_path / "src" / "vergence" / "app"
+    package = tmp_path / "src" / "vergence" / "cli"
     package.mkdir(parents=True)
-    (package / "cli.py").write_text("import sys\n\ndef main():\n    sys.exit('broken')\n")
+    (package / "main.py").write_text("import sys\n\ndef main():\n    sys.exit('broken')\n")
     for folder in (package, package.parent):
         (folder / "__init__.py").touch()
     code, table, done = asked(tmp_path, tmp_path, "--only", "fedavg")

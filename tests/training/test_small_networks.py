@@ -13,19 +13,21 @@ from vergence.models.resnet_preact import SAFE_CHANNELS, Shortcut
 TRAIN = """
 import torch
 from tests.engine.learners import eyes
-from vergence.core.local_training import Fit, Local, Solver
-from vergence.core.randomness import Stream
+from vergence.core.local_training import LocalTraining
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
 from vergence.models.resnet18 import ResNet18
 from vergence.models.resnet_preact import ResNetPreact
 from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.sequential import Solver
 
 torch.set_num_threads(1)
 for network in (ResNetPreact(4, 2), ResNetPreact(8, 4), ResNet18(4, 4, 1)):
     task = GazeAngle(network)
     solver, params = Solver(task), task.init()
     for turn in range(3):
-        ask = Fit(params, eyes(32, turn), Local(batch=16, optimizer="adamw", lr=1e-3))
-        params = solver.fit(ask, Stream("few", turn)).params
+        local = LocalTraining(batch=16, optimizer="adamw", lr=1e-3)
+        params = solver.fit(Fit(params, eyes(32, turn), local), RandomStream("few", turn)).params
     print(network.channels, bool(params.flat.isfinite().all()), flush=True)
 """
 

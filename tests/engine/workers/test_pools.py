@@ -238,17 +238,17 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from vergence.core.conversation import fit
-from vergence.core.local_training import Local
+from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.round_loop import Plan, conduct
-from vergence.engine.storage.run_directory import Folder
+from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.models.linear import Linear
-from vergence.tasks.toy import Toy
+from vergence.tasks.toy import ToyTask
 
-folder = Folder(Path(sys.argv[1]), {"config": "script"})
+folder = RunDirectory(Path(sys.argv[1]), {"config": "script"})
 folder.open()
-conduct(FedAvg(local=Local(epochs=1000000)), Toy(Linear()), People(people=4).load(),
+conduct(FedAvg(local=LocalTraining(epochs=1000000)), ToyTask(Linear()), People(people=4).load(),
         Plan(rounds=9, workers=2, evaluate_every=0), folder)
 """
 

@@ -210,14 +210,14 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from tests.engine.toys import LOCAL, conducted
-from vergence.engines import cluster
+from vergence.engine.workers import ray_actors
 from vergence.methods.fedcpf import FedCPF
 
-honest = cluster.tempfile.mkdtemp
+honest = ray_actors.tempfile.mkdtemp
 def named(**options):
     Path(sys.argv[1] + ".place").write_text(folder := honest(**options))
     return folder
-cluster.tempfile.mkdtemp = named
+ray_actors.tempfile.mkdtemp = named
 conducted(Path(sys.argv[1]), FedCPF(local=LOCAL, rate=0.01), people=4, engine="ray", workers=2,
           rounds=int(sys.argv[2]))
 """
@@ -246,7 +246,7 @@ class TestEnds:
             others = [driver.pid, *below(driver.pid)]
             if how == signal.SIGKILL:  # Ray's agents wait for a minute for what died with them
                 others = [pid for pid in others if "Agent" not in called(pid)]
-            assert sum("Hand" in called(pid) for pid in others) == 2
+            assert sum("RayWorker" in called(pid) for pid in others) == 2
             driver.send_signal(how)
             driver.wait(30)
             wait_for(lambda: not [pid for pid in others if running(pid)], 15)
@@ -302,7 +302,7 @@ class TestMachines:
             machines.append(driver := subprocess.Popen(run, stdout=log, stderr=log))
             wait_for(lambda: (out / "turns.csv").exists() and len(table(out, "turns.csv")) > 50)
             pids = below(machines[1].pid)
-            assert any("Hand" in called(pid) for pid in pids)
+            assert any("RayWorker" in called(pid) for pid in pids)
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
             assert len(table(out, "turns.csv")) < 9 * rounds
