@@ -146,6 +146,7 @@ class Line:
         ).fingerprint
 
 
+@pytest.mark.slow
 def test_folders_give_the_simulators_bits(tmp_path):
     here = simulated(FEDCPF, tmp_path / "here")["fedcpf"]["0"]
     out = made(tmp_path, FEDCPF)

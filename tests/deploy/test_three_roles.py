@@ -137,6 +137,7 @@ def test_three_roles_from_folders_give_the_simulators_bits(tmp_path):
     assert led(out, wire, tmp_path / "run") == here
 
 
+@pytest.mark.slow
 def test_a_client_takes_no_errand_that_the_main_server_did_not_close(tmp_path):
     """The aggregator cannot write one itself, nor hand on an old one as another run's."""
     out = deployed(tmp_path)

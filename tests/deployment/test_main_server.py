@@ -142,6 +142,7 @@ def test_without_its_main_server_a_run_stops_and_goes_on(tmp_path):
     assert three(method, tmp_path, line).fingerprint == here
 
 
+@pytest.mark.slow
 def test_a_client_that_is_lost_is_served_no_more(tmp_path):
     """As in a run in which the aggregator holds the copies, and hears nothing either."""
     method = build("splitfed")

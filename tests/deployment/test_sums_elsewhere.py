@@ -170,6 +170,7 @@ def test_masked_words_are_uniform_whatever_the_update_is(tmp_path):
         assert len({tuple(row) for row in rows}) == len(rows)
 
 
+@pytest.mark.slow
 def test_seeds_and_keys_of_one_client_are_never_both_told(tmp_path):
     circle = Circle(build("fedavg"), tmp_path, people=7)
     circle.gone = lambda client, at, round: client == circle.names[3] and at >= 2 and round == 1
@@ -251,6 +252,7 @@ def test_a_client_helps_to_open_one_sum_of_a_contribution(tmp_path):
     assert all(r["status"].startswith("lost") for r in rows)
 
 
+@pytest.mark.slow
 def test_the_very_same_sum_may_be_opened_again(tmp_path):
     """A server that died before it kept a sum asks for it again, and gets it."""
     circle = Circle(build("fedavg"), tmp_path)

@@ -158,6 +158,7 @@ def test_workers_and_bytes_give_the_same_bits(tmp_path):
     assert len(set(runs)) == 1
 
 
+@pytest.mark.slow
 def test_people_are_drawn_by_chance_and_an_empty_round_gets_noise(tmp_path, monkeypatch):
     """At chance 0.1, of 6 people half of all rounds are empty: the model moves all the same."""
     monkeypatch.setattr(UserLevelMechanism, "epsilon", 0.0)  # the accountant takes seconds

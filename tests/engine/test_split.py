@@ -81,6 +81,7 @@ def test_u_shape_is_fedavg_with_every_pair_of_cuts(tmp_path):
         assert apart < 1e-6, (cut, last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["samples", "equal"])
 def test_unequal_people_are_summed_as_in_fedavg(weights, tmp_path):
     """Bit for bit: sums are taken in the same order, the largest person first."""
@@ -132,6 +133,7 @@ def test_all_engines_agree(method, tmp_path):
     assert run(tmp_path / "two", method(local=LOCAL), workers=2).fingerprint == one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ["float16", "int8"])
 @pytest.mark.parametrize("method", [SplitFed, SplitFedU])
 def test_smaller_numbers_go_through_bytes(method, number, tmp_path):

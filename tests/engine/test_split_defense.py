@@ -218,6 +218,7 @@ def test_clients_elsewhere_have_guards_and_books_of_their_own(tmp_path):
     assert not (tmp_path / "server" / "state" / FOLDER).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cut_at", "method"), [("conv3", SplitFedU), ("conv3", SplitLearning), ("conv1", SplitFedV2)]
 )

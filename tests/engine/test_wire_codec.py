@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engine.toys import LOCAL, Interrupt, conducted, table, untimed
+from tests.engine.toys import LOCAL, Interrupt, conducted, mostly_slow, table, untimed
 from vergence.core import files
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
@@ -14,14 +14,16 @@ HOW = [
     Compression("topk", share=0.3, kept="fp16", feedback=True),
 ]
 METHODS = [
-    pytest.param(FedAvg(local=LOCAL), marks=pytest.mark.slow),
+    FedAvg(local=LOCAL),
     FedCPF(local=LOCAL, rate=0.2),
-    pytest.param(FedCPF(local=LOCAL, rate=0.2, weights="samples"), marks=pytest.mark.slow),
+    FedCPF(local=LOCAL, rate=0.2, weights="samples"),
 ]
 
 
 @pytest.mark.parametrize("how", HOW, ids=lambda h: h.codec)
-@pytest.mark.parametrize("method", METHODS, ids=["fedavg", "fedcpf", "fedcpf by samples"])
+@pytest.mark.parametrize(
+    "method", mostly_slow(METHODS, METHODS[1]), ids=["fedavg", "fedcpf", "fedcpf by samples"]
+)
 def test_every_engine_gives_the_same_bits(tmp_path, method, how):
     one = conducted(tmp_path / "one", method, wire=how)
     two = conducted(tmp_path / "two", method, wire=how, workers=2)

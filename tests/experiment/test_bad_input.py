@@ -307,6 +307,7 @@ def test_predict_for_a_person_that_does_not_exist(trained, tmp_path, label):
     assert not (tmp_path / "o.mp4").exists()
 
 
+@pytest.mark.slow
 def test_predict_for_a_newcomer_needs_a_shared_model(trained, tmp_path):
     said = vergence("predict", trained / "local_only", CLIP, "--out", tmp_path / "o.mp4")
     said.complains(2, "no shared model", "--person")

@@ -78,6 +78,7 @@ def with_little_disk(limit: int, *args: object) -> Said:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "inputs"), [(2200, 4), (1500, 4), (20_000, 4000)])
 def test_out_of_disk_while_saving(tmp_path, limit, inputs):
     """What does not fit: turns.csv in mid-run, the manifest of three clients, a client's state."""

@@ -56,6 +56,7 @@ def shared(folder, tmp_path_factory):
         return out, {r["pruning"]: r for r in csv.DictReader(file)}, said.getvalue()
 
 
+@pytest.mark.slow
 def test_the_first_row_is_the_run(folder, shared):
     out, rows, said = shared
     assert list(rows) == NAMES

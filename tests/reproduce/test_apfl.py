@@ -73,6 +73,7 @@ def test_own_tests_are_over_people_and_pooled_ones_over_seeds(wish, tmp_path):
     assert 0 < np.mean(list(prior[POOLED].values())) < np.mean(list(prior[OWN].values()))
 
 
+@pytest.mark.slow
 def test_only_who_was_away_is_scored(away):
     planned, out, results = away
     (found,) = results.values()

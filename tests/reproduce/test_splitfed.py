@@ -235,6 +235,7 @@ def test_one_person_apart_breaks_a_claim_about_everybody():
     assert lone.word == "not testable here"
 
 
+@pytest.mark.slow
 def test_capabilities_are_read_off_the_methods(tmp_path):
     """Model 2 shares gaze, and the head pose if it has one; the U-shape neither."""
     assert capabilities.SFL.shared() == {"gaze", "pose"}

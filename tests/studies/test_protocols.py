@@ -51,6 +51,7 @@ def scored(tmp_path_factory):
     return folder / "out", go(folder, "score", folder / "out")
 
 
+@pytest.mark.slow
 def test_a_left_out_person_took_no_part(scored):
     out, _ = scored
     for person in PEOPLE:

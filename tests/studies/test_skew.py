@@ -24,6 +24,7 @@ def shown(target, *sets, picture=None):
     return text.getvalue()
 
 
+@pytest.mark.slow
 def test_a_name_with_options_gives_a_row_per_client_and_a_picture(tmp_path):
     picture = tmp_path / "deep" / "skew.png"
     text = shown("eye_synthetic", *(f"federation.{e}" for e in EYES), picture=picture)

@@ -185,6 +185,7 @@ def test_nothing_goes_before_the_first_round_of_the_ramp(tmp_path):
     assert {r["value"] for r in early[1] if r["metric"] == "zeros"} == {"0.0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [FedAdam(local=LOCAL), FedCPF(local=LOCAL, rate=0.1)], ids=lambda m: type(m).__name__
 )

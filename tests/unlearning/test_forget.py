@@ -63,6 +63,7 @@ def test_retrained_is_the_run_that_never_had_them(before, retrained, tmp_path):
         assert told["forgotten"] == {"people": 1, "way": "retrain", "from": fingerprints(before)}
 
 
+@pytest.mark.slow
 def test_nothing_under_the_new_folder_names_the_person(before, tmp_path):
     said = vergence("privacy", "forget", before, "p05", "--out", tmp_path / "new", "--shadows", 0)
     assert said.code == 0, said.err
@@ -172,6 +173,7 @@ def test_data_that_is_gone_already_is_no_obstacle(before, retrained, tmp_path, m
     assert fingerprints(tmp_path / "new") == fingerprints(retrained)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_forgotten_is_refused(before, retrained, tmp_path):
     new = tmp_path / "new"
     vergence("privacy", "forget", before, "p50", "--out", new).complains(

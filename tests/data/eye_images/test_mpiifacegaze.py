@@ -1,6 +1,8 @@
 """MPIIFaceGaze: eyes cut by landmarks, channels, signs of both yaws, split by frame, bad input."""
 
 import importlib
+import shutil
+from functools import cache
 
 import numpy as np
 import pytest
@@ -26,7 +28,13 @@ def landmarks(yaw):
 
 
 def people_of(frames, seed=0):
-    """Return data and label; irises are discs 40 pixels to the left per radian of gaze yaw."""
+    """Data and label of a person, which may be changed."""
+    return tuple(array.copy() for array in drawn(frames, seed))
+
+
+@cache
+def drawn(frames, seed):
+    """Data and label; irises are discs 40 pixels to the left per radian of gaze yaw."""
     rng = np.random.default_rng(seed)
     angles = rng.uniform(-0.3, 0.3, (frames, 4))
     points = landmarks(angles[:, 3])
@@ -44,13 +52,17 @@ def write(path, data, label):
         file["Data/data"], file["Data/label"] = data, label
 
 
-@pytest.fixture
-def root(tmp_path):
-    folder = tmp_path / "faces"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faces")
     for person in (0, 3):
         write(folder / f"p{person:02d}.mat", *people_of(30, person))
     return folder
+
+
+@pytest.fixture
+def root(written, tmp_path):
+    return shutil.copytree(written, tmp_path / "faces")
 
 
 def rewrite(root, change):

@@ -162,6 +162,7 @@ def test_clips_get_their_part_of_the_session(tmp_path):
     assert gaze.valid.all()
 
 
+@pytest.mark.slow
 def test_load_splits_by_session_time(tmp_path):
     """x grows with session time, so every part lies to the right of the part before it."""
     session(session(tmp_path, SESSION), "P02-R01-Pizza")

@@ -122,6 +122,7 @@ def test_leaving_people_out_moves_no_clip(shared_root):
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_other_seeds_test_other_clips_and_still_serve_everybody(shared_root):
     tested = set()
     for seed in range(6):

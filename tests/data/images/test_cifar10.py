@@ -184,6 +184,7 @@ def test_a_folder_without_any_layout_is_refused(tmp_path):
         Cifar10().load(str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_the_labels_of_the_subset_at_hand():
     read, told, counts = found(research_data("cifar10"))

@@ -203,6 +203,7 @@ def test_fourteen_people_get_a_model_of_noise():
     assert per_entry * math.sqrt(500) == pytest.approx(10, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_private_choice_is_the_exponential_mechanism_drawn_twice():
     """Every ordered pair of 4 has chance w_i / W * w_j / (W - w_i), w = exp(eps0 score / 2)."""
     scores, eps = [0.0, 0.4, 0.7, 1.0], 6.0

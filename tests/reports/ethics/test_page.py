@@ -270,6 +270,7 @@ def test_shares_name_their_helpers_and_what_these_could_find_out(tmp_path):
     assert any("How many people share each number" in line for line in plan["residual"])
 
 
+@pytest.mark.slow
 def test_a_study_has_a_part_for_each_method(tmp_path):
     table = merge(TOY, {"methods": ["fedavg", "local_only"]})
     start(check(table), tmp_path / "out")

@@ -39,6 +39,7 @@ def same(a, b):
         assert torch.equal(x.banks["frames"].rows, y.banks["frames"].rows)
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes_and_person_independent_of_number_of_people(cache, monkeypatch):
     first = SMALL.load()
     monkeypatch.setenv("VERGENCE_CACHE", str(cache / "other"))
