@@ -119,7 +119,7 @@ def test_one_method_of_two_that_learned_nothing_ends_the_run_when_the_other_is_d
         (["trian"], ["'trian'", "did you mean 'run'"]),
         (["resum"], ["did you mean 'resume'"]),
         (["data", "chek"], ["'data chek'", "did you mean 'check'"]),
-        (["study", "sweep", "toy.toml"], ["study sweep needs --out", "such as --out runs/first"]),
+        (["privacy", "forget", "toy", "p00"], ["privacy forget needs --out", "such as --out"]),
         (["model", "prune", "toy"], ["model prune needs --out", "such as --out"]),
     ],
 )

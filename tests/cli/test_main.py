@@ -68,7 +68,7 @@ def test_version():
     [
         (("runn",), ("runn", "run")),
         (("run",), ("config",)),
-        (("study", "sweep", "x.toml"), ("--out",)),
+        (("privacy", "forget", "x", "p00"), ("--out",)),
         (("run", "x.toml", "--out", "o", "--sett", "a=1"), ("--sett", "--set")),
         (("compare",), ("nothing to compare", "at least one")),
         (("compare", "x", "--format", "excel"), ("excel", "table", "csv", "markdown")),
@@ -132,6 +132,21 @@ def test_an_experiment_of_the_package_runs_by_name_and_goes_to_runs(tmp_path, mo
     assert (tmp_path / "runs" / "toy" / "report.html").is_file()
     again = vergence("run", "toy")
     again.complains(2, "runs/toy holds a run already", "--out")
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        (("sweep", "sweep_toy"), "sweep_toy_sweep"),
+        (("evaluate", "within", "toy", "--set", "run.rounds=1"), "toy_protocols"),
+    ],
+)
+@pytest.mark.slow
+def test_a_study_goes_to_runs(words, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = vergence("study", *words)
+    assert said.code == 0, said.err
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [folder]
 
 
 def test_a_file_of_that_name_comes_before_the_package(tmp_path, monkeypatch):

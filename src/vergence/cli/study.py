@@ -22,20 +22,22 @@ study = App(
 def sweep(
     config: Path,
     *,
-    out_: Annotated[Path, Parameter(name="--out")],
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
 ) -> None:
     """Try settings of every method, equally many of each, on validation data alone.
 
     Args:
         config: an experiment (TOML) with a `sweep`.
-        out_: a new directory, or one in which the same sweep was interrupted.
+        out_: a new directory, or one in which the same sweep was interrupted. Default
+            runs/NAME_sweep, where NAME is the file's, without .toml.
         set_: `a.b=c` overrides a value of the file; may be given several times.
     """
     from vergence.experiment.schema import load
     from vergence.studies import sweep as trials
 
-    trials.show(trials.sweep(load(config, set_), out_), out)
+    folder = Path("runs") / f"{config.stem}_sweep" if out_ is None else out_
+    trials.show(trials.sweep(load(config, set_), folder), out)
 
 
 @study.command
@@ -44,7 +46,7 @@ def evaluate(
     protocol: str,
     config: Path,
     *,
-    out_: Annotated[Path, Parameter(name="--out")],
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
     people: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True)] = None,
     unseen: int | None = None,
@@ -54,7 +56,8 @@ def evaluate(
     Args:
         protocol: within, leave-one-out, score (both of them), late, people, matrix, conditions.
         config: the experiment (TOML).
-        out_: a directory for all protocols of this experiment.
+        out_: a directory for all protocols of this experiment. Default runs/NAME_protocols,
+            where NAME is the file's, without .toml.
         set_: `a.b=c` overrides a value of the file; may be given several times.
         people: numbers of people to train on, for protocol people; default 5 10 15 30.
         unseen: how many others, the last of the data, are measured then; default 5.
@@ -62,7 +65,8 @@ def evaluate(
     from vergence.experiment.schema import load
     from vergence.studies.protocols import evaluate as carry_out
 
-    carry_out(protocol, load(config, set_), out_, out, people, unseen)
+    folder = Path("runs") / f"{config.stem}_protocols" if out_ is None else out_
+    carry_out(protocol, load(config, set_), folder, out, people, unseen)
 
 
 @study.command
