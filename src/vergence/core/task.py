@@ -77,7 +77,7 @@ class Task(ABC):
     def module(self) -> nn.Module:
         """Return a fresh network with the initial parameters theta^0 of this seed."""
         with own_randomness():
-            # torch.manual_seed would look for every kind of GPU, and takes longer than a small network.
+            # torch.manual_seed would look for every kind of GPU, longer than a small network takes.
             torch.default_generator.manual_seed(self.seed)
             return self.network.build()
 
