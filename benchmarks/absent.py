@@ -29,7 +29,7 @@ from vergence.core.requests import Forward
 from vergence.data.images.fashion_mnist import FILES, FashionMnist
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
-from vergence.engine.round_loop import RunOutcome, conduct
+from vergence.engine.round_loop import RunOutcome, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedavg_ft import FedAvgFT
@@ -114,7 +114,9 @@ def trained(
     with tempfile.TemporaryDirectory() as place:
         folder = RunDirectory(Path(place), {"config": "a", "code": "b", "data": "c"})
         folder.open()
-        found = conduct(method, task, people.only([args.away]) if alone else people, plan, folder)
+        found = run_rounds(
+            method, task, people.only([args.away]) if alone else people, plan, folder
+        )
         return RunOutcome(found.fingerprint, found.server, dict(found.clients))
 
 

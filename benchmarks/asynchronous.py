@@ -36,7 +36,7 @@ from vergence.data.synthetic.clip_synthetic import ClipSynthetic
 from vergence.engine.delivery import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
-from vergence.engine.round_loop import conduct
+from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.clustered.cfedvs import CFedVS
 from vergence.methods.clustered.fedgroup import FedGroup
@@ -116,7 +116,7 @@ class Case:
             folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
             folder.open()
             try:
-                conduct(self.method, self.task, self.people, self.plan(delivery), folder, tick)
+                run_rounds(self.method, self.task, self.people, self.plan(delivery), folder, tick)
             except Enough:
                 return found
         raise AssertionError("the horizon lies beyond 10,000 rounds")
@@ -232,7 +232,7 @@ def served(given: argparse.Namespace, seed: int, how: Delivery) -> tuple[float, 
     with tempfile.TemporaryDirectory() as place:
         folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
-        state = conduct(method, task, people, plan, folder).clients[who]
+        state = run_rounds(method, task, people, plan, folder).clients[who]
     test, solver = people.people[who].test, Solver(task)
     mine, shared = (mixed(state.mine, state.friend, share) for share in (0.0, 0.5))
     return solver.score(mine, test), solver.score(shared, test)

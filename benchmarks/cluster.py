@@ -19,7 +19,7 @@ import torch
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.ego.ego_synthetic import EgoSynthetic
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedcpf import FedCPF
 from vergence.models.glc.glc_vit import GlcVit
@@ -58,7 +58,7 @@ def measure(work: str, engine: str, rounds: int) -> dict[str, float | str]:
             folder = RunDirectory(Path(place), {"config": "benchmark"})
             folder.open()
             began = time.perf_counter()
-            outcome = conduct(
+            outcome = run_rounds(
                 method, task, federation, plan, folder, lambda *_: marks.append(time.perf_counter())
             )
             beside.append(marks[0] - began + time.perf_counter() - marks[-1])

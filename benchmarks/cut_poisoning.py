@@ -22,7 +22,7 @@ from vergence.core.federation import Federation
 from vergence.core.requests import Forward
 from vergence.core.stages import stages_of
 from vergence.core.task import Task
-from vergence.engine.round_loop import conduct
+from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment import schema as config
 from vergence.experiment.run import progress_bar
@@ -70,7 +70,7 @@ def run(
     with tempfile.TemporaryDirectory() as place:
         folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
-        server = conduct(made, task, federation, plan, folder).server
+        server = run_rounds(made, task, federation, plan, folder).server
         with (folder.path / "people.csv").open(newline="") as file:
             errors = [
                 float(row["value"])

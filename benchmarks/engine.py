@@ -15,7 +15,7 @@ from statistics import median
 
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.ego.ego_synthetic import EgoSynthetic
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
@@ -37,7 +37,7 @@ def measure(method, task, people, rounds, workers) -> tuple[list[float], float]:
         folder.open()
         began = cpu_seconds()
         plan = Plan(rounds=rounds + 1, evaluate_every=0, workers=workers)
-        conduct(method, task, people, plan, folder, lambda *_: marks.append(time.perf_counter()))
+        run_rounds(method, task, people, plan, folder, lambda *_: marks.append(time.perf_counter()))
         cpu = (cpu_seconds() - began) / (rounds + 1)
     return [b - a for a, b in itertools.pairwise(marks[1:])], cpu
 

@@ -19,7 +19,7 @@ from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.clip_synthetic import ClipSynthetic
 from vergence.data.video_summaries.tvsum import TVSum
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.metrics.intervals import interval
@@ -37,7 +37,7 @@ def measured(people: Federation, task: SummaryTask, rounds: int) -> list[float]:
         folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, checkpoint_every=0, workers=1)
-        model = conduct(FedAvg(local=LOCAL), task, people, plan, folder).server.model
+        model = run_rounds(FedAvg(local=LOCAL), task, people, plan, folder).server.model
     solver = Solver(task)
     tests = [s.test for s in people.people.values()]
     return mean([task.metrics(solver.outputs(model, test), test) for test in tests])

@@ -34,7 +34,7 @@ from vergence.core.requests import Forward
 from vergence.core.stages import pieces
 from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment.run import progress_bar
 from vergence.methods.fedavg import FedAvg
@@ -70,7 +70,7 @@ def run(method: Method[Any, Any], federation: Federation, rounds: int) -> Any:
         folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
-        return conduct(method, TASK, federation, plan, folder).server
+        return run_rounds(method, TASK, federation, plan, folder).server
 
 
 def sessions(data: str, count: int) -> tuple[str, Federation, Federation]:

@@ -33,7 +33,7 @@ from vergence.core.requests import Forward
 from vergence.core.stages import pieces
 from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment.run import progress_bar
 from vergence.methods.split.splitfed_u import EndHalf, Ends, SplitFedU
@@ -129,7 +129,7 @@ def spied(criterion: Loss, federation: Federation, rounds: int) -> tuple[Any, Ga
         folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
-        conduct(watched(method, follow), task, federation, plan, folder)
+        run_rounds(watched(method, follow), task, federation, plan, folder)
     return NOTES, task, found
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vergence.engine.round_loop import conduct
+from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment import schema as config
 from vergence.experiment.run import progress_bar
@@ -94,7 +94,7 @@ def measured(cell: Cell, rounds: int | None) -> dict[str, float]:
         folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         ready = experiment.model.prepare(experiment.federation())
-        conduct(method, task, ready, experiment.plan, folder)
+        run_rounds(method, task, ready, experiment.plan, folder)
         with (folder.path / "people.csv").open(newline="") as file:
             return {
                 row["person"]: float(row["value"])

@@ -38,7 +38,7 @@ def measure(name: str, rounds: int) -> str:
         found = plain(self, best, k, open, each, draws)
         chosen = torch.bincount(self.of[found], minlength=len(self.sizes)) > 0
         both = int((chosen & best.bits).sum())
-        if each > 1e-6:  # not the rehearsal
+        if each > 1e-6:  # not the dry run
             met.append((both / max(int(chosen.sum()), 1), best.count / open.count))
         return found
 

@@ -25,7 +25,7 @@ from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.crowd import Crowd
 from vergence.engine.participation import Participation
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
@@ -66,7 +66,7 @@ def run(method, task, people, plan, tick=None) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = RunDirectory(Path(place), {"config": "benchmark"})
         folder.open()
-        conduct(method, task, people, plan, folder, tick)
+        run_rounds(method, task, people, plan, folder, tick)
 
 
 def registered(count: int, rounds: int) -> None:

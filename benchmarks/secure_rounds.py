@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.bench import workloads
 from vergence.core.method import Method
 from vergence.engine import secure_sum_protocol
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedadam import FedAdam
 from vergence.methods.fedavg import FedAvg
@@ -83,7 +83,7 @@ def one(kind: type[Method], engine: str, privacy: Privacy, rounds: int, people: 
     with tempfile.TemporaryDirectory() as place:
         folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
-        conduct(method, task, few, plan, folder, lambda *_: ticks.append(time.process_time()))
+        run_rounds(method, task, few, plan, folder, lambda *_: ticks.append(time.process_time()))
     return min(b - a for a, b in pairwise(ticks)), task.init().layout.n
 
 

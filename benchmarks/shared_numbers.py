@@ -48,7 +48,7 @@ from vergence.data.images.fashion_mnist import FILES, FashionMnist
 from vergence.data.synthetic.clip_synthetic import ClipSynthetic
 from vergence.data.video_summaries.tvsum import TVSum
 from vergence.engine.plan import Plan
-from vergence.engine.round_loop import conduct
+from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import DataError
 from vergence.methods.clustered.cfedvs import CFedVS
@@ -240,7 +240,7 @@ def trained(method: GlobalMemory, task: Images, people: Federation) -> Memory:
         folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
         plan = Plan(rounds=5, evaluate_every=0, checkpoint_every=0, workers=1, solver="sequential")
-        return conduct(method, task, people, plan, folder).server
+        return run_rounds(method, task, people, plan, folder).server
 
 
 def of_generator(method: GlobalMemory, task: Images, memory: Memory) -> Tensor:

@@ -21,7 +21,7 @@ from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.requests import Forward
 from vergence.core.stages import pieces
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.split.local_loss_split import LocalLossSplit
@@ -73,7 +73,9 @@ def rounds(name: str, data: Federation, count: int) -> list[float]:
             rounds=count + 1, evaluate_every=0, workers=1, solver="sequential", checkpoint_every=0
         )
         task = GazeAngle(LeNet())
-        conduct(METHODS[name], task, data, plan, folder, lambda *_: at.append(time.process_time()))
+        run_rounds(
+            METHODS[name], task, data, plan, folder, lambda *_: at.append(time.process_time())
+        )
     return [b - a for a, b in itertools.pairwise(at)]
 
 

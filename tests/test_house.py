@@ -6,12 +6,12 @@ from tools import house
 
 LIMITS = {
     "files over 800 lines": 0,
-    "functions over 60 lines": 7,
+    "functions over 60 lines": 0,
     "places that the formatter skips": 20,
     "import circles": 0,
     "class names used twice": 0,
-    "identifiers with forbidden words": 28,
-    "docstrings that begin with a relative clause": 10,
+    "identifiers with forbidden words": 0,
+    "docstrings that begin with a relative clause": 0,
 }
 """Where a limit is not what the rules ask for, it is today's count, and may only fall."""
 

@@ -89,12 +89,12 @@ def repeated_classes(found: dict[str, ast.Module]) -> list[str]:
 
 
 def clauses(found: dict[str, ast.Module]) -> list[str]:
-    """Public docstrings whose first line is a relative clause."""
+    """Docstrings of classes and functions whose first line is a relative clause."""
     left = []
     for name, node in definitions(found):
         assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         said = ast.get_docstring(node) or ""
-        if not node.name.startswith("_") and CLAUSE.match(said):
+        if CLAUSE.match(said):
             left.append(f"{name}:{node.lineno} {node.name}: {said.splitlines()[0]}")
     return left
 

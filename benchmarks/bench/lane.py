@@ -21,7 +21,7 @@ from benchmarks.bench.plain import Job
 from benchmarks.bench.workloads import METHODS, federation, local, task
 from vergence.core.params import Params
 from vergence.engine.participation import Participation
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 
 
@@ -48,7 +48,7 @@ def run(
     def tick(*_: object) -> None:
         gate.between_rounds()
 
-    done = conduct(learner, problem, people, plan, folder, tick)
+    done = run_rounds(learner, problem, people, plan, folder, tick)
     told = tables(folder.path)
     module = load(job, done.server.model)
     return told | {"loss": job.cost(module), "norm": norm(module)}

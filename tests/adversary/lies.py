@@ -97,7 +97,7 @@ def opened(made: Circle, message: Message, stamps: dict[str, str]) -> Any:
         StateError: a client refuses.
     """
     names = sorted(stamps)
-    form = made.home(names[0]).desk.form(message, {})
+    form = made.home(names[0]).runner.form(message, {})
     assert made.sums is not None
     terms = made.sums.terms(form, message, "run", secrets.randbits(62), len(names))
     facts = {"attempt": terms.attempt, "threshold": terms.threshold}
@@ -111,7 +111,7 @@ def opened(made: Circle, message: Message, stamps: dict[str, str]) -> Any:
             found[name] = unpack(unframed(answer)[1], *get_args(Answered))
         return found
 
-    register = made.voice().register
+    register = made.identity().register
     return form, hold(converse(PairwiseServer(terms, {n: register[n] for n in names})), ask)
 
 

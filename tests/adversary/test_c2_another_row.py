@@ -32,7 +32,7 @@ def again(made, victim, round, **change):
 
 def test_a_sum_is_not_opened_with_another_row_of_one_person(tmp_path):
     made = circle(method("scaffold", LocalTraining()), tmp_path, 5)
-    made.conduct(rounds=2)
+    made.run_rounds(rounds=2)
     with pytest.raises(StateError, match="spent: "):
         again(made, made.names[2], 1, file=None)
 
@@ -40,7 +40,7 @@ def test_a_sum_is_not_opened_with_another_row_of_one_person(tmp_path):
 def test_the_very_same_row_may_be_summed_again(tmp_path):
     """A server that died before it kept a sum asks again, and learns nothing new."""
     made = circle(method("scaffold", LocalTraining()), tmp_path, 5)
-    made.conduct(rounds=2)
+    made.run_rounds(rounds=2)
     asked = turns(made, 1)
     stamps = {c: e.stamp for c, e in asked.items()}
     first, second = (opened(made, asked["p02"].message, stamps)[1] for _ in range(2))
@@ -51,7 +51,7 @@ def test_the_very_same_row_may_be_summed_again(tmp_path):
 def test_noise_for_people_is_not_drawn_anew(tmp_path):
     local = LocalTraining(epochs=2, batch=8, lr=0.05, schedule="cosine")
     made = circle(method("fedavg", local), tmp_path, 5, user=UserLevelConfig(clip=0.5, epsilon=8.0))
-    made.conduct(rounds=3)
+    made.run_rounds(rounds=3)
     before = (made.place(made.names[1]) / "sum.spent").read_text()
     with pytest.raises(StateError, match=r"progress|spent: "):
         again(made, made.names[1], 2, progress=0.05)
@@ -99,7 +99,7 @@ def test_one_row_of_words_is_given_to_a_question_on_shares():
 def test_a_new_question_is_not_answered_from_a_state_that_does_not_count(file, tmp_path):
     """Which state a client trains from changes its update as much as the model does."""
     made = circle(method("scaffold", LocalTraining()), tmp_path, 5)
-    made.conduct(rounds=3)
+    made.run_rounds(rounds=3)
     if hasattr(made, "plan"):
         made.plan = replace(made.plan, rounds=4)
     asked = turns(made, 2)["p02"]
@@ -113,7 +113,7 @@ def test_a_new_question_is_not_answered_from_a_state_that_does_not_count(file, t
 def test_who_has_a_state_does_not_start_anew(tmp_path):
     """After a turn that was quarantined there is no newer state; that is not the same as none."""
     made = circle(method("scaffold", LocalTraining()), tmp_path, 5)
-    made.conduct(rounds=3)
+    made.run_rounds(rounds=3)
     made.plan = replace(made.plan, rounds=8)
     asked = turns(made, 2)["p02"]
     file = "seed0.client.p02.2.1.safetensors"

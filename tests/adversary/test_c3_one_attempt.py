@@ -38,11 +38,11 @@ class Lying:
             "additive", min_contributors=3, aggregators=("one", "two", "three")
         )
         made = circle(method("fedcpf", LocalTraining(), rate=0.3), folder, 6, policy, inputs=200)
-        made.conduct(rounds=3)
+        made.run_rounds(rounds=3)
         self.made, asked = made, turns(made, 2)
         self.question = next(iter(asked.values())).message
         self.stamps = {c: e.stamp for c, e in asked.items()}
-        form = made.home(made.names[0]).desk.form(self.question, {})
+        form = made.home(made.names[0]).runner.form(self.question, {})
         self.terms = made.sums.terms(form, self.question, "run", secrets.randbits(62), 6)
 
     def say(self, who, said, ends=None):
@@ -83,10 +83,10 @@ class Lying:
 
     def aggregators(self):
         """Honest aggregators that have forgotten which attempts they began."""
-        voice = {name: self.made.voice(name) for name in self.terms.aggregators}
+        identity = {name: self.made.identity(name) for name in self.terms.aggregators}
         return {
             name: Aggregator(name, self.terms, own.sign, own.register, UsedContributions())
-            for name, own in voice.items()
+            for name, own in identity.items()
         }
 
 
@@ -126,7 +126,7 @@ def test_a_party_looks_for_its_own_lookups(tmp_path):
     party = lying.terms.parties[0]
     bits = np.frombuffer(looked[party].bits, np.uint8) ^ 1
     forged = replace(looked[party], bits=bits.tobytes())
-    sign = lying.made.voice(party).sign
+    sign = lying.made.identity(party).sign
     looked[party] = replace(forged, signature=sign(forged.signed))  # its key, not its word
     with pytest.raises(Refused, match="this is not what I looked up"):
         lying.say(party, Lookups(lying.terms.digest, tuple(looked.values())), ends)
@@ -146,6 +146,6 @@ def test_aggregators_agree_on_nothing_but_what_was_held(field, tmp_path):
     assert hasattr(helds[0], field), "what an aggregator holds is not tied to its key"
     value = getattr(helds[1], field)
     lie = replace(helds[1], **{field: value[:-1]})
-    helds[1] = replace(lie, signature=lying.made.voice("two").sign(lie.signed))
+    helds[1] = replace(lie, signature=lying.made.identity("two").sign(lie.signed))
     with pytest.raises(Refused, match="lists: "):
         lying.say("two" if field == "names" else "one", HeldByAll(d, tuple(helds), openings), ends)

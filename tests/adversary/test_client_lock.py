@@ -127,7 +127,7 @@ def words(answer):
 
 def test_two_lists_at_once_get_one_answer(circle):
     circle.other = fewer
-    circle.conduct(rounds=1)
+    circle.run_rounds(rounds=1)
     assert circle.meeting.came, "nobody opened what is left of the attempt"
     answers = [words(found) for found in circle.found if isinstance(found, bytes)]
     refusals = [str(found) for found in circle.found if isinstance(found, StateError)]
@@ -141,13 +141,13 @@ def test_either_list_alone_would_have_been_answered(circle):
     """Or the test above would show nothing: the shorter list is one that a client answers."""
     circle.meeting.at_once = lambda _, call: [call()]
     circle.other = fewer
-    circle.conduct(rounds=1)
+    circle.run_rounds(rounds=1)
     assert isinstance(words(circle.found[0]), Masked)
 
 
 def test_the_same_errand_twice_at_once_is_answered_once(circle):
     """As when a server that lost patience asks again: both get the stored bytes."""
-    circle.conduct(rounds=1)
+    circle.run_rounds(rounds=1)
     one, other = circle.found
     assert isinstance(one, bytes), one
     assert one == other

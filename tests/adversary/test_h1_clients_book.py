@@ -17,7 +17,7 @@ LOCAL = LocalTraining(epochs=1, batch=10**6, lr=0.05, momentum=0.0)
 
 def run(tmp_path, rounds=3):
     made = circle(method("fedavg", LOCAL), tmp_path, 5, user=UserLevelConfig(clip=0.5, epsilon=8.0))
-    made.conduct(rounds=rounds)
+    made.run_rounds(rounds=rounds)
     return made
 
 
@@ -79,7 +79,7 @@ def test_a_line_is_there_before_the_words_leave(tmp_path):
         return answer
 
     made.ask = ask
-    made.conduct(rounds=1)
+    made.run_rounds(rounds=1)
     assert {many for said, many in seen if said == "Delivery"} == {1}
     assert {many for said, many in seen if said == "Invitation"} == {0}
 

@@ -71,7 +71,7 @@ def test_every_step_has_noise_of_its_own(tmp_path):
 def test_a_mean_over_samples_has_its_noise_too(tmp_path):
     """`Mean`: ten times the multiplier, of the bound of a row, over all samples."""
     made = solver(tmp_path, noise=2.0)
-    made.lessons = (*made.lessons, TrainingPass(None, 1.0, 1))
+    made.passes = (*made.passes, TrainingPass(None, 1.0, 1))
     site = ClientContext("p00", still(), still(), WIDE, 0, RandomStream("x"))
     found = made.mean(site, Mean(torch.zeros(SAMPLES, ENTRIES), 3.0)).numpy()
     assert found.std() == pytest.approx(2.0 * 10 * 3.0 / SAMPLES, rel=0.02)

@@ -380,7 +380,7 @@ def sent_module(made, tmp_path, packages) -> tuple[Path, Packages, Path]:
 
 
 class TestModules:
-    """`package.module:Class` and `my.py:Class` pass the same door."""
+    """`package.module:Class` and `my.py:Class` pass the same entry."""
 
     @pytest.mark.parametrize("line", READERS)
     def test_neither_the_module_nor_its_parents_run(self, sent_module, line):

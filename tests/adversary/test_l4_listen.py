@@ -110,7 +110,7 @@ def test_nothing_of_a_deployment_on_loopback_is_heard_elsewhere(tmp_path, silent
         heard = [
             at.laddr
             for folder in (made.server, made.client("p00"))
-            for number in made.household(folder)
+            for number in made.processes_of(folder)
             for at in psutil.Process(number).net_connections("inet")
             if at.status == psutil.CONN_LISTEN
         ]

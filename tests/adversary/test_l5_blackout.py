@@ -19,9 +19,9 @@ from vergence.deployment.aggregator_node import AggregatorNode
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.folders import EXPERIMENT, ClientSide, settings
 from vergence.deployment.joined_node import deployable
-from vergence.deployment.keys import voice_of
-from vergence.deployment.remote_clients import ClientLost, absent, hired
-from vergence.engine.round_loop import conduct
+from vergence.deployment.keys import party_identity
+from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import VergenceError
 from vergence.experiment.schema import check, load
@@ -126,7 +126,7 @@ def disk(monkeypatch):
     return made
 
 
-def conducted(made, disk, experiment):
+def run_toy(made, disk, experiment):
     """Run an experiment from a server's folder over its deployment's ends."""
     folder_setup.init(experiment, PEOPLE, "127.0.0.1:8000", made / "out")
     line = Ends(made / "out", disk)
@@ -136,16 +136,18 @@ def conducted(made, disk, experiment):
     folder = RunDirectory(made / "out" / "run", {"config": "a"}, elsewhere=True)
     folder.open()
     counts = dict.fromkeys(PEOPLE, 12)
-    hire = hired(line, voice=voice_of(made / "out" / "server", line.note))
+    pool_factory = remote_pool(line, identity=party_identity(made / "out" / "server", line.note))
     plan = replace(experiment.plan, solver="sequential")
-    conduct(method, experiment.task(0), absent("toy", counts), plan, folder, hire=hire)
+    run_rounds(
+        method, experiment.task(0), absent("toy", counts), plan, folder, pool_factory=pool_factory
+    )
     return line
 
 
 @pytest.mark.parametrize("name", mostly_slow(RUNS, *QUICK))
 def test_no_answer_leaves_before_what_it_relies_on_outlasts_a_blackout(name, tmp_path, disk):
     wanted, files = RUNS[name]
-    line = conducted(tmp_path, disk, check(wanted))
+    line = run_toy(tmp_path, disk, check(wanted))
     for client in PEOPLE:
         assert {file for who, file in line.seen if who == client} >= files
     for helper in HELPERS if name in ADDING else ():
@@ -155,6 +157,6 @@ def test_no_answer_leaves_before_what_it_relies_on_outlasts_a_blackout(name, tmp
 
 def test_a_books_name_is_on_the_disk_before_the_server_tells_of_a_release(tmp_path, disk):
     """Noise by the server, and its book: the next model that it sends is a release."""
-    line = conducted(tmp_path, disk, check(table("fedavg", user=USER)))
+    line = run_toy(tmp_path, disk, check(table("fedavg", user=USER)))
     assert any(who == "server" and file.endswith(".csv") for who, file in line.seen)
     assert not line.lost, dict(line.lost)

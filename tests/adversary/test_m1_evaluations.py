@@ -62,7 +62,7 @@ def test_a_client_trains_on_the_model_that_it_was_measured_with(tmp_path):
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedper", "fedadam", "ditto", "fedala"])
 def test_an_honest_run_is_measured_as_planned(name, tmp_path):
     made = circle(method(name, LocalTraining()), tmp_path, 4)
-    made.conduct(rounds=3, evaluate_every=1, points=("P0", "P1"))
+    made.run_rounds(rounds=3, evaluate_every=1, points=("P0", "P1"))
     asked = [e for c, e, _ in made.asked if e.kind == "evaluate" and c == "p01"]
     assert [e.message.round for e in asked] == [0, 1, 2, 3]
 

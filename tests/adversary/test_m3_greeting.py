@@ -10,8 +10,8 @@ import shutil
 
 import pytest
 
+from tests.deploy.test_client_registry import Wire
 from tests.deploy.test_folders import TABLE
-from tests.deploy.test_lobby import Wire
 from vergence.core.federation import Federation
 from vergence.deployment import folder_setup, server_run
 from vergence.deployment.client_app import AnsweringClient
@@ -133,8 +133,8 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture
-def lobby_of(folders):
-    """Return a lobby whose liar is p01, and how to greet everybody."""
+def registry_of(folders):
+    """Return a registry whose liar is p01, and how to greet everybody."""
     home, honest = folders
     server, signs = home / "server", {}
     names = settings(server, ServerSide).clients
@@ -145,7 +145,7 @@ def lobby_of(folders):
         nodes = {n: Liar(name, signs[name], greeting(honest)) for n, name in enumerate(names)}
         nodes[1] = Liar("p01", signs["p01"], body, around, always)
         told = []
-        lobby = ClientRegistry(
+        registry = ClientRegistry(
             Wire(nodes),
             names,
             {k: v for k, v in honest.items() if k != "train"},
@@ -154,16 +154,16 @@ def lobby_of(folders):
             Timeouts(2.0, 0.1),
         )
         for number, node in nodes.items():
-            outcome(lobby._greet, number, node.since, {})
-        return lobby, told, nodes
+            outcome(registry._greet, number, node.since, {})
+        return registry, told, nodes
 
     return make
 
 
-def refused(lobby, told, _):
+def refused(registry, told, _):
     """The liar is not there, by one printable line that names it, and it was told why."""
-    assert set(lobby.seats) == {"p00", "p02"}
-    assert set(lobby.gather(2)) == {"p00", "p02"}
+    assert set(registry.connections) == {"p00", "p02"}
+    assert set(registry.gather(2)) == {"p00", "p02"}
     about = [line for line in told if "p01" in line]
     assert len(about) == 1, told
     assert about[0].isprintable()
@@ -179,17 +179,17 @@ def test_a_greeting_has_no_field_that_is_not_lied_about_here(folders):
     assert set(unframed(inner)[0]) == {"client", *AROUND}
 
 
-def test_the_honest_are_there(lobby_of, folders):
-    lobby, _, _ = lobby_of(greeting(folders[1]))
-    assert {c: said["train"] for c, said in lobby.gather(3).items()} == dict.fromkeys(
+def test_the_honest_are_there(registry_of, folders):
+    registry, _, _ = registry_of(greeting(folders[1]))
+    assert {c: said["train"] for c, said in registry.gather(3).items()} == dict.fromkeys(
         ("p00", "p01", "p02"), folders[1]["train"]
     )
 
 
 @pytest.mark.parametrize(("field", "kind"), FIELDS)
-def test_a_lie_about_oneself_is_refused_by_name(lobby_of, folders, field, kind):
-    lobby, told, nodes = lobby_of(greeting(folders[1], **{field: LIES[field][kind]}))
-    line = refused(lobby, told, nodes)
+def test_a_lie_about_oneself_is_refused_by_name(registry_of, folders, field, kind):
+    registry, told, nodes = registry_of(greeting(folders[1], **{field: LIES[field][kind]}))
+    line = refused(registry, told, nodes)
     assert ("training samples" if field == "train" else f"its {field} is") in line
     assert nodes[1].heard[-1][0] == "refused"
     assert nodes[1].heard[-1][1] in line
@@ -199,33 +199,33 @@ def test_a_lie_about_oneself_is_refused_by_name(lobby_of, folders, field, kind):
 
 
 @pytest.mark.parametrize("count", [0, 1, 10**9])
-def test_the_numbers_at_the_ends_of_the_range_may_be_said(lobby_of, folders, count):
-    lobby, _, _ = lobby_of(greeting(folders[1], train=count))
-    assert lobby.gather(3)["p01"]["train"] == count
+def test_the_numbers_at_the_ends_of_the_range_may_be_said(registry_of, folders, count):
+    registry, _, _ = registry_of(greeting(folders[1], train=count))
+    assert registry.gather(3)["p01"]["train"] == count
     assert len(absent("toy", {"p01": count}).people["p01"].train) == count
 
 
 @pytest.mark.parametrize("kind", BODIES)
-def test_a_greeting_that_is_no_table_is_refused_by_name(lobby_of, kind):
-    line = refused(*lobby_of(BODIES[kind]))
+def test_a_greeting_that_is_no_table_is_refused_by_name(registry_of, kind):
+    line = refused(*registry_of(BODIES[kind]))
     assert line.startswith("'p01' refused: its greeting is no table of facts")
 
 
 @pytest.mark.parametrize(("field", "kind"), [(f, k) for f, kinds in AROUND.items() for k in kinds])
-def test_a_lie_beside_the_greeting_is_refused_by_name(lobby_of, folders, field, kind):
+def test_a_lie_beside_the_greeting_is_refused_by_name(registry_of, folders, field, kind):
     around = {field: AROUND[field][kind]}
-    assert "malformed answer of 'p01'" in refused(*lobby_of(greeting(folders[1]), around))
+    assert "malformed answer of 'p01'" in refused(*registry_of(greeting(folders[1]), around))
 
 
 @pytest.mark.parametrize(("field", "kind"), [(f, k) for f, kinds in AROUND.items() for k in kinds])
-def test_a_lie_beside_any_answer_loses_that_answer_alone(lobby_of, folders, field, kind):
+def test_a_lie_beside_any_answer_loses_that_answer_alone(registry_of, folders, field, kind):
     """It was genuine when it came in, and lies from then on: a round goes on without it."""
-    lobby, _, nodes = lobby_of(greeting(folders[1]))
+    registry, _, nodes = registry_of(greeting(folders[1]))
     nodes[1].around, nodes[1].always = {field: AROUND[field][kind]}, True
-    found = outcome(RequestQueue(lobby, {"run": "r"}).ask, "p01", b"train")
+    found = outcome(RequestQueue(registry, {"run": "r"}).ask, "p01", b"train")
     assert isinstance(found, ClientLost), found
     assert "malformed answer of 'p01'" in str(found)
-    assert RequestQueue(lobby, {"run": "r"}).ask("p00", b"train") == b"train"
+    assert RequestQueue(registry, {"run": "r"}).ask("p00", b"train") == b"train"
 
 
 @pytest.fixture
@@ -237,10 +237,10 @@ def server(folders, tmp_path):
 
 @pytest.mark.parametrize("kind", NO_COUNT)
 def test_the_federation_starts_without_the_liar_and_again_the_next_day(
-    lobby_of, folders, server, kind
+    registry_of, folders, server, kind
 ):
-    lobby, *_ = lobby_of(greeting(folders[1], train=NO_COUNT[kind]))
-    said = {c: seat.facts for c, seat in lobby.seats.items()}
+    registry, *_ = registry_of(greeting(folders[1], train=NO_COUNT[kind]))
+    said = {c: connection.facts for c, connection in registry.connections.items()}
     for _ in range(2):
         found = outcome(server.members, said)
         assert isinstance(found, Federation), found

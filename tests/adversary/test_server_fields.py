@@ -175,7 +175,7 @@ def test_a_lie_in_a_message_of_a_sum_is_refused(way, kind, name, tmp_path):
         return framed({**note, "to": quick_digest(errand)}, body)  # it knows what it sent
 
     made.ask = ask
-    made.conduct(rounds=1)
+    made.run_rounds(rounds=1)
     assert lied, "no such message came by"
     statuses = {row["status"] for row in table(tmp_path / "server", "turns.csv")}
     out = any(status.startswith(("quarantined: ", "lost: ")) for status in statuses)
@@ -194,7 +194,7 @@ def test_a_lie_in_a_message_of_a_sum_is_refused(way, kind, name, tmp_path):
 def made_for(tmp_path, name):
     """A circle after two rounds of four, what one client was asked last, and would be next."""
     made = circle(method(name, LocalTraining()), tmp_path, 5, rounds=4)
-    made.conduct(rounds=2)
+    made.run_rounds(rounds=2)
     made.plan = replace(made.plan, rounds=4)
     before = replace(turns(made, 1)["p01"], progress=0.25, drop=())
     model = next(e for _, e, _ in made.asked if e.kind == "evaluate").message.trees
@@ -289,7 +289,7 @@ class AtShares:
         self.made = circle(method("fedcpf", LocalTraining()), folder, 5, SUMS["shares"][1])
         message = question(self.made, 0)
         turn(self.made, "p00", ClientRequest("turn", "p00", message, "0.1"))
-        form = self.made.home("p00").desk.form(message, {})
+        form = self.made.home("p00").runner.form(message, {})
         assert self.made.sums is not None
         self.terms = self.made.sums.terms(form, message, "run", 7, 5)
         self.facts = {

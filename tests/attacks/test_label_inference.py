@@ -10,7 +10,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.requests import Step
 from vergence.core.stages import SMASHED, pieces
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.methods.split.splitfed_u import SplitFedU
@@ -49,7 +49,7 @@ def session(path, criterion):
     folder = RunDirectory(path, STAMP)
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1, solver="sequential")
-    conduct(watched(method, follow), about, PEOPLE, plan, folder)
+    run_rounds(watched(method, follow), about, PEOPLE, plan, folder)
     return torch.cat(found), torch.cat(sizes)
 
 

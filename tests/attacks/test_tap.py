@@ -8,7 +8,7 @@ from vergence.attacks.cut_poisoning import LIES
 from vergence.attacks.malicious_parties import heard_from, lying, tree, watched
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.split.split import SplitLearning
 from vergence.methods.split.splitfed import SplitFed
@@ -26,7 +26,7 @@ def run(path, method):
     folder = RunDirectory(path, STAMP)
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1, solver="sequential")
-    return conduct(method, TASK, PEOPLE, plan, folder)
+    return run_rounds(method, TASK, PEOPLE, plan, folder)
 
 
 @pytest.mark.parametrize("kind", [SplitFed, SplitFedV2, SplitLearning])

@@ -26,7 +26,7 @@ from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.client_executor import ClientExecutor, ClientTask
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.exchange import ClientExchange
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
 from vergence.engine.storage.run_directory import TABLES, RunDirectory
 from vergence.engine.workers.pools import InProcess
@@ -82,10 +82,10 @@ def task_of(method):
 
 
 class Listening(ClientRunner):
-    """A desk that writes down what crosses between a served client and the server's copy."""
+    """A runner that writes down what crosses between a served client and the server's copy."""
 
-    def __init__(self, worker, shelf):
-        super().__init__(worker, shelf)
+    def __init__(self, worker, store):
+        super().__init__(worker, store)
         self.heard = []
 
     def delivered(self, message):
@@ -110,7 +110,7 @@ def run(method, tmp_path, people=None, **plan):
     folder.open()
     plan = {"rounds": 4, "evaluate_every": 0, "workers": 1, **plan}
     people = people or People(people=4).load()
-    return folder, conduct(method, task_of(method), people, Plan(**plan), folder)
+    return folder, run_rounds(method, task_of(method), people, Plan(**plan), folder)
 
 
 HONEST = TemporaryDirectory(prefix="conformance-")
@@ -166,7 +166,7 @@ def test_bytes_engine_equals_simulator(method, tmp_path):
 
 
 class Shuffled(InProcess):
-    """A crew whose results arrive in another order each time."""
+    """A worker pool whose results arrive in another order each time."""
 
     def run(self, job):
         done = list(super().run(job))
@@ -176,7 +176,9 @@ class Shuffled(InProcess):
 
 def test_arrival_order_does_not_matter(method, tmp_path, monkeypatch):
     plain = honest(method)[1].fingerprint
-    monkeypatch.setattr("vergence.engine.round_loop.crew", lambda desk, *_: Shuffled(desk))
+    monkeypatch.setattr(
+        "vergence.engine.round_loop.worker_pool", lambda runner, *_: Shuffled(runner)
+    )
     assert run(method, tmp_path / "b")[1].fingerprint == plain
 
 
@@ -201,7 +203,7 @@ def test_resuming_at_round_2_equals_running_through(method, tmp_path, monkeypatc
     whole, outcome = honest(method)
     folder = tmp_path / "broken"
 
-    plain = _conductor().one_round
+    plain = _round_loop().one_round
 
     def stop(self, at, server):
         if at == 2:
@@ -209,7 +211,7 @@ def test_resuming_at_round_2_equals_running_through(method, tmp_path, monkeypatc
         return plain(self, at, server)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_conductor(), "one_round", stop)
+        patch.setattr(_round_loop(), "one_round", stop)
         with pytest.raises(KeyboardInterrupt):
             run(method, folder)
     resumed = run(method, folder)[1]
@@ -221,10 +223,10 @@ def test_resuming_at_round_2_equals_running_through(method, tmp_path, monkeypatc
         assert ours == theirs
 
 
-def _conductor():
+def _round_loop():
     from vergence.engine import round_loop as module
 
-    return module._Conductor
+    return module.RoundLoop
 
 
 def untimed(path):
@@ -258,15 +260,15 @@ def transcript(method, place, rounds=3):
     trained_on = people.pooled() if method.pooled else people
     worker = ClientExecutor(method, task_of(method), trained_on, people, RandomStream("run", 0))
     place.mkdir(exist_ok=True)
-    desk = Listening(worker, ClientStateStore(place, 0, worker.records))
+    runner = Listening(worker, ClientStateStore(place, 0, worker.records))
     simulator = ClientExchange(
         method,
-        InProcess(desk),
+        InProcess(runner),
         Plan().presence,
         RandomStream("run", 0),
-        ClientStateIndex(desk.shelf),
+        ClientStateIndex(runner.store),
     )
-    seen, server = desk.heard, method.server(task_of(method))
+    seen, server = runner.heard, method.server(task_of(method))
 
     def answer(request, at):
         if isinstance(request, ServeGroups):

@@ -22,7 +22,7 @@ from scipy import stats
 
 from tests.cli.commands import ONE
 from tests.deploy.drilling import METHOD, Row, Sizes, scratch, spread
-from tests.engine.toys import STAMP, conducted, table
+from tests.engine.toys import STAMP, run_toy, table
 from vergence.cli.main import main as vergence
 from vergence.core import files
 from vergence.core.randomness import RandomStream
@@ -30,10 +30,10 @@ from vergence.core.serialization import unpack
 from vergence.data.synthetic.toy import Toy as People
 from vergence.deployment.client_node import ClientNode
 from vergence.deployment.protocol import ClientRequest
-from vergence.deployment.remote_clients import ClientLost, absent, hired
+from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
 from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.client_runner import ClientRunner
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage import run_directory
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.run_directory import RunDirectory
@@ -70,8 +70,8 @@ class Mortal:
             raise ClientLost("killed")
         own = self.federation.only((client,))
         worker = ClientExecutor(METHOD, self.task, own, own, RandomStream("run", self.task.seed))
-        desk = ClientRunner(worker, ClientStateStore(folder, self.task.seed, worker.records))
-        answer = ClientNode(desk, client, folder, plan=self.plan).answer(errand)
+        runner = ClientRunner(worker, ClientStateStore(folder, self.task.seed, worker.records))
+        answer = ClientNode(runner, client, folder, plan=self.plan).answer(errand)
         if dies:
             raise ClientLost("killed")
         return answer
@@ -87,7 +87,9 @@ def with_deaths(rate: float, seed: int, sizes: Sizes) -> tuple[dict[str, float],
         folder.open()
         plan = Plan(rounds=sizes.rounds, evaluate_every=0, solver="sequential")
         line = Mortal(federation, task, home / "homes", rate, plan)
-        conduct(METHOD, task, absent("toy", counts), plan, folder, hire=hired(line))
+        run_rounds(
+            METHOD, task, absent("toy", counts), plan, folder, pool_factory=remote_pool(line)
+        )
         turns = [row["status"] for row in table(home / "server", "turns.csv")]
         ended = {
             row["round"]
@@ -174,7 +176,7 @@ def dying(where: str, at: int) -> None:
 
 
 def served(path: Path) -> str:
-    return conducted(path, METHOD, people=5, rounds=20).fingerprint
+    return run_toy(path, METHOD, people=5, rounds=20).fingerprint
 
 
 def forked(do: Callable[[], None]) -> int:
@@ -277,7 +279,7 @@ def soaked(rounds: int) -> list[tuple[float, int]]:
         folder = RunDirectory(home, STAMP)
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
-        conduct(METHOD, ToyTask(Linear()), People(people=3).load(), plan, folder, look)
+        run_rounds(METHOD, ToyTask(Linear()), People(people=3).load(), plan, folder, look)
     return seen
 
 

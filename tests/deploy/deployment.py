@@ -172,7 +172,7 @@ class Deployment:
         """Return how many rounds have ended so far, those that were done again counted again."""
         return self.events().count(" replies")
 
-    def household(self, folder: Path) -> list[int]:
+    def processes_of(self, folder: Path) -> list[int]:
         """Return the processes that work for a folder, by what they were started with."""
         marks, found = (str(folder.resolve()), f"VERGENCE_DEPLOY={folder.resolve()}"), []
         for process in Path("/proc").iterdir():
@@ -185,7 +185,7 @@ class Deployment:
 
     def kill(self, folder: Path) -> None:
         """Kill all that works for a folder at once, as a power cut does."""
-        while numbers := [n for n in self.household(folder) if not ended(n)]:
+        while numbers := [n for n in self.processes_of(folder) if not ended(n)]:
             for number in numbers:
                 with suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)

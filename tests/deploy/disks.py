@@ -22,8 +22,8 @@ from tests.engine.toys import STAMP, table
 from vergence.core.serialization import unpack
 from vergence.data.synthetic.toy import Toy as People
 from vergence.deployment.protocol import ClientRequest
-from vergence.deployment.remote_clients import ClientLost, absent, hired
-from vergence.engine.round_loop import Plan, conduct
+from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage import run_directory
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.run_directory import RunDirectory
@@ -110,7 +110,9 @@ def told(home: Path, silent: bool) -> tuple[str, list[str]]:
     counts = {client: len(s.train) for client, s in federation.people.items()}
     plan = Plan(rounds=8, evaluate_every=0, solver="sequential")
     line = Closed(federation, task, home / "homes", plan=plan, silent=silent)
-    outcome = conduct(METHOD, task, absent("toy", counts), plan, folder, hire=hired(line))
+    outcome = run_rounds(
+        METHOD, task, absent("toy", counts), plan, folder, pool_factory=remote_pool(line)
+    )
     rows = table(home / "server", "turns.csv")
     return outcome.fingerprint, [r["status"] for r in rows if r["status"] != "ok"]
 

@@ -21,8 +21,8 @@ from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.folders import ClientSide, settings
 from vergence.deployment.joined_node import deployable
 from vergence.deployment.protocol import ClientRequest
-from vergence.deployment.remote_clients import ClientLost, absent, hired
-from vergence.engine.round_loop import conduct
+from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment.schema import check
 
@@ -57,18 +57,18 @@ def with_silence(deployment: Deployment, rounds: int, silent: set[tuple[str, int
     federation = absent("eye_synthetic", {c: end.samples for c, end in ends.items()})
     folder = RunDirectory(deployment.folder / "silence", STAMP, elsewhere=True)
     folder.open()
-    return conduct(
+    return run_rounds(
         experiment.methods[LABEL],
         experiment.task(0),
         federation,
         experiment.plan,
         folder,
-        hire=hired(Silent(ends, silent)),
+        pool_factory=remote_pool(Silent(ends, silent)),
     ).fingerprint
 
 
 @dataclass
-class Crew:
+class RunningDeployment:
     """A server and its clients, who are started again whenever they have ended."""
 
     deployment: Deployment
@@ -102,13 +102,13 @@ class Crew:
 
 
 @contextmanager
-def crew(rounds: int, **settings: float) -> Iterator[Crew]:
+def running(rounds: int, **settings: float) -> Iterator[RunningDeployment]:
     """Give a deployment that runs."""
     with (
         tempfile.TemporaryDirectory() as folder,
         deployed(Path(folder), fedcpf(rounds), **settings) as deployment,
     ):
-        made = Crew(deployment)
+        made = RunningDeployment(deployment)
         made.start("server", *CLIENTS)
         yield made
 
@@ -127,7 +127,7 @@ def clients(rounds: int = 3) -> Iterator[Row]:
     """Kill clients in every round; they come back in the next one."""
     for rate in RATES:
         draw, killed = random.Random(f"over flower {rate}"), 0
-        with crew(rounds, answer_s=25.0, absent_s=25.0) as made:
+        with running(rounds, answer_s=25.0, absent_s=25.0) as made:
             deployment = made.deployment
             deployment.until("round 0 of", WHOLE)
             for number in range(1, rounds + 1):
@@ -162,7 +162,7 @@ def server(kills: int = 5) -> Iterator[Row]:
     rounds, draw, inside = 2 * kills, random.Random("flower server"), 0
     with tempfile.TemporaryDirectory() as here:
         want = simulated(fedcpf(rounds), Path(here) / "run")
-    with crew(rounds) as made:
+    with running(rounds) as made:
         deployment = made.deployment
         for number in range(kills):
             deployment.until(lambda n=2 * number: deployment.rounds() > n, WHOLE)
@@ -200,7 +200,7 @@ def client(kills: int = 3) -> Iterator[Row]:
     rounds, draw = 2 * kills, random.Random("flower client")
     with tempfile.TemporaryDirectory() as here:
         want = simulated(fedcpf(rounds), Path(here) / "run")
-    with crew(rounds) as made:
+    with running(rounds) as made:
         deployment = made.deployment
         for number in range(kills):
             deployment.until(lambda n=2 * number: deployment.rounds() > n, WHOLE)

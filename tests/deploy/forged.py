@@ -19,7 +19,7 @@ from tests.deployment.test_remote_clients import PEOPLE
 from tests.engine.toys import STAMP
 from vergence.core.messages import Message
 from vergence.core.serialization import digest, quick_digest
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.run_directory import RunDirectory, read_manifest, sealed_manifest
 from vergence.engine.virtual_clock import ClockState
@@ -59,16 +59,16 @@ class Forged:
     def go_on(self, path: Path, tick: Any = None) -> str:
         folder = RunDirectory(path, STAMP)
         folder.open()
-        return conduct(self.method, self.task, PEOPLE, PLAN, folder, tick).fingerprint
+        return run_rounds(self.method, self.task, PEOPLE, PLAN, folder, tick).fingerprint
 
     def read(self, path: Path) -> None:
         """Read all that a run goes on from, as it does."""
         folder, (server, client) = RunDirectory(path, STAMP), self.fresh
         folder.open()
         progress = folder.load(self.task.seed, (*self.records, ClockState, Message), server)
-        shelf = ClientStateStore(folder.state, self.task.seed, self.records)
+        store = ClientStateStore(folder.state, self.task.seed, self.records)
         for entry in progress.filed.values() if progress else ():
-            shelf.read(entry.file, client)
+            store.read(entry.file, client)
 
     def one(self, draw: random.Random, quick: bool = False) -> bool:
         """Forge one and go on from it: it ends, or one line names the run's folder.

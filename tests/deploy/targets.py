@@ -13,13 +13,13 @@ from tests.conformance.test_methods import build, task_of
 from tests.deploy import mutants
 from tests.deploy.mutants import FORBIDDEN, Tried
 from tests.deployment.test_remote_clients import COUNTS, PEOPLE, Loop
-from tests.engine.toys import LOCAL, STAMP, conducted
+from tests.engine.toys import LOCAL, STAMP, run_toy
 from vergence.core.aggregation import Sum
 from vergence.core.serialization import quick_digest, unpack, unpack_file
 from vergence.deployment.protocol import framed, unframed
-from vergence.deployment.remote_clients import RemoteClients, absent, hired
+from vergence.deployment.remote_clients import RemoteClients, absent, remote_pool
 from vergence.engine.client_executor import ClientExecutor
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientState
 from vergence.engine.storage.run_directory import RunDirectory, read_manifest
 from vergence.experiment.schema import load
@@ -51,8 +51,13 @@ class Talk:
         path = RunDirectory(folder / "server", STAMP, elsewhere=True)
         path.open()
         plan = self.loop.plan = Plan(rounds=2, evaluate_every=1, solver="sequential")
-        conduct(
-            self.method, task_of(self.method), absent("toy", COUNTS), plan, path, hire=self._hire
+        run_rounds(
+            self.method,
+            task_of(self.method),
+            absent("toy", COUNTS),
+            plan,
+            path,
+            pool_factory=self._pool,
         )
         self.data = b""
         self.remote.line = self  # from now on it says what it is told to
@@ -60,8 +65,8 @@ class Talk:
         self.homes = {client: self.loop.home(client) for client in PEOPLE.clients}
         shutil.copytree(folder / "homes", folder / "kept")
 
-    def _hire(self, desk: Any) -> Any:
-        remote, roll = hired(self.loop, LIMIT)(desk)
+    def _pool(self, runner: Any) -> Any:
+        remote, roll = remote_pool(self.loop, LIMIT)(runner)
         assert isinstance(remote, RemoteClients)
         self.remote, honest, ask = remote, remote.ask, self.loop.ask
 
@@ -153,7 +158,7 @@ class Files:
 
     def __init__(self, folder: Path) -> None:
         self.folder, method = folder / "run", FedCPF(local=LOCAL, rate=0.2)
-        conducted(self.folder, method, rounds=3)
+        run_toy(self.folder, method, rounds=3)
         task = task_of(method)
         self.records = ClientExecutor(method, task, PEOPLE, PEOPLE, None).records  # type: ignore[arg-type]
         self.config = folder / "config.toml"

@@ -15,9 +15,9 @@ from vergence.deployment import folder_setup, launcher
 from vergence.deployment.aggregator_node import AggregatorNode
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.folders import EXPERIMENT, NODE, ClientSide, ServerSide, settings
-from vergence.deployment.keys import PARTIES, is_node_key, make_node_key, voice_of
-from vergence.deployment.remote_clients import ClientLost, absent, hired
-from vergence.engine.round_loop import conduct
+from vergence.deployment.keys import PARTIES, is_node_key, make_node_key, party_identity
+from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.engine.round_loop import run_rounds
 from vergence.engine.secure_sums import SumQuestion
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError, StateError
@@ -129,20 +129,20 @@ class Line:
             self.why[name] = str(error)
             raise ClientLost(str(error)) from None
 
-    def conduct(self, path):
+    def run_rounds(self, path):
         end = self.ends[CLIENTS[0]]
         counts = {name: self.ends[name].samples for name in CLIENTS}
         folder = RunDirectory(path, {}, elsewhere=True)
         folder.open()
-        voice = voice_of(self.server, self.note)
+        identity = party_identity(self.server, self.note)
         experiment = end.experiment
-        return conduct(
+        return run_rounds(
             experiment.methods[self.note["label"]],
             experiment.task(0),
             absent("eye_synthetic", counts),
             experiment.plan,
             folder,
-            hire=hired(self, voice=voice),
+            pool_factory=remote_pool(self, identity=identity),
         ).fingerprint
 
 
@@ -150,7 +150,7 @@ class Line:
 def test_folders_give_the_simulators_bits(tmp_path):
     here = simulated(FEDCPF, tmp_path / "here")["fedcpf"]["0"]
     out = made(tmp_path, FEDCPF)
-    assert Line(out, "fedcpf").conduct(tmp_path / "run") == here
+    assert Line(out, "fedcpf").run_rounds(tmp_path / "run") == here
 
 
 def test_a_client_refuses_an_aggregator_whose_key_is_not_in_its_folder(tmp_path):
@@ -162,7 +162,7 @@ def test_a_client_refuses_an_aggregator_whose_key_is_not_in_its_folder(tmp_path)
     for name in NAMES:
         shutil.copyfile(public, out / "aggregators" / name / PARTIES / "south.pub")
     line = Line(out, "fedcpf")
-    line.conduct(tmp_path / "run")
+    line.run_rounds(tmp_path / "run")
     assert set(line.why) == set(CLIENTS)
     assert all("signature: this is not from 'south'" in why for why in line.why.values())
 
@@ -187,12 +187,12 @@ def test_nobody_but_a_client_may_contribute(tmp_path):
     """A server that filled a sum up to `min_contributors` would see the replies of too few."""
     out = made(tmp_path)
     for folder in (out / "aggregators" / "north", out / "clients" / "p00"):
-        register = voice_of(folder, {"run": "r", "label": "fedavg", "seed": 0}).register
+        register = party_identity(folder, {"run": "r", "label": "fedavg", "seed": 0}).register
         assert set(register) == {*CLIENTS, *NAMES}
     line = Line(out, "fedavg")
     adding = line.ends["north"].adding(line.note)
     terms = adding.sums.terms_of(SumQuestion("1.train", b"", 4, 0, 0), "r", 1, 3)
-    end = Aggregator("north", terms, adding.voice.sign, adding.voice.register, adding.spent)
+    end = Aggregator("north", terms, adding.identity.sign, adding.identity.register, adding.spent)
     parts = tuple(SharePart(terms.digest, name, "north", b"") for name in ("server", *NAMES))
     end.answer(Invitation(terms.digest))
     assert not end.answer(AggregatorParts(terms.digest, parts)).names
@@ -224,7 +224,7 @@ def test_no_end_takes_part_in_a_run_that_the_server_made_up(changed, why, tmp_pa
     """Else there are new books, and two sums of the same replies over different people."""
     line = Line(made(tmp_path), "fedavg")
     line.note |= changed
-    line.conduct(tmp_path / "run")
+    line.run_rounds(tmp_path / "run")
     assert set(line.why) == set(CLIENTS)
     for name in NAMES:
         with pytest.raises(ClientLost):

@@ -20,8 +20,8 @@ from vergence.core.messages import SealedTree
 from vergence.core.params import Layout, Params
 from vergence.core.serialization import HEADER, pack, read_header, unpack
 from vergence.deployment.protocol import ClientRequest, framed, unframed
-from vergence.deployment.remote_clients import ClientLost, absent, hired
-from vergence.engine.round_loop import Plan, conduct
+from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import StateError
 from vergence.wire.encoding import decode, encode
@@ -193,8 +193,8 @@ class Harmed(Loop):
         elif (client, what.message.round) == (QUIET, AT):
             if self.harm is None:
                 raise ClientLost("no answer")
-            shelf = self.home(client).desk.shelf
-            known = shelf.read(what.file).told if what.file else {}
+            store = self.home(client).runner.store
+            known = store.read(what.file).told if what.file else {}
             return self.harm(Heard(answer, what, known, self.earlier))
         return answer
 
@@ -203,9 +203,11 @@ def harmed(path, harm: Harm | None) -> tuple[str, set[str]]:
     """Return the fingerprint of a run in which p1 sends one bad reply, and what is said of it."""
     folder = RunDirectory(path / "server", STAMP, elsewhere=True)
     folder.open()
-    hire = hired(Harmed(path / "homes", harm), LIMIT)
+    pool_factory = remote_pool(Harmed(path / "homes", harm), LIMIT)
     plan = Plan(rounds=4, evaluate_every=0, solver="sequential")
-    outcome = conduct(METHOD, task_of(METHOD), absent("toy", COUNTS), plan, folder, hire=hire)
+    outcome = run_rounds(
+        METHOD, task_of(METHOD), absent("toy", COUNTS), plan, folder, pool_factory=pool_factory
+    )
     rows = table(path / "server", "turns.csv")
     assert {(r["client"], r["round"]) for r in rows if r["status"] != "ok"} == {
         (QUIET, str(AT + 1))

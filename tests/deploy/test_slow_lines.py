@@ -99,7 +99,7 @@ def quiet(*_, **__):
 
 
 def lines(method, folder, fate):
-    """Return a line for one run, over a lobby in which everybody sits, and its grid."""
+    """Return a line for one run, over a registry in which everybody is connected, and its grid."""
     homes, names = Loop(method, folder), dict(enumerate(PEOPLE.clients))
 
     def answer(node, asked):
@@ -110,11 +110,13 @@ def lines(method, folder, fate):
         return fate(names[node], unpack(unframed(asked)[1], ClientRequest))
 
     grid = Grid(answer, about)
-    lobby = ClientRegistry(
+    registry = ClientRegistry(
         Hasty(grid, poll=0.01), PEOPLE.clients, {}, lambda *_: True, quiet, Timeouts(60.0, 60.0)
     )
-    lobby.seats.update({name: ClientConnection(node, "", {}) for node, name in names.items()})
-    return RequestQueue(lobby, {}), grid
+    registry.connections.update(
+        {name: ClientConnection(node, "", {}) for node, name in names.items()}
+    )
+    return RequestQueue(registry, {}), grid
 
 
 @pytest.mark.slow
@@ -136,7 +138,7 @@ def test_a_client_that_does_not_answer_in_time(what, tmp_path):
     expected = there(method, tmp_path / "quiet", Quiet(method, tmp_path / "quiet" / "homes"))
     line, grid = lines(method, tmp_path / "homes", fate)
     found = there(method, tmp_path, line)
-    line.lobby.wire.close()
+    line.registry.wire.close()
     grid.given_up.set()
     assert found.fingerprint == expected.fingerprint
     rows = [r for r in table(tmp_path / "server", "turns.csv") if r["status"] != "ok"]
@@ -152,4 +154,4 @@ def test_a_link_that_is_half_open(tmp_path):
     with pytest.raises(ClientLost, match=r"no answer in 0\."):
         line.ask(SLOW, pack(ClientRequest("evaluate", SLOW, Sent("evaluate"))))
     assert DEADLINE <= time.monotonic() - began < 5 + DEADLINE
-    line.lobby.wire.close()
+    line.registry.wire.close()

@@ -23,7 +23,7 @@ from vergence.deployment.folders import EXPERIMENT, ClientSide, settings, write_
 from vergence.deployment.protocol import ClientRequest, unframed
 from vergence.deployment.server_run import ServerRun
 from vergence.deployment.teacher_quota import FILE, TeacherQuota
-from vergence.engine.round_loop import conduct
+from vergence.engine.round_loop import run_rounds
 from vergence.errors import StateError, VergenceError
 from vergence.experiment.schema import check
 
@@ -256,8 +256,10 @@ def test_a_provider_goes_on_when_its_budget_is_spent(more, learns, tmp_path, mon
     own, server = tmp_path / "out" / "clients" / "owner", tmp_path / "out" / "server"
     side = replace(settings(own, ClientSide), answers_in_all=320 + more)
     found, leading = [], ServerRun(server, Wire(AnsweringClient(own, side)))
-    monkeypatch.setattr(server_run, "conduct", lambda *a: found.append(conduct(*a)) or found[0])
-    leading.lobby._greet(1, "now", {})
+    monkeypatch.setattr(
+        server_run, "run_rounds", lambda *a: found.append(run_rounds(*a)) or found[0]
+    )
+    leading.registry._greet(1, "now", {})
     leading.run()
     assert (server / "run" / "pe_zsl" / "results.json").exists()
     final = found[0].server

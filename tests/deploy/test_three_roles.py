@@ -18,8 +18,8 @@ from vergence.deployment.keys import SealedBox, genuine, make_box_key
 from vergence.deployment.main_server import SessionRelay
 from vergence.deployment.main_server_node import MainServerNode
 from vergence.deployment.protocol import ClientRequest
-from vergence.deployment.remote_clients import ClientLost, absent, hired
-from vergence.engine.round_loop import conduct
+from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
+from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError, StateError
 from vergence.experiment.run import start
@@ -99,7 +99,7 @@ def led(out, wire, path, change=lambda line: line):
     """Run the experiment as a server does that has a main server beside it."""
     server, said = out / "server", []
     side, any_end = settings(server, ServerSide), next(iter(wire.ends.values()))
-    lobby = ClientRegistry(
+    registry = ClientRegistry(
         wire,
         side.clients,
         any_end.facts,
@@ -107,25 +107,25 @@ def led(out, wire, path, change=lambda line: line):
         lambda line, *_, **__: said.append(line),
         also=(MAIN,),
     )
-    lobby.open()
+    registry.open()
     try:
-        told = lobby.gather(3, 60)
+        told = registry.gather(3, 60)
         counts = {client: int(told[client]["train"]) for client in CLIENTS}
         experiment = any_end.experiment
-        line = change(RequestQueue(lobby, {"run": side.run, "label": "splitfed", "seed": 0}))
+        line = change(RequestQueue(registry, {"run": side.run, "label": "splitfed", "seed": 0}))
         folder = RunDirectory(path, {}, elsewhere=True)
         folder.open()
-        found = conduct(
+        found = run_rounds(
             experiment.methods["splitfed"],
             experiment.task(0),
             absent("eye_synthetic", counts),
             experiment.plan,
             folder,
-            hire=hired(line, relay=SessionRelay(line)),
+            pool_factory=remote_pool(line, relay=SessionRelay(line)),
         )
         return found.fingerprint
     finally:
-        lobby.close()
+        registry.close()
 
 
 def test_three_roles_from_folders_give_the_simulators_bits(tmp_path):

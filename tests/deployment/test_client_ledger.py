@@ -17,7 +17,7 @@ def test_each_seed_has_a_ledger_of_its_own(tmp_path):
     home = made.home("p01")
     home.answer(pack(evaluation(made, 2)))
     other = made.home("p01")
-    object.__setattr__(other.desk.shelf, "seed", 1)
+    object.__setattr__(other.runner.store, "seed", 1)
     other.answer(pack(evaluation(made, 2, shift=0.5)))
     names = {path.name for path in made.place("p01").glob("ledger.*")}
     assert names == {"ledger.seed0.json", "ledger.seed1.json"}

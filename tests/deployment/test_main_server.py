@@ -13,10 +13,10 @@ from vergence.core.serialization import pack, unpack
 from vergence.deployment import remote_clients
 from vergence.deployment.main_server import MainServer, SessionRelay, SessionRequest
 from vergence.deployment.protocol import framed, unframed
-from vergence.deployment.remote_clients import ClientLost, absent, hired
+from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
 from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.client_runner import ClientRunner
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import PartialRun, StateError
@@ -45,8 +45,8 @@ class Three(Loop):
         task = task_of(self.method)
         nobody = absent("toy", {})
         worker = ClientExecutor(self.method, task, nobody, nobody, RandomStream("run", task.seed))
-        shelf = ClientStateStore(self.folder, task.seed, worker.records)
-        self.server = MainServer(ClientRunner(worker, shelf), self.close, self.close)
+        store = ClientStateStore(self.folder, task.seed, worker.records)
+        self.server = MainServer(ClientRunner(worker, store), self.close, self.close)
 
     def main(self, data):
         answer = self.server.answer(data)
@@ -66,8 +66,10 @@ def three(method, path, line=None, **plan):
     folder.open()
     plan = {"rounds": 3, "evaluate_every": 0, "solver": "sequential", **plan}
     line = line or Three(method, path / "homes")
-    hire, line.plan = hired(line, relay=SessionRelay(line)), Plan(**plan)
-    return conduct(method, task_of(method), absent("toy", COUNTS), line.plan, folder, hire=hire)
+    pool_factory, line.plan = remote_pool(line, relay=SessionRelay(line)), Plan(**plan)
+    return run_rounds(
+        method, task_of(method), absent("toy", COUNTS), line.plan, folder, pool_factory=pool_factory
+    )
 
 
 @pytest.mark.slow
@@ -258,11 +260,18 @@ def test_a_client_without_an_end_is_served_no_more(tmp_path, monkeypatch):
     """Not in a round of its own length either: the others' replies wait for it."""
     line = Endless(build("splitfed"), tmp_path / "homes")
     monkeypatch.setattr(remote_clients, "time", line)
-    hire = hired(line, talk=40.0)
+    pool_factory = remote_pool(line, talk=40.0)
     folder = RunDirectory(tmp_path / "server", STAMP, elsewhere=True)
     folder.open()
     plan = line.plan = Plan(rounds=2, evaluate_every=0, solver="sequential")
-    conduct(line.method, task_of(line.method), absent("toy", COUNTS), plan, folder, hire=hire)
+    run_rounds(
+        line.method,
+        task_of(line.method),
+        absent("toy", COUNTS),
+        plan,
+        folder,
+        pool_factory=pool_factory,
+    )
     rows = [r for r in table(tmp_path / "server", "turns.csv") if r["verb"] == "serve"]
     found = {client: {r["status"] for r in rows if r["client"] == client} for client in COUNTS}
     assert found.pop(QUIET) == {"lost: its part took more than 40 s"}
@@ -283,7 +292,14 @@ def test_a_main_server_that_asks_for_ever_is_given_up(tmp_path):
     line.main, line.relay = asking, silent
     folder = RunDirectory(tmp_path / "server", STAMP, elsewhere=True)
     folder.open()
-    hire = hired(line, relay=SessionRelay(line, lambda: now[0]))
+    pool_factory = remote_pool(line, relay=SessionRelay(line, lambda: now[0]))
     plan = Plan(rounds=1, evaluate_every=0, solver="sequential")
     with pytest.raises(PartialRun, match="main server is lost: a talk with 1 clients had no end"):
-        conduct(line.method, task_of(line.method), absent("toy", COUNTS), plan, folder, hire=hire)
+        run_rounds(
+            line.method,
+            task_of(line.method),
+            absent("toy", COUNTS),
+            plan,
+            folder,
+            pool_factory=pool_factory,
+        )

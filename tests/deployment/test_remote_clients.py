@@ -12,10 +12,10 @@ from vergence.core.serialization import pack, unpack
 from vergence.data.synthetic.toy import Toy as People
 from vergence.deployment.client_node import ClientNode
 from vergence.deployment.protocol import ClientRequest, framed, unframed
-from vergence.deployment.remote_clients import ClientLost, absent, hired
+from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
 from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.client_runner import ClientRunner
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.run_directory import RunDirectory
 
@@ -36,8 +36,8 @@ class Loop:
         worker = ClientExecutor(method, task, own, own, RandomStream("run", task.seed))
         folder = self.folder / client
         folder.mkdir(parents=True, exist_ok=True)
-        desk = ClientRunner(worker, ClientStateStore(folder, task.seed, worker.records))
-        return ClientNode(desk, client, folder, plan=self.plan)
+        runner = ClientRunner(worker, ClientStateStore(folder, task.seed, worker.records))
+        return ClientNode(runner, client, folder, plan=self.plan)
 
     def ask(self, client, errand):
         self.asked.append((client, errand))
@@ -54,7 +54,7 @@ def there(method, path, line=None, **plan):
     if isinstance(line, Loop):
         line.plan = own
     people = replace(absent("toy", COUNTS), proxies=PEOPLE.proxies)
-    return conduct(method, task_of(method), people, own, folder, hire=hired(line))
+    return run_rounds(method, task_of(method), people, own, folder, pool_factory=remote_pool(line))
 
 
 ELSEWHERE = [n for n in NAMES if not build(n).pooled]

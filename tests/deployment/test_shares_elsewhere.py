@@ -73,7 +73,7 @@ def status(tmp_path, round_):
 @pytest.mark.parametrize("name", FITS)
 def test_every_method_gives_the_simulators_bits(name, tmp_path):
     circle = shared(name, tmp_path)
-    assert circle.conduct(rounds=2).fingerprint == simulated(circle, tmp_path / "here", rounds=2)
+    assert circle.run_rounds(rounds=2).fingerprint == simulated(circle, tmp_path / "here", rounds=2)
     for told in ("people.csv", "turns.csv"):
         assert table(tmp_path / "server", told) == table(tmp_path / "here", told)
 
@@ -82,7 +82,7 @@ def test_every_method_gives_the_simulators_bits(name, tmp_path):
 @pytest.mark.parametrize("name", [pytest.param("fedavg", marks=SLOW), "fedcpf"])
 def test_the_number_of_aggregators_changes_no_bit(name, many, tmp_path):
     circle = shared(name, tmp_path, many=many)
-    assert circle.conduct(rounds=1).fingerprint == simulated(circle, tmp_path / "here", rounds=1)
+    assert circle.run_rounds(rounds=1).fingerprint == simulated(circle, tmp_path / "here", rounds=1)
 
 
 # --- who vanishes
@@ -91,7 +91,7 @@ def test_the_number_of_aggregators_changes_no_bit(name, many, tmp_path):
 def test_a_client_without_parts_is_left_out(tmp_path):
     circle = shared("fedcpf", tmp_path)
     circle.gone = lambda who, _, round_: round_ == 1 and who == circle.names[1]
-    got = circle.conduct(rounds=2).fingerprint
+    got = circle.run_rounds(rounds=2).fingerprint
     lost = {1: circle.names[1:2]}
     assert got == simulated(circle, tmp_path / "here", lost, rounds=2)
     assert status(tmp_path, 2)[circle.names[1]] == "lost: left the sum"
@@ -111,7 +111,7 @@ def test_an_aggregator_that_is_started_anew_in_a_round_holds_another_attempt(ste
         return honest(who, errand)
 
     circle.ask = dying
-    got = circle.conduct(rounds=2).fingerprint
+    got = circle.run_rounds(rounds=2).fingerprint
     assert died
     assert got == simulated(circle, tmp_path / "here", rounds=2)
     attempts = {m.terms for _, stamp, m in said(circle, Contribution) if stamp.startswith("1.")}
@@ -128,7 +128,7 @@ def test_without_an_aggregator_a_round_is_nobodys_and_opens_nothing(step, tmp_pa
         return round_ == 1 and who == "two" and bool(away)
 
     circle.gone = gone
-    got = circle.conduct(rounds=2).fingerprint
+    got = circle.run_rounds(rounds=2).fingerprint
     assert got == simulated(circle, tmp_path / "here", {1: circle.names}, rounds=2)
     told = set(status(tmp_path, 2).values())
     assert len(told) == 1
@@ -145,7 +145,7 @@ def test_without_an_aggregator_a_round_is_nobodys_and_opens_nothing(step, tmp_pa
 def test_a_sum_of_too_few_is_opened_by_nobody(tmp_path):
     circle = shared("fedcpf", tmp_path)
     circle.gone = lambda who, at, round_: round_ == 1 and at == 1 and who in circle.names[2:]
-    got = circle.conduct(rounds=2).fingerprint
+    got = circle.run_rounds(rounds=2).fingerprint
     assert got == simulated(circle, tmp_path / "here", {1: circle.names}, rounds=2)
     assert not [m for _, stamp, m in said(circle, OpenedShare) if stamp == "1.1"]
 
@@ -164,7 +164,7 @@ def test_server_and_each_aggregator_see_no_update(tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Contributor, "__init__", noted)
-        circle.conduct(rounds=2)
+        circle.run_rounds(rounds=2)
     seen = b"".join(pack(errand) + answer for _, errand, answer in circle.asked)
     assert len(rows) == 4 * 2
     for words in rows:
@@ -185,7 +185,7 @@ def test_boxes_are_uniform_whatever_the_update_is(tmp_path):
         if frozen:
             local = replace(circle.method.local, lr=1e-12)
             circle.method = replace(circle.method, local=local)
-        circle.conduct(rounds=1)
+        circle.run_rounds(rounds=1)
         data = b"".join(p.box for _, _, m in said(circle, Contribution) for p in m.parts)
         counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256)
         assert counts.sum() > 8000
@@ -195,7 +195,7 @@ def test_boxes_are_uniform_whatever_the_update_is(tmp_path):
 def test_entries_of_fewer_than_three_are_in_nobodys_answer(tmp_path):
     """What aggregators open together is as long as the entries that enough people share."""
     circle = shared("fedcpf", tmp_path, people=3, inputs=40)
-    circle.conduct(rounds=2)
+    circle.run_rounds(rounds=2)
     sizes = [len(m.words) // 8 for _, _, m in said(circle, OpenedShare)]
     assert sizes[0] == sizes[1] == 42  # all of the model, and the loss
     assert 1 <= sizes[2] == sizes[3] < 42
@@ -212,7 +212,7 @@ def test_a_client_shares_nothing_with_an_aggregator_whose_key_it_does_not_know(t
 
     def own(who, errand):
         if who == "two" and who not in circle.adding:
-            circle.aggregator(who).voice = PartyIdentity("run", register(circle.names), sign)
+            circle.aggregator(who).identity = PartyIdentity("run", register(circle.names), sign)
         try:
             return honest(who, errand)
         except ClientLost as lost:
@@ -220,16 +220,16 @@ def test_a_client_shares_nothing_with_an_aggregator_whose_key_it_does_not_know(t
             raise
 
     circle.ask = own
-    known = circle.voice
+    known = circle.identity
 
     def fooled(client=None):
-        voice = known(client)
+        identity = known(client)
         if client == "server":  # it believes what it made itself
-            return replace(voice, register={**voice.register, "two": genuine})
-        return voice
+            return replace(identity, register={**identity.register, "two": genuine})
+        return identity
 
-    circle.voice = fooled
-    got = circle.conduct(rounds=1).fingerprint
+    circle.identity = fooled
+    got = circle.run_rounds(rounds=1).fingerprint
     assert not said(circle, Contribution)
     assert {who for who, _ in told} == set(circle.names)
     assert all("signature: this is not from 'two'" in why for _, why in told)
@@ -250,20 +250,20 @@ def test_who_was_sent_another_model_is_in_no_sum(tmp_path):
         return honest(who, errand)
 
     circle.ask = unlike
-    got = circle.conduct(rounds=2).fingerprint
+    got = circle.run_rounds(rounds=2).fingerprint
     assert got == simulated(circle, tmp_path / "here", {1: circle.names[2:3]}, rounds=2)
 
 
 def test_a_server_that_forgot_gets_the_very_same_sum_and_none_over_others(tmp_path):
     circle = shared("fedcpf", tmp_path)
-    first = circle.conduct(rounds=1).fingerprint
+    first = circle.run_rounds(rounds=1).fingerprint
     (tmp_path / "server").rename(tmp_path / "gone")
     circle.adding.clear()
-    assert circle.conduct(rounds=1).fingerprint == first
+    assert circle.run_rounds(rounds=1).fingerprint == first
     (tmp_path / "server").rename(tmp_path / "again")
     before = len(said(circle, OpenedShare))
     circle.gone = lambda who, at, _: who == circle.names[0] and at == 1
-    circle.conduct(rounds=1)
+    circle.run_rounds(rounds=1)
     assert len(said(circle, OpenedShare)) == before
     assert all(s.startswith("lost") for s in status(tmp_path, 1).values())
 
@@ -271,7 +271,7 @@ def test_a_server_that_forgot_gets_the_very_same_sum_and_none_over_others(tmp_pa
 def test_a_client_gives_one_row_for_one_question(tmp_path):
     """A server cannot learn what one person's update is from another state."""
     circle = shared("scaffold", tmp_path)
-    circle.conduct(rounds=2)
+    circle.run_rounds(rounds=2)
     who, errand, _ = next(
         x for x in circle.asked if x[1].kind == "turn" and x[1].message.round == 1
     )
@@ -297,7 +297,7 @@ OTHER = [
 
 def test_an_aggregator_refuses_other_messages(tmp_path):
     circle = shared("fedavg", tmp_path)
-    circle.conduct(rounds=1)
+    circle.run_rounds(rounds=1)
     errand = [e for who, e, _ in circle.asked if who == "one"][1]
     for change, facts, why in OTHER:
         told = Message("say", {}, {**errand.message.facts, **facts})
@@ -320,4 +320,4 @@ def test_a_message_that_comes_twice_gets_the_same_answer(tmp_path):
         return first
 
     circle.ask = twice
-    assert circle.conduct(rounds=2).fingerprint == simulated(circle, tmp_path / "here", rounds=2)
+    assert circle.run_rounds(rounds=2).fingerprint == simulated(circle, tmp_path / "here", rounds=2)

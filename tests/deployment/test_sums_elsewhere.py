@@ -45,7 +45,7 @@ def here(circle, path, lost=None, **plan):
 @pytest.mark.parametrize("name", FITS)
 def test_every_method_gives_the_simulators_bits_from_clients_elsewhere(name, tmp_path):
     circle = Circle(build(name), tmp_path, people=3)
-    got = circle.conduct(rounds=2).fingerprint
+    got = circle.run_rounds(rounds=2).fingerprint
     assert got == here(circle, tmp_path / "here", rounds=2).fingerprint
     for told in ("people.csv", "turns.csv"):
         assert table(tmp_path / "server", told) == table(tmp_path / "here", told)
@@ -69,7 +69,7 @@ def test_who_vanishes_at_any_step_is_out_unless_its_words_were_there(step, many,
     circle = Circle(build("scaffold"), tmp_path, people=7)
     away = set(circle.names[1 : 1 + many])
     circle.gone = lambda client, at, round: round == 1 and client in away and at >= step
-    got = circle.conduct(rounds=2)
+    got = circle.run_rounds(rounds=2)
     lost = {1: away} if step <= 2 else {}
     assert got.fingerprint == here(circle, tmp_path / "here", lost, rounds=2).fingerprint
     rows = [r for r in table(tmp_path / "server", "turns.csv") if r["round"] == "2"]
@@ -85,7 +85,7 @@ def test_below_the_threshold_those_who_are_left_begin_anew_as_nothing_was_unmask
     circle = Circle(build("fedadam"), tmp_path, people=7)
     away = set(circle.names[2:5])
     circle.gone = lambda client, at, round: round == 1 and client in away and at >= step
-    got = circle.conduct(rounds=2)
+    got = circle.run_rounds(rounds=2)
     assert got.fingerprint == here(circle, tmp_path / "here", {1: away}, rounds=2).fingerprint
     attempts = {m.terms for _, stamp, m in said(circle, Masked) if stamp.startswith("1.")}
     assert len(attempts) == (2 if step >= 2 else 1)
@@ -106,7 +106,7 @@ def test_a_sum_of_too_few_is_nobodys_reply_and_the_next_round_goes_on(left, step
     circle.gone = lambda client, at, round: (
         round == 1 and at >= step and client in circle.names[left:]
     )
-    got = circle.conduct()
+    got = circle.run_rounds()
     assert got.fingerprint == here(circle, tmp_path / "here", {1: circle.names}).fingerprint
     rows = [r for r in table(tmp_path / "server", "turns.csv") if r["round"] == "2"]
     assert all(r["status"].startswith("lost") for r in rows)
@@ -119,7 +119,7 @@ def test_too_few_answers_after_unmasking_began_open_nothing_in_a_second_attempt(
     """Threshold 5 of 6; two unmask, four are silent: no new attempt is made."""
     circle = Circle(build("fedavg"), tmp_path, people=6)
     circle.gone = lambda client, at, round: at == 4 and round == 1 and client in circle.names[2:]
-    circle.conduct()
+    circle.run_rounds()
     invitations = [e for _, e, _ in circle.asked if isinstance(e.said, Invitation)]
     assert len([e for e in invitations if e.stamp == "1.1"]) == 6
 
@@ -139,7 +139,7 @@ def test_the_server_sees_no_single_update_and_no_mask(tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PairwiseClient, "__init__", noted)
-        circle.conduct()
+        circle.run_rounds()
     seen = b"".join(answer for _, _, answer in circle.asked)
     assert len(rows) >= 4 * 3 * 5
     for _, words in rows:
@@ -161,7 +161,7 @@ def test_masked_words_are_uniform_whatever_the_update_is(tmp_path):
         if frozen:  # all updates are (almost) zero
             method = replace(method, local=replace(method.local, lr=1e-12))
         circle = Circle(method, tmp_path / str(frozen), inputs=1000)
-        circle.conduct(rounds=1)
+        circle.run_rounds(rounds=1)
         data = b"".join(m.words for _, _, m in said(circle, Masked))
         counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256)
         assert counts.sum() > 8000
@@ -174,7 +174,7 @@ def test_masked_words_are_uniform_whatever_the_update_is(tmp_path):
 def test_seeds_and_keys_of_one_client_are_never_both_told(tmp_path):
     circle = Circle(build("fedavg"), tmp_path, people=7)
     circle.gone = lambda client, at, round: client == circle.names[3] and at >= 2 and round == 1
-    circle.conduct()
+    circle.run_rounds()
     for _, _, message in said(circle, Unmask):
         assert not set(message.seeds) & set(message.keys)
     told = [m for _, stamp, m in said(circle, Unmask) if stamp == "1.1"]
@@ -186,7 +186,7 @@ def test_seeds_and_keys_of_one_client_are_never_both_told(tmp_path):
 def test_training_seeds_play_no_part(tmp_path):
     """Two runs with one seed: the same model, other masks, keys and shares throughout."""
     first, second = (Circle(build("fedavg"), tmp_path / n) for n in "ab")
-    assert first.conduct().fingerprint == second.conduct().fingerprint
+    assert first.run_rounds().fingerprint == second.run_rounds().fingerprint
     for (_, _, a), (_, _, b) in zip(said(first), said(second), strict=True):
         assert type(a) is type(b)
         assert bytes_in(a)[32:] != bytes_in(b)[32:]
@@ -208,7 +208,7 @@ def test_who_was_sent_another_model_is_in_no_sum(tmp_path):
         return honest(client, errand)
 
     circle.ask = unlike
-    got = circle.conduct(rounds=2)
+    got = circle.run_rounds(rounds=2)
     away = {1: circle.names[2:3]}
     assert got.fingerprint == here(circle, tmp_path / "here", away, rounds=2).fingerprint
 
@@ -228,7 +228,7 @@ def test_secrets_lie_in_files_of_their_own_and_go_when_they_are_used(tmp_path):
         return answer
 
     circle.ask = looked
-    circle.conduct()
+    circle.run_rounds()
     assert {name for name, _ in modes} == {"sum.row", "sum.attempt", "sum.spent"}
     assert {mode for _, mode in modes} == {0o600}
     for client in circle.names:
@@ -241,12 +241,12 @@ def test_secrets_lie_in_files_of_their_own_and_go_when_they_are_used(tmp_path):
 def test_a_client_helps_to_open_one_sum_of_a_contribution(tmp_path):
     """The server asks again, over fewer people: nobody unmasks, even in another attempt."""
     circle = Circle(build("fedavg"), tmp_path)
-    circle.conduct(rounds=1)
+    circle.run_rounds(rounds=1)
     # The server forgot all and begins the run anew; one client is silent from its words on.
     (tmp_path / "server").rename(tmp_path / "gone")
     circle.gone = lambda client, at, _: client == circle.names[0] and at >= 2
     before = len(said(circle, Unmask))
-    circle.conduct(rounds=1)
+    circle.run_rounds(rounds=1)
     assert len(said(circle, Unmask)) == before
     rows = table(tmp_path / "server", "turns.csv")
     assert all(r["status"].startswith("lost") for r in rows)
@@ -256,15 +256,15 @@ def test_a_client_helps_to_open_one_sum_of_a_contribution(tmp_path):
 def test_the_very_same_sum_may_be_opened_again(tmp_path):
     """A server that died before it kept a sum asks for it again, and gets it."""
     circle = Circle(build("fedavg"), tmp_path)
-    first = circle.conduct(rounds=2).fingerprint
+    first = circle.run_rounds(rounds=2).fingerprint
     (tmp_path / "server").rename(tmp_path / "gone")
-    assert circle.conduct(rounds=2).fingerprint == first
+    assert circle.run_rounds(rounds=2).fingerprint == first
 
 
 def test_another_stamp_for_the_same_question_opens_no_second_sum(tmp_path):
     """A sum is called by its question, not by the stamp that a server gives a job."""
     circle = Circle(build("fedavg"), tmp_path)
-    circle.conduct(rounds=1)
+    circle.run_rounds(rounds=1)
     honest = circle.ask
 
     def renamed(client, errand):
@@ -275,7 +275,7 @@ def test_another_stamp_for_the_same_question_opens_no_second_sum(tmp_path):
     (tmp_path / "server").rename(tmp_path / "gone")
     circle.gone = lambda client, at, _: client == circle.names[0] and at >= 2
     before = len(said(circle, Unmask))
-    circle.conduct(rounds=1)
+    circle.run_rounds(rounds=1)
     assert len(said(circle, Unmask)) == before
 
 
@@ -303,9 +303,9 @@ def test_a_server_that_died_in_a_sum_goes_on_with_the_same_bits(name, at, tmp_pa
 
     circle.ask = dying
     with pytest.raises(Killed):
-        circle.conduct(rounds=2)
+        circle.run_rounds(rounds=2)
     circle.ask = honest
-    got = circle.conduct(rounds=2).fingerprint
+    got = circle.run_rounds(rounds=2).fingerprint
     assert got == here(circle, tmp_path / "here", rounds=2).fingerprint
 
 
@@ -320,4 +320,4 @@ def test_a_message_that_comes_twice_gets_the_same_answer(tmp_path):
         return first
 
     circle.ask = twice
-    assert circle.conduct().fingerprint == here(circle, tmp_path / "here").fingerprint
+    assert circle.run_rounds().fingerprint == here(circle, tmp_path / "here").fingerprint

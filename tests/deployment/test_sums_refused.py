@@ -20,7 +20,7 @@ from vergence.privacy.secure_aggregation.session import Invitation
 
 def home_with_a_row(tmp_path):
     circle = Circle(build("fedavg"), tmp_path)
-    circle.conduct(rounds=1)
+    circle.run_rounds(rounds=1)
     client, errand, _ = next(x for x in circle.asked if isinstance(x[1].said, Invitation))
     return circle, circle.home(client), errand
 
@@ -69,7 +69,7 @@ def test_messages_out_of_order_are_refused_and_change_nothing(tmp_path):
 
     circle.ask = early
     assert (
-        circle.conduct(rounds=2).fingerprint
+        circle.run_rounds(rounds=2).fingerprint
         == here(circle, tmp_path / "here", rounds=2).fingerprint
     )
     assert {"order", "round"} & set(refused)
@@ -111,7 +111,7 @@ def spoiled(kind, change):
 def test_a_changed_answer_is_its_clients_silence(kind, change, status, tmp_path):
     circle = Circle(build("scaffold"), tmp_path, people=4)
     spoiled(kind, change)(circle)
-    got = circle.conduct(rounds=2)
+    got = circle.run_rounds(rounds=2)
     away = {1: circle.names[1:2]}
     assert got.fingerprint == here(circle, tmp_path / "here", away, rounds=2).fingerprint
     rows = [
@@ -124,9 +124,9 @@ def test_a_changed_answer_is_its_clients_silence(kind, change, status, tmp_path)
 
 def test_a_server_and_a_client_without_keys_are_refused(tmp_path, monkeypatch):
     circle = Circle(build("fedavg"), tmp_path)
-    monkeypatch.setattr(circle, "voice", lambda *_: None)
+    monkeypatch.setattr(circle, "identity", lambda *_: None)
     with pytest.raises(ConfigError, match="need keys that all of them know"):
-        circle.conduct()
+        circle.run_rounds()
     with pytest.raises(StateError, match="has no keys to take part"):
         circle.home("p00")
 
@@ -142,6 +142,6 @@ def test_lost_is_silence(tmp_path):
         return honest(client, errand)
 
     circle.ask = deaf
-    got = circle.conduct().fingerprint
+    got = circle.run_rounds().fingerprint
     away = dict.fromkeys(range(3), circle.names[:1])
     assert got == here(circle, tmp_path / "here", away).fingerprint

@@ -15,11 +15,11 @@ from vergence.core.tags import tag
 from vergence.data.synthetic.toy import Toy as People
 from vergence.deployment.client_node import ClientNode
 from vergence.deployment.protocol import ClientRequest
-from vergence.deployment.remote_clients import ClientLost, absent, hired
+from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
 from vergence.deployment.secure_sum_aggregator import SecureSumAggregator
 from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.client_runner import ClientRunner
-from vergence.engine.round_loop import Plan, RunOutcome, conduct
+from vergence.engine.round_loop import Plan, RunOutcome, run_rounds
 from vergence.engine.secure_sum_protocol import PartyIdentity
 from vergence.engine.secure_sums import SERVER, sums_for
 from vergence.engine.storage.client_states import ClientStateStore
@@ -62,7 +62,7 @@ class Circle:
         self.gone: Callable[[str, int, int], bool] = lambda *_: False
         self.adding: dict[str, SecureSumAggregator] = {}
 
-    def voice(self, client: str | None = None) -> PartyIdentity:
+    def identity(self, client: str | None = None) -> PartyIdentity:
         sign = None if client is None else ends(client)[0]
         known = (*self.names, *self.privacy.aggregators, SERVER)
         return PartyIdentity("run", register(known), sign)
@@ -74,7 +74,7 @@ class Circle:
             self.place(name).mkdir(parents=True, exist_ok=True)
             offered = self.method.offer(self.method.server(self.task), "")
             self.adding[name] = SecureSumAggregator(
-                self.place(name), name, self.sums, self.voice(name), self.method, offered
+                self.place(name), name, self.sums, self.identity(name), self.method, offered
             )
         return self.adding[name]
 
@@ -89,8 +89,8 @@ class Circle:
             )
         worker, folder = self.workers[client], self.place(client)
         folder.mkdir(parents=True, exist_ok=True)
-        desk = ClientRunner(worker, ClientStateStore(folder, 0, worker.records), self.sums)
-        return ClientNode(desk, client, folder, voice=self.voice(client), plan=self.plan)
+        runner = ClientRunner(worker, ClientStateStore(folder, 0, worker.records), self.sums)
+        return ClientNode(runner, client, folder, identity=self.identity(client), plan=self.plan)
 
     def ask(self, client: str, errand: bytes) -> bytes:
         what = unpack(errand, ClientRequest)
@@ -108,7 +108,7 @@ class Circle:
         self.asked.append((client, what, answer))
         return answer
 
-    def conduct(self, **plan: Any) -> RunOutcome:
+    def run_rounds(self, **plan: Any) -> RunOutcome:
         """Run the method; the server has nobody's data, and no key but its own."""
         folder = RunDirectory(self.folder / "server", STAMP, elsewhere=True)
         folder.open()
@@ -120,5 +120,12 @@ class Circle:
             **plan,
         }
         counts = {client: len(s.train) for client, s in self.federation.people.items()}
-        hire, self.plan = hired(self, voice=self.voice(SERVER)), Plan(**plan)
-        return conduct(self.method, self.task, absent("toy", counts), self.plan, folder, hire=hire)
+        pool_factory, self.plan = remote_pool(self, identity=self.identity(SERVER)), Plan(**plan)
+        return run_rounds(
+            self.method,
+            self.task,
+            absent("toy", counts),
+            self.plan,
+            folder,
+            pool_factory=pool_factory,
+        )

@@ -11,7 +11,7 @@ from vergence.core.randomness import RandomStream
 from vergence.core.requests import Forward
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.engine.participation import Participation
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.generative.ap_fl import GlobalMemory, apart
@@ -37,7 +37,7 @@ def away(method, place, samples, rounds):
         points=("P0", "P2"),
         presence=Participation(gone={"p02": 0}),
     )
-    outcome = conduct(method, TASK, people, plan, folder)
+    outcome = run_rounds(method, TASK, people, plan, folder)
     assert outcome.clients.get("p02") is None
     found = {
         row["evaluation"]: float(row["value"])

@@ -83,8 +83,8 @@ class Lasting(Loop):
         worker = ClientExecutor(self.method, task, own, own, RandomStream("run", task.seed))
         folder = self.folder / client
         folder.mkdir(parents=True, exist_ok=True)
-        shelf = ClientStateStore(folder, task.seed, worker.records, lasting=True)
-        return ClientNode(ClientRunner(worker, shelf), client, folder, plan=self.plan)
+        store = ClientStateStore(folder, task.seed, worker.records, lasting=True)
+        return ClientNode(ClientRunner(worker, store), client, folder, plan=self.plan)
 
     def ask(self, client, errand):
         answer = super().ask(client, errand)

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load
 
 from tests.conformance.test_methods import SUITED
-from tests.engine.toys import CHAIN, LOCAL, conducted, table
+from tests.engine.toys import CHAIN, LOCAL, run_toy, table
 from vergence.core.masks import Mask
 from vergence.core.method import Method
 from vergence.core.params import Layout
@@ -55,26 +55,26 @@ def counted(path, verb="train"):
     ],
 )
 def test_dense_methods_send_bn_up_and_down(tmp_path, method):
-    conducted(tmp_path, method, inputs=INPUTS)
+    run_toy(tmp_path, method, inputs=INPUTS)
     found = counted(tmp_path)
     assert len(found) == 4 * 3
     assert set(found.values()) == {(4 * N, 4 * N)}
 
 
 def test_local_only_sends_nothing(tmp_path):
-    conducted(tmp_path, LocalOnly(local=LOCAL), inputs=INPUTS)
+    run_toy(tmp_path, LocalOnly(local=LOCAL), inputs=INPUTS)
     assert set(counted(tmp_path).values()) == {(0, 0)}
 
 
 def test_fine_tuning_downloads_once_more_and_sends_nothing_back(tmp_path):
-    conducted(tmp_path, FedAvgFT(local=LOCAL, tune_epochs=1), inputs=INPUTS)
+    run_toy(tmp_path, FedAvgFT(local=LOCAL, tune_epochs=1), inputs=INPUTS)
     assert set(counted(tmp_path).values()) == {(4 * N, 4 * N)}
     assert set(counted(tmp_path, "tune").values()) == {(0, 4 * N)}
 
 
 def test_a_data_centre_gets_the_raw_data_once(tmp_path):
     """x [n, 4] and y [n] of training and validation, 4 bytes each; inside it nothing travels."""
-    conducted(tmp_path, Centralised(local=LOCAL), inputs=4)
+    run_toy(tmp_path, Centralised(local=LOCAL), inputs=4)
     assert set(counted(tmp_path).values()) == {(0, 0)}
     people = People(people=3, inputs=4).load().people
     assert counted(tmp_path, "upload") == {
@@ -85,7 +85,7 @@ def test_a_data_centre_gets_the_raw_data_once(tmp_path):
 def test_a_data_centre_takes_as_many_steps_as_all_its_clients(tmp_path):
     """Two steps for each of three people are six for everybody's data; epochs stay epochs."""
     for method in (FedAvg, Centralised):
-        conducted(tmp_path / method.__name__, method(local=replace(LOCAL, steps=2)), rounds=1)
+        run_toy(tmp_path / method.__name__, method(local=replace(LOCAL, steps=2)), rounds=1)
         rows = [t for t in table(tmp_path / method.__name__, "turns.csv") if t["verb"] == "train"]
         assert sum(int(t["steps"]) for t in rows) == 6
 
@@ -110,7 +110,7 @@ def test_masked_methods_send_shared_entries_and_masks_that_changed(tmp_path, nam
     """up = b n (1 - rho_r) + mask message; rho_r is the mask the round began with; down = bn."""
     method, rounds = MASKED[name], 5
     masks = {
-        r: conducted(tmp_path / str(r), method, inputs=n - 1, rounds=r).clients
+        r: run_toy(tmp_path / str(r), method, inputs=n - 1, rounds=r).clients
         for r in range(1, rounds + 1)
     }
     found = counted(tmp_path / str(rounds))
@@ -169,7 +169,7 @@ def test_what_is_counted_is_what_the_wire_carries(tmp_path, name, monkeypatch):
     monkeypatch.setattr(pools, "encode", watch)
     split = isinstance(method, Cutting)
     shape = {"task": CHAIN} if split else {"inputs": 49}
-    conducted(tmp_path, method, engine="bytes", presence=Participation(lost=0.2), **shape)
+    run_toy(tmp_path, method, engine="bytes", presence=Participation(lost=0.2), **shape)
     rows = [t for t in table(tmp_path, "turns.csv") if t["status"] == "ok"]
     rows = [t for t in rows if t["verb"] != "upload"]
     told = [
@@ -188,7 +188,7 @@ def test_bytes_are_the_same_for_any_engine_and_after_lost_replies(tmp_path):
     """A mask whose reply was lost is still unknown to the server, and is sent with the next."""
     method, presence = FedCPF(local=LOCAL, rate=0.1), Participation(lost=0.3)
     for engine, count in (("simulator", 1), ("simulator", 2), ("bytes", 1)):
-        conducted(
+        run_toy(
             tmp_path / f"{engine}{count}",
             method,
             inputs=99,
@@ -208,8 +208,8 @@ def test_fedcpf_at_limit_one_half_saves_46_to_51_percent(tmp_path):
     The round that first sends the full mask: 8000 B + 200 new indices of 12 bits (300 B) against
     16 000 B, 48.1 % less; from then on 8000 B, 50 % less.
     """
-    conducted(tmp_path / "fedavg", FedAvg(local=LOCAL), inputs=INPUTS, rounds=13)
-    outcome = conducted(tmp_path / "fedcpf", FedCPF(local=LOCAL), inputs=INPUTS, rounds=13)
+    run_toy(tmp_path / "fedavg", FedAvg(local=LOCAL), inputs=INPUTS, rounds=13)
+    outcome = run_toy(tmp_path / "fedcpf", FedCPF(local=LOCAL), inputs=INPUTS, rounds=13)
     assert {s.mask.fraction for s in outcome.clients.values()} == {0.5}
     dense, masked = counted(tmp_path / "fedavg"), counted(tmp_path / "fedcpf")
     saved = defaultdict(set)
@@ -224,7 +224,7 @@ def test_fedcpf_at_limit_one_half_saves_46_to_51_percent(tmp_path):
 
 def test_mask_state_costs_at_most_4n_plus_a_quarter_n(tmp_path):
     """The window's sum (4n) and two masks of one bit per entry, in the packed client state."""
-    outcome = conducted(tmp_path, FedCPF(local=LOCAL), inputs=INPUTS, rounds=12)
+    outcome = run_toy(tmp_path, FedCPF(local=LOCAL), inputs=INPUTS, rounds=12)
     for state in outcome.clients.values():
         sizes = array_bytes(pack(state))
         parts = {path: s for path, s in sizes.items() if path != "s.params"}

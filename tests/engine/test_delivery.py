@@ -8,13 +8,13 @@ import torch
 from tests.conformance.test_methods import NAMES, build, task_of
 from tests.conformance.test_methods import run as conformed
 from tests.deployment.test_remote_clients import there
-from tests.engine.toys import LOCAL, Interrupt, conducted, table, untimed
+from tests.engine.toys import LOCAL, Interrupt, run_toy, table, untimed
 from vergence.core import files
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import same
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine import virtual_clock as couriers
+from vergence.engine import virtual_clock
 from vergence.engine.client_executor import ClientExecutor, ClientTask
 from vergence.engine.compatibility_check import check
 from vergence.engine.delivery import Delivery
@@ -101,7 +101,7 @@ def by_the_book(path, delivery):
     ids=lambda d: f"{d.name}-{d.staleness}-{d.replies}",
 )
 def test_the_model_is_that_of_the_formulas(delivery, tmp_path):
-    outcome = conducted(tmp_path, FEDAVG, rounds=12, delivery=delivery)
+    outcome = run_toy(tmp_path, FEDAVG, rounds=12, delivery=delivery)
     assert max(age for *_, age in events(tmp_path, "arrived")) >= 1
     expected = by_the_book(tmp_path, delivery)
     assert torch.allclose(outcome.server.model.flat, expected.flat, atol=1e-6)
@@ -111,7 +111,7 @@ def test_no_delays_and_one_client_at_a_time_is_sequential_mixing(tmp_path):
     """Everything has age 0 and the clock stands still: theta <- .4 theta + .6 theta_k."""
     delivery = Delivery("fedasync", pace=float("inf"))
     presence = Participation(cohort=1)
-    outcome = conducted(tmp_path, FEDAVG, rounds=9, delivery=delivery, presence=presence)
+    outcome = run_toy(tmp_path, FEDAVG, rounds=9, delivery=delivery, presence=presence)
     arrived = events(tmp_path, "arrived")
     assert [(at, age) for at, _, _, age in arrived] == [(n + 1, 0) for n in range(9)]
     assert {client for _, client, _, _ in arrived} == {"p00", "p01", "p02"}
@@ -123,9 +123,9 @@ def test_no_delays_and_one_client_at_a_time_is_sequential_mixing(tmp_path):
 @pytest.mark.parametrize("method", [FEDAVG, FEDCPF], ids=["fedavg", "fedcpf"])
 def test_a_buffer_for_everybody_at_one_speed_is_the_synchronous_method_to_the_bit(method, tmp_path):
     buffered = Delivery("fedbuff", replies=3, sigma=0.0)
-    late = conducted(tmp_path / "late", method, delivery=buffered)
+    late = run_toy(tmp_path / "late", method, delivery=buffered)
     assert {age for *_, age in events(tmp_path / "late", "arrived")} == {0}
-    assert late.fingerprint == conducted(tmp_path / "plain", method).fingerprint
+    assert late.fingerprint == run_toy(tmp_path / "plain", method).fingerprint
 
 
 # --- the same bits
@@ -133,23 +133,23 @@ def test_a_buffer_for_everybody_at_one_speed_is_the_synchronous_method_to_the_bi
 
 def test_a_run_without_a_clock_is_as_it_was(tmp_path):
     """And one that keeps the time of `all`, or whose deadline nobody misses, trains the same."""
-    plain = conducted(tmp_path / "plain", FEDCPF)
+    plain = run_toy(tmp_path / "plain", FEDCPF)
     assert not (tmp_path / "plain" / "events.csv").exists()
     assert not clocks(tmp_path / "plain")
     for delivery in (Delivery(clock=True), Delivery("deadline", seconds=100.0)):
         path = tmp_path / delivery.name
-        assert conducted(path, FEDCPF, delivery=delivery).fingerprint == plain.fingerprint
+        assert run_toy(path, FEDCPF, delivery=delivery).fingerprint == plain.fingerprint
         assert clocks(path) == sorted(set(clocks(path)))
 
 
 @pytest.mark.parametrize("delivery", [QUORUM, DEADLINE], ids=["quorum", "deadline"])
 def test_a_late_reply_is_a_lost_reply(delivery, tmp_path, monkeypatch):
     """p01 is the slowest: it is late in every round, trains nothing and keeps its state."""
-    late = conducted(tmp_path / "late", FEDCPF, delivery=delivery)
+    late = run_toy(tmp_path / "late", FEDCPF, delivery=delivery)
     status = {(r["client"], r["status"]) for r in table(tmp_path / "late", "turns.csv")}
     assert status == {("p00", "ok"), ("p01", "late"), ("p02", "ok")}
     monkeypatch.setattr(Participation, "loses", lambda _, client, *__: client == "p01")
-    lost = conducted(tmp_path / "lost", FEDCPF)
+    lost = run_toy(tmp_path / "lost", FEDCPF)
     assert late.fingerprint == lost.fingerprint
     assert "p01" not in late.clients
 
@@ -157,9 +157,9 @@ def test_a_late_reply_is_a_lost_reply(delivery, tmp_path, monkeypatch):
 @pytest.mark.parametrize("delivery", [QUORUM, BUFFER, ASYNC], ids=lambda d: d.name)
 def test_the_same_seed_gives_the_same_log_and_bits_whoever_carries_it_out(delivery, tmp_path):
     plan = {"delivery": delivery, "presence": Participation(lost=0.3), "rounds": 8, "people": 5}
-    first = conducted(tmp_path / "a", FEDCPF, **plan)
+    first = run_toy(tmp_path / "a", FEDCPF, **plan)
     for name, other in (("b", {}), ("c", {"workers": 2}), ("d", {"engine": "bytes"})):
-        assert conducted(tmp_path / name, FEDCPF, **plan, **other).fingerprint == first.fingerprint
+        assert run_toy(tmp_path / name, FEDCPF, **plan, **other).fingerprint == first.fingerprint
         assert told(tmp_path / name) == told(tmp_path / "a")
 
 
@@ -168,33 +168,33 @@ def test_a_log_replayed_gives_the_same_log_and_bits_and_no_speed_is_drawn(
     delivery, tmp_path, monkeypatch
 ):
     plan = {"rounds": 8, "people": 5}
-    first = conducted(tmp_path / "a", FEDCPF, delivery=delivery, **plan)
+    first = run_toy(tmp_path / "a", FEDCPF, delivery=delivery, **plan)
     log = tmp_path / "a" / "events.csv"
-    monkeypatch.setattr(couriers.math, "exp", None)
+    monkeypatch.setattr(virtual_clock.math, "exp", None)
     again = replace(delivery, replay=str(log))
-    assert conducted(tmp_path / "b", FEDCPF, delivery=again, **plan).fingerprint == (
+    assert run_toy(tmp_path / "b", FEDCPF, delivery=again, **plan).fingerprint == (
         first.fingerprint
     )
     assert told(tmp_path / "b") == told(tmp_path / "a")
     slow = log.read_text().replace("p00,0,0,0,sent,", "p00,0,0,0,sent,1")
     (tmp_path / "slow.csv").write_text(slow)
     other = replace(delivery, replay=str(tmp_path / "slow.csv"))
-    conducted(tmp_path / "c", FEDCPF, delivery=other, rounds=2, people=5)
+    run_toy(tmp_path / "c", FEDCPF, delivery=other, rounds=2, people=5)
     assert events(tmp_path / "c", "arrived") != events(tmp_path / "a", "arrived")[: 2 * 2]
     assert ("p00", 0) not in {(c, v) for _, c, v, _ in events(tmp_path / "c", "arrived")}
 
 
 def test_a_log_that_does_not_fit_is_refused_in_one_line(tmp_path):
-    conducted(tmp_path / "a", FEDAVG, delivery=BUFFER, rounds=2)
+    run_toy(tmp_path / "a", FEDAVG, delivery=BUFFER, rounds=2)
     log = tmp_path / "a" / "events.csv"
     with pytest.raises(DataError, match=r"holds . turns of 'p0.', and more are asked for"):
-        conducted(tmp_path / "b", FEDAVG, delivery=replace(BUFFER, replay=str(log)), rounds=9)
+        run_toy(tmp_path / "b", FEDAVG, delivery=replace(BUFFER, replay=str(log)), rounds=9)
     with pytest.raises(DataError, match="no log to replay at nowhere"):
-        conducted(tmp_path / "c", FEDAVG, delivery=replace(BUFFER, replay="nowhere"))
+        run_toy(tmp_path / "c", FEDAVG, delivery=replace(BUFFER, replay="nowhere"))
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     replay = replace(BUFFER, replay=str(tmp_path / "other.csv"))
     with pytest.raises(DataError, match="is no log of events"):
-        conducted(tmp_path / "d", FEDAVG, delivery=replay)
+        run_toy(tmp_path / "d", FEDAVG, delivery=replay)
 
 
 # --- interrupted and resumed
@@ -213,14 +213,14 @@ def test_interrupted_at_any_write_it_goes_on_to_the_same_bits(
     count = Interrupt(0, after=False)
     with monkeypatch.context() as patch:
         patch.setattr(files, "write_whole", count)
-        whole = conducted(tmp_path / "whole", method, **plan)
+        whole = run_toy(tmp_path / "whole", method, **plan)
     tables = told(tmp_path / "whole")
     for k in range(1, -count.left):
         with monkeypatch.context() as patch:
             patch.setattr(files, "write_whole", Interrupt(k, after))
             with pytest.raises(KeyboardInterrupt):
-                conducted(tmp_path / str(k), method, **plan)
-        assert conducted(tmp_path / str(k), method, **plan).fingerprint == whole.fingerprint, k
+                run_toy(tmp_path / str(k), method, **plan)
+        assert run_toy(tmp_path / str(k), method, **plan).fingerprint == whole.fingerprint, k
         assert told(tmp_path / str(k)) == tables, k
 
 
@@ -233,31 +233,31 @@ def test_rare_checkpoints_personal_states_and_losses_resume_too(tmp_path, monkey
         "inputs": 40,
         "presence": Participation(lost=0.2, cohort=3, gone={"p04": 5}),
     }
-    whole = conducted(tmp_path / "whole", FEDCPF, **plan)
+    whole = run_toy(tmp_path / "whole", FEDCPF, **plan)
     for k in (5, 8):
         with monkeypatch.context() as patch:
             patch.setattr(files, "write_whole", Interrupt(k, after=True))
             with pytest.raises(KeyboardInterrupt):
-                conducted(tmp_path / str(k), FEDCPF, **plan)
-        assert conducted(tmp_path / str(k), FEDCPF, **plan).fingerprint == whole.fingerprint
+                run_toy(tmp_path / str(k), FEDCPF, **plan)
+        assert run_toy(tmp_path / str(k), FEDCPF, **plan).fingerprint == whole.fingerprint
         assert told(tmp_path / str(k)) == told(tmp_path / "whole")
 
 
 def test_what_groups_models_were_is_kept_for_updates_under_way(tmp_path, monkeypatch):
     method = FedGroup(local=STEPS, clusters=2, probe=1)
     plan = {"delivery": ASYNC, "rounds": 6, "people": 4}
-    whole = conducted(tmp_path / "whole", method, **plan)
+    whole = run_toy(tmp_path / "whole", method, **plan)
     assert max(age for *_, age in events(tmp_path / "whole", "arrived")) >= 1
     with monkeypatch.context() as patch:
         patch.setattr(files, "write_whole", Interrupt(12, after=True))
         with pytest.raises(KeyboardInterrupt):
-            conducted(tmp_path / "cut", method, **plan)
-    assert conducted(tmp_path / "cut", method, **plan).fingerprint == whole.fingerprint
+            run_toy(tmp_path / "cut", method, **plan)
+    assert run_toy(tmp_path / "cut", method, **plan).fingerprint == whole.fingerprint
     assert not [p for p in (tmp_path / "cut" / "state").iterdir() if "base" in p.name]
 
 
-def test_a_finished_run_leaves_no_message_and_no_agenda_behind(tmp_path):
-    conducted(tmp_path, FEDAVG, delivery=ASYNC)
+def test_a_finished_run_leaves_no_message_and_no_clock_state_behind(tmp_path):
+    run_toy(tmp_path, FEDAVG, delivery=ASYNC)
     files = {path.name for path in (tmp_path / "state").iterdir()}
     assert not [name for name in files if "agenda" in name or "offer" in name]
 
@@ -268,7 +268,7 @@ def test_a_finished_run_leaves_no_message_and_no_agenda_behind(tmp_path):
 def test_lost_replies_change_nothing_and_their_clients_go_on(tmp_path):
     """Every lost line is followed by a new turn of that client; the server counts only others."""
     presence = Participation(lost=0.4)
-    conducted(tmp_path, FEDCPF, rounds=8, delivery=BUFFER, presence=presence)
+    run_toy(tmp_path, FEDCPF, rounds=8, delivery=BUFFER, presence=presence)
     lost = events(tmp_path, "lost")
     assert lost
     rows = [r for r in table(tmp_path, "turns.csv") if r["status"] == "lost"]
@@ -280,7 +280,7 @@ def test_lost_replies_change_nothing_and_their_clients_go_on(tmp_path):
 
 def test_the_gone_never_land_and_are_sent_nothing_more(tmp_path):
     """p01 leaves at version 2 while it is at work; when all are gone, rounds are empty."""
-    conducted(
+    run_toy(
         tmp_path / "one", FEDAVG, rounds=8, delivery=ASYNC, presence=Participation(gone={"p01": 2})
     )
     seen = [
@@ -291,14 +291,14 @@ def test_the_gone_never_land_and_are_sent_nothing_more(tmp_path):
     ]
     assert [event for event, at in seen if at > 2] == ["gone"]
     nobody = Participation(gone=dict.fromkeys(("p00", "p01", "p02"), 1))
-    outcome = conducted(tmp_path / "two", FEDAVG, delivery=ASYNC, presence=nobody)
-    first = conducted(tmp_path / "first", FEDAVG, delivery=ASYNC, rounds=1)
+    outcome = run_toy(tmp_path / "two", FEDAVG, delivery=ASYNC, presence=nobody)
+    first = run_toy(tmp_path / "first", FEDAVG, delivery=ASYNC, rounds=1)
     assert same(outcome.server, first.server)
 
 
 def test_no_more_are_at_work_than_the_cohort_says(tmp_path):
     plan = {"presence": Participation(cohort=2), "people": 6, "rounds": 20}
-    conducted(tmp_path, FEDAVG, delivery=ASYNC, **plan)
+    run_toy(tmp_path, FEDAVG, delivery=ASYNC, **plan)
     working, most, seen = set(), 0, set()
     for row in table(tmp_path, "events.csv"):
         (working.add if row["event"] == "sent" else working.discard)(row["client"])
@@ -344,8 +344,8 @@ def test_every_method_runs_or_is_refused_in_one_line(name, delivery, tmp_path):
 @pytest.mark.parametrize("delivery", [BUFFER, ASYNC], ids=lambda d: d.name)
 @pytest.mark.parametrize("kind", [IFCA, FedGroup, CFedVS], ids=lambda kind: kind.__name__)
 def test_one_group_is_delivered_as_fedavg(kind, delivery, tmp_path):
-    alone = conducted(tmp_path / "a", kind(local=STEPS, clusters=1), delivery=delivery, rounds=8)
-    whole = conducted(tmp_path / "b", FEDAVG, delivery=delivery, rounds=8)
+    alone = run_toy(tmp_path / "a", kind(local=STEPS, clusters=1), delivery=delivery, rounds=8)
+    whole = run_toy(tmp_path / "b", FEDAVG, delivery=delivery, rounds=8)
     assert torch.allclose(alone.server.models.flat, whole.server.model.flat, atol=1e-6)
     assert events(tmp_path / "a", "arrived") == events(tmp_path / "b", "arrived")
 
@@ -354,8 +354,8 @@ def test_one_group_is_delivered_as_fedavg(kind, delivery, tmp_path):
 def test_finding_ones_group_takes_no_time_and_excuses_nobody(delivery, tmp_path, monkeypatch):
     """All are probed in the first round; what they train is as late as FedAvg's."""
     monkeypatch.setattr(FedGroup, "setup", lambda _, s, __: s)
-    conducted(tmp_path / "a", FedGroup(local=STEPS, clusters=2), delivery=delivery)
-    conducted(tmp_path / "b", FEDAVG, delivery=delivery)
+    run_toy(tmp_path / "a", FedGroup(local=STEPS, clusters=2), delivery=delivery)
+    run_toy(tmp_path / "b", FEDAVG, delivery=delivery)
     assert table(tmp_path / "a", "events.csv") == table(tmp_path / "b", "events.csv")
     rows = [r for r in table(tmp_path / "a", "turns.csv") if r["verb"] == "probe"]
     assert {(r["round"], r["status"]) for r in rows} == {("1", "ok")}
@@ -368,7 +368,7 @@ def test_who_is_away_is_not_asked_for_a_group(tmp_path, monkeypatch):
     days = ["p00,0,1,1", "p01,0,1,1", "p02,0,0,0"]
     trace.write_text("\n".join(["client,round,idle,charging", *days]))
     method, presence = FedGroup(local=STEPS, clusters=2), Participation(trace=str(trace))
-    conducted(tmp_path / "a", method, delivery=BUFFER, presence=presence)
+    run_toy(tmp_path / "a", method, delivery=BUFFER, presence=presence)
     assert {r["client"] for r in table(tmp_path / "a", "turns.csv")} == {"p00", "p01"}
 
 
@@ -376,7 +376,7 @@ def test_slow_clients_take_as_many_times_as_long_and_strangers_are_refused(tmp_p
     slow = replace(Delivery(clock=True), slow={"p02": 8.0})
     times = []
     for name, delivery in (("a", Delivery(clock=True)), ("b", slow)):
-        conducted(tmp_path / name, FEDAVG, delivery=delivery, rounds=1)
+        run_toy(tmp_path / name, FEDAVG, delivery=delivery, rounds=1)
         rows = [r for r in table(tmp_path / name, "events.csv") if r["event"] == "sent"]
         times.append({r["client"]: float(r["took"]) for r in rows})
     plain, late = times

@@ -15,7 +15,7 @@ from vergence.core.messages import Message
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.engine.client_executor import ClientExecutor, ClientTask
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientStateIndex
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.engine.workers.pools import InProcess
@@ -105,11 +105,11 @@ def test_at_an_end_of_a_deployment_nobody_has_everybodys_images():
     assert not [n for n in measured(worker, "a", of(2.0, 1.0))["P0"] if n.startswith("pooled")]
 
 
-def columns(tmp_path, method, hire=None):
+def columns(tmp_path, method, pool_factory=None):
     folder = RunDirectory(tmp_path, STAMP)
     folder.open()
     plan = Plan(rounds=2, evaluate_every=1, workers=1, points=("P0", "P1"))
-    conduct(method, Images(NETWORK), PEOPLE, plan, folder, hire=hire)
+    run_rounds(method, Images(NETWORK), PEOPLE, plan, folder, pool_factory=pool_factory)
     with (tmp_path / "people.csv").open() as file:
         last = {(r["person"], r["metric"]): float(r["value"]) for r in csv.DictReader(file)}
     with (tmp_path / "rounds.csv").open() as file:
@@ -117,7 +117,7 @@ def columns(tmp_path, method, hire=None):
     return last, told
 
 
-def test_a_simulation_has_both_columns_and_a_crew_from_elsewhere_only_ones_own(tmp_path):
+def test_a_simulation_has_both_columns_and_a_pool_from_elsewhere_only_ones_own(tmp_path):
     """Trained alone, each knows the class it has: 1 on its own test, 3/4 and 1/4 on all four."""
     method = LocalOnly(local=LocalTraining(epochs=20, batch=4, lr=1.0))
     last, told = columns(tmp_path / "here", method)
@@ -127,7 +127,9 @@ def test_a_simulation_has_both_columns_and_a_crew_from_elsewhere_only_ones_own(t
     assert ("P1", "accuracy") in told
     assert ("P1", "pooled_accuracy") not in told
     afar, told = columns(
-        tmp_path / "afar", method, lambda desk: (InProcess(desk), ClientStateIndex(desk.shelf))
+        tmp_path / "afar",
+        method,
+        lambda runner: (InProcess(runner), ClientStateIndex(runner.store)),
     )
     assert afar == {key: value for key, value in last.items() if "pooled" not in key[1]}
     assert not [metric for _, metric in told if "pooled" in metric]

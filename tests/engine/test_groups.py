@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.toys import conducted, table
+from tests.engine.toys import run_toy, table
 from vergence.core.conversation import Conversation
 from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
@@ -50,8 +50,8 @@ def shown(monkeypatch):
 def test_a_rule_sees_the_mean_of_every_group_and_nobody(tmp_path, shown):
     """Against the same rule where it looks at everybody, dealt into groups by hand."""
     method, once = FedAvg(local=LOCAL), {"people": 12, "rounds": 1}
-    conducted(tmp_path / "a", method, privacy=GROUPED, **once)
-    conducted(tmp_path / "b", method, privacy=Privacy(Median(attackers=0.05)), **once)
+    run_toy(tmp_path / "a", method, privacy=GROUPED, **once)
+    run_toy(tmp_path / "b", method, privacy=Privacy(Median(attackers=0.05)), **once)
     (rule, sums), (_, single) = shown
     assert set(sums) == {"group 1", "group 2", "group 3"}
     assert rule == Median(attackers=1 / 3)  # one of twelve, in one of three groups
@@ -68,9 +68,9 @@ def test_a_liar_spoils_its_group_and_no_other(tmp_path):
     """Fifteen people, five groups of three, one liar: multi-Krum leaves out its two neighbours."""
     privacy = Privacy(MultiKrum(attackers=0.05), SecureAggregationConfig(groups=3))
     plan = {"people": 15, "rounds": 3}
-    found = conducted(tmp_path / "a", Lying(local=LOCAL), privacy=privacy, **plan)
-    bare = conducted(tmp_path / "b", Lying(local=LOCAL), **plan)
-    honest = conducted(tmp_path / "c", FedAvg(local=LOCAL), **plan)
+    found = run_toy(tmp_path / "a", Lying(local=LOCAL), privacy=privacy, **plan)
+    bare = run_toy(tmp_path / "b", Lying(local=LOCAL), **plan)
+    honest = run_toy(tmp_path / "c", FedAvg(local=LOCAL), **plan)
     for at in "123":
         rows = [r for r in table(tmp_path / "a", "turns.csv") if r["round"] == at]
         out = {r["client"]: r["status"] for r in rows if r["status"] != "ok"}
@@ -84,7 +84,7 @@ def test_a_liar_spoils_its_group_and_no_other(tmp_path):
 def test_any_number_of_workers_gives_the_same_bits(tmp_path):
     plan = {"people": 12, "privacy": GROUPED, "presence": Participation(lost=0.1)}
     runs = [
-        conducted(tmp_path / str(n), FedAvg(local=LOCAL), workers=n, **plan).fingerprint
+        run_toy(tmp_path / str(n), FedAvg(local=LOCAL), workers=n, **plan).fingerprint
         for n in (1, 2)
     ]
     assert runs[0] == runs[1]
@@ -97,7 +97,7 @@ def test_a_group_of_which_too_few_answer_is_not_opened(tmp_path, shown):
         "rounds": 6,
     }
     plan["privacy"] = Privacy(Median(attackers=0.0), SecureAggregationConfig(groups=3))
-    conducted(tmp_path, FedAvg(local=LOCAL), presence=Participation(lost=0.2), **plan)
+    run_toy(tmp_path, FedAvg(local=LOCAL), presence=Participation(lost=0.2), **plan)
     statuses = {r["status"] for r in table(tmp_path, "turns.csv")}
     assert "lost: a sum of 2 is not opened, 3 are needed" in statuses
     assert all(len(replies) <= 2 for _, replies in shown)
@@ -147,5 +147,5 @@ def test_what_groups_cannot_do_is_refused_at_load(privacy, more, why):
 def test_too_few_groups_are_refused_before_training(tmp_path):
     privacy = Privacy(Median(attackers=0.2), SecureAggregationConfig(groups=4))
     with pytest.raises(ConfigError, match="12 clients in groups of 4 are 3 sums, and 3 liars may"):
-        conducted(tmp_path, FedAvg(local=LOCAL), people=12, privacy=privacy)
+        run_toy(tmp_path, FedAvg(local=LOCAL), people=12, privacy=privacy)
     assert RobustAggregator(Median(), None, ()).sums is None

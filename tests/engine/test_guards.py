@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.toys import LOCAL, conducted, mostly_slow, table
+from tests.engine.toys import LOCAL, mostly_slow, run_toy, table
 from vergence.core.masks import Mask
 from vergence.core.messages import SealedTree
 from vergence.core.params import Layout, Params
@@ -115,10 +115,10 @@ def test_a_bad_reply_counts_for_nothing(tmp_path, monkeypatch, name, harm):
 
     with monkeypatch.context() as patch:
         patch.setattr(ClientExecutor, "_turn", turn)
-        bad = conducted(tmp_path / "bad", METHODS[name])
+        bad = run_toy(tmp_path / "bad", METHODS[name])
     with monkeypatch.context() as patch:
         patch.setattr(Participation, "loses", lambda _, client, at, __: (client, at) == ("p01", 2))
-        silent = conducted(tmp_path / "silent", METHODS[name])
+        silent = run_toy(tmp_path / "silent", METHODS[name])
     assert bad.fingerprint == silent.fingerprint
     assert same(bad.server, silent.server)
     rows = table(tmp_path / "bad", "turns.csv")
@@ -137,7 +137,7 @@ def test_weights_at_the_edges_are_allowed(tmp_path, monkeypatch, number):
         "_turn",
         lambda self, o: replace(d := honest(self, o), sealed=weight(number)(d.sealed)),
     )
-    conducted(tmp_path, METHODS["fedavg"])
+    run_toy(tmp_path, METHODS["fedavg"])
     assert {t["status"] for t in table(tmp_path, "turns.csv")} == {"ok"}
 
 
@@ -149,7 +149,7 @@ def test_everybody_quarantined_leaves_the_server_as_it_was(tmp_path, monkeypatch
         "_turn",
         lambda self, o: replace(d := honest(self, o), sealed=harm(d.sealed)),
     )
-    outcome = conducted(tmp_path, METHODS["fedcpf"])
+    outcome = run_toy(tmp_path, METHODS["fedcpf"])
     assert not outcome.server.model.flat.any()
     assert outcome.clients == {}
     rounds = table(tmp_path, "rounds.csv")

@@ -9,7 +9,7 @@ import torch
 
 from tests.conformance.test_methods import build
 from tests.engine.circle import Circle
-from tests.engine.toys import conducted, mostly_slow, table
+from tests.engine.toys import mostly_slow, run_toy, table
 from vergence.core.aggregation import Sum
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import reply, seal
@@ -17,7 +17,7 @@ from vergence.core.params import Params
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
-from vergence.engine.secure_sums import SecureSum, row_of, sums_for
+from vergence.engine.secure_sums import SecureSum, sums_for, unpack_words
 from vergence.engine.user_level_privacy import forecast
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.spent import foretold, spent
@@ -53,7 +53,7 @@ def test_the_protocols_give_the_simulators_bits(name, privacy, tmp_path):
     """Masks do not travel under privacy.user, so that FedCPF runs under pads too."""
     ways = {"one": {}, "two": {"workers": 2}, "bytes": {"engine": "bytes"}}
     runs = {
-        how: conducted(tmp_path / how, build(name), people=4, rounds=2, privacy=privacy, **plan)
+        how: run_toy(tmp_path / how, build(name), people=4, rounds=2, privacy=privacy, **plan)
         for how, plan in ways.items()
     }
     assert len({run.fingerprint for run in runs.values()}) == 1
@@ -67,8 +67,8 @@ def test_the_protocols_give_the_simulators_bits(name, privacy, tmp_path):
 @pytest.mark.usefixtures("same_secret")
 def test_clients_elsewhere_add_their_noise_at_home(name, tmp_path):
     circle = Circle(build(name), tmp_path, people=4, user=USER)
-    got = circle.conduct(rounds=2).fingerprint
-    here = conducted(tmp_path / "here", build(name), people=4, rounds=2, privacy=PADS)
+    got = circle.run_rounds(rounds=2).fingerprint
+    here = run_toy(tmp_path / "here", build(name), people=4, rounds=2, privacy=PADS)
     assert got == here.fingerprint
     assert (circle.place("p00") / "privacy" / "secret").exists()
 
@@ -77,7 +77,7 @@ def test_clients_elsewhere_add_their_noise_at_home(name, tmp_path):
 def test_all_of_the_noise_is_there_in_the_smallest_sum(people, tmp_path):
     """Of 3 people noise of 2 x 0.5; each of 12 adds as much, so that it is twice as wide."""
     privacy = replace(PADS, aggregation=SecureAggregationConfig(min_contributors=3))
-    outcome = conducted(
+    outcome = run_toy(
         tmp_path, STILL, people=people, rounds=1, inputs=20_000, privacy=privacy, engine="bytes"
     )
     wanted = 2.0 * 0.5 * math.sqrt(people / 3) / people
@@ -93,7 +93,7 @@ def test_a_clients_row_holds_noise_that_depends_on_its_secret_round_and_reply():
     def values(value, round, secret):
         update = like.like(torch.full((4000,), value))
         sealed = seal(USER.level().bounded(reply(model=update)), round)
-        words = row_of(form_of.given(form, sealed, lambda: secret).trees["words"].total)
+        words = unpack_words(form_of.given(form, sealed, lambda: secret).trees["words"].total)
         part = form.trees["model"].values(words[form.slices["model"]])
         return part - float(sealed.trees["model"].total.flat[0])
 
@@ -114,7 +114,7 @@ def test_the_sum_is_that_of_the_clipped_updates_and_their_noise_exactly():
         secret, update = NoiseKey.new(), like.like(torch.randn(200))
         sealed = seal(level.bounded(reply(model=update)), 0)
         whole.add(given := sums.given(form, sealed, lambda own=secret: own))
-        row = row_of(given.trees["words"].total)
+        row = unpack_words(given.trees["words"].total)
         value = form.trees["model"].values(row[form.slices["model"]]) / level.step
         assert np.array_equal(value, value.round()), i
         wanted += value
@@ -127,7 +127,7 @@ def test_the_sum_is_that_of_the_clipped_updates_and_their_noise_exactly():
 
 def test_nothing_is_claimed_for_a_draw_that_the_server_makes(tmp_path):
     plan = {"presence": Participation(cohort=0.5), "privacy": PADS, "people": 8}
-    conducted(tmp_path, FedAvg(local=LOCAL), **plan)
+    run_toy(tmp_path, FedAvg(local=LOCAL), **plan)
     found = [
         float(row["value"]) for row in table(tmp_path, "rounds.csv") if row["metric"] == "epsilon"
     ]
@@ -142,14 +142,14 @@ def test_a_sum_of_too_few_is_neither_opened_nor_charged(engine, tmp_path, monkey
         "vergence.engine.participation.Participation.loses",
         lambda _, client, round, __: round == 1 and client in lost,
     )
-    outcome = conducted(tmp_path, STILL, people=4, rounds=2, privacy=PADS, engine=engine)
+    outcome = run_toy(tmp_path, STILL, people=4, rounds=2, privacy=PADS, engine=engine)
     book = ReleaseLog(tmp_path / "state" / "privacy" / "seed0.sums.csv")
     assert [entry.draw for entry in book.entries] == ["0"]
     assert float(outcome.server.model.flat.abs().max()) > 0
 
 
 def test_a_method_that_sends_nothing_needs_no_noise(tmp_path):
-    conducted(tmp_path, LocalOnly(local=LOCAL), privacy=PADS, rounds=1)
+    run_toy(tmp_path, LocalOnly(local=LOCAL), privacy=PADS, rounds=1)
     assert {r["value"] for r in table(tmp_path, "rounds.csv") if r["metric"] == "epsilon"} == {
         "0.0"
     }
@@ -157,9 +157,9 @@ def test_a_method_that_sends_nothing_needs_no_noise(tmp_path):
 
 @pytest.mark.usefixtures("same_secret")
 def test_a_run_that_goes_on_draws_the_same_noise(tmp_path):
-    whole = conducted(tmp_path / "whole", FedCPF(local=LOCAL), people=4, privacy=PADS)
-    conducted(tmp_path / "cut", FedCPF(local=LOCAL), people=4, privacy=PADS, rounds=2)
-    cut = conducted(tmp_path / "cut", FedCPF(local=LOCAL), people=4, privacy=PADS)
+    whole = run_toy(tmp_path / "whole", FedCPF(local=LOCAL), people=4, privacy=PADS)
+    run_toy(tmp_path / "cut", FedCPF(local=LOCAL), people=4, privacy=PADS, rounds=2)
+    cut = run_toy(tmp_path / "cut", FedCPF(local=LOCAL), people=4, privacy=PADS)
     assert cut.fingerprint == whole.fingerprint
 
 
@@ -189,6 +189,6 @@ def test_explain_and_results_say_from_whom_people_are_hidden(tmp_path):
     assert "noise of at least 2 x 0.5" in line
     assert f"{2 * 0.5 * math.sqrt(12 / 7) / 12:.3g} in every entry" in line
     assert forecast(USER, plan, FedAvg(), 12).level.shares == 7
-    conducted(tmp_path, STILL, rounds=1, privacy=PADS)
+    run_toy(tmp_path, STILL, rounds=1, privacy=PADS)
     found = spent(plan.known(12), STILL, tmp_path / "state")
     assert "the server while at least 7" in found["person"]["against"]

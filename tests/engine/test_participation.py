@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from tests.cli.commands import ONE, vergence, write
-from tests.engine.toys import LOCAL, conducted, table
+from tests.engine.toys import LOCAL, run_toy, table
 from vergence.core.federation import NumberedIds
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import same
@@ -308,8 +308,8 @@ def test_the_lost_keep_their_state_send_nothing_and_are_told_apart(tmp_path, mon
         "_turn",
         lambda self, o: trained.append((o.client, o.message.round)) or honest(self, o),
     )
-    before = conducted(tmp_path / "one", FEDCPF, rounds=1)
-    after = conducted(tmp_path / "two", FEDCPF, rounds=2)
+    before = run_toy(tmp_path / "one", FEDCPF, rounds=1)
+    after = run_toy(tmp_path / "two", FEDCPF, rounds=2)
     assert ("p01", 1) not in trained
     assert same(after.clients["p01"], before.clients["p01"])
     assert not same(after.clients["p00"], before.clients["p00"])
@@ -328,18 +328,18 @@ def test_a_lost_turn_is_as_if_the_client_had_not_been_asked(tmp_path, monkeypatc
         patch.setattr(
             Participation, "loses", lambda _, client, round, __: (client, round) == ("p01", 1)
         )
-        lost = conducted(tmp_path / "lost", FEDCPF)
+        lost = run_toy(tmp_path / "lost", FEDCPF)
 
     def without(_, clients, round, __):
         return [c for c in clients if (c, round) != ("p01", 1)]
 
     monkeypatch.setattr(Participation, "ask", without)
-    unasked = conducted(tmp_path / "unasked", FEDCPF)
+    unasked = run_toy(tmp_path / "unasked", FEDCPF)
     assert lost.fingerprint == unasked.fingerprint
 
 
 def test_everybody_lost_leaves_the_server_as_it_was(tmp_path):
-    outcome = conducted(tmp_path, FedAvg(local=LOCAL), presence=Participation(lost=1.0))
+    outcome = run_toy(tmp_path, FedAvg(local=LOCAL), presence=Participation(lost=1.0))
     assert not outcome.server.model.flat.any()  # the toy model starts at zero
     assert outcome.clients == {}
     assert {status for *_, status in turns(tmp_path)} == {"lost"}
@@ -349,21 +349,21 @@ def test_a_round_with_everybody_away_is_recorded_and_changes_nothing(tmp_path):
     """Nobody is there in rounds 1 and 2 of four."""
     text = "".join(f"p{i:02d},0,1,1\np{i:02d},1,0,1\np{i:02d},3,1,1\n" for i in range(3))
     presence = trace(tmp_path, text)
-    outcome = conducted(tmp_path / "run", FEDCPF, presence=presence)
+    outcome = run_toy(tmp_path / "run", FEDCPF, presence=presence)
     rounds = table(tmp_path / "run", "rounds.csv")
     counted = [(r["round"], r["value"]) for r in rounds if r["metric"] == "replies"]
     assert counted == [("1", "3.0"), ("2", "0.0"), ("3", "0.0"), ("4", "3.0")]
     away = [r for r in rounds if r["round"] in "23"]
     assert [(r["bytes_up"], r["bytes_down"]) for r in away] == [("0.0", "0.0")] * 2
     assert {r for r, *_ in turns(tmp_path / "run")} == {1, 4}
-    once = conducted(tmp_path / "once", FEDCPF, rounds=3, presence=presence)
-    assert same(once.server, conducted(tmp_path / "first", FEDCPF, rounds=1).server)
+    once = run_toy(tmp_path / "once", FEDCPF, rounds=3, presence=presence)
+    assert same(once.server, run_toy(tmp_path / "first", FEDCPF, rounds=1).server)
     assert not same(once.server, outcome.server)
 
 
 def test_the_gone_are_asked_no_more_not_even_to_fine_tune(tmp_path):
     presence = Participation(gone={"p01": 2})
-    conducted(tmp_path, FedAvgFT(local=LOCAL, tune_epochs=1), presence=presence)
+    run_toy(tmp_path, FedAvgFT(local=LOCAL, tune_epochs=1), presence=presence)
     asked = {(r, c) for r, c, _ in turns(tmp_path)}
     assert asked == {(r, c) for r in (1, 2, 3, 4, 5) for c in ("p00", "p01", "p02")} - {
         (3, "p01"),
@@ -379,14 +379,14 @@ def test_the_gone_are_asked_no_more_not_even_to_fine_tune(tmp_path):
 @pytest.mark.parametrize("options", [{"rhythm": True}, {"lost": 1.0}, {"gone": {"p00": 0}}])
 def test_a_data_centre_is_always_there(tmp_path, options):
     method = Centralised(local=LOCAL)
-    here = conducted(tmp_path / "a", method, presence=Participation(**options))
-    assert here.fingerprint == conducted(tmp_path / "b", method).fingerprint
+    here = run_toy(tmp_path / "a", method, presence=Participation(**options))
+    assert here.fingerprint == run_toy(tmp_path / "b", method).fingerprint
 
 
 def test_cohorts_and_losses_are_the_same_for_any_engine(tmp_path):
     presence = Participation(cohort=2, lost=0.3)
-    one = conducted(tmp_path / "a", FEDCPF, people=5, rounds=8, presence=presence)
-    two = conducted(tmp_path / "b", FEDCPF, people=5, rounds=8, presence=presence, workers=2)
+    one = run_toy(tmp_path / "a", FEDCPF, people=5, rounds=8, presence=presence)
+    two = run_toy(tmp_path / "b", FEDCPF, people=5, rounds=8, presence=presence, workers=2)
     assert one.fingerprint == two.fingerprint
     assert turns(tmp_path / "a") == turns(tmp_path / "b")
     assert "lost" in {status for *_, status in turns(tmp_path / "a")}
@@ -396,7 +396,7 @@ def test_cohorts_and_losses_are_the_same_for_any_engine(tmp_path):
 def test_nobody_is_lost_after_the_last_round(tmp_path):
     """Fine-tuning happens at home: it has no reply to lose."""
     method = FedAvgFT(local=LOCAL, tune_epochs=1)
-    outcome = conducted(tmp_path, method, people=8, rounds=2, presence=Participation(lost=0.6))
+    outcome = run_toy(tmp_path, method, people=8, rounds=2, presence=Participation(lost=0.6))
     tuned = [state.params is not None for state in outcome.clients.values()]
     assert tuned == [True] * 8
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.docs.test_pages import defaults, written
-from tests.engine.toys import LOCAL, conducted, dying_in
+from tests.engine.toys import LOCAL, dying_in, run_toy
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.plan import Plan
 from vergence.engine.privacy_setup import check_privacy
@@ -33,11 +33,11 @@ def same_secret(monkeypatch):
 
 @pytest.mark.parametrize("method", [CPF, FedSelect(rate=0.2, limit=0.6, local=LOCAL)])
 def test_with_a_budget_beyond_all_bounds_the_method_is_itself(tmp_path, method):
-    plain = conducted(tmp_path / "plain", method)
+    plain = run_toy(tmp_path / "plain", method)
     loose = Privacy(mask=MaskBudget(1e9, of="entry"))
-    assert conducted(tmp_path / "loose", method, privacy=loose).fingerprint == plain.fingerprint
+    assert run_toy(tmp_path / "loose", method, privacy=loose).fingerprint == plain.fingerprint
     tight = Privacy(mask=MaskBudget(1e-6, of="entry"))
-    assert conducted(tmp_path / "tight", method, privacy=tight).fingerprint != plain.fingerprint
+    assert run_toy(tmp_path / "tight", method, privacy=tight).fingerprint != plain.fingerprint
 
 
 @pytest.mark.usefixtures("same_secret")
@@ -45,22 +45,22 @@ def test_everybody_spends_the_budget_and_no_more_in_every_engine(tmp_path):
     """Of 5 entries 3 become personal, one a round: 3 choices of one draw in 4 rounds."""
     seen = foreseen(Plan(rounds=4, privacy=TINY), CPF, ToyTask(Linear()), People().load())
     assert seen == MaskForecast(choices=3, draws=3)
-    outcome = conducted(tmp_path / "one", CPF, privacy=TINY)
+    outcome = run_toy(tmp_path / "one", CPF, privacy=TINY)
     for client in ("p00", "p01", "p02"):
         book = ReleaseLog(tmp_path / "one" / "state" / "privacy" / f"seed0.mask.{client}.csv")
         assert [entry.steps for entry in book.entries] == [1, 1, 1]
         assert spent(book.entries, TINY.mask) == pytest.approx(8.0)
     for name, how in (("two", {"workers": 2}), ("bytes", {"engine": "bytes"})):
-        other = conducted(tmp_path / name, CPF, privacy=TINY, **how)
+        other = run_toy(tmp_path / name, CPF, privacy=TINY, **how)
         assert other.fingerprint == outcome.fingerprint
 
 
 @pytest.mark.usefixtures("same_secret")
 def test_a_run_that_dies_goes_on_with_the_same_choices_and_spends_nothing_twice(tmp_path):
-    whole = conducted(tmp_path / "whole", CPF, privacy=TINY)
+    whole = run_toy(tmp_path / "whole", CPF, privacy=TINY)
     with dying_in(2):
-        conducted(tmp_path / "cut", CPF, privacy=TINY)
-    assert conducted(tmp_path / "cut", CPF, privacy=TINY).fingerprint == whole.fingerprint
+        run_toy(tmp_path / "cut", CPF, privacy=TINY)
+    assert run_toy(tmp_path / "cut", CPF, privacy=TINY).fingerprint == whole.fingerprint
     books = [
         tmp_path / run / "state" / "privacy" / "seed0.mask.p00.csv" for run in ("cut", "whole")
     ]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.toys import conducted, dying_in
+from tests.engine.toys import dying_in, run_toy
 from vergence.core.client import ClientContext
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import reply, seal
@@ -41,7 +41,7 @@ from vergence.methods.split.splitfed import SplitFed
 from vergence.models.linear import Linear
 from vergence.privacy.config import DpSgd, Privacy, UserLevelConfig
 from vergence.privacy.dp.accounting import gaussian_epsilon
-from vergence.privacy.dp.dp_sgd_solver import DpSolver, TrainingPass, course
+from vergence.privacy.dp.dp_sgd_solver import DpSolver, TrainingPass, training_schedule
 from vergence.privacy.poisoning.updates import Poison
 from vergence.privacy.release_log import Release, ReleaseLog, account, secret_in
 from vergence.privacy.robust.median import Median
@@ -105,11 +105,11 @@ def test_the_table_is_checked(table, said):
 
 @pytest.mark.usefixtures("same_secret")
 def test_every_round_is_charged_and_the_noise_is_that_of_the_budget(tmp_path):
-    outcome = conducted(tmp_path, FedAdam(local=LOCAL), privacy=HIDDEN)
+    outcome = run_toy(tmp_path, FedAdam(local=LOCAL), privacy=HIDDEN)
     spent = column(tmp_path, "epsilon")
     want = [gaussian_epsilon(math.sqrt(done) / 2.0, 1e-5) for done in (1, 2, 3, 4)]
     np.testing.assert_allclose(spent, want, rtol=1e-9)
-    assert outcome.fingerprint != conducted(tmp_path / "b", FedAdam(local=LOCAL)).fingerprint
+    assert outcome.fingerprint != run_toy(tmp_path / "b", FedAdam(local=LOCAL)).fingerprint
     assert not column(tmp_path, "loss")
     made = forecast(UserLevelConfig(epsilon=2.0), Plan(rounds=10), FedAdam(), 14)
     assert made.noise == pytest.approx(6.30, rel=0.01)  # privacy.md 4.3
@@ -120,7 +120,7 @@ def test_the_sum_has_noise_of_its_size_on_every_entry(tmp_path):
     privacy = Privacy(user=UserLevelConfig(clip=1.0, noise=3.0))
     still = FedAvg(local=replace(LOCAL, lr=1e-12))
     found = [
-        conducted(tmp_path / str(i), still, rounds=1, inputs=20_000, privacy=privacy)
+        run_toy(tmp_path / str(i), still, rounds=1, inputs=20_000, privacy=privacy)
         for i in range(3)
     ]
     found = [outcome.server.model.flat for outcome in found]
@@ -132,15 +132,15 @@ def test_the_sum_has_noise_of_its_size_on_every_entry(tmp_path):
 def test_a_run_that_goes_on_draws_the_same_noise_and_spends_nothing_twice(tmp_path):
     """Killed after the noise of round 2 was drawn and before its checkpoint."""
     method = FedCPF(local=LOCAL)
-    whole = conducted(tmp_path / "whole", method, privacy=HIDDEN)
+    whole = run_toy(tmp_path / "whole", method, privacy=HIDDEN)
     cut = tmp_path / "cut"
     (cut / "state" / "privacy").mkdir(parents=True)
     secret = (tmp_path / "whole" / "state" / "privacy" / "secret").read_bytes()
     (cut / "state" / "privacy" / "secret").write_bytes(secret)
     (cut / "state" / "privacy" / "secret").chmod(0o600)
     with dying_in(2):
-        conducted(cut, method, privacy=HIDDEN)
-    assert conducted(cut, method, privacy=HIDDEN).fingerprint == whole.fingerprint
+        run_toy(cut, method, privacy=HIDDEN)
+    assert run_toy(cut, method, privacy=HIDDEN).fingerprint == whole.fingerprint
     books = [
         (p / "state" / "privacy" / "seed0.sums.csv").read_text() for p in (cut, tmp_path / "whole")
     ]
@@ -152,7 +152,7 @@ def test_a_run_that_goes_on_draws_the_same_noise_and_spends_nothing_twice(tmp_pa
 def test_workers_and_bytes_give_the_same_bits(tmp_path):
     ways = {"one": {}, "two": {"workers": 2}, "bytes": {"engine": "bytes"}}
     runs = [
-        conducted(tmp_path / name, Scaffold(local=LOCAL), privacy=HIDDEN, **how).fingerprint
+        run_toy(tmp_path / name, Scaffold(local=LOCAL), privacy=HIDDEN, **how).fingerprint
         for name, how in ways.items()
     ]
     assert len(set(runs)) == 1
@@ -164,7 +164,7 @@ def test_people_are_drawn_by_chance_and_an_empty_round_gets_noise(tmp_path, monk
     monkeypatch.setattr(UserLevelMechanism, "epsilon", 0.0)  # the accountant takes seconds
     privacy = Privacy(user=UserLevelConfig(clip=1.0, noise=1.0))
     plan = {"people": 6, "presence": Participation(cohort=0.1), "privacy": privacy, "rounds": 6}
-    outcome = conducted(tmp_path, FedAvg(local=LOCAL), **plan)
+    outcome = run_toy(tmp_path, FedAvg(local=LOCAL), **plan)
     replies = column(tmp_path, "replies")
     assert min(replies) == 0
     assert len(ReleaseLog(tmp_path / "state" / "privacy" / "seed0.sums.csv").entries) == 6
@@ -179,7 +179,7 @@ def test_the_run_stops_before_it_spends_more_than_it_may(tmp_path, monkeypatch):
     """Told before it begins; and at the sum itself, where a method asks for more than it says."""
     poor = Privacy(user=UserLevelConfig(noise=2.0, epsilon=3.0))
     with pytest.raises(ConfigError, match=r"4 rounds with noise 2 spend epsilon 4.3\d, and 3 is"):
-        conducted(tmp_path / "a", FedAvg(local=LOCAL), privacy=poor)
+        run_toy(tmp_path / "a", FedAvg(local=LOCAL), privacy=poor)
     plain = ClientExchange.exchange
 
     def twice(self, request, *rest):
@@ -189,7 +189,7 @@ def test_the_run_stops_before_it_spends_more_than_it_may(tmp_path, monkeypatch):
     monkeypatch.setattr(ClientExchange, "exchange", twice)
     enough = Privacy(user=UserLevelConfig(epsilon=3.0))
     with pytest.raises(StateError, match=r"budget is spent: a sum of round 2 .* 3 is allowed"):
-        conducted(tmp_path / "b", FedAvg(local=LOCAL), privacy=enough)
+        run_toy(tmp_path / "b", FedAvg(local=LOCAL), privacy=enough)
     assert len(ReleaseLog(tmp_path / "b" / "state" / "privacy" / "seed0.sums.csv").entries) == 4
 
 
@@ -216,7 +216,7 @@ def test_what_does_not_hide_a_person_is_refused_in_one_sentence(method, plan, sa
 
 
 def test_nothing_is_spent_where_nothing_is_sent(tmp_path):
-    conducted(tmp_path, LocalOnly(local=LOCAL), privacy=HIDDEN)
+    run_toy(tmp_path, LocalOnly(local=LOCAL), privacy=HIDDEN)
     assert set(column(tmp_path, "epsilon")) == {0.0}
 
 
@@ -256,13 +256,13 @@ TRAINED = Privacy(solver=DpSgd(clip=1.0, noise=2.0))
 @pytest.mark.usefixtures("same_secret")
 def test_clients_train_by_dp_sgd_and_each_keeps_a_book(tmp_path):
     """12, 24 and 36 samples in batches of 8: 2, 3 and 5 steps a round at rates 2/3, 1/3 and 2/9."""
-    outcome = conducted(tmp_path / "a", FedAvg(local=LOCAL), rounds=2, privacy=TRAINED)
+    outcome = run_toy(tmp_path / "a", FedAvg(local=LOCAL), rounds=2, privacy=TRAINED)
     for client, rate, steps in (("p00", 2 / 3, 4), ("p01", 1 / 3, 6), ("p02", 2 / 9, 10)):
         book = ReleaseLog(tmp_path / "a" / "state" / "privacy" / f"seed0.client.{client}.csv")
         (charge,) = book.ledger.charges
         assert (charge.noise, charge.steps) == (2.0, steps)
         assert charge.rate == pytest.approx(rate)
-    again = conducted(tmp_path / "b", FedAvg(local=LOCAL), rounds=2, privacy=TRAINED, workers=2)
+    again = run_toy(tmp_path / "b", FedAvg(local=LOCAL), rounds=2, privacy=TRAINED, workers=2)
     assert again.fingerprint == outcome.fingerprint
     assert not column(tmp_path / "a", "loss")
 
@@ -271,7 +271,7 @@ def test_a_client_whose_budget_is_spent_takes_no_further_turn(tmp_path):
     """All samples in every step, one step a round: 3 rounds spend sqrt(3) / 2, epsilon 3.67."""
     privacy = Privacy(solver=DpSgd(noise=2.0, epsilon=3.9))
     method = FedAvg(local=replace(LOCAL, batch=64))
-    outcome = conducted(tmp_path / "five", method, rounds=5, privacy=privacy)
+    outcome = run_toy(tmp_path / "five", method, rounds=5, privacy=privacy)
     with (tmp_path / "five" / "turns.csv").open() as file:
         said = {(r["client"], r["round"]): r["status"] for r in csv.DictReader(file)}
     assert said["p00", "3"] == "ok"
@@ -304,8 +304,14 @@ def test_the_same_training_has_the_same_noise_and_another_one_other_noise(tmp_pa
 def test_a_budget_is_spread_over_all_trainings_of_a_run():
     """Ditto trains twice a round; fedavg_ft once more at the end."""
     local = replace(LOCAL, batch=6)
-    assert course([TrainingPass(local, 1.0, 10), TrainingPass(local, 1.0, 10)], 24).steps == 80
-    assert course([TrainingPass(local, 1.0, 10), TrainingPass(local, 0.5, 1)], 24).rate == 0.5
+    assert (
+        training_schedule([TrainingPass(local, 1.0, 10), TrainingPass(local, 1.0, 10)], 24).steps
+        == 80
+    )
+    assert (
+        training_schedule([TrainingPass(local, 1.0, 10), TrainingPass(local, 0.5, 1)], 24).rate
+        == 0.5
+    )
 
 
 @pytest.mark.parametrize(

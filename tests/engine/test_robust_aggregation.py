@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.deployment.test_remote_clients import PEOPLE, there
-from tests.engine.toys import LOCAL, STAMP, Interrupt, conducted, mostly_slow, table, untimed
+from tests.engine.toys import LOCAL, STAMP, Interrupt, mostly_slow, run_toy, table, untimed
 from vergence.core import files
 from vergence.core.messages import reply
 from vergence.core.serialization import same
@@ -16,7 +16,7 @@ from vergence.engine.delivery import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.robust_aggregation import replies
-from vergence.engine.round_loop import conduct
+from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.methods.centralised import Centralised
@@ -62,8 +62,8 @@ def protected(rule):
 def moved(path, method, **plan):
     """How far one round takes every entry of the model, which starts anywhere."""
     plan = {"rounds": 1, "people": 5, **plan}
-    after = conducted(path, method, **plan).server.model
-    before = conducted(path / "still", Told(said=dict.fromkeys(SAID, 0.0)), people=5, rounds=1)
+    after = run_toy(path, method, **plan).server.model
+    before = run_toy(path / "still", Told(said=dict.fromkeys(SAID, 0.0)), people=5, rounds=1)
     (change,) = {round(float(v), 4) for v in after.flat - before.server.model.flat}
     return change
 
@@ -76,8 +76,8 @@ def test_the_median_of_a_round_by_hand(tmp_path):
     liar = Told(weights={"p03": 1e8})
     assert moved(tmp_path / "sum", Told()) == 12.4
     assert moved(tmp_path / "lie", liar) == 100
-    outcome = conducted(tmp_path / "a", liar, people=5, rounds=3, **protected(Median()))
-    start = conducted(tmp_path / "b", Told(said=dict.fromkeys(SAID, 0.0)), people=5).server.model
+    outcome = run_toy(tmp_path / "a", liar, people=5, rounds=3, **protected(Median()))
+    start = run_toy(tmp_path / "b", Told(said=dict.fromkeys(SAID, 0.0)), people=5).server.model
     assert torch.equal(outcome.server.model.flat, start.flat + 2 + 2 + 2)
     assert {row["status"] for row in table(tmp_path / "a", "turns.csv")} == {"ok"}
 
@@ -95,8 +95,8 @@ def test_krum_leaves_out_with_a_reason_and_counts_one_reply(tmp_path):
 def test_whom_a_rule_leaves_out_goes_on_from_its_new_state(tmp_path):
     """All were asked the same in the first round, and keep what they made of it."""
     method = Ditto(local=LOCAL)
-    plain = conducted(tmp_path / "a", method, people=5, rounds=1)
-    judged = conducted(tmp_path / "b", method, people=5, rounds=1, **protected(Krum()))
+    plain = run_toy(tmp_path / "a", method, people=5, rounds=1)
+    judged = run_toy(tmp_path / "b", method, people=5, rounds=1, **protected(Krum()))
     assert sum(row["status"] != "ok" for row in table(tmp_path / "b", "turns.csv")) == 4
     assert not same(plain.server, judged.server)
     for client in IDS:
@@ -117,7 +117,7 @@ def test_fltrust_by_hand(tmp_path):
 def test_the_trusted_person_is_asked_in_every_round(tmp_path):
     """Two are drawn; with the root they are three, unless it was drawn."""
     plan = {"rounds": 6, "presence": Participation(cohort=2), **protected(FLTrust(root="p03"))}
-    conducted(tmp_path, Told(said=dict.fromkeys(IDS, 1.0)), people=5, **plan)
+    run_toy(tmp_path, Told(said=dict.fromkeys(IDS, 1.0)), people=5, **plan)
     for at in range(1, 7):
         asked = [r["client"] for r in table(tmp_path, "turns.csv") if r["round"] == str(at)]
         assert "p03" in asked
@@ -163,7 +163,7 @@ def test_a_lie_that_overflows_is_quarantined_and_its_state_goes_back(tmp_path):
     poison = Poison("scaling", share=0.2, factor=1e39)
     (liar,) = poison.chosen(IDS)
     method = Ditto(local=LOCAL)
-    found = conducted(tmp_path, method, people=5, rounds=2, poison=poison)
+    found = run_toy(tmp_path, method, people=5, rounds=2, poison=poison)
     assert set(found.clients) == set(IDS) - {liar}
     told = {r["client"]: r["status"] for r in table(tmp_path, "turns.csv")}
     assert told.pop(liar) == "quarantined: finite: 'model' holds NaN or infinity"
@@ -172,8 +172,8 @@ def test_a_lie_that_overflows_is_quarantined_and_its_state_goes_back(tmp_path):
 
 
 def test_a_share_of_nobody_changes_no_bit(tmp_path):
-    plain = conducted(tmp_path / "a", FedCPF(local=LOCAL, rate=0.2)).fingerprint
-    nobody = conducted(tmp_path / "b", FedCPF(local=LOCAL, rate=0.2), poison=Poison(share=0.0))
+    plain = run_toy(tmp_path / "a", FedCPF(local=LOCAL, rate=0.2)).fingerprint
+    nobody = run_toy(tmp_path / "b", FedCPF(local=LOCAL, rate=0.2), poison=Poison(share=0.0))
     assert nobody.fingerprint == plain
 
 
@@ -198,7 +198,7 @@ def test_the_median_beats_the_sum_where_a_fifth_flips_signs(tmp_path):
         folder = RunDirectory(tmp_path / name, STAMP)
         folder.open()
         plan = Plan(rounds=12, evaluate_every=0, workers=1, **plan)
-        conduct(FedAvg(local=LOCAL), ToyTask(Linear()), people, plan, folder)
+        run_rounds(FedAvg(local=LOCAL), ToyTask(Linear()), people, plan, folder)
     clean, added, median = (error(tmp_path / name) for name in runs)
     assert median < 1.2 * clean
     assert added > 2 * clean
@@ -224,10 +224,10 @@ JUDGED = {
 def test_the_same_bits_for_any_workers_through_bytes_and_elsewhere(name, tmp_path):
     method, plan = JUDGED[name]
     plan = {**plan, "solver": "sequential"}
-    whole = conducted(tmp_path / "a", method, people=4, **plan)
+    whole = run_toy(tmp_path / "a", method, people=4, **plan)
     tables = untimed(tmp_path / "a")
     for kind, more in (("two", {"workers": 2}), ("bytes", {"engine": "bytes"})):
-        found = conducted(tmp_path / kind, method, people=4, **{**plan, **more})
+        found = run_toy(tmp_path / kind, method, people=4, **{**plan, **more})
         assert found.fingerprint == whole.fingerprint
         assert untimed(tmp_path / kind) == tables
     assert PEOPLE.clients == IDS[:4]
@@ -238,14 +238,14 @@ def test_the_same_bits_for_any_workers_through_bytes_and_elsewhere(name, tmp_pat
 @pytest.mark.parametrize("name", ["krum", "both"])
 def test_resumed_after_an_interrupt_to_the_same_bits(name, tmp_path, monkeypatch):
     method, plan = JUDGED[name]
-    whole = conducted(tmp_path / "whole", method, people=4, **plan)
+    whole = run_toy(tmp_path / "whole", method, people=4, **plan)
     for k in (3, 8, 13):
         path = tmp_path / str(k)
         with monkeypatch.context() as patch:
             patch.setattr(files, "write_whole", Interrupt(k, after=True))
             with pytest.raises(KeyboardInterrupt):
-                conducted(path, method, people=4, **plan)
-        assert conducted(path, method, people=4, **plan).fingerprint == whole.fingerprint
+                run_toy(path, method, people=4, **plan)
+        assert run_toy(path, method, people=4, **plan).fingerprint == whole.fingerprint
         assert untimed(path) == untimed(tmp_path / "whole")
 
 
@@ -337,7 +337,7 @@ def test_fltrust_wants_somebody_who_is_there_and_honest():
 
 def test_a_run_that_cannot_be_judged_is_refused_before_it_begins(tmp_path):
     with pytest.raises(ConfigError, match="cannot judge"):
-        conducted(tmp_path, Scaffold(local=LOCAL), **protected(Median()))
+        run_toy(tmp_path, Scaffold(local=LOCAL), **protected(Median()))
     assert not table(tmp_path, "turns.csv")
     with pytest.raises(ConfigError, match="needs 5 replies of a cohort of 3"):
-        conducted(tmp_path, FedAvg(local=replace(LOCAL)), **protected(Krum()))
+        run_toy(tmp_path, FedAvg(local=replace(LOCAL)), **protected(Krum()))

@@ -16,7 +16,7 @@ from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
-from vergence.engine.secure_sums import SecureSum, row_of, sums_for
+from vergence.engine.secure_sums import SecureSum, sums_for, unpack_words
 from vergence.engine.workers import pools
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.schema import build_privacy
@@ -134,7 +134,9 @@ def test_sums_do_not_depend_on_order_or_processes(name, tmp_path, monkeypatch):
         kind: run(build(name), tmp_path / kind, them, privacy=SHARES, **plan)[1]
         for kind, them, plan in (("a", people, {}), ("b", back, {}), ("c", people, {"workers": 2}))
     }
-    monkeypatch.setattr("vergence.engine.round_loop.crew", lambda desk, *_: Shuffled(desk))
+    monkeypatch.setattr(
+        "vergence.engine.round_loop.worker_pool", lambda runner, *_: Shuffled(runner)
+    )
     ran["d"] = run(build(name), tmp_path / "d", people, privacy=SHARES)[1]
     assert len({outcome.fingerprint for outcome in ran.values()}) == 1
 
@@ -240,7 +242,7 @@ def test_the_server_is_not_told_masks(tmp_path):
     """What a client remembers of what the server knows stays empty."""
     _, outcome = run(build("fedcpf"), tmp_path, privacy=SHARES)
     registry = outcome.clients
-    assert all(not registry.shelf.read(entry.file).told for entry in registry.filed.values())
+    assert all(not registry.store.read(entry.file).told for entry in registry.filed.values())
 
 
 TABLE = {
@@ -315,7 +317,7 @@ def test_without_the_table_nothing_is_made(tmp_path, monkeypatch):
 
 
 def test_rows_of_words_wrap_around_like_the_ring():
-    """Sums of 64-bit words in a crew are sums modulo 2^64, negative numbers among them."""
+    """Sums of 64-bit words of a worker pool are sums modulo 2^64, negative numbers among them."""
     sums = SecureSum(SecureAggregationConfig(), 3)
     like = Params.named(a=torch.tensor([-1.5, 2.0, 0.0]))
     form = sums.form(FedAvg(), "train", {"model": like})
@@ -325,4 +327,4 @@ def test_rows_of_words_wrap_around_like_the_ring():
         whole.add(sums.given(form, sealed, NoiseKey.new))
     got = sums.learned(form, whole)
     assert got.totals["model"].flat.tolist() == [1.5, -2.0, 0.0]
-    assert row_of(whole.totals["words"]).dtype == np.uint64
+    assert unpack_words(whole.totals["words"]).dtype == np.uint64

@@ -14,7 +14,7 @@ from vergence.core.requests import Forward, Step
 from vergence.core.stages import SMASHED, pieces, stages_of
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.engine.client_runner import ClientRunner
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.methods.centralised import Centralised
@@ -49,7 +49,7 @@ def run(path, method, people=PEOPLE, task=SMALL, **plan):
     folder = RunDirectory(path, STAMP)
     folder.open()
     plan = {"rounds": 2, "evaluate_every": 0, "workers": 1, "solver": "sequential", **plan}
-    return conduct(method, task, people, Plan(**plan), folder)
+    return run_rounds(method, task, people, Plan(**plan), folder)
 
 
 def whole(server):

@@ -15,9 +15,8 @@ from vergence.core.requests import Forward, Step
 from vergence.core.stages import PULL
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.deployment.client_node import ClientNode
-from vergence.deployment.remote_clients import absent, hired
-from vergence.engine import compatibility_check, split_defense
-from vergence.engine import round_loop as conducting
+from vergence.deployment.remote_clients import absent, remote_pool
+from vergence.engine import compatibility_check, round_loop, split_defense
 from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.plan import Plan
@@ -67,10 +66,10 @@ def heard(monkeypatch):
     """Smashed data as they reach the server: (client, round, samples)."""
     plain, found = ServerSession._heard, []
 
-    def hears(self, seat, message, done, like):
-        sealed = plain(self, seat, message, done, like)
+    def hears(self, served, message, done, like):
+        sealed = plain(self, served, message, done, like)
         if "smashed" in sealed.trees:
-            found.append((seat.call.client, self.round, opened(sealed.trees["smashed"].total)))
+            found.append((served.call.client, self.round, opened(sealed.trees["smashed"].total)))
         return sealed
 
     monkeypatch.setattr(ServerSession, "_heard", hears)
@@ -201,15 +200,15 @@ def test_clients_elsewhere_have_guards_and_books_of_their_own(tmp_path):
             folder.mkdir(parents=True, exist_ok=True)
             guard = split_defense.guard_for(plan, method, SMALL, own, folder)
             worker = ClientExecutor(method, SMALL, own, own, RandomStream("run", 0), guard=guard)
-            desk = ClientRunner(worker, ClientStateStore(folder, 0, worker.records))
-            return ClientNode(desk, client, folder, plan=plan).answer(errand)
+            runner = ClientRunner(worker, ClientStateStore(folder, 0, worker.records))
+            return ClientNode(runner, client, folder, plan=plan).answer(errand)
 
     server = RunDirectory(tmp_path / "server", STAMP, elsewhere=True)
     server.open()
     counts = {client: len(s.train) for client, s in PEOPLE.people.items()}
     plan = replace(plan, evaluate_every=0, solver="sequential")
-    found = conducting.conduct(
-        method, SMALL, absent("eyes", counts), plan, server, hire=hired(Line())
+    found = round_loop.run_rounds(
+        method, SMALL, absent("eyes", counts), plan, server, pool_factory=remote_pool(Line())
     )
     assert found.fingerprint == expected.fingerprint
     for client in PEOPLE.clients:
@@ -255,7 +254,7 @@ def test_every_epoch_is_a_release_and_the_book_adds_up_to_the_budget(tmp_path):
     """Two rounds of two epochs: four releases of a picture, which spend epsilon 8 together."""
     plan, method = Plan(rounds=2, privacy=NARROW), SplitFedU(local=LOCAL, cut="conv3")
     run(tmp_path, method, privacy=NARROW)
-    noise = outlook(plan, method, SMALL, PEOPLE).veiling.multiple
+    noise = outlook(plan, method, SMALL, PEOPLE).noise_spec.multiple
     assert gaussian_epsilon(2 / noise, 1e-5) == pytest.approx(8, rel=1e-6)
     for book in books(tmp_path).values():
         assert book.most == pytest.approx(4 / noise**2)
@@ -270,7 +269,7 @@ def test_frozen_layers_stand_still_and_a_picture_is_one_release(tmp_path, heard)
     method = SplitFed(local=LOCAL, cut="conv3")
     outcome = run(tmp_path, method, privacy=Privacy(cut=frozen), rounds=3)
     assert torch.equal(outcome.server.front.flat, method.front(SMALL).init().flat)
-    multiple = frozen.veiling(1, 1.0).multiple
+    multiple = frozen.noise_spec(1, 1.0).multiple
     for client, book in books(tmp_path, frozen).items():
         assert book.most == pytest.approx(multiple**-2)
         assert len(book.costs) == len(PEOPLE.people[client].train)
@@ -286,7 +285,7 @@ def test_pixel_noise_is_told_per_unit_of_change(tmp_path):
     """l = 0.5, four releases: epsilon 8 for a pixel; noise of 0.5 x 4, the task's gain."""
     plan, method = Plan(rounds=2, privacy=DEFENCES["conv1"]), SplitFed(local=LOCAL, cut="conv1")
     assert gain(SMALL, PEOPLE.people["p00"].train) == pytest.approx(4)
-    assert outlook(plan, method, SMALL, PEOPLE).veiling.scale == pytest.approx(2)
+    assert outlook(plan, method, SMALL, PEOPLE).noise_spec.scale == pytest.approx(2)
     run(tmp_path, method, privacy=DEFENCES["conv1"])
     assert spent(plan, method, tmp_path / "state")["pixel"]["epsilon"] == pytest.approx(8)
 
@@ -351,7 +350,7 @@ def test_layers_that_never_learn_release_a_picture_once(where, defence, tmp_path
     for client, book in books(tmp_path / "one", defence).items():
         assert set(book.sent) == set(list(book.sent)[:1]), client  # one state of the layers
         assert book.most == pytest.approx(
-            defence.cost(outlook(plan, method, SMALL, PEOPLE).veiling.multiple)
+            defence.cost(outlook(plan, method, SMALL, PEOPLE).noise_spec.multiple)
         )
 
 
@@ -404,4 +403,4 @@ def test_pooling_behind_the_convolution_is_let_through():
     """Pixels of 0 to 1 enter the network as -2 to 2."""
     task, people = GazeAngle(LeNet((3, 4))), EyeSynthetic(people=1, samples=40).load()
     seen = outlook(Plan(rounds=1, privacy=DEFENCES["conv1"]), SplitFed(), task, people)
-    assert seen.veiling.scale == pytest.approx(0.5 * 4)
+    assert seen.noise_spec.scale == pytest.approx(0.5 * 4)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.engine.test_private_runs import LOCAL, column
-from tests.engine.toys import conducted, dying_in
+from tests.engine.toys import dying_in, run_toy
 from vergence.core.aggregation import Aggregate
 from vergence.core.method import Exposure
 from vergence.core.params import Params
@@ -29,7 +29,7 @@ TREE = Privacy(user=UserLevelConfig(clip=0.5, noise=2.0, turns=2))
 
 def test_whoever_had_their_turns_is_not_asked_again_and_a_tree_is_spent(tmp_path):
     """Two turns of four rounds: worst in rounds 1 and 2 or so; see test_tree_aggregation.py."""
-    conducted(tmp_path, FedAvg(local=LOCAL), privacy=TREE, presence=Participation(cohort=2))
+    run_toy(tmp_path, FedAvg(local=LOCAL), privacy=TREE, presence=Participation(cohort=2))
     with (tmp_path / "turns.csv").open() as file:
         turns = Counter(row["client"] for row in csv.DictReader(file))
     assert max(turns.values()) == 2
@@ -49,15 +49,15 @@ def test_a_tree_goes_on_with_its_noise_and_its_counts(tmp_path, turns):
     """With one turn each, round 3 is no node that anybody was not in already: it costs nothing."""
     privacy = Privacy(user=replace(TREE.user, turns=turns))
     plan = {"privacy": privacy, "presence": Participation(cohort=2), "rounds": 5}
-    whole = conducted(tmp_path / "whole", FedAvg(local=LOCAL), **plan)
+    whole = run_toy(tmp_path / "whole", FedAvg(local=LOCAL), **plan)
     cut = tmp_path / "cut"
     (cut / "state" / "privacy").mkdir(parents=True)
     secret = cut / "state" / "privacy" / "secret"
     secret.write_bytes((tmp_path / "whole" / "state" / "privacy" / "secret").read_bytes())
     secret.chmod(0o600)
     with dying_in(3):
-        conducted(cut, FedAvg(local=LOCAL), **plan)
-    assert conducted(cut, FedAvg(local=LOCAL), **plan).fingerprint == whole.fingerprint
+        run_toy(cut, FedAvg(local=LOCAL), **plan)
+    assert run_toy(cut, FedAvg(local=LOCAL), **plan).fingerprint == whole.fingerprint
     books = [
         (p / "state" / "privacy" / "seed0.sums.csv").read_text() for p in (cut, tmp_path / "whole")
     ]
@@ -65,20 +65,20 @@ def test_a_tree_goes_on_with_its_noise_and_its_counts(tmp_path, turns):
 
 
 def test_who_sends_nothing_is_not_counted(tmp_path):
-    conducted(tmp_path, LocalOnly(local=LOCAL), privacy=TREE)
+    run_toy(tmp_path, LocalOnly(local=LOCAL), privacy=TREE)
     with (tmp_path / "turns.csv").open() as file:
         assert sum(1 for _ in csv.DictReader(file)) == 4 * 3
 
 
 def test_a_round_of_a_tree_hides_one_sum_only(tmp_path):
-    veil = UserLevelMechanism(TREE.user, Plan(rounds=4), FedAvg(), 3, tmp_path, 0)
+    user_level = UserLevelMechanism(TREE.user, Plan(rounds=4), FedAvg(), 3, tmp_path, 0)
     zero = Aggregate({"model": Params.named(a=torch.zeros(5))}, {"model": 1.0}, 1, {})
-    first = veil.over(zero, "0", 1, 3).totals["model"].flat
+    first = user_level.add_noise(zero, "0", 1, 3).totals["model"].flat
     again = UserLevelMechanism(TREE.user, Plan(rounds=4), FedAvg(), 3, tmp_path, 0)
-    assert torch.equal(again.over(zero, "0", 1, 3).totals["model"].flat, first)
+    assert torch.equal(again.add_noise(zero, "0", 1, 3).totals["model"].flat, first)
     other = Aggregate({"model": Params.named(a=torch.ones(5))}, {"model": 1.0}, 1, {})
     with pytest.raises(StateError, match="round 1 was released with another sum"):
-        again.over(other, "0", 1, 3)
+        again.add_noise(other, "0", 1, 3)
 
 
 def test_a_tree_needs_one_sum_a_round():

@@ -28,7 +28,7 @@ def test_staleness_by_hand():
 
 
 def hand(delivery, work, **options):
-    """Return a courier for clients whose turns take `work` seconds."""
+    """Return a virtual clock for clients whose turns take `work` seconds."""
     delivery = replace(delivery, pace=1.0, sigma=0.0, **options)
     return VirtualClock(delivery, Participation(), RandomStream("run", 0), work.__getitem__)
 
@@ -39,11 +39,11 @@ def offered(clients, at, **trees):
     return dict.fromkeys(clients, message)
 
 
-def ages(courier, clients, rounds):
+def ages(virtual_clock, clients, rounds):
     """Return (time, client, age) of everything that landed, round by round."""
     found = []
     for at in range(rounds):
-        landed = courier.arrivals(offered(clients, at), at, 0.0)
+        landed = virtual_clock.arrivals(offered(clients, at), at, 0.0)
         found.append([(f.due, f.client, at - f.version) for f, _ in landed])
     return found
 
@@ -54,8 +54,8 @@ def test_ages_of_three_speeds_by_hand():
     c lands at 1 (version 0); b (0) and c (1) at 2; c (3) at 3; a (0), b (3), c (4) at 4. What lands
     at one moment lands in the order of names, and only then is anybody sent the newest version.
     """
-    courier = hand(ASYNC, {"a": 4, "b": 2, "c": 1})
-    assert [landed for (landed,) in ages(courier, "abc", 8)] == [
+    virtual_clock = hand(ASYNC, {"a": 4, "b": 2, "c": 1})
+    assert [landed for (landed,) in ages(virtual_clock, "abc", 8)] == [
         (1, "c", 0),
         (2, "b", 1),
         (2, "c", 1),
@@ -73,8 +73,8 @@ def test_a_buffer_of_three_speeds_by_hand():
     Then c, at 2 too, from version 0 (age 1), sent version 1; it lands at 3: version 2 (age 0).
     Then all three at 4: a (version 0, age 2) and b (sent at 2, version 1, age 1) make version 3.
     """
-    courier = hand(BUFFER, {"a": 4, "b": 2, "c": 1})
-    assert ages(courier, "abc", 3) == [
+    virtual_clock = hand(BUFFER, {"a": 4, "b": 2, "c": 1})
+    assert ages(virtual_clock, "abc", 3) == [
         [(1, "c", 0), (2, "b", 0)],
         [(2, "c", 1), (3, "c", 0)],
         [(4, "a", 2), (4, "b", 1)],
@@ -82,22 +82,22 @@ def test_a_buffer_of_three_speeds_by_hand():
 
 
 def test_a_fast_client_takes_two_turns_in_one_buffer_one_after_the_other():
-    flights = [
+    updates = [
         PendingUpdate(c, 0.0, t, v, 0.0, "")
         for c, t, v in [("a", 0, 1), ("b", 0, 0), ("a", 1, 1), ("c", 3, 1)]
     ]
-    found = [[(f.client, f.turn) for f in wave] for wave in waves(flights)]
+    found = [[(f.client, f.turn) for f in wave] for wave in waves(updates)]
     assert found == [[("b", 0)], [("a", 0), ("c", 3)], [("a", 1)]]
 
 
 def test_an_update_is_dropped_when_more_than_16_versions_old_and_no_more_are_kept():
     """a takes 17.5 seconds, c one: seventeen versions of c are there when a lands at age 17."""
     work = {"a": 17.5, "c": 1.0}
-    courier = hand(ASYNC, work)
+    virtual_clock = hand(ASYNC, work)
     for at in range(18):
-        landed = courier.arrivals(offered("ac", at), at, 0.0)
-        assert len({offer.round for offer in courier.offers.values()}) <= OLDEST + 1
-        courier.forget(at + 1)
+        landed = virtual_clock.arrivals(offered("ac", at), at, 0.0)
+        assert len({offer.round for offer in virtual_clock.offers.values()}) <= OLDEST + 1
+        virtual_clock.forget(at + 1)
     assert [(f.client, at - f.version, what) for f, what in landed] == [
         ("a", 17, "dropped"),
         ("c", 0, "arrived"),
@@ -114,17 +114,17 @@ def test_quorum_and_deadline_by_hand():
     work, asked = {"a": 4, "b": 2, "c": 1}, offered("abc", 0)
     found = {}
     for delivery in (QUORUM, Delivery("deadline", seconds=2.5), Delivery(clock=True)):
-        courier = hand(delivery, work)
-        found[delivery.name] = courier.gather(asked, (), 0), courier.clock
+        virtual_clock = hand(delivery, work)
+        found[delivery.name] = virtual_clock.gather(asked, (), 0), virtual_clock.clock
     assert found == {"quorum": ({"a"}, 2.0), "deadline": ({"a"}, 2.5), "all": (set(), 4.0)}
-    courier = hand(Delivery("deadline", seconds=5.0), work)
-    assert courier.gather(asked, (), 0) == set()
-    assert courier.clock == 4.0  # everybody is there: nobody waits on
-    assert courier.gather(asked, ("c",), 1) == set()
-    assert courier.clock == 9.0  # who knows that c is lost?
-    courier = hand(QUORUM, work)
-    assert courier.gather(asked, ("b",), 0) == set()
-    assert courier.clock == 4.0  # with b lost, a is the second
+    virtual_clock = hand(Delivery("deadline", seconds=5.0), work)
+    assert virtual_clock.gather(asked, (), 0) == set()
+    assert virtual_clock.clock == 4.0  # everybody is there: nobody waits on
+    assert virtual_clock.gather(asked, ("c",), 1) == set()
+    assert virtual_clock.clock == 9.0  # who knows that c is lost?
+    virtual_clock = hand(QUORUM, work)
+    assert virtual_clock.gather(asked, ("b",), 0) == set()
+    assert virtual_clock.clock == 4.0  # with b lost, a is the second
 
 
 def test_speeds_are_log_normal_and_bytes_take_time():
@@ -132,12 +132,14 @@ def test_speeds_are_log_normal_and_bytes_take_time():
     model = Params.named(w=torch.zeros(25))
     seconds = []
     for n in range(2000):
-        courier = VirtualClock(options, Participation(), RandomStream("run", n), lambda _: 100.0)
-        seconds.append(courier._begin("a", Message("train", {"model": model}))[1] - 0.2)
+        virtual_clock = VirtualClock(
+            options, Participation(), RandomStream("run", n), lambda _: 100.0
+        )
+        seconds.append(virtual_clock._begin("a", Message("train", {"model": model}))[1] - 0.2)
     logs = torch.tensor(seconds, dtype=torch.float64).log()
     assert logs.mean() == pytest.approx(0.693, abs=0.05)  # 100 samples at 50 a second: 2
     assert logs.std() == pytest.approx(0.5, abs=0.03)
-    assert courier._begin("a", Message("train"))[1] == pytest.approx(seconds[-1])
+    assert virtual_clock._begin("a", Message("train"))[1] == pytest.approx(seconds[-1])
 
 
 def test_a_late_reply_is_rebased_where_it_counts():
@@ -145,31 +147,31 @@ def test_a_late_reply_is_rebased_where_it_counts():
 
     With another update, 4: (3 + 4 - 5) * .6 * .5 = .6 at age 3.
     """
-    courier = hand(ASYNC, {"a": 1})
+    virtual_clock = hand(ASYNC, {"a": 1})
     then, now = Params.named(w=torch.tensor([3.0, 3.0])), Params.named(w=torch.tensor([5.0, 9.0]))
-    courier.offers = {"x": Message("train", {"model": then}, round=2)}
-    flight = PendingUpdate("a", 0.0, 7, 2, 0.0, "x")
+    virtual_clock.offers = {"x": Message("train", {"model": then}, round=2)}
+    pending = PendingUpdate("a", 0.0, 7, 2, 0.0, "x")
     mask = Mask(torch.tensor([True, False]), then.layout)
     for update, expected in ((2.0, 0.0), (4.0, 0.6)):
         total = Params.named(w=torch.tensor([update, 0.0]))
         sealed = SealedReply(7, {"model": SealedTree(total, mask)}, {})
-        aged = courier.aged(sealed, flight, 5, {"model": now})
+        aged = virtual_clock.aged(sealed, pending, 5, {"model": now})
         assert aged.trees["model"].total.flat.tolist() == pytest.approx([expected, 0.0])
         assert aged.trees["model"].weight is mask
-    assert courier.opened(flight).round == 7
+    assert virtual_clock.opened(pending).round == 7
 
 
 def test_what_is_added_to_models_that_are_not_sent_is_rebased_by_them():
     """Two groups' models, and b's was sent: (3 + 4 - 5) * weight 2 * .6 * .5 = 1.2 at age 3."""
-    courier = hand(ASYNC, {"b": 4, "c": 1})
+    virtual_clock = hand(ASYNC, {"b": 4, "c": 1})
     then, now = (Params.named(a=torch.tensor([x]), b=torch.tensor([x])) for x in (3.0, 5.0))
     model = Message("train", {"model": Params.named(w=torch.tensor([3.0]))}, round=2)
-    ((landed, _),) = courier.arrivals({"b": model, "c": model}, 2, 0.0, {"models": then})
-    courier.forget(3)
-    assert (landed.client, set(courier.kept())) == ("c", {"agenda", "base2", landed.offer})
-    ((_, _, flight),) = courier.flights
+    ((landed, _),) = virtual_clock.arrivals({"b": model, "c": model}, 2, 0.0, {"models": then})
+    virtual_clock.forget(3)
+    assert (landed.client, set(virtual_clock.kept())) == ("c", {"agenda", "base2", landed.offer})
+    ((_, _, pending),) = virtual_clock.pending
     weight = Params.named(a=torch.tensor([0.0]), b=torch.tensor([2.0]))
     update = Params.named(a=torch.tensor([0.0]), b=torch.tensor([2.0 * 4.0]))
     sealed = SealedReply(7, {"models": SealedTree(update, weight)}, {})
-    aged = courier.aged(sealed, flight, 5, {"models": now})
+    aged = virtual_clock.aged(sealed, pending, 5, {"models": now})
     assert aged.trees["models"].total.flat.tolist() == pytest.approx([0.0, 1.2])

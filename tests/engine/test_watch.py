@@ -81,10 +81,10 @@ def test_one_batch_of_a_block_has_moved_labels(method, tmp_path, monkeypatch):
     """What the server is told of a client in a round, against its pictures' own labels."""
     plain, heard = ServerSession._heard, []
 
-    def hears(self, seat, message, done, like):
-        sealed = plain(self, seat, message, done, like)
+    def hears(self, served, message, done, like):
+        sealed = plain(self, served, message, done, like)
         if "labels" in sealed.trees and "gaze" in sealed.trees["labels"].total:
-            heard.append((seat.call.client, sealed.trees["labels"].total["gaze"]))
+            heard.append((served.call.client, sealed.trees["labels"].total["gaze"]))
         return sealed
 
     monkeypatch.setattr(ServerSession, "_heard", hears)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engine.toys import LOCAL, Interrupt, conducted, mostly_slow, table, untimed
+from tests.engine.toys import LOCAL, Interrupt, mostly_slow, run_toy, table, untimed
 from vergence.core import files
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
@@ -25,12 +25,12 @@ METHODS = [
     "method", mostly_slow(METHODS, METHODS[1]), ids=["fedavg", "fedcpf", "fedcpf by samples"]
 )
 def test_every_engine_gives_the_same_bits(tmp_path, method, how):
-    one = conducted(tmp_path / "one", method, wire=how)
-    two = conducted(tmp_path / "two", method, wire=how, workers=2)
-    frozen = conducted(tmp_path / "frozen", method, wire=how, engine="bytes")
+    one = run_toy(tmp_path / "one", method, wire=how)
+    two = run_toy(tmp_path / "two", method, wire=how, workers=2)
+    frozen = run_toy(tmp_path / "frozen", method, wire=how, engine="bytes")
     assert one.fingerprint == two.fingerprint == frozen.fingerprint
     assert untimed(tmp_path / "one") == untimed(tmp_path / "frozen")
-    plain = conducted(tmp_path / "plain", method)
+    plain = run_toy(tmp_path / "plain", method)
     assert plain.fingerprint != one.fingerprint
 
 
@@ -38,15 +38,15 @@ def test_bytes_in_the_table_are_those_of_the_codec(tmp_path):
     """Weight [1, 20] and bias: 21 values: 84 bytes, halves 42, int8 21 + 4, top 6 halves 12 + 3."""
     rows = {}
     for how in [Compression(), *HOW]:
-        conducted(tmp_path / how.codec, METHODS[0], inputs=20, wire=how)
+        run_toy(tmp_path / how.codec, METHODS[0], inputs=20, wire=how)
         rows[how.codec] = {r["bytes_up"] for r in table(tmp_path / how.codec, "turns.csv")}
     assert rows == {"fp32": {"84"}, "fp16": {"42"}, "int8": {"25"}, "topk": {"15"}}
 
 
 def test_what_is_owed_survives_an_interruption(tmp_path, monkeypatch):
-    whole = conducted(tmp_path / "whole", METHODS[1], wire=HOW[2])
+    whole = run_toy(tmp_path / "whole", METHODS[1], wire=HOW[2])
     with monkeypatch.context() as patch:
         patch.setattr(files, "write_whole", Interrupt(9, after=True))
         with pytest.raises(KeyboardInterrupt):
-            conducted(tmp_path / "cut", METHODS[1], wire=HOW[2])
-    assert conducted(tmp_path / "cut", METHODS[1], wire=HOW[2]).fingerprint == whole.fingerprint
+            run_toy(tmp_path / "cut", METHODS[1], wire=HOW[2])
+    assert run_toy(tmp_path / "cut", METHODS[1], wire=HOW[2]).fingerprint == whole.fingerprint

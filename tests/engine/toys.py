@@ -18,8 +18,8 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.stages import Staged
 from vergence.core.task import Model, Task
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine import round_loop as conducting
-from vergence.engine.round_loop import Plan, RunOutcome, conduct
+from vergence.engine import round_loop
+from vergence.engine.round_loop import Plan, RunOutcome, run_rounds
 from vergence.engine.storage.run_directory import TABLES, RunDirectory
 from vergence.models.linear import Linear
 from vergence.tasks.toy import ToyTask
@@ -52,7 +52,7 @@ CHAIN = ToyTask(Chain())
 STAMP = {"config": "a", "code": "b", "data": "c"}
 
 
-def conducted(
+def run_toy(
     path: Path,
     method,
     *,
@@ -68,7 +68,7 @@ def conducted(
     folder.open()
     task = task or ToyTask(Linear(inputs=inputs))
     federation = federation or People(people=people, inputs=inputs).load()
-    return conduct(method, task, federation, Plan(**plan), folder)
+    return run_rounds(method, task, federation, Plan(**plan), folder)
 
 
 def table(path: Path, name: str) -> list[dict[str, str]]:
@@ -133,7 +133,7 @@ def mostly_slow(values: Iterable[Any], *quick: Any) -> list[Any]:
 @contextmanager
 def dying_in(round: int) -> Iterator[None]:
     """Let a run die in a round, after all replies and before its checkpoint."""
-    plain = conducting._Conductor.report
+    plain = round_loop.RoundLoop.report
 
     def dies(self, done, server, seconds):
         if done == round:
@@ -141,6 +141,6 @@ def dying_in(round: int) -> Iterator[None]:
         plain(self, done, server, seconds)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conducting._Conductor, "report", dies)
+        patch.setattr(round_loop.RoundLoop, "report", dies)
         with pytest.raises(KeyboardInterrupt):
             yield

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from tests.conformance.test_methods import build, task_of
-from tests.engine.toys import conducted
+from tests.engine.toys import run_toy
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, reply, seal
 from vergence.core.method import Exposure, Global, Method
@@ -196,7 +196,7 @@ def keys() -> dict[str, bytes]:
 
 def files(folder: Path) -> dict[str, bytes]:
     """What a run leaves, less its numbers: names of files, the keys of the checkpoint, books."""
-    conducted(folder / "run", FedAvg(), rounds=1)
+    run_toy(folder / "run", FedAvg(), rounds=1)
     state = folder / "run" / "state"
     left = sorted(path.name for path in state.iterdir())
     entries = {

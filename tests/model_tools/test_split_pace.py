@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vergence.errors import ConfigError
 from vergence.model_tools.split_cost import CUT, FEDAVG, U_SHAPE, CutChoice, Load, Work
-from vergence.model_tools.split_pace import Hops, Speeds, hops, lesson, seconds
+from vergence.model_tools.split_pace import Hops, Speeds, hops, pass_seconds, seconds
 
 PART = Hops(first=1, up=2, server=3, down=1, again=1, delay=0)
 LOAD = Load(samples=40, batches=4, size=10)
@@ -17,8 +17,8 @@ NOTHING = Work(0, 0, 0, 0)
 
 def test_in_turn_every_batch_waits_for_the_one_before():
     """1 + 2 + 3 + 1 + 1 = 8 a batch."""
-    assert [lesson(PART, n, 0) for n in (1, 2, 5)] == [8, 16, 40]
-    assert lesson(replace(PART, delay=10), 2, 0) == 2 * (8 + 20)
+    assert [pass_seconds(PART, n, 0) for n in (1, 2, 5)] == [8, 16, 40]
+    assert pass_seconds(replace(PART, delay=10), 2, 0) == 2 * (8 + 20)
 
 
 def test_one_ahead_by_hand():
@@ -27,8 +27,8 @@ def test_one_ahead_by_hand():
     The device steps at 7-8 and 10-11. A third batch, sent at 9 after the first step, is up at 11,
     served by 14, back at 15 and stepped on by 16.
     """
-    assert lesson(PART, 2, 1) == 11
-    assert lesson(PART, 3, 1) == 16
+    assert pass_seconds(PART, 2, 1) == 11
+    assert pass_seconds(PART, 3, 1) == 16
 
 
 @given(st.tuples(*[st.floats(0, 10)] * 6), st.integers(1, 30), st.integers(0, 5))
@@ -36,14 +36,14 @@ def test_more_ahead_is_never_slower_than_in_turn_nor_faster_than_the_busiest(par
     part = Hops(*parts)
     busiest = max(part.first + part.again, part.up, part.server, part.down)
     whole = sum(parts[:5]) + 2 * part.delay
-    took = lesson(part, n, ahead)
+    took = pass_seconds(part, n, ahead)
     assert n * busiest - 1e-6 <= took <= n * whole + 1e-6
-    assert took <= lesson(part, n, 0) + 1e-6
+    assert took <= pass_seconds(part, n, 0) + 1e-6
 
 
 def test_long_pipelines_wait_for_the_busiest_part():
     assert PART.busiest == "server"
-    assert lesson(PART, 1000, 8) == pytest.approx(3 * 1000, rel=0.01)
+    assert pass_seconds(PART, 1000, 8) == pytest.approx(3 * 1000, rel=0.01)
     assert replace(PART, up=9).busiest == "uplink"
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.toys import conducted, table
+from tests.engine.toys import run_toy, table
 from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params
 from vergence.core.serialization import same
@@ -103,7 +103,7 @@ def test_a_network_that_also_takes_the_pose_is_refused():
 
 def back(path, method=SMALL):
     """Run without p02, who is back at the end."""
-    return conducted(path, method, presence=replace(AWAY, back=("p02",)))
+    return run_toy(path, method, presence=replace(AWAY, back=("p02",)))
 
 
 def error(path, point):
@@ -131,7 +131,7 @@ def test_beta_0_is_the_clients_own_model_to_the_bit(tmp_path):
 
 def test_theta_k_is_what_a_clients_last_training_gave(tmp_path):
     """After one round theta is the mean of the theta_k, by samples."""
-    outcome = conducted(tmp_path, SMALL, rounds=1)
+    outcome = run_toy(tmp_path, SMALL, rounds=1)
     mine = torch.stack([outcome.clients[f"p{i:02d}"].mine.flat for i in range(3)])
     rows = {
         r["client"]: float(r["examples"])
@@ -145,15 +145,15 @@ def test_theta_k_is_what_a_clients_last_training_gave(tmp_path):
 
 @pytest.mark.parametrize("base", [FedProx(LOCAL, mu=0.5), Scaffold(LOCAL)])
 def test_the_base_method_trains_as_without_ap_fl(base, tmp_path):
-    alone = conducted(tmp_path / "a", base)
-    over = conducted(tmp_path / "b", replace(SMALL, base=base))
+    alone = run_toy(tmp_path / "a", base)
+    over = run_toy(tmp_path / "b", replace(SMALL, base=base))
     assert same(over.server.base, alone.server)
     assert over.server.learned
 
 
 def test_who_was_away_is_served_at_the_end_and_later(tmp_path):
     """Back at the end they keep a friend; back later they make one when they predict."""
-    later = conducted(tmp_path / "a", SMALL, presence=AWAY, points=("P0", "P2"))
+    later = run_toy(tmp_path / "a", SMALL, presence=AWAY, points=("P0", "P2"))
     assert later.clients.get("p02") is None
     assert back(tmp_path / "b").clients["p02"].friend is not None
     shared = error(tmp_path / "a", "P2")
@@ -164,11 +164,11 @@ def test_who_was_away_is_served_at_the_end_and_later(tmp_path):
 def test_who_never_trained_tells_nothing(base, tmp_path):
     """The generator is the same whether somebody who never trained is there or not."""
     method = replace(SMALL, base=base)
-    one = conducted(tmp_path / "a", method, presence=AWAY).server
+    one = run_toy(tmp_path / "a", method, presence=AWAY).server
     assert one.learned
     assert one.generator.flat.equal(back(tmp_path / "b", method).server.generator.flat)
     gone = Participation(gone=dict.fromkeys(("p00", "p01", "p02"), 0), back=("p00",))
-    assert not conducted(tmp_path / "c", SMALL, presence=gone).server.learned
+    assert not run_toy(tmp_path / "c", SMALL, presence=gone).server.learned
 
 
 def test_another_vector_table_is_refused():

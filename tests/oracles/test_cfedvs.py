@@ -25,7 +25,7 @@ from vergence.core.messages import reply, seal
 from vergence.core.params import Params
 from vergence.core.requests import FitResult
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.methods.clustered.base import joined, of_group, update_of
@@ -147,7 +147,7 @@ def test_four_bytes_per_person_leave_before_training(tmp_path):
     folder = RunDirectory(tmp_path, {"config": "a", "code": "b", "data": "c"})
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1, engine="bytes")
-    conduct(CFedVS(), ToyTask(Linear()), People(people=4).load(), plan, folder)
+    run_rounds(CFedVS(), ToyTask(Linear()), People(people=4).load(), plan, folder)
     with (tmp_path / "turns.csv").open(newline="") as file:
         rows = [r for r in csv.DictReader(file) if r["round"] == "0"]
     up = {(r["client"], r["verb"], r["tree"]): int(r["bytes_up"]) for r in rows}

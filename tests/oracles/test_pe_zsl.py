@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.toys import conducted, table
+from tests.engine.toys import run_toy, table
 from vergence.core.conversation import drive
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message, reply, seal
@@ -76,8 +76,8 @@ def test_the_owners_gradient_by_hand():
 def test_a_step_changes_the_generator_and_not_the_teacher(guide, regulariser, tmp_path):
     method = replace(SMALL, guide=guide, regulariser=regulariser)
     before = method.server(ToyTask(Linear()))
-    one = conducted(tmp_path / "one", method, rounds=1)
-    two = conducted(tmp_path / "two", method, rounds=2)
+    one = run_toy(tmp_path / "one", method, rounds=1)
+    two = run_toy(tmp_path / "two", method, rounds=2)
     assert not same(before.generator, one.server.generator)
     assert not same(one.server.generator, two.server.generator)
     for client in one.clients:
@@ -87,7 +87,7 @@ def test_a_step_changes_the_generator_and_not_the_teacher(guide, regulariser, tm
 
 
 def test_a_teacher_that_only_answers_is_written_once(tmp_path):
-    found = conducted(tmp_path, SMALL, rounds=4)
+    found = run_toy(tmp_path, SMALL, rounds=4)
     assert all(entry.file.split(".")[3] == "setup" for entry in found.clients.filed.values())
 
 
@@ -102,7 +102,7 @@ def provided(method, outcome):
 @pytest.mark.parametrize("verify", [True, False])
 def test_kept_are_exactly_those_that_the_teacher_takes_for_their_class(verify, tmp_path):
     method = replace(SMALL, verify=verify)
-    outcome = conducted(tmp_path, method, rounds=3, task=TASK, federation=QUASI)
+    outcome = run_toy(tmp_path, method, rounds=3, task=TASK, federation=QUASI)
     made, kinds, kept = provided(method, outcome)
     owner = outcome.clients["owner"]
     known = owner.known["classes"] > 0
@@ -120,7 +120,7 @@ def test_kept_are_exactly_those_that_the_teacher_takes_for_their_class(verify, t
 
 def test_a_quasi_omniscient_owner_tells_its_classes_and_a_classifier_learns_all(tmp_path):
     method = replace(SMALL, regulariser="none")
-    outcome = conducted(tmp_path, method, rounds=2, task=TASK, federation=QUASI)
+    outcome = run_toy(tmp_path, method, rounds=2, task=TASK, federation=QUASI)
     unseen = [i for i, known in enumerate(outcome.server.known["classes"].tolist()) if not known]
     assert tuple(unseen) == TASK.unseen_classes
     assert not same(outcome.server.model, TASK.init())  # two rounds are the generator's alone

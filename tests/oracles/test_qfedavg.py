@@ -19,7 +19,7 @@ from vergence.core.messages import Message, seal
 from vergence.core.method import Global
 from vergence.core.requests import FitResult
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.qfedavg import QFedAvg
@@ -93,7 +93,7 @@ def test_q_0_is_uniform_fedavg(tmp_path):
         folder = RunDirectory(tmp_path / type(method).__name__, {"config": "a"})
         folder.open()
         plan = Plan(rounds=5, evaluate_every=0, workers=1)
-        models.append(conduct(method, ToyTask(Linear()), people, plan, folder).server.model.flat)
+        models.append(run_rounds(method, ToyTask(Linear()), people, plan, folder).server.model.flat)
     assert torch.allclose(*models, atol=1e-5)
 
 

@@ -20,7 +20,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.serialization import same
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.participation import Participation
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.methods.scaffold import Scaffold, travelled
@@ -177,12 +177,12 @@ def test_the_mean_control_is_the_servers(rounds, option, momentum):
         assert mean == pytest.approx(float(at.server.control.flat), abs=1e-9)
 
 
-def conducted(folder, presence, rounds, local=None):
+def run_toy(folder, presence, rounds, local=None):
     store = RunDirectory(folder, {"config": "a"})
     store.open()
     plan = Plan(rounds=rounds, evaluate_every=0, workers=1, presence=presence)
     method = Scaffold(local=local or LocalTraining(epochs=2, batch=8))
-    return conduct(method, LINE, People(people=5).load(), plan, store)
+    return run_rounds(method, LINE, People(people=5).load(), plan, store)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def conducted(folder, presence, rounds, local=None):
 )
 def test_the_mean_control_is_the_servers_in_a_run(tmp_path, local):
     """Two or three of five people a round, a third of the replies lost; some never take part."""
-    outcome = conducted(tmp_path, Participation(cohort=0.5, lost=0.3), 6, local)
+    outcome = run_toy(tmp_path, Participation(cohort=0.5, lost=0.3), 6, local)
     absent = LINE.init() * 0.0
     held = [
         outcome.clients[c].control if c in outcome.clients else absent
@@ -202,11 +202,11 @@ def test_the_mean_control_is_the_servers_in_a_run(tmp_path, local):
 
 
 def test_a_lost_reply_leaves_the_control_as_it_was(tmp_path, monkeypatch):
-    before = conducted(tmp_path / "one", Participation(), 1)
+    before = run_toy(tmp_path / "one", Participation(), 1)
     monkeypatch.setattr(
         Participation, "loses", lambda _, client, at, *__: client == "p01" and at == 1
     )
-    after = conducted(tmp_path / "two", Participation(), 2)
+    after = run_toy(tmp_path / "two", Participation(), 2)
     assert same(after.clients["p01"], before.clients["p01"])
     for other in ("p00", "p02", "p03", "p04"):
         assert not same(after.clients[other], before.clients[other])

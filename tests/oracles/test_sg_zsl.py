@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.toys import conducted
+from tests.engine.toys import run_toy
 from vergence.core.client import ClientContext
 from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Mean
 from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
-from vergence.engine.dry_run import rehearsed
+from vergence.engine.dry_run import dry_run
 from vergence.engine.round_loop import Plan
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.spent import beside, spent
@@ -57,7 +57,7 @@ def test_no_row_of_shares_is_longer_than_its_bound(entries, high):
 
 
 def test_the_owner_keeps_the_mean_and_answers_without_samples(tmp_path):
-    outcome = conducted(tmp_path, SMALL, task=TASK, federation=PEOPLE, rounds=2)
+    outcome = run_toy(tmp_path, SMALL, task=TASK, federation=PEOPLE, rounds=2)
     x = PEOPLE.people["owner"].train.columns["x"]
     kept = outcome.clients["owner"].profile["shares"]
     rows = Mean(x.softmax(1), longest(64, 0.0, 1.0)).shortened()
@@ -70,7 +70,7 @@ def test_the_owner_keeps_the_mean_and_answers_without_samples(tmp_path):
 
 @pytest.mark.slow
 def test_teacher_and_profile_are_of_one_budget(tmp_path):
-    conducted(tmp_path, SMALL, task=TASK, federation=PEOPLE, rounds=3, privacy=PLAN.privacy)
+    run_toy(tmp_path, SMALL, task=TASK, federation=PEOPLE, rounds=3, privacy=PLAN.privacy)
     told = spent(PLAN, SMALL, tmp_path / "state")["sample"]
     assert len(told["charges"]) == 2
     assert [1.0, 1] in [charge[1:] for charge in told["charges"]]
@@ -114,14 +114,14 @@ def test_comparing_with_samples_is_said_to_go_beyond_the_budget():
     printed = replace(SMALL, compare="samples")
     assert "beyond" not in beside(SMALL)
     assert "real ones, at every 'guide'" in beside(printed)
-    assert rehearsed(printed, TASK, PEOPLE, 3)
+    assert dry_run(printed, TASK, PEOPLE, 3)
     with pytest.raises(ConfigError, match="training samples"):
-        rehearsed(PeZsl(LOCAL, knows="all"), TASK, PEOPLE, 3)
-    assert [lesson.local is None for lesson in rehearsed(SMALL, TASK, PEOPLE, 3)] == [False, True]
+        dry_run(PeZsl(LOCAL, knows="all"), TASK, PEOPLE, 3)
+    assert [one.local is None for one in dry_run(SMALL, TASK, PEOPLE, 3)] == [False, True]
 
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(ConfigError, match="mmd compares with single real samples"):
         replace(SMALL, regulariser="mmd")
     with pytest.raises(ConfigError, match="the classes of training samples"):
-        rehearsed(replace(SMALL, knows="own"), TASK, PEOPLE, 3)
+        dry_run(replace(SMALL, knows="own"), TASK, PEOPLE, 3)

@@ -26,7 +26,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
 from vergence.core.stages import Staged
 from vergence.core.task import Model
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.split.smashed_average import SmashedAverage
@@ -73,7 +73,7 @@ def after(method, tmp_path):
     folder = RunDirectory(tmp_path, STAMP)
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1)
-    server = conduct(method, ToyTask(Factors()), PEOPLE, plan, folder).server
+    server = run_rounds(method, ToyTask(Factors()), PEOPLE, plan, folder).server
     return [float(server.front.flat), float(server.tail.flat)]
 
 
@@ -85,7 +85,7 @@ def test_v1_is_fedavg(tmp_path):
     folder = RunDirectory(tmp_path / "whole", STAMP)
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1)
-    whole = conduct(FedAvg(local=LOCAL), ToyTask(Factors()), PEOPLE, plan, folder).server.model
+    whole = run_rounds(FedAvg(local=LOCAL), ToyTask(Factors()), PEOPLE, plan, folder).server.model
     assert whole.flat.tolist() == after(SplitFed(local=LOCAL), tmp_path / "split")
 
 

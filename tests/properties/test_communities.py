@@ -15,7 +15,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.messages import reply, seal
 from vergence.data.synthetic.clip_synthetic import COMMUNITIES, ClipSynthetic, drawn, rated
 from vergence.data.video_summaries.fragments import PARTS, samples_of
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.clustered.cfedvs import CFedVS
 from vergence.methods.fedavg import FedAvg
@@ -33,7 +33,7 @@ def run(method, people, place):
     folder = RunDirectory(place, {"config": "a", "code": "b", "data": "c"})
     folder.open()
     plan = Plan(rounds=1, evaluate_every=0, workers=1)
-    return conduct(method, TASK, people, plan, folder).server
+    return run_rounds(method, TASK, people, plan, folder).server
 
 
 def found(place, communities, **options):

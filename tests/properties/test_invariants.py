@@ -10,7 +10,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
@@ -36,7 +36,7 @@ def run(tmp_path):
         folder = RunDirectory(tmp_path / str(next(count)), {"config": "a"})
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1)
-        return conduct(method, TASK, people, plan, folder)
+        return run_rounds(method, TASK, people, plan, folder)
 
     return go
 

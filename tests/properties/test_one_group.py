@@ -5,7 +5,7 @@ import pytest
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.participation import Participation
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.clustered.cfedvs import CFedVS
 from vergence.methods.clustered.fedgroup import FedGroup
@@ -22,7 +22,7 @@ def server(method, place):
     folder = RunDirectory(place, {"config": "a", "code": "b", "data": "c"})
     folder.open()
     people = People(people=5, inputs=20).load()
-    return conduct(method, ToyTask(Linear(inputs=20)), people, PLAN, folder).server
+    return run_rounds(method, ToyTask(Linear(inputs=20)), people, PLAN, folder).server
 
 
 @pytest.fixture(scope="module")

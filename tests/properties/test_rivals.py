@@ -19,7 +19,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.methods.ditto import Ditto
@@ -55,7 +55,7 @@ def run(tmp_path):
         folder = RunDirectory(go.path, {"config": "a"})
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, solver="sequential")
-        return conduct(method, task, people, plan, folder)
+        return run_rounds(method, task, people, plan, folder)
 
     return go
 

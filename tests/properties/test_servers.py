@@ -17,7 +17,7 @@ from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.participation import Participation
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedadagrad import FedAdagrad
 from vergence.methods.fedadam import FedAdam
@@ -97,7 +97,7 @@ def run(tmp_path):
         folder = RunDirectory(tmp_path / str(next(count)), {"config": "a"})
         folder.open()
         plan = Plan(rounds=rounds, evaluate_every=0, workers=1, presence=Participation(**presence))
-        return conduct(method, TASK, people, plan, folder).server.model
+        return run_rounds(method, TASK, people, plan, folder).server.model
 
     return go
 

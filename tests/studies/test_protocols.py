@@ -143,7 +143,7 @@ def test_an_interrupted_protocol_goes_on(scored, tmp_path, monkeypatch):
     out, _ = scored
     from vergence.experiment import run as app_run
 
-    real, calls = app_run.conduct, []
+    real, calls = app_run.run_rounds, []
 
     def stopped(*args, **more):
         calls.append(1)
@@ -151,11 +151,11 @@ def test_an_interrupted_protocol_goes_on(scored, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(*args, **more)
 
-    monkeypatch.setattr(app_run, "conduct", stopped)
+    monkeypatch.setattr(app_run, "run_rounds", stopped)
     with pytest.raises(PartialRun, match="the same command again"):
         go(tmp_path, "leave-one-out", tmp_path / "out")
     assert not (tmp_path / "out" / "leave-one-out" / "fedavg").exists()
-    monkeypatch.setattr(app_run, "conduct", real)
+    monkeypatch.setattr(app_run, "run_rounds", real)
     go(tmp_path, "leave-one-out", tmp_path / "out")
     for label in NAMES:
         mine, theirs = (o / "leave-one-out" / label / "people.csv" for o in (tmp_path / "out", out))
@@ -199,7 +199,7 @@ def test_a_late_protocol_goes_on_where_it_was_moved_to(tmp_path, monkeypatch):
     """Stopped in the second fold, moved, given again: the same bytes as in one go."""
     from vergence.experiment import run as app_run
 
-    one, real, calls = TOY.replace("METHODS", 'methods = ["fedavg"]'), app_run.conduct, []
+    one, real, calls = TOY.replace("METHODS", 'methods = ["fedavg"]'), app_run.run_rounds, []
     go(tmp_path, "late", tmp_path / "whole", one)
 
     def stopped(*args, **more):
@@ -208,10 +208,10 @@ def test_a_late_protocol_goes_on_where_it_was_moved_to(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(*args, **more)
 
-    monkeypatch.setattr(app_run, "conduct", stopped)
+    monkeypatch.setattr(app_run, "run_rounds", stopped)
     with pytest.raises(PartialRun, match="the same command again"):
         go(tmp_path, "late", tmp_path / "out", one)
-    monkeypatch.setattr(app_run, "conduct", real)
+    monkeypatch.setattr(app_run, "run_rounds", real)
     moved = (tmp_path / "out").rename(tmp_path / "moved")
     go(tmp_path, "late", moved, one)
     for config in moved.rglob("config.toml"):

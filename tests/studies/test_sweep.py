@@ -13,7 +13,7 @@ from tests.cli.commands import write
 from tests.conftest import ROOT
 from vergence.core.data import Samples, Splits
 from vergence.data.synthetic.toy import Toy
-from vergence.engine.round_loop import conduct
+from vergence.engine.round_loop import run_rounds
 from vergence.errors import ConfigError, DataError, PartialRun, StateError
 from vergence.experiment.run import start
 from vergence.experiment.schema import load
@@ -220,13 +220,13 @@ def test_an_interrupted_sweep_keeps_finished_trials_and_goes_on(found, tmp_path,
 
     def stopping(*args):
         calls.append(args)
-        return conduct(*args[:-1], stop if len(calls) == 6 else args[-1])
+        return run_rounds(*args[:-1], stop if len(calls) == 6 else args[-1])
 
     def stop(_seed, done, _metrics):
         if done == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(trials, "conduct", stopping)
+    monkeypatch.setattr(trials, "run_rounds", stopping)
     path, out = write(tmp_path, SMALL), tmp_path / "out"
     with pytest.raises(PartialRun, match="finished trials are kept"):
         sweep(load(path), out)
@@ -248,9 +248,9 @@ def test_a_trial_that_fails_is_logged_with_its_reason_and_costs_its_budget(tmp_p
     def failing(method, *args):
         if method.local.lr == 0.3:
             raise RuntimeError("no such kernel\nand more")
-        return conduct(method, *args)
+        return run_rounds(method, *args)
 
-    monkeypatch.setattr(trials, "conduct", failing)
+    monkeypatch.setattr(trials, "run_rounds", failing)
     sets = [
         "sweep.seeds=[0]",
         "methods=['fedavg']",
@@ -271,9 +271,9 @@ def test_a_method_of_which_every_trial_fails_is_left_out_and_named(tmp_path, mon
     def failing(method, *args):
         if isinstance(method, FedAvg):
             raise RuntimeError("too wide")
-        return conduct(method, *args)
+        return run_rounds(method, *args)
 
-    monkeypatch.setattr(trials, "conduct", failing)
+    monkeypatch.setattr(trials, "run_rounds", failing)
     sets = ["sweep.seeds=[0]", 'methods=["fedavg", "local_only"]']
     found = sweep(load(write(tmp_path, TOY), sets), tmp_path / "out")
     with pytest.raises(PartialRun, match=r"every trial failed of fedavg \(RuntimeError: too wide"):
@@ -285,7 +285,7 @@ def test_a_full_disk_stops_the_sweep_and_blames_no_trial(tmp_path, monkeypatch):
     def full(*_):
         raise PartialRun("cannot save")
 
-    monkeypatch.setattr(trials, "conduct", full)
+    monkeypatch.setattr(trials, "run_rounds", full)
     with pytest.raises(PartialRun, match="cannot save"):
         sweep(load(write(tmp_path, SMALL)), tmp_path / "out")
     assert not (tmp_path / "out" / "trials.csv").exists()

@@ -6,7 +6,7 @@ from torch.nn.utils import prune
 
 from tests.cli.commands import ONE, run, write
 from tests.engine.learners import INPUTS, Mlp
-from tests.engine.toys import LOCAL, Interrupt, conducted, table, untimed
+from tests.engine.toys import LOCAL, Interrupt, run_toy, table, untimed
 from vergence.core import files
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
@@ -49,7 +49,7 @@ METHODS = [
 
 def trained(path, method, pruning=HALF, **plan):
     plan = {"rounds": ROUNDS, "solver": "sequential", "evaluate_every": 1, **plan}
-    return conducted(path, method, task=TASK, inputs=INPUTS, pruning=pruning, **plan)
+    return run_toy(path, method, task=TASK, inputs=INPUTS, pruning=pruning, **plan)
 
 
 @pytest.fixture

@@ -104,11 +104,11 @@ class Clipped(UndefendedClient):
         return imitate
 
 
-def standing(defence: SplitDefense, veiling: NoiseSpec | None) -> UndefendedClient:
+def standing(defence: SplitDefense, noise_spec: NoiseSpec | None) -> UndefendedClient:
     """Return the clients of a run with this defence, and this noise, as an attacker meets them."""
-    if isinstance(defence, BottleneckCut) and veiling is not None:
-        return Clipped(Bottleneck(defence.clip, veiling.scale), fresh=not defence.still)
-    return UndefendedClient() if veiling is None else PixelNoise(veiling.scale)
+    if isinstance(defence, BottleneckCut) and noise_spec is not None:
+        return Clipped(Bottleneck(defence.clip, noise_spec.scale), fresh=not defence.still)
+    return UndefendedClient() if noise_spec is None else PixelNoise(noise_spec.scale)
 
 
 def sends(

@@ -87,7 +87,7 @@ class Hijacker:
         self.judging = torch.optim.Adam(
             self.critic.parameters(), self.how.critic_rate, betas=(0.5, 0.9)
         )
-        self._rehearse()
+        self._train_on_shadows()
 
     def answer(self, smashed: Tensor) -> Tensor:
         """Learn from a client's batch `[samples, ...]`; return what it is sent for a gradient.
@@ -106,7 +106,7 @@ class Hijacker:
         """Return the pictures behind smashed data, `[samples, 1, height, width]` in (0, 1)."""
         return self.decoder.found(smashed)
 
-    def _rehearse(self) -> None:
+    def _train_on_shadows(self) -> None:
         """Train pilot and decoder on shadow images; keep what the pilot makes of them."""
 
         def loss(rows: Tensor, _: object) -> Tensor:

@@ -40,7 +40,7 @@ SHORTER = 0.9
 """Share of a video's frames that another cut of it has."""
 LEVELS = (("a person", 8.0), ("a person", 1.0), ("a sample", 1.0))
 """Whom noise is to hide, and epsilon."""
-REHEARSED = NoiseKey(bytes(32))
+AUDIT_NOISE_KEY = NoiseKey(bytes(32))
 """Of noise that hides nothing: the same audit gives the same table."""
 NOTES = (
     "Numbers: each was cut to a bound that nobody's data may set, here the least power of two from "
@@ -75,7 +75,7 @@ class DisclosedNumbers:
                 )
                 for each in self.changes
             ]
-            draws = REHEARSED.child("numbers", at).draws()
+            draws = AUDIT_NOISE_KEY.child("numbers", at).draws()
             yield (
                 f"noise, epsilon {epsilon:g} for {whom}",
                 lambda numbers, policies=policies, draws=draws: torch.cat(

@@ -24,7 +24,7 @@ from vergence.core.messages import Reply, SealedTree, counted, seal
 from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.engine.plan import Plan
-from vergence.engine.round_loop import conduct
+from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment.saved_run import SavedRun
 
@@ -111,7 +111,7 @@ def replayed(
         folder = RunDirectory(Path(scratch), {})
         folder.open()
         with suppress(_Enough):
-            conduct(overheard(method, hear, learn), saved.task, data, quiet, folder, tick)
+            run_rounds(overheard(method, hear, learn), saved.task, data, quiet, folder, tick)
     return AttackerView("server", updates=tuple(updates), sums=sums)
 
 

@@ -42,7 +42,7 @@ from vergence.reports.plots.style import digits, metric_name, number
 from vergence.results.tables import TextTable
 from vergence.training.pruning import built
 
-REHEARSED = NoiseKey(bytes(32))
+AUDIT_NOISE_KEY = NoiseKey(bytes(32))
 """Of noise that hides nothing: the same audit gives the same table."""
 SENDS, DELTA, EPSILON = 10, 1e-5, 8.0
 LEVELS = (0.2, 0.5, 1.0, 2.0)
@@ -142,7 +142,7 @@ def attacked(
     numbers = itertools.count()
     second = people_block(
         ready.people,
-        lambda samples: halves.sent(samples, REHEARSED.child("people", next(numbers))),
+        lambda samples: halves.sent(samples, AUDIT_NOISE_KEY.child("people", next(numbers))),
         halves.sends_labels,
     )
     bar.update(task, advance=1)
@@ -216,7 +216,7 @@ def rebuilt(
         epochs: of that training.
     """
     defence, times = behind
-    batches = sends(who, clean, defence, times, halves.layers, REHEARSED)
+    batches = sends(who, clean, defence, times, halves.layers, AUDIT_NOISE_KEY)
     _, seen = AttackerView("server", batches).averaged(who)
     network = InverseNetworkAttack(epochs).learned(known, others, defence.imitation(times))
     return torch.cat([batch.smashed for batch in batches if not batch.round]), network.found(seen)
@@ -247,7 +247,7 @@ def stood(saved: SavedRun, ready: Federation) -> SmashedDataExposure | None:
         return None
     seen = outlook(plan, saved.method, saved.task, ready)
     name = saved.experiment.table["privacy"]["cut"]["name"]
-    return SmashedDataExposure(name, defence, standing(defence, seen.veiling), seen.releases)
+    return SmashedDataExposure(name, defence, standing(defence, seen.noise_spec), seen.releases)
 
 
 def defences(

@@ -26,12 +26,12 @@ from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params
 from vergence.engine import compatibility_check
-from vergence.engine.dry_run import rehearsed
+from vergence.engine.dry_run import dry_run
 from vergence.engine.plan import Plan
 from vergence.errors import ConfigError
 from vergence.experiment.saved_run import SavedRun
 from vergence.privacy.config import SecureAggregationConfig
-from vergence.privacy.dp.dp_sgd_solver import course
+from vergence.privacy.dp.dp_sgd_solver import training_schedule
 from vergence.privacy.split.defense import IMAGE
 from vergence.results.tables import Record
 from vergence.training.pruning import built
@@ -233,8 +233,8 @@ def single(
 
 def _noise(saved: SavedRun, data: Federation, plan: Plan, who: str) -> float:
     assert plan.privacy.solver is not None
-    lessons = rehearsed(saved.method, saved.task, data.only([who]), plan.rounds)
-    return course(lessons, len(data.people[who].train)).noise(plan.privacy.solver)
+    passes = dry_run(saved.method, saved.task, data.only([who]), plan.rounds)
+    return training_schedule(passes, len(data.people[who].train)).noise(plan.privacy.solver)
 
 
 def first(view: AttackerView, who: str) -> tuple[str, Params]:

@@ -42,7 +42,7 @@ def check_ids(ids: Iterable[Any], where: str) -> None:
 
 
 def _fault(person: Any) -> str:
-    """What is wrong with an id by itself; "" where nothing is."""
+    """Fault of an id by itself; "" where there is none."""
     if not isinstance(person, str):
         return "is no text"
     if not person.strip():

@@ -283,7 +283,7 @@ def _entry(array: Tensor | bytes) -> int:
 
 
 def _body(array: Tensor | bytes) -> tuple[str, list[int], memoryview]:
-    """Return what safetensors tells of an array, and its bytes, which are not copied."""
+    """Safetensors' entry for an array, and its bytes, which are not copied."""
     if isinstance(array, bytes):
         return "U8", [len(array)], memoryview(array)
     return DTYPES[array.dtype], list(array.shape), array.reshape(-1).view(torch.uint8).numpy().data

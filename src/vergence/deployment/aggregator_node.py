@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vergence.deployment.folders import ClientSide
-from vergence.deployment.keys import known_keys, voice_of
+from vergence.deployment.keys import known_keys, party_identity
 from vergence.deployment.resident_node import ResidentNode
 from vergence.deployment.secure_sum_aggregator import SecureSumAggregator
 from vergence.engine.secure_sums import sums_for
@@ -50,7 +50,7 @@ class AggregatorNode(ResidentNode):
         sums = sums_for(plan, method, len(known_keys(self.folder)))
         if sums is None or self.side.client not in plan.privacy.aggregators:
             raise StateError(f"'{self.side.client}' is no aggregator of this experiment")
-        voice = voice_of(self.folder, note, self.sign)
+        identity = party_identity(self.folder, note, self.sign)
         return SecureSumAggregator(
-            state, self.side.client, sums, voice, method, method.offer(method.server(task), "")
+            state, self.side.client, sums, identity, method, method.offer(method.server(task), "")
         )

@@ -13,7 +13,7 @@ from vergence.core.method import Method
 from vergence.deployment.client_node import ClientNode
 from vergence.deployment.folders import ClientSide, tell
 from vergence.deployment.joined_node import JoinedNode
-from vergence.deployment.keys import BOX, SealedBox, known_keys, voice_of
+from vergence.deployment.keys import BOX, SealedBox, known_keys, party_identity
 from vergence.deployment.teacher_quota import TeacherQuota
 from vergence.engine.secure_sums import SecureSum, sums_for
 from vergence.errors import DataError, StateError, VergenceError
@@ -53,34 +53,34 @@ class AnsweringClient(JoinedNode):
 
     def home(self, note: Mapping[str, Any], closed: bool) -> ClientNode:
         """Return the place of one run's states and turns, for one of those who may ask."""
-        desk = self.desk(note, self.federation, self.folder / "state")
-        worker, plan = desk.worker, self.experiment.plan
+        runner = self.runner(note, self.federation, self.folder / "state")
+        worker, plan = runner.worker, self.experiment.plan
         every = plan.checkpoint_every
-        voice = voice_of(self.folder, note, self.sign)
+        identity = party_identity(self.folder, note, self.sign)
         side = self.side
         count = TeacherQuota(self.folder, side.answers_in_all, side.answers_a_minute).count
         if not closed:
             barred = self.not_for_the_server(worker.method)
             return ClientNode(
-                desk,
+                runner,
                 side.client,
-                desk.shelf.folder,
+                runner.store.folder,
                 every=every,
                 barred=barred,
-                voice=voice,
+                identity=identity,
                 count=count,
                 plan=plan,
             )
         offered = worker.method.offer(worker.method.server(worker.task), side.client)
         return ClientNode(
-            desk,
+            runner,
             side.client,
-            desk.shelf.folder,
+            runner.store.folder,
             every=every,
             barred=not_for_a_main_server(worker.method),
             apart=frozenset(offered),
             channel="closed",
-            voice=voice,
+            identity=identity,
             count=count,
             plan=plan,
         )

@@ -35,7 +35,7 @@ from vergence.engine.client_runner import ClientRunner
 from vergence.engine.plan import Plan
 from vergence.engine.records import TaskBatch, TaskCall
 from vergence.engine.secure_sum_protocol import PartyIdentity
-from vergence.engine.secure_sums import WORDS, request_of, row_of
+from vergence.engine.secure_sums import WORDS, request_of, unpack_words
 from vergence.engine.storage.client_states import file_of
 from vergence.engine.user_level_privacy import sums_of
 from vergence.errors import StateError
@@ -49,15 +49,15 @@ class ClientNode:
     `every` is how many rounds lie between two checkpoints of the server. Where it is known, states
     go that no checkpoint names any more, whether or not a server remembers them. `barred` are kinds
     of errands and verbs that whoever asks has no right to; `apart` are trees that another hand has
-    to bring. Answers are stored by `channel`: who asks on one never gets those to another. `voice`
-    is what this client signs with in secure sums, and whom it believes. `count` is told of every
-    turn, by its errand's digest, before it is taken, and may refuse it. `plan` is the client's own:
-    what it does not ask for is refused, whoever asks.
+    to bring. Answers are stored by `channel`: who asks on one never gets those to another.
+    `identity` is what this client signs with in secure sums, and whom it believes. `count` is told
+    of every turn, by its errand's digest, before it is taken, and may refuse it. `plan` is the
+    client's own: what it does not ask for is refused, whoever asks.
     """
 
     def __init__(
         self,
-        desk: ClientRunner,
+        runner: ClientRunner,
         client: str,
         folder: Path,
         limit: int | None = None,
@@ -65,46 +65,46 @@ class ClientNode:
         barred: Sequence[str] = (),
         apart: frozenset[str] = frozenset(),
         channel: str = "open",
-        voice: PartyIdentity | None = None,
+        identity: PartyIdentity | None = None,
         count: Callable[[ClientRequest, str], None] | None = None,
         *,
         plan: Plan,
     ) -> None:
-        self.desk, self.client, self.folder = desk, client, folder
-        self.limit = most(desk) if limit is None else limit
+        self.runner, self.client, self.folder = runner, client, folder
+        self.limit = most(runner) if limit is None else limit
         self.every, self.barred, self.apart, self.channel = every, barred, apart, channel
-        self.count, self.plan, self.voice = count, plan, voice
+        self.count, self.plan, self.identity = count, plan, identity
         self.giving: SecureSumClient | None = None
         self.ledger: ClientLedger | None = None
-        if desk.sums is not None and (voice is None or voice.sign is None):
+        if runner.sums is not None and (identity is None or identity.sign is None):
             raise StateError(f"'{client}' has no keys to take part in secure sums with")
 
     def _open_books(self) -> None:
         """Read what this client remembers of the run: while no other process changes it."""
-        desk, plan, voice = self.desk, self.plan, self.voice
-        if desk.sums is not None and voice is not None:
+        runner, plan, identity = self.runner, self.plan, self.identity
+        if runner.sums is not None and identity is not None:
             book = None
             if plan.privacy.user is not None:
-                place = desk.shelf.folder / FOLDER
+                place = runner.store.folder / FOLDER
                 make_folder(place, mode=0o700)
-                book = ReleaseLog(place / sums_of(desk.shelf.seed))
+                book = ReleaseLog(place / sums_of(runner.store.seed))
             self.giving = SecureSumClient(
                 self.folder,
                 self.client,
-                desk.sums,
-                voice,
-                desk.shelf.lasting,
+                runner.sums,
+                identity,
+                runner.store.lasting,
                 book,
                 plan.privacy.user,
             )
-        if desk.sums is not None or plan.privacy.user is not None:
+        if runner.sums is not None or plan.privacy.user is not None:
             self.ledger = ClientLedger(
                 self.folder,
-                desk.shelf.seed,
+                runner.store.seed,
                 self.client,
-                desk.worker.method,
+                runner.worker.method,
                 plan,
-                states=desk.sums is not None,
+                states=runner.sums is not None,
             )
 
     def answer(self, data: bytes, beside: bytes = b"") -> bytes:
@@ -159,7 +159,7 @@ class ClientNode:
                 answer = self._answered(errand, key)
                 if turn:
                     with saving(self.folder):
-                        write_whole(stored, mark, answer, lasting=self.desk.shelf.lasting)
+                        write_whole(stored, mark, answer, lasting=self.runner.store.lasting)
             except Unsaved as error:
                 raise StateError(
                     f"'{self.client}' cannot save: {error.reason}; {error.mend} in {self.folder}, "
@@ -178,7 +178,7 @@ class ClientNode:
         """
         if errand.kind not in ("turn", "evaluate"):
             return
-        check_plan(errand, self.plan, self.desk.worker.method)
+        check_plan(errand, self.plan, self.runner.worker.method)
         if self.ledger is None:
             return
         if errand.kind == "evaluate":
@@ -189,18 +189,18 @@ class ClientNode:
             errand, lambda: all(given(self._sum(step)) for step in steps(errand)), given
         )
         for step in steps(errand):
-            form = self.desk.form(step.message, {})
+            form = self.runner.form(step.message, {})
             if form is not None and self.giving is not None:
                 self.giving.ask(form, step.message, step.file)
         self.ledger.keep(record)
 
     def _given(self, request: str) -> bool:
-        """Whether words were given to a sum; to none there is nothing to give."""
+        """True if words were given to a sum; to none there is nothing to give."""
         return not request or self.giving is None or self.giving.gave(request)
 
     def _sum(self, step: ClientRequest) -> str:
         """The sum that the words of a turn's reply are for, "" where there are none."""
-        form = self.desk.form(step.message, {})
+        form = self.runner.form(step.message, {})
         if form is None or self.giving is None or not form.words:
             return ""
         return request_of(form, step.message)
@@ -223,20 +223,20 @@ class ClientNode:
             return []
         return [
             path
-            for path in self.desk.shelf.folder.iterdir()
+            for path in self.runner.store.folder.iterdir()
             if path.name != errand.file
-            and is_file_of(path.name.removesuffix(".part"), self.desk.shelf.seed, self.client)
+            and is_file_of(path.name.removesuffix(".part"), self.runner.store.seed, self.client)
             and (part := self._part(path.name.removeprefix(self._prefix))) is not None
             and part < since
         ]
 
     @property
     def _prefix(self) -> str:
-        return file_of(self.desk.shelf.seed, self.client, "").removesuffix(".safetensors")
+        return file_of(self.runner.store.seed, self.client, "").removesuffix(".safetensors")
 
     @staticmethod
     def _part(stamp: str) -> float | None:
-        """Return which part of a run a stamp is of: -1 setup, then rounds, infinity finish."""
+        """Part of a run that a stamp is of: -1 setup, then rounds, infinity finish."""
         word = stamp.partition(".")[0]
         parts = {"setup": -1.0, "finish": math.inf}
         return float(word) if word.isdecimal() else parts.get(word)
@@ -247,7 +247,7 @@ class ClientNode:
         Raises:
             StateError: it may not.
         """
-        verbs = self.desk.worker.method.exposure
+        verbs = self.runner.worker.method.exposure
         unknown = errand.kind == "turn" and any(
             message.verb not in verbs for message in (errand.message, *errand.then)
         )
@@ -259,7 +259,7 @@ class ClientNode:
         left = [] if errand.file is None else [self._own(errand.file)]
         if errand.kind == "turn":
             left += [
-                self._own(file_of(self.desk.shelf.seed, self.client, step.stamp))
+                self._own(file_of(self.runner.store.seed, self.client, step.stamp))
                 for step in steps(errand)
             ]
         dropped = [self._own(file) for file in errand.drop]
@@ -268,10 +268,10 @@ class ClientNode:
         return dropped
 
     def _own(self, file: str) -> Path:
-        shelf = self.desk.shelf
-        if not is_file_of(file, shelf.seed, self.client):
+        store = self.runner.store
+        if not is_file_of(file, store.seed, self.client):
             raise StateError(f"'{plain(file)}' is no state of '{self.client}'")
-        return shelf.folder / file
+        return store.folder / file
 
     def _answered(self, errand: ClientRequest, key: str) -> bytes:
         try:
@@ -306,8 +306,8 @@ class ClientNode:
         kind = "evaluate" if errand.kind == "evaluate" else "turn"
         job = TaskBatch(kind, [call], [1], "each", errand.stamp, errand.progress, errand.points)
         if kind == "evaluate":
-            return vars(self.desk.carry_out(job, 0, Sum()).receipts[0]), b""
-        before = self.desk.kept(call)
+            return vars(self.runner.carry_out(job, 0, Sum()).receipts[0]), b""
+        before = self.runner.kept(call)
         order = ClientTask(
             "turn",
             self.client,
@@ -317,13 +317,13 @@ class ClientNode:
             errand.points,
             owed=before.owed,
         )
-        receipt, sealed = self.desk.settle(call, job, before, self.desk.worker.do(order))
+        receipt, sealed = self.runner.settle(call, job, before, self.runner.worker.do(order))
         if receipt.filed is not None and self.ledger is not None:
             self.ledger.record_state(receipt.filed.file, self._sum(errand))
-        form = self.desk.form(call.message, job.held)
+        form = self.runner.form(call.message, job.held)
         if form is not None and self.giving is not None:  # the reply goes into a sum, not from here
             if sealed is not None and form.words:
-                row = row_of(sealed.trees[WORDS].total)
+                row = unpack_words(sealed.trees[WORDS].total)
                 self.giving.keep(errand.stamp, form, call.message, row)
             return vars(receipt), b""
         known = {name: mask for name, mask in before.told.items() if name in errand.known}

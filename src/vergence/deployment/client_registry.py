@@ -148,11 +148,11 @@ class ClientRegistry:
     mine: Mapping[str, str]
     genuine: Callable[[str, bytes, str], bool]
     tell: Announcement
-    patience: Timeouts = Timeouts()
+    timeouts: Timeouts = Timeouts()
     also: Sequence[str] = ()
     log: Callable[[AnswerExchange], None] = lambda _: None
     revoked: Callable[[str], bool] = lambda _: False
-    seats: dict[str, ClientConnection] = field(default_factory=dict)
+    connections: dict[str, ClientConnection] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
     over: threading.Event = field(default_factory=threading.Event)
@@ -180,7 +180,10 @@ class ClientRegistry:
                     self.tell(f"the link does not answer ({type(error).__name__})", "link")
                     continue
                 if self._leave(nodes):  # who was refused because of one of them is greeted again
-                    greeted = {seat.node: seat.since for seat in self.seats.values()}
+                    greeted = {
+                        connection.node: connection.since
+                        for connection in self.connections.values()
+                    }
                 for node, since in nodes.items():
                     if greeted.get(node) != since:
                         greeted[node] = since
@@ -190,9 +193,13 @@ class ClientRegistry:
     def _leave(self, nodes: Mapping[int, str]) -> bool:
         """Take note of who is gone; return whether somebody is."""
         with self.changed:
-            left = [c for c, seat in self.seats.items() if nodes.get(seat.node) != seat.since]
+            left = [
+                c
+                for c, connection in self.connections.items()
+                if nodes.get(connection.node) != connection.since
+            ]
             for client in left:
-                del self.seats[client]
+                del self.connections[client]
                 self.tell(f"'{client}' is gone", "gone", client=client)
         return bool(left)
 
@@ -216,7 +223,7 @@ class ClientRegistry:
             return
         with self.changed:
             if not reason:
-                self.seats[client] = ClientConnection(node, since, facts or {})
+                self.connections[client] = ClientConnection(node, since, facts or {})
                 self.changed.notify_all()
         event, line = ("refused", f"refused: {reason}") if reason else ("here", "is here")
         self.tell(f"'{client}' {line}", event, client=client)
@@ -266,8 +273,8 @@ class ClientRegistry:
                 )
         if wrong := miscounted(facts.get("train")):
             return f"it says that it has {wrong}: {ANEW}"
-        seat = self.seats.get(client)
-        if seat is not None and seat.node != node:
+        connection = self.connections.get(client)
+        if connection is not None and connection.node != node:
             return "another node is connected under this name: stop one of them"
         return ""
 
@@ -280,10 +287,10 @@ class ClientRegistry:
         end, said = None if seconds is None else time.monotonic() + seconds, None
         with self.changed:
             while True:
-                here = [client for client in self.clients if client in self.seats]
-                if len(here) >= quorum and all(name in self.seats for name in self.also):
-                    return {client: self.seats[client].facts for client in here}
-                away = [name for name in self.expected if name not in self.seats]
+                here = [client for client in self.clients if client in self.connections]
+                if len(here) >= quorum and all(name in self.connections for name in self.also):
+                    return {client: self.connections[client].facts for client in here}
+                away = [name for name in self.expected if name not in self.connections]
                 missing = ", ".join(name for name in away if not self.revoked(name))
                 line = f"{len(here)} of {quorum} clients are here; missing: {missing}"
                 if line != said:
@@ -311,13 +318,16 @@ class ClientRegistry:
     def _ask(self, client: str, note: Mapping[str, Any], errand: bytes, kind: str) -> bytes:
         if self.revoked(client):
             raise ClientLost("its key is revoked")
-        end = time.monotonic() + self.patience.answer
+        end = time.monotonic() + self.timeouts.answer
         while (left := end - time.monotonic()) > 0:
-            seat = self._seat(client, min(left, self.patience.absent))
+            connection = self._connection(client, min(left, self.timeouts.absent))
             asked, begun = request(kind, note, errand), time.monotonic()
             try:
                 answer = self.wire.send(
-                    seat.node, asked, left, lambda seat=seat: self.seats.get(client) is seat
+                    connection.node,
+                    asked,
+                    left,
+                    lambda connection=connection: self.connections.get(client) is connection,
                 )
             except ClientGone:
                 self.over.wait(1.0)
@@ -334,7 +344,7 @@ class ClientRegistry:
             took = time.monotonic() - begun
             self.log(AnswerExchange(client, kind, len(asked), len(answer), took, own))
             return body
-        raise ClientLost(f"no answer in {self.patience.answer:g} s")
+        raise ClientLost(f"no answer in {self.timeouts.answer:g} s")
 
     def _later(self, client: str, error: str, left: float) -> None:
         """Wait as long as a client says, if it says so and that much time is left.
@@ -352,33 +362,33 @@ class ClientRegistry:
 
     def farewell(self) -> None:
         """Tell those who are there that all is done, as far as they listen."""
-        with ThreadPoolExecutor(len(self.seats) or 1) as pool:
-            for seat in self.seats.values():
-                pool.submit(self.wire.send, seat.node, request("bye", {}), 10.0)
+        with ThreadPoolExecutor(len(self.connections) or 1) as pool:
+            for connection in self.connections.values():
+                pool.submit(self.wire.send, connection.node, request("bye", {}), 10.0)
 
-    def _seat(self, client: str, seconds: float) -> ClientConnection:
+    def _connection(self, client: str, seconds: float) -> ClientConnection:
         with self.changed:
-            if not self.changed.wait_for(lambda: client in self.seats, seconds):
+            if not self.changed.wait_for(lambda: client in self.connections, seconds):
                 raise ClientLost("not connected")
-            return self.seats[client]
+            return self.connections[client]
 
 
 @dataclass(frozen=True)
 class RequestQueue:
     """A line for one method's seed: its errands say which run they belong to."""
 
-    lobby: ClientRegistry
+    registry: ClientRegistry
     note: Mapping[str, Any]
 
     def ask(self, client: str, errand: bytes) -> bytes:
         """Return the answer, or raise `ClientLost`."""
-        return self.lobby.ask(client, self.note, errand)
+        return self.registry.ask(client, self.note, errand)
 
     def main(self, data: bytes) -> bytes:
         """Return the main server's answer, or raise `ClientLost`."""
-        return self.lobby.ask(self.lobby.also[0], self.note, data, "main")
+        return self.registry.ask(self.registry.also[0], self.note, data, "main")
 
     def relay(self, client: str, closed: bytes, beside: bytes) -> bytes:
         """Return a client's answer to the main server, closed as it is, or raise `ClientLost`."""
         note = {**self.note, "beside": len(beside)}
-        return self.lobby.ask(client, note, beside + closed, "closed")
+        return self.registry.ask(client, note, beside + closed, "closed")

@@ -124,13 +124,18 @@ def init(
             boxes(served, ends, keys)
         folders.write_settings(server, ServerSide(tuple(clients), address, run, listen, main=main))
         write_toml(server / EXPERIMENT, experiment.table)
-        parts = [
-            (README, README_OWN, True),
-            (README_MAIN, README_OWN_MAIN, main),
-            (README_ADDS, README_OWN_ADDS, bool(adders)),
-        ]
-        said = "".join(made if keys is None else own for made, own, there in parts if there)
-        (out / "README.txt").write_text(said.format(host=host))
+        (out / "README.txt").write_text(instructions(host, main, bool(adders), keys is None))
+
+
+def instructions(host: str, main: bool, aggregators: bool, made: bool) -> str:
+    """Text that says where each folder goes; `made`: the ends' keys lie in the folders."""
+    parts = [
+        (README, README_OWN, True),
+        (README_MAIN, README_OWN_MAIN, main),
+        (README_ADDS, README_OWN_ADDS, aggregators),
+    ]
+    said = "".join(with_keys if made else own for with_keys, own, there in parts if there)
+    return said.format(host=host)
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,8 @@ class JoinedNode:
         """Carry out a request that only this kind of end is asked."""
         raise StateError(f"a request of unknown kind '{note['kind']}'")
 
-    def desk(self, note: Mapping[str, Any], federation: Federation, folder: Path) -> ClientRunner:
-        """Desk for the turns of one run, with these people's data.
+    def runner(self, note: Mapping[str, Any], federation: Federation, folder: Path) -> ClientRunner:
+        """Runner for the turns of one run, with these people's data.
 
         Raises:
             StateError: the request names no run of this experiment.

@@ -180,7 +180,7 @@ def known_keys(folder: Path, whose: str = "keys") -> dict[str, Path]:
     return {path.stem: path for path in sorted((folder / whose).glob("*.pub"))}
 
 
-def voice_of(
+def party_identity(
     folder: Path, note: Mapping[str, Any], sign: Callable[[bytes], str] | None = None
 ) -> PartyIdentity:
     """Speaker in the secure sums of one run, by the keys in a folder.

@@ -40,7 +40,7 @@ from vergence.deployment.folders import (
 from vergence.errors import ConfigError, PartialRun, StateError
 
 if TYPE_CHECKING:
-    pass
+    from vergence.deployment.transport.flower_processes import FlowerControl
 
 PROCESSES = "vergence.deployment.transport.flower_processes"
 APPS = "vergence.deployment.server_run"
@@ -120,7 +120,7 @@ class ProcessGroup:
 
 
 @contextmanager
-def household(folder: Path, insecure: bool) -> Iterator[ProcessGroup]:
+def process_group(folder: Path, insecure: bool) -> Iterator[ProcessGroup]:
     """Run a folder's processes; they end with this block, whatever ends it."""
     from vergence.core.files import write_whole
 
@@ -129,13 +129,13 @@ def household(folder: Path, insecure: bool) -> Iterator[ProcessGroup]:
 
     with folders.running(folder):
         before = signal.signal(signal.SIGTERM, ask_to_end)
-        home = ProcessGroup(folder, insecure)
-        write_whole(home.secret, secrets.token_bytes(32), secret=True)
+        group = ProcessGroup(folder, insecure)
+        write_whole(group.secret, secrets.token_bytes(32), secret=True)
         try:
-            yield home
+            yield group
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave some behind
-            home.close()
+            group.close()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGTERM, before)
 
@@ -147,8 +147,6 @@ def serve(folder: Path, out: Console, insecure: bool = False) -> None:
         StateError: it is no server's folder, is running, or is finished.
         PartialRun: the run stopped before its end; what is done is kept.
     """
-    from vergence.deployment.transport.flower_processes import KEY, KEYS, FlowerControl
-
     needed()
     side = folders.settings(folder, ServerSide)
     _, port = parted(side.address)
@@ -156,50 +154,17 @@ def serve(folder: Path, out: Console, insecure: bool = False) -> None:
     host = listening(side.address, side.listen)
     free(host, port)
     root = None if insecure else folder / "ca.crt"
-    tls = (
-        ["--insecure"]
-        if insecure
-        else [
-            "--ssl-certfile",
-            folder / "server.pem",
-            "--ssl-keyfile",
-            folder / "server.key",
-            "--ssl-ca-certfile",
-            folder / "ca.crt",
-            "--enable-supernode-auth",
-        ]
-    )
     if not insecure:
         lasting(folder)
-    local, key = f"127.0.0.1:{port}", secrets.token_urlsafe(32)
-    gate = {KEY: key} if insecure else {KEY: key, KEYS: str((folder / "keys").resolve())}
     tail, refused = folders.LogTail(folder), folders.LogTail(folder, "log/link.log")
-    with household(folder, insecure) as home:
+    with process_group(folder, insecure) as group:
         if insecure:
             folders.tell(
                 folder, "INSECURE: nothing is encrypted, and any node may connect", "insecure"
             )
-        home.start(
-            "link",
-            PROCESSES,
-            "link",
-            "--host",
-            host,
-            "--port",
-            port,
-            "--isolation",
-            "process",
-            "--superexec-auth-secret-file",
-            home.secret,
-            *tls,
-            extra=gate,
-        )
-        control = FlowerControl(local, root, key)
-        wait_for(control.answers, home, "link")
-        numbers = {}
-        for public in sorted((folder / "keys").glob("*.pub")) if not insecure else []:
-            numbers[public] = control.admit(public.stem, public.read_bytes())
-        home.start("run", APPS, "server", local, home.secret, root or "")
+        control = start_link(group, host, port, root)
+        admitted = {} if insecure else admit_keys(folder, control)
+        group.start("run", APPS, "server", f"127.0.0.1:{port}", group.secret, root or "")
         run = control.start()
         folders.tell(
             folder,
@@ -207,19 +172,10 @@ def serve(folder: Path, out: Console, insecure: bool = False) -> None:
             "serving",
         )
         while True:
-            for line in refused.lines():
-                if line.startswith("refused "):
-                    folders.tell(folder, line, "refused")
+            tell_refusals(folder, refused)
             show(tail, out)
-            for public in [p for p in numbers if not p.exists()]:
-                control.expel(numbers.pop(public))
-                folders.tell(folder, f"'{public.stem}' is revoked", "revoked", client=public.stem)
-            for name in home.children:
-                if home.ended(name):
-                    raise PartialRun(
-                        f"the {name} process ended: {line_of(home.last(name))}; "
-                        "`vergence deploy serve` goes on"
-                    )
+            expel_revoked(folder, control, admitted)
+            check_processes(group)
             state, detail = control.state(run)
             if state == "finished":
                 show(tail, out)
@@ -230,6 +186,75 @@ def serve(folder: Path, out: Console, insecure: bool = False) -> None:
                     )
                 return
             time.sleep(1.0)
+
+
+def start_link(group: ProcessGroup, host: str, port: int, root: Path | None) -> FlowerControl:
+    """Start Flower's server process; return its control once it answers.
+
+    Without a `root` certificate nothing is encrypted, and nodes show no keys.
+    """
+    from vergence.deployment.transport.flower_processes import KEY, KEYS, FlowerControl
+
+    folder, extra = group.folder, {KEY: secrets.token_urlsafe(32)}
+    tls: list[Any] = ["--insecure"]
+    if root is not None:
+        extra[KEYS] = str((folder / "keys").resolve())
+        tls = ["--ssl-certfile", folder / "server.pem", "--ssl-keyfile", folder / "server.key"]
+        tls += ["--ssl-ca-certfile", root, "--enable-supernode-auth"]
+    group.start(
+        "link",
+        PROCESSES,
+        "link",
+        "--host",
+        host,
+        "--port",
+        port,
+        "--isolation",
+        "process",
+        "--superexec-auth-secret-file",
+        group.secret,
+        *tls,
+        extra=extra,
+    )
+    control = FlowerControl(f"127.0.0.1:{port}", root, extra[KEY])
+    wait_for(control.answers, group, "link")
+    return control
+
+
+def admit_keys(folder: Path, control: FlowerControl) -> dict[Path, int]:
+    """Let the clients' keys in; return Flower's number for each key file."""
+    return {
+        public: control.admit(public.stem, public.read_bytes())
+        for public in sorted((folder / "keys").glob("*.pub"))
+    }
+
+
+def expel_revoked(folder: Path, control: FlowerControl, admitted: dict[Path, int]) -> None:
+    """Shut out keys whose files are gone."""
+    for public in [path for path in admitted if not path.exists()]:
+        control.expel(admitted.pop(public))
+        folders.tell(folder, f"'{public.stem}' is revoked", "revoked", client=public.stem)
+
+
+def tell_refusals(folder: Path, tail: folders.LogTail) -> None:
+    """Tell the operator of connections that Flower's server process refused."""
+    for line in tail.lines():
+        if line.startswith("refused "):
+            folders.tell(folder, line, "refused")
+
+
+def check_processes(group: ProcessGroup) -> None:
+    """Refuse to go on without one of a server's processes.
+
+    Raises:
+        PartialRun: says which ended, and why.
+    """
+    for name in group.children:
+        if group.ended(name):
+            raise PartialRun(
+                f"the {name} process ended: {line_of(group.last(name))}; "
+                "`vergence deploy serve` goes on"
+            )
 
 
 def join(
@@ -246,23 +271,54 @@ def join(
         DataError: the data are not there, or hold no such person.
     """
     needed()
+    side = client_settings(folder, data, person)
+    port, tail = free_port(), folders.LogTail(folder)
+    with process_group(folder, insecure) as group:
+        group.start("turns", APPS, "client", f"127.0.0.1:{port}", group.secret, "")
+        if side.stays:
+            group.start("resident", APPS, "resident", "", group.secret, "")
+        said = ""
+        while True:
+            said = reachable(
+                side.address,
+                None if insecure else folder / "ca.crt",
+                said,
+                folder,
+                lambda: show(tail, out),
+            )
+            start_node(group, side, port, insecure)
+            if served_to_end(group, tail, out):
+                time.sleep(AGAIN)  # the server hears that this was heard
+                return
+            reason = reason_of(group.last("node"))
+            if reason.endswith(FINAL):
+                raise StateError(reason)
+            if reason != said:
+                folders.tell(folder, f"{reason}; trying again", "retry")
+                said = reason
+            show(tail, out)
+            time.sleep(AGAIN)
+
+
+def client_settings(folder: Path, data: str | None, person: str | None) -> ClientSide:
+    """Settings of a client's folder, which keeps where its data lie and whose they are."""
     side = folders.settings(folder, ClientSide)
     if data is not None or person is not None:
         lies = str(Path(data).expanduser().resolve()) if data is not None else side.data
         side = replace(side, data=lies, person=person or side.person)
         folders.write_settings(folder, side)
-    port, tail = free_port(), folders.LogTail(folder)
-    tls = (
-        ["--insecure"]
-        if insecure
-        else [
-            "--root-certificates",
-            folder / "ca.crt",
-            "--auth-supernode-private-key",
-            folder / "node",
-        ]
-    )
-    node = [
+    return side
+
+
+def start_node(group: ProcessGroup, side: ClientSide, port: int, insecure: bool) -> None:
+    """Start a client's Flower process."""
+    tls: list[Any] = ["--insecure"]
+    if not insecure:
+        tls = ["--root-certificates", group.folder / "ca.crt"]
+        tls += ["--auth-supernode-private-key", group.folder / "node"]
+    group.start(
+        "node",
+        PROCESSES,
         "node",
         "--superlink",
         side.address,
@@ -273,37 +329,25 @@ def join(
         "--max-retries",
         "3",
         "--superexec-auth-secret-file",
-    ]
-    with household(folder, insecure) as home:
-        home.start("turns", APPS, "client", f"127.0.0.1:{port}", home.secret, "")
-        if side.stays:
-            home.start("resident", APPS, "resident", "", home.secret, "")
-        said = ""
-        while True:
-            said = reachable(
-                side.address,
-                None if insecure else folder / "ca.crt",
-                said,
-                folder,
-                lambda: show(tail, out),
-            )
-            home.start("node", PROCESSES, *node, home.secret, *tls)
-            while not home.ended("node"):
-                if "finished" in show(tail, out):
-                    time.sleep(AGAIN)  # the server hears that this was heard
-                    return
-                for name in [n for n in ("turns", "resident") if n in home.children]:
-                    if home.ended(name):
-                        raise StateError(line_of(home.last(name)).removeprefix("vergence: "))
-                time.sleep(0.5)
-            reason = reason_of(home.last("node"))
-            if reason.endswith(FINAL):
-                raise StateError(reason)
-            if reason != said:
-                folders.tell(folder, f"{reason}; trying again", "retry")
-                said = reason
-            show(tail, out)
-            time.sleep(AGAIN)
+        group.secret,
+        *tls,
+    )
+
+
+def served_to_end(group: ProcessGroup, tail: folders.LogTail, out: Console) -> bool:
+    """True once the server says that all is done; False if the node's process ended before.
+
+    Raises:
+        StateError: a process that does the client's work ended.
+    """
+    while not group.ended("node"):
+        if "finished" in show(tail, out):
+            return True
+        for name in [n for n in ("turns", "resident") if n in group.children]:
+            if group.ended(name):
+                raise StateError(line_of(group.last(name)).removeprefix("vergence: "))
+        time.sleep(0.5)
+    return False
 
 
 def revoke(folder: Path, client: str) -> None:
@@ -344,7 +388,7 @@ def show(tail: folders.LogTail, out: Console) -> list[str]:
     return found
 
 
-def wait_for(ready: Callable[[], bool], home: ProcessGroup, name: str) -> None:
+def wait_for(ready: Callable[[], bool], group: ProcessGroup, name: str) -> None:
     """Wait until a process is up.
 
     Raises:
@@ -352,6 +396,6 @@ def wait_for(ready: Callable[[], bool], home: ProcessGroup, name: str) -> None:
     """
     end = time.monotonic() + STARTS
     while not ready():
-        if home.ended(name) or time.monotonic() > end:
-            raise PartialRun(f"the {name} process did not start: {line_of(home.last(name))}")
+        if group.ended(name) or time.monotonic() > end:
+            raise PartialRun(f"the {name} process did not start: {line_of(group.last(name))}")
         time.sleep(0.3)

@@ -83,9 +83,9 @@ class SessionRequest:
 class SessionHandler(RemoteClients):
     """Sends errands without the trees that a method offers: only the aggregator has those."""
 
-    def __init__(self, desk: ClientRunner, line: Any) -> None:
-        super().__init__(desk, line)
-        worker = desk.worker
+    def __init__(self, runner: ClientRunner, line: Any) -> None:
+        super().__init__(runner, line)
+        worker = runner.worker
         self.shapes = worker.method.offer(worker.method.server(worker.task), "")
         self.here = threading.local()
 
@@ -142,9 +142,9 @@ class MainServer:
     """The main server's end: holds talks, and asks clients by way of the aggregator."""
 
     def __init__(
-        self, desk: ClientRunner, close: Close | None = None, open_: Open | None = None
+        self, runner: ClientRunner, close: Close | None = None, open_: Open | None = None
     ) -> None:
-        self.remote, self.limit = SessionHandler(desk, self), most(desk)
+        self.remote, self.limit = SessionHandler(runner, self), most(runner)
         self.close, self.open = close or unclosed, open_ or unclosed
         self.talks: dict[str, SplitSession] = {}
         self.busy: dict[str, SplitSession] = {}
@@ -213,7 +213,7 @@ class MainServer:
                 "serve", calls, [len(calls)], stamp=asked.stamp, progress=asked.progress
             )
             self.remote.talk = float(asked.seconds)
-            receipts, became = ServerSession(self.remote.desk, job, calls).hold(asked.held)
+            receipts, became = ServerSession(self.remote.runner, job, calls).hold(asked.held)
             left = [file for client in asked.clients for file in self.remote.dropped(client)]
             note = {"done": [vars(receipt) for receipt in receipts], "left": left}
             talk.say(note, b"" if became is None else encode(became, {}))
@@ -233,9 +233,9 @@ class SessionRelay:
     """
 
     def __init__(
-        self, trunk: SplitServerTransport, clock: Callable[[], float] = time.monotonic
+        self, transport: SplitServerTransport, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.trunk, self.clock = trunk, clock
+        self.transport, self.clock = transport, clock
 
     def hold(
         self, remote: RemoteClients, job: TaskBatch, calls: Sequence[TaskCall]
@@ -278,18 +278,18 @@ class SessionRelay:
             seconds,
             job.held,
         )
-        note, body = unframed(self.trunk.main(framed({"kind": "serve"}, pack(asked))))
+        note, body = unframed(self.transport.main(framed({"kind": "serve"}, pack(asked))))
         while "ask" in note:
             if self.clock() > end:
                 raise ClientLost(f"a talk with {len(calls)} clients had no end in time")
             client, lost, answer = note["ask"], "", b""
             beside = {name: offered[client][name] for name in note["beside"]}
             try:
-                answer = self.trunk.relay(client, body, pack(beside) if beside else b"")
+                answer = self.transport.relay(client, body, pack(beside) if beside else b"")
             except ClientLost as why:
                 lost = str(why) or "no answer"
             heard = {"kind": "heard", "talk": talk, "number": note["number"], "lost": lost}
-            note, body = unframed(self.trunk.main(framed(heard, answer)))
+            note, body = unframed(self.transport.main(framed(heard, answer)))
         return note, body
 
     def _settled(
@@ -300,14 +300,14 @@ class SessionRelay:
         note: Mapping[str, Any],
         body: bytes,
     ) -> tuple[list[TaskReceipt], SealedReply | None]:
-        """Return what a talk came to, if it can be.
+        """Result of a talk, if it can be.
 
         Raises:
             ValueError: it cannot.
         """
         if "failed" in note:
             raise ValueError(str(note["failed"]))
-        seed = remote.desk.shelf.seed
+        seed = remote.runner.store.seed
         receipts = [
             served(told, call, seed) for told, call in zip(note["done"], calls, strict=True)
         ]

@@ -40,11 +40,11 @@ class MainServerNode(ResidentNode):
         with self.lock:
             key = (note["run"], note["label"], note["seed"])
             if key not in self.servers:
-                desk = self.desk(note, absent("nobody's", {}), self.folder / "state")
+                runner = self.runner(note, absent("nobody's", {}), self.folder / "state")
                 sealed = BoxedMessages(self.boxes, about_of(note))
                 for before in self.servers.values():
                     before.end()
-                self.servers = {key: MainServer(desk, sealed.close, sealed.open)}
+                self.servers = {key: MainServer(runner, sealed.close, sealed.open)}
             server = self.servers[key]
         return server.answer(body)
 

@@ -195,9 +195,9 @@ def _sound(message: Any) -> bool:
     )
 
 
-def most(desk: ClientRunner) -> int:
+def most(runner: ClientRunner) -> int:
     """Return the bytes that a message may have where no limit is given."""
-    return MODELS * desk.worker.solver.vector.nbytes + SLACK
+    return MODELS * runner.worker.solver.vector.nbytes + SLACK
 
 
 def checked(note: Mapping[str, Any], errand: ClientRequest, seed: int) -> TaskReceipt:

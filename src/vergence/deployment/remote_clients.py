@@ -1,4 +1,4 @@
-"""Clients elsewhere: a crew that sends every call as bytes; homes answer (`client_node.py`).
+"""Clients elsewhere: a worker pool that sends every call as bytes; homes answer (`client_node.py`).
 
 How bytes travel is a `Transport`'s business.
 """
@@ -38,7 +38,7 @@ from vergence.engine.client_executor import ClientExecutor, ClientResult, Client
 from vergence.engine.client_runner import ClientRunner, heaviest, masks
 from vergence.engine.records import GroupResult, TaskBatch, TaskCall, TaskReceipt
 from vergence.engine.secure_sum_protocol import PartyIdentity
-from vergence.engine.secure_sums import hushed
+from vergence.engine.secure_sums import redact
 from vergence.engine.split_session import ServerSession
 from vergence.engine.storage.client_states import (
     ClientState,
@@ -94,18 +94,20 @@ class RemoteClients:
 
     def __init__(
         self,
-        desk: ClientRunner,
+        runner: ClientRunner,
         line: Transport,
         limit: int | None = None,
         relay: ReplyRelay | None = None,
         talk: float = TALK,
-        voice: PartyIdentity | None = None,
+        identity: PartyIdentity | None = None,
     ) -> None:
         self.line, self.relay, self.lock = line, relay, threading.Lock()
-        self.speaking = None if desk.sums is None else SecureSumServer(self, desk.sums, voice)
-        self.limit = most(desk) if limit is None else limit
+        self.speaking = (
+            None if runner.sums is None else SecureSumServer(self, runner.sums, identity)
+        )
+        self.limit = most(runner) if limit is None else limit
         self.talk = talk
-        self.desk = RemoteSessionRunner(desk, self)
+        self.runner = RemoteSessionRunner(runner, self)
         self.told: dict[str, dict[str, Mapping[str, Mask]]] = {}
         self.spares: list[str] = []
 
@@ -146,7 +148,7 @@ class RemoteClients:
             if self.relay is not None:
                 receipts, became = self.relay.hold(self, job, calls)
             else:
-                receipts, became = ServerSession(self.desk, job, calls).hold(job.held)
+                receipts, became = ServerSession(self.runner, job, calls).hold(job.held)
             return receipts, {}, became
         call = calls[0]
         kind = "evaluate" if job.kind == "evaluate" else "turn"
@@ -173,7 +175,7 @@ class RemoteClients:
         found = self._asks(kind, call, job, like, then)
         if kind == "turn" and found[-1][0].status != "ok":  # it may have left states nevertheless
             for stamp in stamps(job.stamp, len(then)):
-                self.leave(file_of(self.desk.shelf.seed, call.client, stamp))
+                self.leave(file_of(self.runner.store.seed, call.client, stamp))
         return found
 
     def leave(self, file: str) -> None:
@@ -246,16 +248,16 @@ class RemoteClients:
         note, body = unframed(data)
         if note["to"] != key:
             return TaskReceipt(errand.client, "quarantined: stale: it answers another errand"), None
-        receipt = checked(note, errand, self.desk.shelf.seed)
-        form = self.desk.form(errand.message, offered) if errand.kind == "turn" else None
+        receipt = checked(note, errand, self.runner.store.seed)
+        form = self.runner.form(errand.message, offered) if errand.kind == "turn" else None
         if form is not None:  # its reply goes into a sum, not from here
-            return hushed(receipt, form), None
+            return redact(receipt, form), None
         if errand.kind == "evaluate" or receipt.status != "ok":
             return receipt, None
         sealed = decode(body, known, sum(size({"": tree.flat}) for tree in offered.values()))
-        exposed = self.desk.worker.method.exposure[errand.message.verb]
+        exposed = self.runner.worker.method.exposure[errand.message.verb]
         reason = fault(sealed, errand.message.round, offered, exposed)
-        reason = reason or self.desk.worker.privacy.fault(sealed)
+        reason = reason or self.runner.worker.privacy.fault(sealed)
         up = {name: travelled(tree, known.get(name)) for name, tree in sealed.trees.items()}
         weights = {name: heaviest(tree) for name, tree in sealed.trees.items()}
         if reason is not None:
@@ -328,8 +330,8 @@ class RemoteStateIndex(ClientStateIndex):
     at_once = 64
     """How many clients are asked at the same time what their states are."""
 
-    def __init__(self, shelf: ClientStateStore, remote: RemoteClients) -> None:
-        super().__init__(shelf)
+    def __init__(self, store: ClientStateStore, remote: RemoteClients) -> None:
+        super().__init__(store)
         self.remote = remote
         self.spares = remote.spares
 
@@ -350,24 +352,24 @@ class RemoteStateIndex(ClientStateIndex):
             return dict(zip(clients, found, strict=True))
 
 
-def hired(
+def remote_pool(
     line: Transport,
     limit: int | None = None,
     relay: ReplyRelay | None = None,
     talk: float = TALK,
-    voice: PartyIdentity | None = None,
+    identity: PartyIdentity | None = None,
 ) -> Callable[[ClientRunner], tuple[RemoteClients, RemoteStateIndex]]:
     """Function by which a run finds clients at the ends of a line; their answers may be so long.
 
     With a relay, a main server elsewhere serves them. `talk` is how many seconds a client may be
-    served in a round. Secure sums need everybody's keys (`voice`).
+    served in a round. Secure sums need everybody's keys (`identity`).
     """
 
-    def hire(desk: ClientRunner) -> tuple[RemoteClients, RemoteStateIndex]:
-        remote = RemoteClients(desk, line, limit, relay, talk, voice)
-        return remote, RemoteStateIndex(desk.shelf, remote)
+    def connect(runner: ClientRunner) -> tuple[RemoteClients, RemoteStateIndex]:
+        remote = RemoteClients(runner, line, limit, relay, talk, identity)
+        return remote, RemoteStateIndex(runner.store, remote)
 
-    return hire
+    return connect
 
 
 def absent(name: str, counts: Mapping[str, int]) -> Federation:
@@ -388,10 +390,10 @@ def absent(name: str, counts: Mapping[str, int]) -> Federation:
 
 
 class RemoteSessionRunner(ClientRunner):
-    """A desk whose turns are taken elsewhere, for sessions; the server's own steps are its own."""
+    """A runner whose turns are taken elsewhere, for sessions; the server's steps are its own."""
 
-    def __init__(self, desk: ClientRunner, remote: RemoteClients) -> None:
-        super().__init__(Synchronized(desk.worker), desk.shelf, desk.sums)  # type: ignore[arg-type]
+    def __init__(self, runner: ClientRunner, remote: RemoteClients) -> None:
+        super().__init__(Synchronized(runner.worker), runner.store, runner.sums)  # type: ignore[arg-type]
         self.remote = remote
         self.ends: dict[str, float] = {}
 
@@ -428,7 +430,7 @@ class RemoteSessionRunner(ClientRunner):
         step = replace(job, kind="turn", stamp=f"{job.stamp}.{number}")
         found = self.remote.asks("turn", call, step, like, tuple(then))
         last, sealed = found[-1]
-        begun = file_of(self.shelf.seed, order.client, job.stamp).removesuffix("safetensors")
+        begun = file_of(self.store.seed, order.client, job.stamp).removesuffix("safetensors")
         if pointer and pointer.file.startswith(begun) and (last.filed or sealed is None):
             self.remote.leave(pointer.file)  # of the message before, in the same session
         state = RemoteStateRef(pointer)

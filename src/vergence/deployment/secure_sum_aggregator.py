@@ -32,7 +32,7 @@ class SecureSumAggregator:
         folder: where it keeps what it opened.
         name: its own.
         sums: as the experiment says; how many people there may be, by the keys that it has.
-        voice: its own key, and everybody's as known beforehand.
+        identity: its own key, and everybody's as known beforehand.
         method: what the run trains, and `offered` the trees that its server offers.
     """
 
@@ -41,11 +41,11 @@ class SecureSumAggregator:
         folder: Path,
         name: str,
         sums: SecureSum,
-        voice: PartyIdentity,
+        identity: PartyIdentity,
         method: Method,
         offered: Mapping[str, Params],
     ) -> None:
-        self.name, self.sums, self.voice = name, sums, voice
+        self.name, self.sums, self.identity = name, sums, identity
         self.spent, self.lock = (
             UsedContributions(SecureSumFiles(folder / "sum.spent")),
             threading.Lock(),
@@ -79,9 +79,9 @@ class SecureSumAggregator:
         try:
             terms = self._terms(errand.message.facts)
             if isinstance(message, Invitation):
-                sign = self.voice.sign
+                sign = self.identity.sign
                 assert sign is not None
-                self.end = Aggregator(self.name, terms, sign, self.voice.register, self.spent)
+                self.end = Aggregator(self.name, terms, sign, self.identity.register, self.spent)
             if self.end is None or self.end.terms != terms:
                 raise StateError(
                     f"round: '{self.name}' knows of no such attempt; it was started "
@@ -103,6 +103,6 @@ class SecureSumAggregator:
             raise StateError("this is no message of a secure sum")
         form = self.forms[verb[0]]
         question = SumQuestion(request, about, form.words, *gate_of(form))
-        terms = self.sums.terms_of(question, self.voice.run, attempt, threshold)
+        terms = self.sums.terms_of(question, self.identity.run, attempt, threshold)
         assert isinstance(terms, AdditiveParams)
         return terms

@@ -56,12 +56,12 @@ class SecureSumClient:
         folder: Path,
         client: str,
         sums: SecureSum,
-        voice: PartyIdentity,
+        identity: PartyIdentity,
         lasting: bool = False,
         book: ReleaseLog | None = None,
         user: UserLevelConfig | None = None,
     ) -> None:
-        self.client, self.sums, self.voice, self.lasting = client, sums, voice, lasting
+        self.client, self.sums, self.identity, self.lasting = client, sums, identity, lasting
         self.book, self.user = book, user
         self.row, self.attempt = folder / "sum.row", folder / "sum.attempt"
         self.spent = UsedContributions(SecureSumFiles(folder / "sum.spent"))
@@ -80,11 +80,13 @@ class SecureSumClient:
             Refused: something else was asked under the same name before.
         """
         question = SumQuestion.of(form, message)
-        self.spent.ask(contribution(self.voice.run, question.request), question.about, file or "")
+        self.spent.ask(
+            contribution(self.identity.run, question.request), question.about, file or ""
+        )
 
     def gave(self, request: str) -> bool:
         """True if words were given to this sum of the run, or were about to be."""
-        return self.spent.gave(contribution(self.voice.run, request))
+        return self.spent.gave(contribution(self.identity.run, request))
 
     def _charge(self, question: SumQuestion) -> None:
         """Write down what a contribution spends of this person's budget, before it leaves."""
@@ -106,23 +108,27 @@ class SecureSumClient:
         row = unpack_file(self.row, StoredRow) if self.row.exists() else None
         if not isinstance(row, StoredRow) or row.stamp != stamp:
             raise StateError(f"'{self.client}' has nothing to give to the sum of '{stamp}'")
-        terms = self.sums.terms_of(row.question, self.voice.run, attempt, threshold)
+        terms = self.sums.terms_of(row.question, self.identity.run, attempt, threshold)
         if isinstance(message, RelayedShares | Openings):
             self._charge(row.question)
         words = row.words.numpy().view("<u8")
         if isinstance(terms, PairwiseParams):
             return self._under_pads(terms, words, message)
-        voice = self.voice
-        assert voice.sign is not None
-        client = Contributor(self.client, terms, words, voice.sign, voice.register, self.spent)
+        identity = self.identity
+        assert identity.sign is not None
+        client = Contributor(
+            self.client, terms, words, identity.sign, identity.register, self.spent
+        )
         answer: Answered = client.answer(message)
         return pack(answer)
 
     def _under_pads(self, terms: PairwiseParams, words: Words, message: Asked) -> bytes:
         """Take the next step of an attempt."""
-        voice = self.voice
-        assert voice.sign is not None
-        client = PairwiseClient(self.client, terms, words, voice.sign, voice.register, self.spent)
+        identity = self.identity
+        assert identity.sign is not None
+        client = PairwiseClient(
+            self.client, terms, words, identity.sign, identity.register, self.spent
+        )
         if not isinstance(message, Invitation):
             kept = self._pending()
             if kept.terms != terms:

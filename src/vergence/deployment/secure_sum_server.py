@@ -34,7 +34,7 @@ class SumClients(Protocol):
     limit: int
 
     @property
-    def desk(self) -> ClientRunner:
+    def runner(self) -> ClientRunner:
         """The edge of the clients: forms of replies, where states lie."""
         ...
 
@@ -54,12 +54,12 @@ class SecureSumServer:
         ConfigError: nobody's keys are known.
     """
 
-    def __init__(self, remote: SumClients, sums: SecureSum, voice: PartyIdentity | None) -> None:
-        if voice is None:
+    def __init__(self, remote: SumClients, sums: SecureSum, identity: PartyIdentity | None) -> None:
+        if identity is None:
             raise ConfigError(
                 "privacy.aggregation: clients elsewhere need keys that all of them know"
             )
-        self.remote, self.sums, self.voice = remote, sums, voice
+        self.remote, self.sums, self.identity = remote, sums, identity
 
     def summed(
         self, job: TaskBatch, receipts: Sequence[TaskReceipt]
@@ -69,7 +69,7 @@ class SecureSumServer:
         `receipts` in the order of the job's calls.
         """
         first = job.calls[0].message
-        form = self.remote.desk.form(first, job.held)
+        form = self.remote.runner.form(first, job.held)
         assert form is not None  # a method that shows replies is refused before
         names = [receipt.client for receipt in receipts if receipt.status == "ok"]
 
@@ -79,7 +79,7 @@ class SecureSumServer:
             return self._ask(job, terms, asked)
 
         total = under_pads if self.sums.policy.name == "pairwise" else on_shares
-        opened = total(self.sums, form, first, names, self.voice, ask)
+        opened = total(self.sums, form, first, names, self.identity, ask)
         self._leave(job, opened)
         rest, done = iter(receipts), []
         for number, length in enumerate(job.groups):
@@ -89,7 +89,7 @@ class SecureSumServer:
     def _leave(self, job: TaskBatch, opened: OpenedSum) -> None:
         """Let who is not in a sum drop the state that its turn left."""
         for client in opened.out:
-            self.remote.leave(file_of(self.remote.desk.shelf.seed, client, job.stamp))
+            self.remote.leave(file_of(self.remote.runner.store.seed, client, job.stamp))
 
     def _ask(
         self, job: TaskBatch, terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
@@ -105,7 +105,7 @@ class SecureSumServer:
         return {name: answer for name, answer in found.items() if answer is not None}
 
     def _say(self, job: TaskBatch, sent: Message, client: str, message: Asked) -> Answered | None:
-        """Return what one end answers; None if that is nothing that can be."""
+        """Answer of one end; None if that is nothing that can be."""
         errand = pack(ClientRequest("say", client, sent, job.stamp, said=message))
         data = self.remote.carried(client, errand)
         try:

@@ -41,14 +41,14 @@ from vergence.deployment.folders import (
     tell,
 )
 from vergence.deployment.joined_node import deployable
-from vergence.deployment.keys import genuine, voice_of
+from vergence.deployment.keys import genuine, party_identity
 from vergence.deployment.main_server import SessionRelay
 from vergence.deployment.main_server_node import MainServerNode
 from vergence.deployment.protocol import miscounted
-from vergence.deployment.remote_clients import absent, hired
+from vergence.deployment.remote_clients import absent, remote_pool
 from vergence.deployment.resident_node import ResidentConnection
 from vergence.deployment.transport import flower, flower_processes
-from vergence.engine.round_loop import conduct, measured
+from vergence.engine.round_loop import measured, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import PartialRun, StateError, VergenceError
 from vergence.experiment import checksums
@@ -97,7 +97,7 @@ class ServerRun:
         with under(deployed()):
             self.experiment = deployable(load(folder / EXPERIMENT))
         self.aggregators = self.experiment.plan.privacy.aggregators
-        self.lobby = ClientRegistry(
+        self.registry = ClientRegistry(
             line,
             self.side.clients,
             facts(self.experiment.table),
@@ -111,18 +111,18 @@ class ServerRun:
 
     def run(self) -> None:
         """Wait for the quorum, then run every method and seed that is not finished."""
-        self.lobby.open()
+        self.registry.open()
         try:
-            said = self.lobby.gather(awaited(self.folder, self.side))
+            said = self.registry.gather(awaited(self.folder, self.side))
             federation = self.members(said)
             for label in self.experiment.methods:
                 self.one_method(label, federation)
-            self.lobby.farewell()
+            self.registry.farewell()
             ran = folders_of(self.experiment, self.folder / "run")
             refuse_unlearned(ran, self.experiment.plan)
             tell(self.folder, f"finished; the results are in {self.folder / 'run'}", "finished")
         finally:
-            self.lobby.close()
+            self.registry.close()
 
     def members(self, said: Mapping[str, Mapping[str, Any]]) -> Federation:
         """Return the federation as it was when the run began: a resumed run has the same."""
@@ -148,52 +148,8 @@ class ServerRun:
         if (path / "results.json").exists():
             checksums.seal(path)
             return
-        table = experiment.one(label)
-        made = stamp.stamp(table, f"with {', '.join(federation.clients)}")
-        folder = RunDirectory(path, made, elsewhere=True)
-        folder.open()
-        results.write_toml(path / "config.toml", table)
-        told = results.provenance(federation, made["data"], made["code"])
-        results.write_json(path / "provenance.json", {**told, "deployment": self.transport()})
-
-        def tick(seed: int, done: int, metrics: Mapping[str, float]) -> None:
-            headline = experiment.task(seed).headline
-            score = f", {headline} {metrics[headline]:.3f}" if headline in metrics else ""
-            heard = f", {metrics['replies']:g} replies" if "replies" in metrics else ""
-            tell(
-                self.folder,
-                f"{label}, seed {seed}: round {done} of {plan.rounds}{heard}{score}",
-                "round",
-                label=label,
-                seed=seed,
-                round=done,
-            )
-            board.follow()
-            lost, self.lobby.lost = self.lobby.lost, {}  # a round that asks nobody loses nobody
-            # Before it is kept: done again, unless clients would refuse again: what they open only
-            # once, and what their owners' limits do not let them answer.
-            enough = all(reason.startswith(ENOUGH) for reason in lost.values())
-            again = not enough and not any("spent: " in reason for reason in lost.values())
-            if metrics.get("replies") == 0 and again:
-                why = "; ".join(f"{c}: {reason}" for c, reason in lost.items())
-                raise PartialRun(f"nobody's reply counted in round {done} ({why[:400]})")
-
-        outcomes = {}
-        for seed in plan.seeds:
-            done = folder.manifest["done"].get(str(seed))
-            with Board(path, seed, lambda text: tell(self.folder, text, "warning")) as board:
-                if done is None:
-                    note = {"run": self.side.run, "label": label, "seed": seed}
-                    line = RequestQueue(self.lobby, note)
-                    relay = SessionRelay(line) if self.side.main else None
-                    hire = hired(
-                        line, relay=relay, talk=self.side.talk_s, voice=voice_of(self.folder, note)
-                    )
-                    found = conduct(
-                        method, experiment.task(seed), federation, plan, folder, tick, hire
-                    )
-                    done = {"fingerprint": found.fingerprint}
-            outcomes[seed] = done["fingerprint"]
+        folder = self.open_run(path, label, federation)
+        outcomes = {seed: self.one_seed(label, seed, federation, folder) for seed in plan.seeds}
         assert folder.solving is not None
         results.write_results(
             path,
@@ -210,6 +166,69 @@ class ServerRun:
         )
         checksums.seal(path)
         self.tell_result(label, path)
+
+    def open_run(self, path: Path, label: str, federation: Federation) -> RunDirectory:
+        """Run directory of a method, open, with its config and provenance."""
+        table = self.experiment.one(label)
+        made = stamp.stamp(table, f"with {', '.join(federation.clients)}")
+        folder = RunDirectory(path, made, elsewhere=True)
+        folder.open()
+        results.write_toml(path / "config.toml", table)
+        told = results.provenance(federation, made["data"], made["code"])
+        results.write_json(path / "provenance.json", {**told, "deployment": self.transport()})
+        return folder
+
+    def one_seed(self, label: str, seed: int, federation: Federation, folder: RunDirectory) -> str:
+        """Fingerprint of a method's seed, which is run unless that is done."""
+        experiment, done = self.experiment, folder.manifest["done"].get(str(seed))
+        with Board(folder.path, seed, lambda text: tell(self.folder, text, "warning")) as board:
+            if done is not None:
+                return done["fingerprint"]
+
+            def tick(seed: int, done: int, metrics: Mapping[str, float]) -> None:
+                self.tell_round(label, seed, done, metrics)
+                board.follow()
+                self.refuse_silence(done, metrics)
+
+            note = {"run": self.side.run, "label": label, "seed": seed}
+            line = RequestQueue(self.registry, note)
+            relay = SessionRelay(line) if self.side.main else None
+            identity = party_identity(self.folder, note)
+            pool = remote_pool(line, relay=relay, talk=self.side.talk_s, identity=identity)
+            method, task = experiment.methods[label], experiment.task(seed)
+            found = run_rounds(method, task, federation, experiment.plan, folder, tick, pool)
+        return found.fingerprint
+
+    def tell_round(self, label: str, seed: int, done: int, metrics: Mapping[str, float]) -> None:
+        """Tell that a round is done, with its score and how many replies counted."""
+        headline = self.experiment.task(seed).headline
+        score = f", {headline} {metrics[headline]:.3f}" if headline in metrics else ""
+        heard = f", {metrics['replies']:g} replies" if "replies" in metrics else ""
+        tell(
+            self.folder,
+            f"{label}, seed {seed}: round {done} of {self.experiment.plan.rounds}{heard}{score}",
+            "round",
+            label=label,
+            seed=seed,
+            round=done,
+        )
+
+    def refuse_silence(self, done: int, metrics: Mapping[str, float]) -> None:
+        """Refuse to keep a round in which nobody's reply counted: it is done again.
+
+        Not where clients would refuse again: what they open only once, and what their owners'
+        limits do not let them answer.
+
+        Raises:
+            PartialRun: says why replies were lost.
+        """
+        # A round that asks nobody loses nobody.
+        lost, self.registry.lost = self.registry.lost, {}
+        enough = all(reason.startswith(ENOUGH) for reason in lost.values())
+        again = not enough and not any("spent: " in reason for reason in lost.values())
+        if metrics.get("replies") == 0 and again:
+            why = "; ".join(f"{c}: {reason}" for c, reason in lost.items())
+            raise PartialRun(f"nobody's reply counted in round {done} ({why[:400]})")
 
     def tell_result(self, label: str, path: Path) -> None:
         """Tell the result of a finished method, where people were measured."""

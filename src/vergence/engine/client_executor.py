@@ -155,7 +155,7 @@ class ClientExecutor:
         if policy is None:
             return None
         root = self.trained_on.people[policy.root].train
-        noisy = None if self.guard is None else self.guard.rehearsed
+        noisy = None if self.guard is None else self.guard.noisy_output
         return SmashedRangeCheck(policy, self.method, self.task, root, noisy)
 
     @property
@@ -402,5 +402,5 @@ def lent(federation: Federation) -> PublicData:
 
 
 def _special(ask: Ask | None) -> bool:
-    """Tell whether a fit has parts that are not recorded as CUDA graphs."""
+    """True if a fit has parts that are not recorded as CUDA graphs."""
     return isinstance(ask, Fit) and (ask.objective is not None or ask.correction is not None)

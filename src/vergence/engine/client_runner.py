@@ -13,7 +13,7 @@ from vergence.core.params import Params
 from vergence.core.serialization import Packed
 from vergence.engine.client_executor import ClientExecutor, ClientResult, ClientTask
 from vergence.engine.records import GroupResult, TaskBatch, TaskCall, TaskReceipt
-from vergence.engine.secure_sums import SecureSum, hushed
+from vergence.engine.secure_sums import SecureSum, redact
 from vergence.engine.split_session import ServerSession
 from vergence.engine.storage.client_states import ClientState, ClientStateStore
 from vergence.engine.storage.state_journal import StateRef
@@ -32,9 +32,9 @@ class ClientRunner:
     """
 
     def __init__(
-        self, worker: ClientExecutor, shelf: ClientStateStore, sums: SecureSum | None = None
+        self, worker: ClientExecutor, store: ClientStateStore, sums: SecureSum | None = None
     ) -> None:
-        self.worker, self.shelf, self.sums = worker, shelf, sums
+        self.worker, self.store, self.sums = worker, store, sums
         self.fresh: ClientState | None = None
 
     def carry_out(self, job: TaskBatch, number: int, whole: Sum) -> GroupResult:
@@ -86,7 +86,7 @@ class ClientRunner:
     def kept(self, call: TaskCall) -> ClientState:
         """State that the client keeps; one that never took part starts fresh."""
         fresh = self.kept_fresh()
-        return fresh if call.file is None else self.shelf.read(call.file, fresh.state)
+        return fresh if call.file is None else self.store.read(call.file, fresh.state)
 
     def kept_fresh(self) -> ClientState:
         """State kept by a client that never took part."""
@@ -95,7 +95,7 @@ class ClientRunner:
         return self.fresh
 
     def _as_new(self, packed: Packed) -> bool:
-        """Tell whether a state is that of a client that never took part, and holds no array."""
+        """True if a state is that of a client that never took part, and holds no array."""
         return not packed.arrays and packed.header == Packed(self.kept_fresh()).header
 
     def _order(self, call: TaskCall, job: TaskBatch, kept: ClientState) -> ClientTask:
@@ -131,7 +131,7 @@ class ClientRunner:
         packed = Packed(kept)
         if not packed.finite:
             return None, "finite: the client's own state holds NaN or infinity"
-        return self.shelf.write(call.client, stamp, packed, None, call.spare), None
+        return self.store.write(call.client, stamp, packed, None, call.spare), None
 
     def form(self, message: Message, held: Mapping[str, Params]) -> ReplyLayout | None:
         """Form by which the reply to a message becomes words, None where it leaves as it is."""
@@ -143,7 +143,7 @@ class ClientRunner:
         return self.sums.form(method, message.verb, sent)
 
     def _secret(self, client: str) -> NoiseKey:
-        return secret_in(self.shelf.folder / FOLDER).child("share", self.shelf.seed, client)
+        return secret_in(self.store.folder / FOLDER).child("share", self.store.seed, client)
 
     def settle(
         self, call: TaskCall, job: TaskBatch, before: ClientState, done: ClientResult
@@ -179,7 +179,7 @@ class ClientRunner:
         share = None if mask is None or form else mask.fraction
         filed = None
         if packed is not None:
-            filed = self.shelf.write(call.client, job.stamp, packed, share, call.spare)
+            filed = self.store.write(call.client, job.stamp, packed, share, call.spare)
         receipt = TaskReceipt(
             call.client,
             status,
@@ -192,7 +192,7 @@ class ClientRunner:
             filed,
             share,
         )
-        return hushed(receipt, form) if form else receipt, None if reason else row
+        return redact(receipt, form) if form else receipt, None if reason else row
 
 
 def unchanged(before: ClientState, after: ClientState) -> bool:

@@ -499,7 +499,7 @@ class InvalidCombination(ConfigError):
 
 
 class _Words(dict[str, object]):
-    """What a sentence may name."""
+    """Words that a sentence may name."""
 
     def __init__(self, asked: CheckedSettings) -> None:
         self.asked = asked

@@ -1,7 +1,7 @@
 """Methods in the table of clashes: what its words mean, and the looking up before anything runs.
 
-What follows from the number of people is looked at once they are known: `jury.check`, `sums_for`,
-`check_privacy`.
+What follows from the number of people is looked at once they are known:
+`robust_aggregation.check`, `sums_for`, `check_privacy`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ BLANK = Federation("blank", {"nobody": Splits(TRAIN, VAL, TEST)})
 """Data without a column that a task could look at."""
 
 
-def rehearsed(
+def dry_run(
     method: Method, task: Task, federation: Federation, rounds: int
 ) -> tuple[TrainingPass, ...]:
     """Return the trainings that a run asks of every client.
@@ -56,18 +56,18 @@ def rehearsed(
         if set(exposed.down or ()) - set(trees):  # a question, which cannot be made up here
             raise uncovered(verb, exposed)
         site = ClientContext(client, data.train, data.val, task, 0, RandomStream("rehearsal"))
-        rehearse = _Rehearsal(name, verb, site, 1 if number else rounds)
+        recorder = _TrainingRecorder(name, verb, site, 1 if number else rounds)
         handler = getattr(method, f"on_{verb}")
-        state, _ = drive(handler(method.client(task), Message(verb, trees), site), rehearse.answer)
-        found += rehearse.lessons
-        drive(handler(state, Message(verb, trees), site), rehearse.answer)
+        state, _ = drive(handler(method.client(task), Message(verb, trees), site), recorder.answer)
+        found += recorder.passes
+        drive(handler(state, Message(verb, trees), site), recorder.answer)
     return tuple(found)
 
 
 def unprotected(method: Method, task: Task) -> str:
     """Reason why DP-SGD does not protect a method, "" if it does, or if only data can tell."""
     try:
-        rehearsed(method, task, BLANK, 1)
+        dry_run(method, task, BLANK, 1)
     except ConfigError as error:
         return str(error)
     except (KeyError, ValueError, RuntimeError):
@@ -75,19 +75,19 @@ def unprotected(method: Method, task: Task) -> str:
     return ""
 
 
-class _Rehearsal:
+class _TrainingRecorder:
     """Answers what a turn asks for, and notes what it would train."""
 
     def __init__(self, name: str, verb: str, site: ClientContext, times: int) -> None:
         self.name, self.verb, self.site, self.times = name, verb, site, times
-        self.lessons: list[TrainingPass] = []
+        self.passes: list[TrainingPass] = []
 
     def answer(self, ask: Any) -> Any:
         """Answer one ask."""
         if isinstance(ask, Fit):
             return self._fitted(ask)
         if isinstance(ask, Mean):
-            self.lessons.append(TrainingPass(None, 1.0, self.times))
+            self.passes.append(TrainingPass(None, 1.0, self.times))
             return ask.shortened().mean(0)
         if isinstance(ask, Compute) and ask.data is self.site.val:
             return Solver(self.site.task).compute(ask)
@@ -97,6 +97,6 @@ class _Rehearsal:
         if ask.objective is not None:
             raise unclipped(f"'{self.name}'")
         share = len(ask.data) / max(len(self.site.train), 1)
-        self.lessons.append(TrainingPass(ask.local, share, self.times))
+        self.passes.append(TrainingPass(ask.local, share, self.times))
         weight, steps = self.site.task.weigh(ask.data), taken(ask.local, len(ask.data))
         return FitResult(ask.params, weight, steps, ask.optimiser, {"loss": 0.0, "score": 0.0})

@@ -52,13 +52,13 @@ class ClientExchange:
     `clients` says who took part and where the states lie; a turn's new state replaces the old one
     only if its reply counted. `loads` is each client's amount of work, 1 where it is not known;
     `chunk` is how many clients a worker trains at once. `phase` names the part of the run. A
-    `courier` keeps a virtual clock in rounds; without one nobody is late. A `jury` looks at single
-    replies before the method is told of them; a `veil` hides people in every sum. With `sums`, what
-    only their sum is asked of is added up as words.
+    `virtual_clock` counts time in rounds; without one nobody is late. A `robust_aggregator` looks
+    at single replies before the method is told of them; a `user_level` mechanism hides people in
+    every sum. With `sums`, what only their sum is asked of is added up as words.
     """
 
     method: Method
-    crew: WorkerPool
+    pool: WorkerPool
     presence: Participation
     stream: RandomStream
     clients: ClientStateIndex
@@ -67,11 +67,11 @@ class ClientExchange:
     phase: str = ""
     tally: ExchangeTotals = field(default_factory=ExchangeTotals)
     jobs: int = 0
-    courier: VirtualClock | None = None
+    virtual_clock: VirtualClock | None = None
     sums: SecureSum | None = None
     late: set[str] | None = None
-    jury: RobustAggregator | None = None
-    veil: UserLevelMechanism | None = None
+    robust_aggregator: RobustAggregator | None = None
+    user_level: UserLevelMechanism | None = None
 
     def begin(self, phase: str) -> None:
         """Enter a part of the run: the stamps of its jobs are counted from 1."""
@@ -80,18 +80,20 @@ class ClientExchange:
     @property
     def asynchronous(self) -> bool:
         """True if nobody waits for a round to end."""
-        return self.courier is not None and self.courier.delivery.asynchronous
+        return self.virtual_clock is not None and self.virtual_clock.delivery.asynchronous
 
     def cohort(self, clients: Sequence[str], round: int) -> Sequence[str]:
         """Return whom a round may ask: those drawn, or whoever is not gone where none are."""
         if self.asynchronous:
             return self.presence.staying(clients, round)
-        if self.veil is not None and self.veil.draws:
-            return self.veil.cohort(clients, round)
-        if self.veil is not None:
-            return self.veil.admitted(lambda at: self.presence.ask(clients, at, self.stream), round)
+        if self.user_level is not None and self.user_level.draws:
+            return self.user_level.cohort(clients, round)
+        if self.user_level is not None:
+            return self.user_level.admitted(
+                lambda at: self.presence.ask(clients, at, self.stream), round
+            )
         asked = self.presence.ask(clients, round, self.stream)
-        root = "" if self.jury is None else self.jury.trusted
+        root = "" if self.robust_aggregator is None else self.robust_aggregator.trusted
         if root and root not in asked and self.presence.here(root, round, self.stream):
             asked = sorted([*asked, root], key=clients.index)
         return asked
@@ -105,12 +107,7 @@ class ClientExchange:
         points: tuple[str, ...] = (),
     ) -> Aggregate | dict[str, SealedReply]:
         """Answer one request of a round."""
-        exposed = self.method.exposure.get(request.verb)
-        if exposed is None or exposed.reveal != request.reveal:
-            raise ConfigError(
-                f"{type(self.method).__name__} asks for '{request.verb}' revealing "
-                f"{request.reveal}, which its exposure table does not declare"
-            )
+        exposed = self._declared(request)
         messages = self._messages(request.to, request.verb, server, round)
         timed = self.phase == str(round) and not exposed.joining
         if self.asynchronous and self.phase == str(round) and exposed.joining:  # no cohort is drawn
@@ -120,8 +117,10 @@ class ClientExchange:
             return self._whoever_arrives(request, messages, server, exposed, progress, points)
         silent = self._silent(messages, round, timed)
         there = [client for client in messages if client not in silent]
-        jury = self.jury if self.jury is not None and self.jury.sits(exposed) else None
-        reveal = request.reveal if jury is None else "each"
+        aggregator = self.robust_aggregator
+        if aggregator is not None and not aggregator.applies_to(exposed):
+            aggregator = None
+        reveal = request.reveal if aggregator is None else "each"
         job = self._deal(there, messages, reveal, progress, points)
         whole, replies, receipts = Sum(), {}, {}
         for result in self._in_order(replace(job, held=request.like)):
@@ -132,10 +131,10 @@ class ClientExchange:
         came = {client: replies[client] for client in messages if client in replies}
         judged = None
         form = self.sums and self.sums.asked(self.method, request, messages, server)
-        if jury is not None:
+        if aggregator is not None:
             shapes = self._shapes(messages, server, exposed)
             stream = self.stream.child("jury", self.phase, self.jobs)
-            judged = jury.judge(came, messages, request.like, exposed, shapes, stream, form)
+            judged = aggregator.judge(came, messages, request.like, exposed, shapes, stream, form)
             receipts |= self._overruled(judged, receipts)
         elif form is not None:
             receipts = self._counted(receipts)
@@ -147,19 +146,29 @@ class ClientExchange:
             assert self.sums is not None
             learned = self.sums.learned(form, whole)
             self._tell({name: [mean] * learned.count for name, mean in learned.metrics.items()})
-            return self._veiled(learned, messages) if learned.count else learned
+            return self._with_noise(learned, messages) if learned.count else learned
         self._tell(told)
         if judged is not None:
             return judged.aggregate
         if request.reveal == "each":
             return came
         shown = whole.aggregate(self._shapes(messages, server, exposed), told)
-        return self._veiled(shown, messages)
+        return self._with_noise(shown, messages)
 
-    def _veiled(self, shown: Aggregate, messages: Mapping[str, Message]) -> Aggregate:
-        if self.veil is None:
+    def _declared(self, request: Request) -> Exposure:
+        """Row of the method's exposure table that declares a request."""
+        exposed = self.method.exposure.get(request.verb)
+        if exposed is None or exposed.reveal != request.reveal:
+            raise ConfigError(
+                f"{type(self.method).__name__} asks for '{request.verb}' revealing "
+                f"{request.reveal}, which its exposure table does not declare"
+            )
+        return exposed
+
+    def _with_noise(self, shown: Aggregate, messages: Mapping[str, Message]) -> Aggregate:
+        if self.user_level is None:
             return shown
-        return self.veil.over(shown, self.phase, self.jobs, len(messages))
+        return self.user_level.add_noise(shown, self.phase, self.jobs, len(messages))
 
     def _overruled(
         self, judged: RobustResult, receipts: Mapping[str, TaskReceipt]
@@ -175,7 +184,7 @@ class ClientExchange:
         return found
 
     def _counted(self, receipts: dict[str, TaskReceipt]) -> dict[str, TaskReceipt]:
-        """Return whose replies count; the others' new states are written over."""
+        """Receipts, by whether replies count; the others' new states are written over."""
         assert self.sums is not None
         found = self.sums.counted(receipts)
         self.clients.spares += [
@@ -191,8 +200,8 @@ class ClientExchange:
             return {}
         lost = {c for c in asked if self.presence.loses(c, round, self.stream)}
         # Who is late for the first request that takes time is late for the rest of the round.
-        if self.courier is not None and timed and self.late is None:
-            self.late = self.courier.gather(asked, lost, round)
+        if self.virtual_clock is not None and timed and self.late is None:
+            self.late = self.virtual_clock.gather(asked, lost, round)
         return {**dict.fromkeys(self.late or (), "late"), **dict.fromkeys(lost, "lost")}
 
     def _whoever_arrives(
@@ -209,17 +218,17 @@ class ClientExchange:
         A client goes on from the state its last turn left, with the message it was sent then. The
         engine, not the method, sees replies one by one: each counts by its age.
         """
-        courier, at = self.courier, int(self.phase)
-        assert courier is not None
-        landed = courier.arrivals(messages, at, progress, request.like)
+        virtual_clock, at = self.virtual_clock, int(self.phase)
+        assert virtual_clock is not None
+        landed = virtual_clock.arrivals(messages, at, progress, request.like)
         whole, told = Sum(), {}
-        for flight, what in landed:
+        for update, what in landed:
             if what != "arrived":
-                self._count(TaskReceipt(flight.client, what), messages[flight.client], told)
-        for wave in waves([flight for flight, what in landed if what == "arrived"]):
-            flights = {flight.client: flight for flight in wave}
-            there = [client for client in messages if client in flights]
-            sent = {client: courier.opened(flights[client]) for client in there}
+                self._count(TaskReceipt(update.client, what), messages[update.client], told)
+        for wave in waves([update for update, what in landed if what == "arrived"]):
+            updates = {update.client: update for update in wave}
+            there = [client for client in messages if client in updates]
+            sent = {client: virtual_clock.opened(updates[client]) for client in there}
             job = self._deal(there, sent, "each", wave[0].progress, points)
             receipts: dict[str, TaskReceipt] = {}
             for result in self._in_order(replace(job, held=request.like)):
@@ -227,12 +236,12 @@ class ClientExchange:
                 receipts |= {receipt.client: receipt for receipt in result.receipts}
                 for client, reply in result.replies.items():
                     now = {**request.like, **messages[client].trees}
-                    group.add(courier.aged(reply, flights[client], at, now))
+                    group.add(virtual_clock.aged(reply, updates[client], at, now))
                 whole.merge(group)
             self._spare(job, receipts)
             for client in there:
                 self._count(receipts[client], sent[client], told)
-        courier.forget(at + 1)
+        virtual_clock.forget(at + 1)
         self._tell(told)
         return whole.aggregate(self._shapes(messages, server, exposed), told)
 
@@ -336,7 +345,7 @@ class ClientExchange:
         """Yield the groups' results in the order of the groups, however they arrive."""
         early: dict[int, Any] = {}
         next_ = 0
-        for number, result in self.crew.run(job):
+        for number, result in self.pool.run(job):
             early[number] = result
             while next_ in early:
                 yield early.pop(next_)

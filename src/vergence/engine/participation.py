@@ -153,7 +153,7 @@ class Participation:
         return [present[i] for i in sorted(drawn)]
 
     def _absences(self, round: int) -> bool:
-        """Tell whether anybody can be away in this round."""
+        """True if anybody can be away in this round."""
         return bool(self.trace) or self.rhythm or any(s <= round for s in self.gone.values())
 
     def _try(self, clients: Sequence[str], round: int, stream: RandomStream) -> list[str] | None:

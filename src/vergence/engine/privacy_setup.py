@@ -9,7 +9,7 @@ from vergence.core.federation import Federation
 from vergence.core.method import Method
 from vergence.core.task import Task
 from vergence.engine import split_defense
-from vergence.engine.dry_run import rehearsed
+from vergence.engine.dry_run import dry_run
 from vergence.engine.participation import suggest
 from vergence.engine.plan import Plan
 from vergence.engine.private_masks import foreseen
@@ -17,7 +17,7 @@ from vergence.engine.secure_sums import sums_for
 from vergence.engine.user_level_privacy import UserLevelMechanism, forecast
 from vergence.errors import ConfigError
 from vergence.privacy.config import DpSgd
-from vergence.privacy.dp.dp_sgd_solver import DpSolver, TrainingPass, course, taken
+from vergence.privacy.dp.dp_sgd_solver import DpSolver, TrainingPass, taken, training_schedule
 from vergence.privacy.split.split_guard_client import SplitGuardClient
 from vergence.privacy.split.split_guard_config import SplitGuardConfig
 
@@ -25,10 +25,10 @@ ONE_BY_ONE = "DP-SGD clips the gradient of every sample, which neither stacks no
 """Why clients with private solvers are trained one after the other."""
 
 
-def veil_for(
+def user_level_for(
     plan: Plan, method: Method, people: int, state: Path, seed: int
 ) -> UserLevelMechanism | None:
-    """Veil that hides people in sums, None where nothing does."""
+    """Mechanism that hides people in sums, None where nothing does."""
     user = plan.privacy.user
     return None if user is None else UserLevelMechanism(user, plan, method, people, state, seed)
 
@@ -43,8 +43,8 @@ def private_solver(
     policy = plan.privacy.solver
     if policy is None:
         return None
-    lessons = check_solver(policy, method, task, federation, plan)
-    solver = DpSolver(task, policy, state, task.seed, lessons)
+    passes = check_solver(policy, method, task, federation, plan)
+    solver = DpSolver(task, policy, state, task.seed, passes)
     for size in {len(splits.train) for splits in federation.people.values()}:
         solver.noise(size)
     return solver
@@ -58,14 +58,14 @@ def check_solver(
     Raises:
         ConfigError: it is more than is counted, or delta allows to publish a sample.
     """
-    lessons = rehearsed(method, task, federation, plan.rounds)
+    passes = dry_run(method, task, federation, plan.rounds)
     federation.refuse_many("finding the noise of DP-SGD")
     sizes = {len(splits.train) for splits in federation.people.values()} - {0}
     if sizes:
         policy.refuse_delta(max(sizes), "training samples of a client")
-        spent = course(lessons, min(sizes)).ledger(policy).epsilon(policy.delta)
+        spent = training_schedule(passes, min(sizes)).ledger(policy).epsilon(policy.delta)
         policy.refuse(spent, f"training on {min(sizes)} samples over {plan.rounds} rounds")
-    return lessons
+    return passes
 
 
 def watch_for(

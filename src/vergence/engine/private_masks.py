@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vergence.engine.plan import Plan
 
 NOBODY = NoiseKey(bytes(SEED))
-"""Of the noise of a rehearsal, which hides nothing."""
+"""Of the noise of a dry run, which hides nothing."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,23 @@ def foreseen(plan: Plan, method: Method, task: Task, federation: Federation) -> 
     """
     policy, verb = plan.privacy.mask, next(iter(method.exposure))
     assert policy is not None
-    rehearsal = _MaskRehearsal(policy, Solver(task))
+    counter = _MaskChoiceCounter(policy, Solver(task))
     client = federation.clients[0]
     data, state = federation.people[client], method.client(task)
     message = Message(verb, dict(method.offer(method.server(task), client)))
     for round in range(plan.rounds):
         site = ClientContext(client, data.train, data.val, task, round, RandomStream("rehearsal"))
-        site = replace(site, choose=partial(rehearsal.choose, round))
+        site = replace(site, choose=partial(counter.choose, round))
         turn = getattr(method, f"on_{verb}")(state, message, site)
-        state, _ = drive(turn, rehearsal.answer)
-    if not rehearsal.draws:
+        state, _ = drive(turn, counter.answer)
+    if not counter.draws:
         name = called(method)
-        raise ConfigError(_nothing(name, policy.of, rehearsal.room))
-    return MaskForecast(rehearsal.choices, rehearsal.draws)
+        raise ConfigError(_nothing(name, policy.of, counter.room))
+    return MaskForecast(counter.choices, counter.draws)
 
 
 def _nothing(name: str, of: str, room: int) -> str:
-    """Say why nothing is chosen, where at most `room` entries were asked for at a time."""
+    """Reason why nothing is chosen, where at most `room` entries were asked for at a time."""
     if room:
         return (
             f"privacy.mask: '{name}' makes at most {room:,} entries personal in a round, and every "
@@ -81,7 +81,7 @@ def _nothing(name: str, of: str, room: int) -> str:
     )
 
 
-class _MaskRehearsal:
+class _MaskChoiceCounter:
     """Answers what turns ask for, and counts what they would draw."""
 
     def __init__(self, policy: MaskBudget, solver: Solver) -> None:

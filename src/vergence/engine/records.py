@@ -1,4 +1,4 @@
-"""What a crew is asked, and what it says: plain records."""
+"""What a worker pool is asked, and what it says: plain records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TaskCall:
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """Work that a crew is given at once.
+    """Work that a worker pool is given at once.
 
     `groups` are lengths: so many calls in a row are carried out by one worker and, if the request
     reveals only the aggregate, added up there. `stamp` is new for every job of a run. `held` is

@@ -48,7 +48,7 @@ class RobustAggregator:
     def of(
         cls, plan: Plan, federation: Federation, sums: SecureSum | None = None
     ) -> RobustAggregator | None:
-        """Jury that looks at a run's replies, None where nobody does."""
+        """Aggregator that looks at a run's replies, None where nobody does."""
         liars: tuple[str, ...] = ()
         if plan.poison is not None and plan.poison.share:
             federation.refuse_many("choosing who lies")
@@ -61,7 +61,7 @@ class RobustAggregator:
         """The person who is asked in every round and has no vote; "" for nobody."""
         return "" if self.rule is None else self.rule.trusted
 
-    def sits(self, exposed: Exposure) -> bool:
+    def applies_to(self, exposed: Exposure) -> bool:
         """True if a request's replies are looked at: where updates would be summed."""
         return exposed.reveal == "aggregate" and bool(exposed.trees)
 

@@ -26,15 +26,15 @@ from vergence.engine.client_runner import ClientRunner
 from vergence.engine.exchange import ClientExchange, ExchangeTotals
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
-from vergence.engine.privacy_setup import private_solver, veil_for, watch_for
+from vergence.engine.privacy_setup import private_solver, user_level_for, watch_for
 from vergence.engine.private_masks import chooser_for
-from vergence.engine.secure_sums import sums_for
+from vergence.engine.secure_sums import SecureSum, sums_for
 from vergence.engine.solver_selection import device_for, loads, solver_for
 from vergence.engine.split_defense import guard_for
 from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
 from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, SolverChoice
 from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
-from vergence.engine.workers.pools import WorkerPool, crew
+from vergence.engine.workers.pools import WorkerPool, worker_pool
 from vergence.errors import StateError
 from vergence.training.device import resident
 from vergence.wire.codecs import Compression
@@ -43,7 +43,7 @@ UPLOAD = "upload"
 """The verb under which a data centre's raw data is counted."""
 Tick = Callable[[int, int, Mapping[str, float]], None]
 """Called after every round with the seed, the rounds done, and the round's mean metrics."""
-Hire = Callable[[ClientRunner], tuple[WorkerPool, ClientStateIndex]]
+PoolFactory = Callable[[ClientRunner], tuple[WorkerPool, ClientStateIndex]]
 """Gives who carries out the jobs of a run, and who knows where clients' states lie."""
 Begin = Callable[[], Checkpoint]
 """Puts clients' states into a run's folder of states; gives the server's, and where they lie."""
@@ -58,88 +58,147 @@ class RunOutcome:
     clients: Mapping[str, Any]
 
 
-def conduct(
+def run_rounds(
     method: Method,
     task: Task,
     federation: Federation,
     plan: Plan,
     folder: RunDirectory,
     tick: Tick | None = None,
-    hire: Hire | None = None,
+    pool_factory: PoolFactory | None = None,
     begin: Begin | None = None,
 ) -> RunOutcome:
     """Run one seed (the task's) to its end, from its checkpoint if there is one.
 
-    `hire` finds others to carry out the jobs than this machine's processes; `begin` gives other
-    states to start from than fresh ones.
+    `pool_factory` finds others to carry out the jobs than this machine's processes; `begin` gives
+    other states to start from than fresh ones.
     """
     torch.set_num_threads(1)
     compatibility_check.check(plan, method, task)
     plan.delivery.check()
     robust_aggregation.check(plan, federation.clients)
-    stream, device = RandomStream("run", task.seed), device_for(method, plan)
-    trained_on = federation.pooled() if method.pooled else federation
-    if method.pooled:
-        method = replace(method, local=for_everybody(method.local, len(federation.people)))
-    presence = Participation() if method.pooled else plan.presence
-    sums = sums_for(plan, method, len(trained_on.clients))
-    solving = folder.solving
-    if solving is None:
-        cohort = presence.ask(trained_on.clients, 0, stream) or trained_on.clients
-        solving = folder.solving = solver_for(method, task, trained_on, cohort, plan, device)
+    device = device_for(method, plan)
+    setup = RunSetup.of(method, task, federation, plan, folder)
+    sums = sums_for(plan, setup.method, len(setup.trained_on.clients))
+    solving = setup.solver_choice(device)
     refuse_another(device, solving, folder)
     if on_gpu := device.type != "cpu":
-        trained_on = resident(trained_on, device)
-    stacks = solving.solver == "stacked"
-    wire = Compression() if method.pooled else plan.wire  # nothing travels in a data centre
-    private = None if hire else private_solver(method, task, trained_on, plan, folder.state)
-    guard = None if hire else guard_for(plan, method, task, trained_on, folder.state)
-    chooser = None if hire else chooser_for(plan, method, task, trained_on, folder.state)
-    watch = None if hire else watch_for(plan, method, task, trained_on, folder.state)
-    worker = ClientExecutor(
-        method,
-        task,
-        trained_on,
-        federation,
-        stream,
-        plan.precision,
-        stacks,
-        device,
-        wire,
-        plan.pruning,
-        plan.privacy,
-        private,
-        guard,
-        chooser,
-        watch,
-        all_here=hire is None,
-    )
-    shelf = ClientStateStore(folder.state, task.seed, worker.records)
-    desk, most = ClientRunner(worker, shelf, sums), 1 if on_gpu else len(federation.clients)
-    if hire is None:
-        team, registry = crew(desk, plan, most), ClientStateIndex(shelf)
+        setup = replace(setup, trained_on=resident(setup.trained_on, device))
+    worker = setup.executor(device, solving, all_here=pool_factory is None)
+    store = ClientStateStore(folder.state, task.seed, worker.records)
+    runner, most = ClientRunner(worker, store, sums), 1 if on_gpu else len(federation.clients)
+    if pool_factory is None:
+        pool, registry = worker_pool(runner, plan, most), ClientStateIndex(store)
     else:
-        team, registry = hire(desk)
-    simulator = ClientExchange(
-        method,
-        team,
-        presence,
-        stream,
-        registry,
-        loads(trained_on),
-        solving.chunk,
-        courier=None if method.pooled else courier_for(plan, method, trained_on, stream, task.seed),
-        jury=robust_aggregation.RobustAggregator.of(plan, federation, sums),
-        sums=sums,
-        veil=veil_for(plan, method, len(trained_on.clients), folder.state, task.seed),
-    )
+        pool, registry = pool_factory(runner)
+    exchange = setup.exchange(pool, registry, solving.chunk, sums)
+    method, trained_on = setup.method, setup.trained_on
     try:
-        conductor = _Conductor(
-            method, task, federation, trained_on, plan, folder, simulator, worker, tick, begin
-        )
-        return conductor.run(worker.records)
+        return RoundLoop(
+            method, task, federation, trained_on, plan, folder, exchange, worker, tick, begin
+        ).run(worker.records)
     finally:
-        team.close()
+        pool.close()
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """Parts of a run that are there before its workers begin.
+
+    `trained_on` are the sites that train: the clients, or a data centre with everybody's data.
+    """
+
+    method: Method
+    task: Task
+    federation: Federation
+    trained_on: Federation
+    plan: Plan
+    folder: RunDirectory
+
+    @classmethod
+    def of(
+        cls, method: Method, task: Task, federation: Federation, plan: Plan, folder: RunDirectory
+    ) -> RunSetup:
+        """Setup of a run; a data centre takes as many steps as all of its people."""
+        if not method.pooled:
+            return cls(method, task, federation, federation, plan, folder)
+        pooled = federation.pooled()
+        method = replace(method, local=for_everybody(method.local, len(federation.people)))
+        return cls(method, task, federation, pooled, plan, folder)
+
+    @property
+    def stream(self) -> RandomStream:
+        """Random numbers of the run."""
+        return RandomStream("run", self.task.seed)
+
+    @property
+    def presence(self) -> Participation:
+        """Participation of clients; a data centre is always there."""
+        return Participation() if self.method.pooled else self.plan.presence
+
+    def solver_choice(self, device: torch.device) -> SolverChoice:
+        """Solver of the run: the one it was begun with, or one that is chosen and kept now."""
+        solving = self.folder.solving
+        if solving is None:
+            clients = self.trained_on.clients
+            cohort = self.presence.ask(clients, 0, self.stream) or clients
+            solving = self.folder.solving = solver_for(
+                self.method, self.task, self.trained_on, cohort, self.plan, device
+            )
+        return solving
+
+    def executor(
+        self, device: torch.device, solving: SolverChoice, all_here: bool
+    ) -> ClientExecutor:
+        """Executor of clients' turns; clients elsewhere bring their protections themselves."""
+        method, task, plan, state = self.method, self.task, self.plan, self.folder.state
+        trained_on, private, guard, chooser, watch = self.trained_on, None, None, None, None
+        if all_here:
+            private = private_solver(method, task, trained_on, plan, state)
+            guard = guard_for(plan, method, task, trained_on, state)
+            chooser = chooser_for(plan, method, task, trained_on, state)
+            watch = watch_for(plan, method, task, trained_on, state)
+        return ClientExecutor(
+            method,
+            task,
+            trained_on,
+            self.federation,
+            self.stream,
+            plan.precision,
+            solving.solver == "stacked",
+            device,
+            Compression() if method.pooled else plan.wire,  # nothing travels in a data centre
+            plan.pruning,
+            plan.privacy,
+            private,
+            guard,
+            chooser,
+            watch,
+            all_here=all_here,
+        )
+
+    def exchange(
+        self, pool: WorkerPool, registry: ClientStateIndex, chunk: int, sums: SecureSum | None
+    ) -> ClientExchange:
+        """Exchange of messages between the method and the clients that a pool works for."""
+        method, plan, clock = self.method, self.plan, None
+        if not method.pooled:
+            clock = virtual_clock_for(plan, method, self.trained_on, self.stream, self.task.seed)
+        return ClientExchange(
+            method,
+            pool,
+            self.presence,
+            self.stream,
+            registry,
+            loads(self.trained_on),
+            chunk,
+            virtual_clock=clock,
+            robust_aggregator=robust_aggregation.RobustAggregator.of(plan, self.federation, sums),
+            sums=sums,
+            user_level=user_level_for(
+                plan, method, len(self.trained_on.clients), self.folder.state, self.task.seed
+            ),
+        )
 
 
 def refuse_another(device: torch.device, solving: SolverChoice, folder: RunDirectory) -> None:
@@ -160,10 +219,10 @@ def for_everybody(local: LocalTraining, people: int) -> LocalTraining:
     return local if local.steps is None else replace(local, steps=local.steps * people)
 
 
-def courier_for(
+def virtual_clock_for(
     plan: Plan, method: Method, federation: Federation, stream: RandomStream, seed: int
 ) -> VirtualClock | None:
-    """Courier that keeps the virtual clock of a run, None where there is none."""
+    """Virtual clock of a run, None where there is none."""
     delivery, known, local = plan.delivery, loads(federation), method.local
     if not delivery.timed:
         return None
@@ -179,7 +238,9 @@ def courier_for(
 
 
 @dataclass
-class _Conductor:
+class RoundLoop:
+    """Setup, rounds and finish of one seed, with what each of them writes."""
+
     method: Method
     task: Task
     federation: Federation
@@ -191,11 +252,8 @@ class _Conductor:
     tick: Tick | None
     begin: Begin | None
 
-    @property
-    def people(self) -> Sequence[str]:
-        return measured(self.federation, self.plan)
-
     def run(self, records: Sequence[type]) -> RunOutcome:
+        """Run to the end, from the checkpoint if there is one, which holds such records."""
         seed, rounds = self.task.seed, self.plan.rounds
         fresh = self.method.server(self.task)
         progress = self.folder.load(seed, (*records, ClockState, Message), fresh)
@@ -208,8 +266,8 @@ class _Conductor:
         else:
             server, start = progress.server, progress.round
             self.simulator.clients.restore(progress.filed)
-            if self.simulator.courier is not None:
-                self.simulator.courier.restore(progress.beside)
+            if self.simulator.virtual_clock is not None:
+                self.simulator.virtual_clock.restore(progress.beside)
         for at in range(start, rounds):
             self.simulator.begin(str(at))
             server = self.one_round(at, server)
@@ -256,11 +314,12 @@ class _Conductor:
         self.folder.append("turns.csv", rows)
 
     def one_round(self, at: int, server: Any) -> Any:
+        """Run a round; return the new server state."""
         began = time.perf_counter()
         simulator = self.simulator
         cohort = simulator.cohort(self.trained_on.clients, at)
         points = self.plan.points_in(at)
-        if cohort or simulator.veil is not None:  # that nobody was drawn is not told either
+        if cohort or simulator.user_level is not None:  # that nobody was drawn is not told either
             server = self.converse(self.method.round(server, cohort), server, at, points)
         self.report(at + 1, server, time.perf_counter() - began)
         every = self.plan.checkpoint_every
@@ -289,10 +348,10 @@ class _Conductor:
         means = {("train", m): float(np.mean(v)) for m, v in tally.metrics.items()}
         if done:
             means["train", "replies"] = float(tally.counted)
-            if self.simulator.courier is not None:
-                means["train", "clock"] = self.simulator.courier.clock
-            if self.simulator.veil is not None:
-                means["train", "epsilon"] = self.simulator.veil.epsilon
+            if self.simulator.virtual_clock is not None:
+                means["train", "clock"] = self.simulator.virtual_clock.clock
+            if self.simulator.user_level is not None:
+                means["train", "epsilon"] = self.simulator.user_level.epsilon
         if (points := self.plan.points_at(done)) and done < self.plan.rounds:
             found = self.simulator.evaluate(
                 measured(self.federation, self.plan), server, done, points
@@ -307,9 +366,9 @@ class _Conductor:
     def flush(self, done: int, tally: ExchangeTotals) -> None:
         """Write the turns and events of a round and start a new tally."""
         self.folder.append("turns.csv", [(self.task.seed, done, *row) for row in tally.turns])
-        if (courier := self.simulator.courier) is not None:
-            self.folder.append("events.csv", [(self.task.seed, *row) for row in courier.rows])
-            courier.rows.clear()
+        if (virtual_clock := self.simulator.virtual_clock) is not None:
+            self.folder.append("events.csv", [(self.task.seed, *row) for row in virtual_clock.rows])
+            virtual_clock.rows.clear()
         self.simulator.tally = ExchangeTotals()
 
     def cost(self, tally: ExchangeTotals, seconds: float) -> Sequence[Any]:
@@ -322,6 +381,7 @@ class _Conductor:
     def write_rounds(
         self, done: int, means: Mapping[tuple[str, str], float], cost: Sequence[Any]
     ) -> None:
+        """Write rows of rounds.csv: every mean, with the cost of the round."""
         rows = [
             (self.task.seed, done, point, metric, repr(value), *cost)
             for (point, metric), value in means.items()
@@ -350,8 +410,9 @@ class _Conductor:
         self.write_rounds(rounds, averages(found), cost)
 
     def save(self, done: int, server: Any, sha: str | None = None) -> None:
-        courier = self.simulator.courier if sha is None else None
-        beside = {} if courier is None else courier.kept()
+        """Keep a checkpoint; with a fingerprint, that of a finished run."""
+        virtual_clock = self.simulator.virtual_clock if sha is None else None
+        beside = {} if virtual_clock is None else virtual_clock.kept()
         self.folder.save(self.task.seed, done, server, self.simulator.clients, sha, beside)
 
 

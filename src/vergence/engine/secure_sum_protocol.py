@@ -15,7 +15,7 @@ from vergence.core.aggregation import Sum
 from vergence.core.messages import Message
 from vergence.core.serialization import pack, unpack
 from vergence.engine.records import GroupResult
-from vergence.engine.secure_sums import SERVER, SecureSum, carrying, left_out
+from vergence.engine.secure_sums import SERVER, SecureSum, left_out, pack_words
 from vergence.privacy.secure_aggregation import additive_messages as shares
 from vergence.privacy.secure_aggregation.additive import Aggregator, Contributor
 from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams
@@ -120,7 +120,7 @@ def hold(talk: Any, ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> An
 def of_rows(words: Words, people: int) -> Sum:
     """Return words as the sum of so many people's rows."""
     whole = Sum()
-    whole.add(carrying(words))
+    whole.add(pack_words(words))
     whole.count = people
     return whole
 
@@ -148,7 +148,7 @@ def under_pads(
     form: ReplyLayout,
     message: Message,
     names: Collection[str],
-    voice: PartyIdentity,
+    identity: PartyIdentity,
     ask: Ask[PairwiseParams],
 ) -> OpenedSum:
     """Hold attempts at a sum of the replies to a message; none after something was unmasked."""
@@ -158,9 +158,9 @@ def under_pads(
     for _ in range(ATTEMPTS):
         if len(left) < sums.policy.threshold:
             break
-        terms = sums.terms(form, message, voice.run, secrets.randbits(62), len(left))
+        terms = sums.terms(form, message, identity.run, secrets.randbits(62), len(left))
         assert isinstance(terms, PairwiseParams)
-        server = PairwiseServer(terms, {name: voice.register[name] for name in left})
+        server = PairwiseServer(terms, {name: identity.register[name] for name in left})
         try:
             total = hold(converse(server), partial(ask, terms))
         except Aborted as why:
@@ -182,7 +182,7 @@ def on_shares(
     form: ReplyLayout,
     message: Message,
     names: Collection[str],
-    voice: PartyIdentity,
+    identity: PartyIdentity,
     ask: Ask[AdditiveParams],
 ) -> OpenedSum:
     """Hold attempts at a sum that aggregators open; none where one is missing from the beginning.
@@ -195,9 +195,9 @@ def on_shares(
         return nothing_to_hide(form, names)
     said = ""
     for _ in range(ATTEMPTS):
-        terms = sums.terms(form, message, voice.run, secrets.randbits(62), len(left))
+        terms = sums.terms(form, message, identity.run, secrets.randbits(62), len(left))
         assert isinstance(terms, AdditiveParams)
-        coordinator = Coordinator(terms, tuple(left), voice.register, voice.sign, SERVER)
+        coordinator = Coordinator(terms, tuple(left), identity.register, identity.sign, SERVER)
         try:
             total = hold(coordinator.converse(), partial(ask, terms))
         except (Aborted, Refused) as why:
@@ -215,7 +215,7 @@ def on_shares(
 def _missing(
     asked: Collection[str], there: Collection[str], refused: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return why some who were asked are not in a sum."""
+    """Reasons why some who were asked are not in a sum."""
     return {
         name: f"quarantined: {refused[name]}" if name in refused else "lost: left the sum"
         for name in asked
@@ -241,8 +241,8 @@ class InProcessProtocol:
         if self.sums.policy.name == "pairwise":
             ends: dict[str, Any] = {}
             ask = partial(self._ask, ends, rows)
-            voice = PartyIdentity("here", self._register(rows))
-            return under_pads(self.sums, form, message, rows, voice, ask)
+            identity = PartyIdentity("here", self._register(rows))
+            return under_pads(self.sums, form, message, rows, identity, ask)
         terms = self.sums.terms(form, message, "here", secrets.randbits(62), len(rows))
         assert isinstance(terms, AdditiveParams)
         register = self._register([*rows, *terms.aggregators, SERVER])

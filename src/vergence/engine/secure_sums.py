@@ -1,7 +1,7 @@
 """Sums that nobody sees the terms of: replies as rows of words, and who agrees on which sum.
 
 At a client's edge a reply becomes a row of whole numbers (`reply_layout.py`), a tree like any
-other: crews add rows up without knowing. Where no client is elsewhere the rows are simply added;
+other: workers add rows up without knowing. Where no client is elsewhere the rows are simply added;
 else a protocol adds them (`secure_sum_protocol.py`). Both give the same bits, in whatever order.
 """
 
@@ -152,7 +152,7 @@ class SecureSum:
                 part = words[form.slices[name]]
                 noise = self.level.share(len(part), own.child(name)).view(np.uint64)
                 part += noise * np.uint64(round(self.level.step / packing.step))
-        return carrying(words, sealed.round)
+        return pack_words(words, sealed.round)
 
     def terms(
         self, form: ReplyLayout, message: Message, run: str, attempt: int, asked: int
@@ -188,7 +188,7 @@ class SecureSum:
         """Aggregate that the server learns of a sum of rows; of too few people, nothing."""
         words, count = np.zeros(form.words, np.uint64), 0
         if whole.count >= self.policy.threshold:
-            words, count = row_of(whole.totals[WORDS]), whole.count
+            words, count = unpack_words(whole.totals[WORDS]), whole.count
         if form.counted:
             words = words.copy()
             for name, packing in form.trees.items():
@@ -278,19 +278,19 @@ def left_out(receipt: TaskReceipt, why: str) -> TaskReceipt:
     return replace(receipt, status=why, up={}, filed=None)
 
 
-def carrying(words: Words, round: int = 0) -> SealedReply:
-    """Return words as what crews carry and add up: 64-bit whole numbers, which wrap around."""
+def pack_words(words: Words, round: int = 0) -> SealedReply:
+    """Words as a tree that workers carry and add up: 64-bit whole numbers, which wrap around."""
     layout = Layout((WORDS,), ((len(words),),))
     tree = Params(torch.from_numpy(words.view(np.int64)), layout)
     return SealedReply(round, {WORDS: SealedTree(tree, 1.0)}, {})
 
 
-def row_of(tree: Params) -> Words:
-    """Undo `carrying`."""
+def unpack_words(tree: Params) -> Words:
+    """Words of a tree that `pack_words` made."""
     return tree.flat.numpy().view(np.uint64)
 
 
-def hushed(receipt: TaskReceipt, form: ReplyLayout) -> TaskReceipt:
+def redact(receipt: TaskReceipt, form: ReplyLayout) -> TaskReceipt:
     """Return a receipt without what a sum hides: metrics, weights, examples, steps, masks."""
     up = {WORDS: 8 * form.words} if receipt.status == "ok" and form.words else {}
     return replace(receipt, up=up, weight={}, examples=0.0, steps=0, told={}, share=None)

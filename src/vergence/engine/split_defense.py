@@ -46,7 +46,7 @@ class DefenseForecast:
     """Forecast of a run at its cut: how often it releases a picture, with which noise."""
 
     releases: int
-    veiling: NoiseSpec | None
+    noise_spec: NoiseSpec | None
     still: bool = False
     """Whether the clients' layers are never trained: the same picture is the same release."""
 
@@ -70,16 +70,16 @@ def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> D
     passes = max(sweeps(local, len(samples)) for samples in trained)
     releases = 1 if still else plan.rounds * passes
     moves = gain(task, trained[0]) if isinstance(defence, PixelCut) else 1.0
-    veiling = defence.veiling(releases, moves)
-    if veiling is not None:
-        spent = defence.amounts(releases * defence.cost(veiling.multiple))
+    noise_spec = defence.noise_spec(releases, moves)
+    if noise_spec is not None:
+        spent = defence.amounts(releases * defence.cost(noise_spec.multiple))
         if spent > defence.allowed * (1 + 1e-6):
             raise ConfigError(
                 f"privacy.cut: a picture is sent {releases} times, which with this noise spends "
                 f"epsilon {spent:.3g}, and {defence.allowed:g} is allowed; take fewer rounds or "
                 "epochs, or leave out noise"
             )
-    return DefenseForecast(releases, veiling, still)
+    return DefenseForecast(releases, noise_spec, still)
 
 
 def sweeps(local: LocalTraining, samples: int) -> int:
@@ -109,8 +109,8 @@ class DefendedTrainer:
         self.guarded = DefendedPiece.of(self.front, defence)
         self.trainer, self.others = Trainer(self.guarded), Trainers(task)
         self.folder = state / FOLDER
-        veiled = outlook.veiling is not None
-        self.secret = secret_in(self.folder).child("cut", task.seed) if veiled else None
+        noisy = outlook.noise_spec is not None
+        self.secret = secret_in(self.folder).child("cut", task.seed) if noisy else None
         self.books: dict[str, Released] = {}
         self.draws = self.secret and self.secret.child("predictions").draws()
 
@@ -131,16 +131,16 @@ class DefendedTrainer:
         return done
 
     def _released(self, ask: Forward, site: ClientContext) -> Tensor:
-        """Return what leaves a client of a batch, written down before it does."""
-        smashed, veiling = self.trainer.forward(ask), self.outlook.veiling
-        if veiling is None:
+        """Smashed data of a batch as they leave a client, written down before they do."""
+        smashed, noise_spec = self.trainer.forward(ask), self.outlook.noise_spec
+        if noise_spec is None:
             return smashed
         assert self.secret is not None
         if ask.rows is None:
             raise StateError(f"'{site.id}' does not say which pictures it is about to send")
         images, mark = ask.rows.tolist(), version(ask.params)
-        self._spend(site.id, images, mark, veiling.multiple)
-        return veiling.bound(smashed, images, self.secret.child(site.id, mark))
+        self._spend(site.id, images, mark, noise_spec.multiple)
+        return noise_spec.bound(smashed, images, self.secret.child(site.id, mark))
 
     def _spend(self, client: str, images: list[int], mark: str, multiple: float) -> None:
         """Write a release into the client's book, if the pictures' budget allows it."""
@@ -161,7 +161,7 @@ class DefendedTrainer:
                 )
         book.enter(new, mark, multiple)
 
-    def rehearsed(self, params: Params, batch: Batch) -> Tensor:
+    def noisy_output(self, params: Params, batch: Batch) -> Tensor:
         """Output that some layers would give for a batch, with noise that is nobody's."""
         smashed = self.trainer.forward(Forward(params, batch, lambda task: task))
         return self._noisy(smashed)
@@ -189,10 +189,10 @@ class DefendedTrainer:
         network.stage = stage
 
     def _noisy(self, smashed: Tensor) -> Tensor:
-        veiling = self.outlook.veiling
-        if veiling is None or self.draws is None:
+        noise_spec = self.outlook.noise_spec
+        if noise_spec is None or self.draws is None:
             return smashed
-        return veiling.fresh(smashed, self.draws)
+        return noise_spec.fresh(smashed, self.draws)
 
 
 def guard_for(

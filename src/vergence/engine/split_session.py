@@ -27,7 +27,7 @@ UNFIT = "shape: the server's layers cannot take it"
 
 
 @dataclass
-class SessionSeat:
+class ServedClient:
     """A client that is being served: what it keeps, what travelled, and why it was silenced."""
 
     call: TaskCall
@@ -86,26 +86,26 @@ class ServerSession:
 
     def __init__(self, clients: SessionClients, job: TaskBatch, calls: Sequence[TaskCall]) -> None:
         self.clients, self.job, self.worker = clients, job, clients.worker
-        self.seats = {call.client: SessionSeat(call, clients.kept(call)) for call in calls}
+        self.served = {call.client: ServedClient(call, clients.kept(call)) for call in calls}
         self.round = calls[0].message.round
-        self.last = self.seats[calls[0].client]
+        self.last = self.served[calls[0].client]
 
     def hold(self, held: Mapping[str, Params]) -> tuple[list[TaskReceipt], SealedReply | None]:
         """Serve the group; return a receipt per client, and what became of `held` if it counts."""
-        talk = self.worker.method.serve(tuple(self.seats), held)
+        talk = self.worker.method.serve(tuple(self.served), held)
         outcome = self._talk(talk)
         sealed = None
         if outcome is not None:
             sealed = seal(outcome, self.round)
             if not all(is_finite(tree.total.flat) for tree in sealed.trees.values()):
                 sealed = None
-                for seat in self.seats.values():
-                    seat.fault = seat.fault or "finite: the server's copy holds NaN or infinity"
+                for served in self.served.values():
+                    served.fault = served.fault or "finite: the server's copy holds NaN or infinity"
             for name, value in outcome.metrics.items():
-                for seat in self.seats.values():
-                    seat.told.setdefault(name, []).append(value)
-        heard = any(seat.fault is None for seat in self.seats.values())
-        return [self._receipt(seat) for seat in self.seats.values()], sealed if heard else None
+                for served in self.served.values():
+                    served.told.setdefault(name, []).append(value)
+        heard = any(served.fault is None for served in self.served.values())
+        return [self._receipt(served) for served in self.served.values()], sealed if heard else None
 
     def _talk(self, talk: Any) -> Any:
         """Drive the server's part; None if it gave up because a client fell silent."""
@@ -129,7 +129,7 @@ class ServerSession:
     def _work(self, ask: Any) -> Any:
         """Compute with what the client sent last; if that cannot be, it falls silent."""
         if isinstance(ask, Quarantine):
-            self.seats[ask.client].fault = ask.reason
+            self.served[ask.client].fault = ask.reason
             raise NoReplyCounted(ask.client)
         self.last.steps += isinstance(ask, Step)
         try:
@@ -162,65 +162,67 @@ class ServerSession:
     def _turns(
         self, client: str, verb: str, given: Sequence[Message | None], like: Mapping[str, Params]
     ) -> list[SealedReply]:
-        seat = self.last = self.seats[client]
-        if seat.fault is not None:
+        served = self.last = self.served[client]
+        if served.fault is not None:
             raise NoReplyCounted(client)
         messages = [
-            replace(seat.call.message if message is None else message, verb=verb, round=self.round)
+            replace(
+                served.call.message if message is None else message, verb=verb, round=self.round
+            )
             for message in given
         ]
         order = ClientTask(
-            "turn", client, messages[0], seat.kept.state, self.job.progress, owed=seat.kept.owed
+            "turn", client, messages[0], served.kept.state, self.job.progress, owed=served.kept.owed
         )
         delivered = (self.clients.delivered(message) for message in messages)
-        taken = self.clients.turns(order, delivered, self.job, like, seat.turns + 1)
+        taken = self.clients.turns(order, delivered, self.job, like, served.turns + 1)
         return [
-            self._heard(seat, message, done, like)
+            self._heard(served, message, done, like)
             for message, done in zip(messages, taken, strict=False)
         ]
 
     def _heard(
-        self, seat: SessionSeat, message: Message, done: ClientResult, like: Mapping[str, Params]
+        self, served: ServedClient, message: Message, done: ClientResult, like: Mapping[str, Params]
     ) -> SealedReply:
         """Guard what a client said, and count it."""
         for name, params in message.trees.items():
-            seat.down[name] = seat.down.get(name, 0) + size({"values": params.flat})
-        seat.turns += 1
-        seat.examples = done.examples or seat.examples
-        sealed, told = done.sealed, seat.kept.told
+            served.down[name] = served.down.get(name, 0) + size({"values": params.flat})
+        served.turns += 1
+        served.examples = done.examples or served.examples
+        sealed, told = done.sealed, served.kept.told
         if sealed is None:
-            seat.fault = done.fault
-            raise NoReplyCounted(seat.call.client)
+            served.fault = done.fault
+            raise NoReplyCounted(served.call.client)
         for name, tree in sealed.trees.items():
-            seat.up[name] = seat.up.get(name, 0) + travelled(tree, told.get(name))
+            served.up[name] = served.up.get(name, 0) + travelled(tree, told.get(name))
         exposed = self.worker.method.exposure[message.verb]
-        seat.fault = fault(sealed, self.round, {**like, **message.trees}, exposed)
+        served.fault = fault(sealed, self.round, {**like, **message.trees}, exposed)
         ranges = self.worker.ranges
-        if ranges is not None and seat.fault is None:
+        if ranges is not None and served.fault is None:
             if FRONT in message.trees:
-                seat.span = ranges.span(message[FRONT])
-            seat.fault = ranges.fault(seat.span, sealed)
-        if seat.fault is not None:
-            raise NoReplyCounted(seat.call.client)
+                served.span = ranges.span(message[FRONT])
+            served.fault = ranges.fault(served.span, sealed)
+        if served.fault is not None:
+            raise NoReplyCounted(served.call.client)
         for name, value in sealed.metrics.items():
-            seat.told.setdefault(name, []).append(value)
-        seat.kept = ClientState(done.state, told, done.owed)
+            served.told.setdefault(name, []).append(value)
+        served.kept = ClientState(done.state, told, done.owed)
         return self.clients.arrived(sealed, told)
 
-    def _receipt(self, seat: SessionSeat) -> TaskReceipt:
+    def _receipt(self, served: ServedClient) -> TaskReceipt:
         """File the client's new state if its part of the talk counts."""
-        call, filed = seat.call, None
-        if seat.fault is None and not seat.kept.empty:
-            filed, seat.fault = self.clients.filed(call, self.job.stamp, seat.kept)
-        told = {name: sum(values) / len(values) for name, values in seat.told.items()}
+        call, filed = served.call, None
+        if served.fault is None and not served.kept.empty:
+            filed, served.fault = self.clients.filed(call, self.job.stamp, served.kept)
+        told = {name: sum(values) / len(values) for name, values in served.told.items()}
         return TaskReceipt(
             call.client,
-            status(seat.fault),
-            up=seat.up,
-            down=seat.down,
-            examples=seat.examples,
-            steps=seat.steps,
-            told={} if seat.fault else told,
+            status(served.fault),
+            up=served.up,
+            down=served.down,
+            examples=served.examples,
+            steps=served.steps,
+            told={} if served.fault else told,
             filed=filed,
         )
 

@@ -148,7 +148,7 @@ class UserLevelMechanism:
     def _left(self, asked: Sequence[str]) -> list[str]:
         return [client for client in asked if self._turns[client] < (self.user.turns or 0)]
 
-    def over(self, whole: Aggregate, phase: str, number: int, asked: int) -> Aggregate:
+    def add_noise(self, whole: Aggregate, phase: str, number: int, asked: int) -> Aggregate:
         """Return a sum with noise, as a mean over the people expected, and nothing beside it.
 
         Raises:

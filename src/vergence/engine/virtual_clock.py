@@ -22,7 +22,7 @@ from vergence.engine.participation import Participation, round_half_up
 from vergence.errors import DataError
 from vergence.wire.size import size
 
-AGENDA, BASE = "agenda", "base"
+CLOCK, BASE = "agenda", "base"
 
 
 @tagged("Flight")
@@ -38,18 +38,18 @@ class PendingUpdate:
     offer: str
 
 
-@tagged("Agenda")
+@tagged("Agenda", pending="flights")
 @dataclass(frozen=True)
 class ClockState:
     """State of the clock in a checkpoint: its time, turns begun per client, who is at work."""
 
     clock: float
     turns: Mapping[str, int]
-    flights: tuple[PendingUpdate, ...]
+    pending: tuple[PendingUpdate, ...]
 
 
 class VirtualClock:
-    """Says when replies arrive, and writes down what happened.
+    """Arrival times of replies, and a log of what happened.
 
     `work` is a client's work per turn, in samples. `rows` are lines for events.csv, less the seed;
     whoever writes them clears them.
@@ -67,21 +67,21 @@ class VirtualClock:
         self.work, self.log = work, log
         self.clock = 0.0
         self.turns: Counter[str] = Counter()
-        self.flights: list[tuple[float, str, PendingUpdate]] = []
+        self.pending: list[tuple[float, str, PendingUpdate]] = []
         self.offers: dict[str, Message] = {}
         self.rows: list[tuple[Any, ...]] = []
 
     def kept(self) -> dict[str, Any]:
         """State that a checkpoint needs; a message stays the same object while it is kept."""
-        flights = tuple(flight for *_, flight in sorted(self.flights, key=lambda f: f[:2]))
-        return {AGENDA: ClockState(self.clock, dict(self.turns), flights), **self.offers}
+        pending = tuple(update for *_, update in sorted(self.pending, key=lambda f: f[:2]))
+        return {CLOCK: ClockState(self.clock, dict(self.turns), pending), **self.offers}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Go back to what a checkpoint kept."""
-        agenda = kept[AGENDA]
-        self.clock, self.turns = agenda.clock, Counter(agenda.turns)
-        self.flights = [(flight.due, flight.client, flight) for flight in agenda.flights]
-        self.offers = {name: message for name, message in kept.items() if name != AGENDA}
+        state = kept[CLOCK]
+        self.clock, self.turns = state.clock, Counter(state.turns)
+        self.pending = [(update.due, update.client, update) for update in state.pending]
+        self.offers = {name: message for name, message in kept.items() if name != CLOCK}
 
     def gather(self, asked: Mapping[str, Message], lost: Collection[str], at: int) -> set[str]:
         """Wait for the replies of a round; move the clock to its end and return who is late.
@@ -130,30 +130,30 @@ class VirtualClock:
         wanted = self.delivery.replies if self.delivery.name == "fedbuff" else 1
         landed: list[tuple[PendingUpdate, str]] = []
         while wanted:
-            if not self.flights or self.flights[0][0] > self.clock:
+            if not self.pending or self.pending[0][0] > self.clock:
                 self._dispatch(here, messages, at, progress)
-            if not self.flights:
+            if not self.pending:
                 break
-            self.clock, client, flight = heapq.heappop(self.flights)
-            what = self._fate(flight, at)
-            self._note(at, self.clock, client, flight.turn, flight.version, what)
+            self.clock, client, update = heapq.heappop(self.pending)
+            what = self._fate(update, at)
+            self._note(at, self.clock, client, update.turn, update.version, what)
             if what != "gone":
-                landed.append((flight, what))
+                landed.append((update, what))
             wanted -= what == "arrived"
         return landed
 
-    def _fate(self, flight: PendingUpdate, at: int) -> str:
-        if not self.presence.stays(flight.client, at):
+    def _fate(self, update: PendingUpdate, at: int) -> str:
+        if not self.presence.stays(update.client, at):
             return "gone"
-        if self.presence.loses(flight.client, flight.turn, self.stream):
+        if self.presence.loses(update.client, update.turn, self.stream):
             return "lost"
-        return "dropped" if at - flight.version > OLDEST else "arrived"
+        return "dropped" if at - update.version > OLDEST else "arrived"
 
     def _dispatch(
         self, here: Sequence[str], messages: Mapping[str, Message], at: int, progress: float
     ) -> None:
         """Send messages to idle clients, as many as may be at work; drawn where not all may."""
-        flying = {client for _, client, _ in self.flights}
+        flying = {client for _, client, _ in self.pending}
         idle = [client for client in here if client not in flying]
         cohort = self.presence.cohort
         most = cohort if isinstance(cohort, int) else max(round_half_up(cohort * len(here)), 1)
@@ -168,28 +168,28 @@ class VirtualClock:
             name = names.setdefault(id(message), f"offer{at}.{len(self.offers)}")
             self.offers[name] = message
             turn, took = self._begin(client, message)
-            flight = PendingUpdate(client, self.clock + took, turn, at, progress, name)
-            heapq.heappush(self.flights, (flight.due, client, flight))
+            update = PendingUpdate(client, self.clock + took, turn, at, progress, name)
+            heapq.heappush(self.pending, (update.due, client, update))
             self._note(at, self.clock, client, turn, at, "sent", took)
 
-    def opened(self, flight: PendingUpdate) -> Message:
+    def opened(self, update: PendingUpdate) -> Message:
         """Return the message a client was sent, in the round of its own turn.
 
         A fast client may be sent the same version twice: it draws other batches the second time.
         """
-        return replace(self.offers[flight.offer], round=flight.turn)
+        return replace(self.offers[update.offer], round=update.turn)
 
     def aged(
-        self, sealed: SealedReply, flight: PendingUpdate, at: int, now: Mapping[str, Params]
+        self, sealed: SealedReply, update: PendingUpdate, at: int, now: Mapping[str, Params]
     ) -> SealedReply:
         """Return a reply as it counts for version `at`, whose trees are `now`."""
-        age = at - flight.version
+        age = at - update.version
         factor, trees = self.delivery.scale(age), {}
         for name, tree in sealed.trees.items():
             total = tree.total
             if age and self.delivery.name == "fedasync":
-                sent = self.offers[flight.offer].trees.get(name)
-                base = self.offers[f"{BASE}{flight.version}"][name] if sent is None else sent
+                sent = self.offers[update.offer].trees.get(name)
+                base = self.offers[f"{BASE}{update.version}"][name] if sent is None else sent
                 moved = base - now[name]
                 total = total + weighed(moved, tree.weight)
             trees[name] = replace(tree, total=total if factor == 1 else total * factor)
@@ -197,7 +197,7 @@ class VirtualClock:
 
     def forget(self, at: int) -> None:
         """Forget the messages that nobody is at work with whose update would count from now on."""
-        young = [f for *_, f in self.flights if at - f.version <= OLDEST]
+        young = [f for *_, f in self.pending if at - f.version <= OLDEST]
         alive = {name for f in young for name in (f.offer, f"{BASE}{f.version}")}
         self.offers = {name: offer for name, offer in self.offers.items() if name in alive}
 
@@ -238,13 +238,13 @@ class VirtualClock:
         self.rows.append((at + 1, repr(time), client, turn, version, at - version, event, seconds))
 
 
-def waves(flights: Sequence[PendingUpdate]) -> list[list[PendingUpdate]]:
+def waves(updates: Sequence[PendingUpdate]) -> list[list[PendingUpdate]]:
     """Put turns together that can be taken at once: from one version, nobody's second one yet."""
     found: dict[tuple[int, int], list[PendingUpdate]] = {}
     times: Counter[str] = Counter()
-    for flight in flights:
-        found.setdefault((times[flight.client], flight.version), []).append(flight)
-        times[flight.client] += 1
+    for update in updates:
+        found.setdefault((times[update.client], update.version), []).append(update)
+        times[update.client] += 1
     return [found[key] for key in sorted(found)]
 
 

@@ -99,7 +99,7 @@ def module_file(module: str) -> Path | None:
 
 
 def _spec(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """Where a module lies, by the finders that an import would ask, in their order."""
+    """Spec of a module, by the finders that an import would ask, in their order."""
     for finder in sys.meta_path:
         if finder is PathFinder:
             found = _spec_on_path(module, sys.path if path is None else path)

@@ -270,7 +270,7 @@ def described(thing: Any) -> Table:
 
 
 def _network(task: Task) -> Table:
-    """What tells a network from another one: its layers, and the digest of what it starts from."""
+    """Marks of a network: its layers, and the digest of what it starts from."""
     module = task.module()
     start = Params.of(module)
     return {

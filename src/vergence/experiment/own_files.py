@@ -32,7 +32,7 @@ def running(name: str, file: str) -> Iterator[None]:
 
 
 def _line(error: BaseException, file: str) -> str:
-    """Where in the file: the innermost of its lines that was reached."""
+    """Place in the file: the innermost of its lines that was reached."""
     if isinstance(error, SyntaxError) and error.filename == file and error.lineno:
         return f", line {error.lineno}"
     lines = [

@@ -30,7 +30,7 @@ T = TypeVar("T")
 def find(kind: str, name: str, base: type[T]) -> type[T]:
     """Return the `base` subclass that a name means: `fedavg`, `my.py` or `package.module:Class`.
 
-    This is the one door through which code that an experiment names comes in: whatever names code
+    This is the one entry through which code that an experiment names comes in: whatever names code
     in another way has to pass here, where `vergence.experiment.trust` says what may run.
 
     Raises:

@@ -34,7 +34,7 @@ from vergence.core.task import Task
 from vergence.engine import robust_aggregation
 from vergence.engine.client_executor import ClientExecutor, lent
 from vergence.engine.privacy_setup import check_privacy
-from vergence.engine.round_loop import conduct, device_for, measured
+from vergence.engine.round_loop import device_for, measured, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.experiment import checksums, class_accuracy, group_table
@@ -80,7 +80,7 @@ def _taken(out: Path) -> str:
 
 @dataclass(frozen=True)
 class RoundCallback:
-    """Whoever started a run, while it goes on.
+    """Listener to a run while it goes on: whoever started it.
 
     Attributes:
         on_round: called after every round.
@@ -329,7 +329,7 @@ def _one_method(
         with Board(path, seed) as board:
             if str(seed) not in folder.manifest["done"]:
                 begin = experiment.origin.begin
-                conduct(
+                run_rounds(
                     method,
                     experiment.task(seed),
                     loaded.ready,

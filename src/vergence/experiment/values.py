@@ -84,7 +84,7 @@ def _either(words: list[str]) -> str:
 
 
 def _instead(hint: Any, value: Any) -> str:
-    """What to write where a list of one was meant."""
+    """Text to write where a list of one was meant."""
     whole = wanted(hint)
     if not whole.startswith("a list of") or isinstance(value, list | dict):
         return ""
@@ -93,7 +93,7 @@ def _instead(hint: Any, value: Any) -> str:
 
 
 def _bent(given: Any, found: Any) -> bool:
-    """Whether a number was made of a text or of a switch."""
+    """True if a number was made of a text or of a switch."""
     if isinstance(found, Mapping):
         return any(_bent(given.get(key), value) for key, value in found.items())
     if isinstance(found, list | tuple):

@@ -109,16 +109,18 @@ class FedDF(Method[Student, NoState]):
         drawn = list(batches(len(held.train), wanted, stream))
         needed, places = torch.cat(drawn).unique(return_inverse=True)
         taught = yield from self.taught(teachers, held.train.subset(needed))
-        adam, course = OptimizerState({}, 0), DistillationSchedule(self.patience)
+        adam, schedule = OptimizerState({}, 0), DistillationSchedule(self.patience)
         for at, rows in enumerate(places.split([len(rows) for rows in drawn])):
-            if self.patience and at % LOOK == 0 and (yield from course.over(student, held, at)):
+            if self.patience and at % LOOK == 0 and (yield from schedule.over(student, held, at)):
                 break
             local = self.adam(at)
-            done = yield from step(student, adam, taught.take(rows), local, self.lesson)
+            done = yield from step(
+                student, adam, taught.take(rows), local, self.distillation_objective
+            )
             student, adam = done.params, done.optimiser
         if self.patience:
-            yield from course.over(student, held, self.steps)
-        return course.best or student
+            yield from schedule.over(student, held, self.steps)
+        return schedule.best or student
 
     def taught(self, teachers: Sequence[Params], data: Samples) -> Conversation[Samples]:
         """Return samples with the column `teachers` `[samples, teachers or 1, ...]`: outputs."""
@@ -135,7 +137,7 @@ class FedDF(Method[Student, NoState]):
         rate = self.rate * 0.5 * (1 + math.cos(math.pi * at / self.steps))
         return LocalTraining(optimizer="adam", lr=rate, weight_decay=0.0, clip=self.clip)
 
-    def lesson(self, task: Task) -> DistillationPass:
+    def distillation_objective(self, task: Task) -> DistillationPass:
         """Training objective of the student."""
         return DistillationPass(task.network, task.seed, task, self.temperature)
 

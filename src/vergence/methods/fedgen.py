@@ -113,7 +113,7 @@ class FedGen(Method[Teachers, NoState]):
             raise ConfigError(f"task '{name}' tells no classes apart, which fedgen needs")
         model, layer = task.init(), task.linear_head()
         head = tuple(n for n in model.layout.names if n.rpartition(".")[0] == layer)
-        generator = self.lesson(task).init()
+        generator = self.generator_objective(task).init()
         known = Params.named(classes=torch.zeros(task.classes))
         zero = generator * 0.0
         return Teachers(model, generator, zero, zero, known, head, task.seed)
@@ -122,7 +122,7 @@ class FedGen(Method[Teachers, NoState]):
         """Keep nothing between rounds."""
         return NoState()
 
-    def lesson(self, task: Task) -> Consensus:
+    def generator_objective(self, task: Task) -> Consensus:
         """Training objective of the generator."""
         network = latents(task, self.noise, self.hidden)
         return Consensus(network, task.seed, task, self.eta, self.adversarial)
@@ -165,7 +165,7 @@ class FedGen(Method[Teachers, NoState]):
             noise = torch.rand(self.batch, self.noise, generator=draw)
             shares = (counts / there.clamp(min=1))[:, y]
             batch = {"class": y, "noise": noise, "shares": shares, **heads}
-            done = yield from step(generator, adam, batch, local, self.lesson)
+            done = yield from step(generator, adam, batch, local, self.generator_objective)
             generator, adam = done.params, done.optimiser
         slots, known = adam.slots, torch.maximum(s.known["classes"], (there > 0).float())
         return replace(

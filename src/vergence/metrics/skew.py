@@ -159,7 +159,7 @@ def _views(parts: Sequence[Compact], runs: Runs) -> tuple[list[Array], Array]:
 
 
 def _at_same_label(detail: Array, marks: Array, runs: Runs) -> Array:
-    """Return where inputs lie along the directions in which labels move them, given the label.
+    """Places of inputs along the directions in which labels move them, given the label.
 
     The part of the inputs that the label does not explain (cross-fitted, quadratic), projected on
     the slopes of the inputs over the label; one standardised column for each label column.

@@ -79,7 +79,7 @@ def hops(choice: CutChoice, load: Load, speeds: Speeds, number: str = "float32")
     return Hops(first, up, serving, down, rest / device - last, 1e-3 * speeds.delay)
 
 
-def lesson(part: Hops, batches: int, ahead: int) -> float:
+def pass_seconds(part: Hops, batches: int, ahead: int) -> float:
     """Return the seconds from the first batch to the last step.
 
     Each of device, uplink, server and downlink does one thing at a time, in the order of batches.
@@ -113,4 +113,4 @@ def seconds(
     layers += 2e-3 * speeds.delay
     if not choice.values:
         return layers + load.samples * choice.flops / (speeds.device * 1e9)
-    return layers + lesson(hops(choice, load, speeds, number), round(load.batches), ahead)
+    return layers + pass_seconds(hops(choice, load, speeds, number), round(load.batches), ahead)

@@ -155,7 +155,7 @@ def load() -> nn.Module:
 def _cached(
     frames: Tensor, kind: str, dimensions: int, compute: Callable[[nn.Module, Tensor], Tensor]
 ) -> Tensor:
-    """Return what `compute` makes of frames, from the cache where these were seen before."""
+    """Output of `compute` for frames, from the cache where these were seen before."""
     path = _cache_file(frames, kind)
     kept = _read(path, frames, dimensions)
     if kept is not None:

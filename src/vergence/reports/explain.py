@@ -84,7 +84,7 @@ def explain(experiment: Experiment, console: Console) -> None:
 
 
 def _foretold(privacy: Privacy) -> bool:
-    """Tell whether data say what a run does for privacy."""
+    """True if what a run does for privacy follows from its data."""
     return privacy.spends or privacy.cut is not None or privacy.split_guard is not None
 
 
@@ -179,7 +179,7 @@ def told(exposed: Exposure, task: Task) -> list[str]:
 
 
 def _named(exposed: Exposure, task: Task) -> list[str]:
-    """Return what a reply holds, updates of parameters first and by that name."""
+    """Contents of a reply, updates of parameters first and by that name."""
     trees = told(exposed, task)
     learned = [tree for tree in trees if not exposed.raw and tree not in AS_THEY_ARE]
     updates = [f"{', '.join(learned)} updates"] if learned else []

@@ -214,7 +214,7 @@ def _eye(model: str, name: str, local: Mapping[str, Any], **options: Any) -> _Ta
 
 
 def _clips(features: int, hidden: int, rates: tuple[float, float], **options: Any) -> _Table:
-    """Return what a ground of clips has: networks with their rates, vsLSTM's first."""
+    """Parts of a ground of clips: networks with their rates, vsLSTM's first."""
     sizes = ({"name": "vslstm", "hidden": hidden}, {"name": "mixture_transformer", "width": hidden})
     judged = {"judged": "summe"} if options["name"] == "summe" else {}
     epochs = 20 if features == 1024 else 2  # as in the thesis, on its features

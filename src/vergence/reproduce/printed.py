@@ -159,7 +159,7 @@ def _claim(raw: Mapping[str, Any], texts: Mapping[str, str], place: str) -> Clai
 
 
 def _pairs(raw: Mapping[str, Any], place: str) -> tuple[Pair, ...]:
-    """What is said to be better than what."""
+    """Pairs of which one is said to be better than the other."""
     if "order" in raw:
         _must(len(raw["order"]) > 1, place, "'order' needs two rows or more")
         return tuple(Pair((high,), low) for low, high in pairwise(raw["order"]))

@@ -203,7 +203,7 @@ def _plan(key: str, default: Any) -> Callable[[Run], Any]:
 
 
 def _tuning(run: Run) -> Table:
-    """Return what a choice of settings cost, and on whom it was made; not what could be chosen."""
+    """Cost of a choice of settings, and on whom it was made; not what could be chosen."""
     tuning = _config(run).get("tuning", {})
     return {"trials": 0, **{key: tuning[key] for key in TUNING if key in tuning}}
 

@@ -210,7 +210,7 @@ def checked(path: Path, table: Any, kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def _first(error: ValidationError | RecursionError) -> str:
-    """Return what is wrong first, in a line that can be read."""
+    """First fault, in a line that can be read."""
     if isinstance(error, RecursionError):
         return "is damaged: it holds tables in tables, far too deep"
     every = error.errors(include_url=False)

@@ -178,7 +178,7 @@ def levels(tests: Mapping[str, Samples]) -> Iterator[tuple[str, str, str, Tensor
 
 
 def _recorded(test: Samples, name: str) -> Tensor | None:
-    """Return what is recorded about each test sample, None where it is not."""
+    """Conditions recorded about each test sample, None where they are not."""
     if name == TURN:
         pose = test.columns.get("pose")
         return None if pose is None else pose.double().norm(dim=1)

@@ -15,7 +15,7 @@ import torch
 from vergence.core.data import Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.core.files import csv_of, fields_of, saving, write_whole
-from vergence.engine.round_loop import Tick, conduct
+from vergence.engine.round_loop import Tick, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import DataError, PartialRun, StateError
 from vergence.experiment import provenance
@@ -163,7 +163,7 @@ def one_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick
     try:
         method.check(task)
         if str(seed) not in folder.manifest["done"]:
-            conduct(method, task, study.loaded.ready, experiment.plan, folder, tick)
+            run_rounds(method, task, study.loaded.ready, experiment.plan, folder, tick)
         people = results.person_means(path)
         wrong = diverged(path, people, names)
     except (StateError, PartialRun):  # not the settings' fault

@@ -289,5 +289,5 @@ class GazeMap(Task):
 
 
 def _counted(points: Tensor) -> Tensor:
-    """Tell which frames `[samples, frames]` have enough gaze to be scored."""
+    """Mask of frames `[samples, frames]` that have enough gaze to be scored."""
     return (~points.isnan().any(-1)).sum(-1) >= min(2, points.shape[2])

@@ -213,7 +213,7 @@ def _read_rounds(path: Path, rounds: int) -> tuple[dict[str, Curve], dict[tuple[
 
 
 def _read_turns(path: Path) -> tuple[list[MethodTraffic], dict[str, PersonProgress], list[Trouble]]:
-    """Return what every round moved, who took part, and what did not count; one pass."""
+    """Bytes of every round, who took part, and what did not count; one pass."""
     moved: dict[tuple[int, int], list[float]] = {}
     turns: dict[tuple[int, int, str], str] = {}
     people: dict[str, PersonProgress] = {}

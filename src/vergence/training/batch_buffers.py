@@ -90,7 +90,7 @@ class BatchBuffer:
 
 
 class _Source:
-    """Where a column's rows are: one tensor for all clients, or one for each."""
+    """Place of a column's rows: one tensor for all clients, or one for each."""
 
     def __init__(self, columns: list[Tensor], rows: Tensor) -> None:
         self.tensors, self.rows = columns, rows

@@ -231,7 +231,7 @@ def shrunk(network: nn.Module, keep: Mask) -> nn.Module:
 
 
 def _heard(stays: Tensor, inputs: int, linear: bool) -> Tensor:
-    """Tell which inputs of a layer stay: per channel before it its positions, then what is beside.
+    """Inputs of a layer that stay: per channel before it its positions, then what is beside.
 
     Behind a linear layer a channel has one position; a flattened map has several.
     """

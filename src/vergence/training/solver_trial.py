@@ -107,7 +107,7 @@ def _bytes(module: nn.Module) -> int:
 def _needless(
     module: nn.Module, device: torch.device, alike: int, chunk: int, data: bool
 ) -> str | None:
-    """Return why no trial is needed, None if one is."""
+    """Reason why no trial is needed, None if one is."""
     convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     if device.type == "cpu" and any(isinstance(m, convolutions) for m in module.modules()):
         return "the network has convolutions, which stacking makes 1.7 to 2.1 times slower on a CPU"

@@ -169,7 +169,7 @@ class Stacked:
         return _split(rows.to(self.device), self.layout)
 
     def _adjuster(self, asks: Sequence[Fit], blocks: list[Tensor], keep: list[Tensor]) -> Adjust:
-        """Return what happens to the gradients, as in `Solver`: leash, correction, freeze, clip."""
+        """Function that changes the gradients, as in `Solver`: leash, correction, freeze, clip."""
         anchors = [ask.anchor for ask in asks if ask.anchor is not None]
         mu, centres, pull = 0.0, [], []
         if anchors:

@@ -19,7 +19,7 @@ from vergence.attacks.membership import statistic
 from vergence.audit.images import few
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
-from vergence.engine.round_loop import conduct
+from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.client_states import ClientStateIndex
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
@@ -81,7 +81,7 @@ def shadow(
         experiment.task(seed),
     )
     folder.open()
-    made = conduct(method, task, some, plan, folder)
+    made = run_rounds(method, task, some, plan, folder)
     assert isinstance(made.clients, ClientStateIndex)
     assert folder.solving is not None
     saved = SavedRun(

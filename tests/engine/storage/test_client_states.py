@@ -4,9 +4,9 @@ import hashlib
 
 import pytest
 
-from tests.engine.toys import LOCAL, conducted, table
+from tests.engine.toys import LOCAL, run_toy, table
 from vergence.core import files
-from vergence.engine import round_loop as conducting
+from vergence.engine import round_loop
 from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.participation import Participation
 from vergence.engine.storage import state_journal
@@ -21,7 +21,7 @@ PLAN = {"people": 8, "rounds": 6, "presence": Participation(cohort=3), "checkpoi
 @pytest.mark.parametrize("every", [0, 1, 2])
 def test_every_file_is_somebody_s_state_or_spare_after_every_round(tmp_path, monkeypatch, every):
     """Also where a reply was quarantined: its client's file stays, and no spare is lost."""
-    honest_turn, honest_round = ClientExecutor._turn, conducting._Conductor.one_round
+    honest_turn, honest_round = ClientExecutor._turn, round_loop.RoundLoop.one_round
     looked = []
 
     def turn(self, order):
@@ -42,9 +42,9 @@ def test_every_file_is_somebody_s_state_or_spare_after_every_round(tmp_path, mon
         return server
 
     monkeypatch.setattr(ClientExecutor, "_turn", turn)
-    monkeypatch.setattr(conducting._Conductor, "one_round", one_round)
+    monkeypatch.setattr(round_loop.RoundLoop, "one_round", one_round)
     plan = {**PLAN, "presence": Participation(), "checkpoint_every": every}
-    outcome = conducted(tmp_path, METHOD, **plan)
+    outcome = run_toy(tmp_path, METHOD, **plan)
     assert looked == list(range(6))
     left = {p.name for p in (tmp_path / "state").glob("*.client.*")}
     assert left == {entry.file for entry in outcome.clients.filed.values()}
@@ -54,19 +54,19 @@ def test_every_file_is_somebody_s_state_or_spare_after_every_round(tmp_path, mon
 @pytest.mark.slow
 def test_the_table_of_clients_is_written_anew_when_it_grows_long(tmp_path, monkeypatch):
     """And a run that is interrupted at any write goes on from the new one."""
-    plain = conducted(tmp_path / "plain", METHOD, **PLAN)
+    plain = run_toy(tmp_path / "plain", METHOD, **PLAN)
     monkeypatch.setattr(state_journal, "SLACK", 0)
     plan = {**PLAN, "rounds": 12}
-    long = conducted(tmp_path / "long", METHOD, **plan)
+    long = run_toy(tmp_path / "long", METHOD, **plan)
     (name,) = [p.name for p in (tmp_path / "long" / "state").glob("*.csv")]
     assert name != "seed0.clients.0.csv"
-    assert conducted(tmp_path / "again", METHOD, **PLAN).fingerprint == plain.fingerprint
+    assert run_toy(tmp_path / "again", METHOD, **PLAN).fingerprint == plain.fingerprint
     for k in range(3, 45, 7):
         with monkeypatch.context() as patch:
             patch.setattr(files, "write_whole", Torn(k))
             with pytest.raises(KeyboardInterrupt):
-                conducted(tmp_path / str(k), METHOD, **plan)
-        assert conducted(tmp_path / str(k), METHOD, **plan).fingerprint == long.fingerprint, k
+                run_toy(tmp_path / str(k), METHOD, **plan)
+        assert run_toy(tmp_path / str(k), METHOD, **plan).fingerprint == long.fingerprint, k
 
 
 class Torn:
@@ -87,22 +87,22 @@ class Torn:
 
 @pytest.mark.parametrize("k", range(2, 40, 3))
 def test_a_state_torn_in_the_middle_of_a_write_does_no_harm(tmp_path, monkeypatch, k):
-    whole = conducted(tmp_path / "whole", METHOD, **PLAN)
+    whole = run_toy(tmp_path / "whole", METHOD, **PLAN)
     with monkeypatch.context() as patch:
         patch.setattr(files, "write_whole", Torn(k))
         try:
-            conducted(tmp_path / "torn", METHOD, **PLAN)
+            run_toy(tmp_path / "torn", METHOD, **PLAN)
         except KeyboardInterrupt:
             pass
         else:
             pytest.skip("fewer files are written")
-    assert conducted(tmp_path / "torn", METHOD, **PLAN).fingerprint == whole.fingerprint
+    assert run_toy(tmp_path / "torn", METHOD, **PLAN).fingerprint == whole.fingerprint
 
 
 def test_a_client_that_keeps_nothing_has_no_file(tmp_path):
     """FedAvg with fine-tuning keeps nothing before `finish`."""
     seen = []
-    honest = conducting._Conductor.one_round
+    honest = round_loop.RoundLoop.one_round
 
     def one_round(self, at, server):
         server = honest(self, at, server)
@@ -110,15 +110,15 @@ def test_a_client_that_keeps_nothing_has_no_file(tmp_path):
         return server
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conducting._Conductor, "one_round", one_round)
-        outcome = conducted(tmp_path, FedAvgFT(local=LOCAL, tune_epochs=1))
+        patch.setattr(round_loop.RoundLoop, "one_round", one_round)
+        outcome = run_toy(tmp_path, FedAvgFT(local=LOCAL, tune_epochs=1))
     assert set(seen) == {0}
     assert len(outcome.clients) == 3
 
 
 def test_a_table_of_clients_is_never_made_longer(tmp_path):
     """A length beyond the file's end is refused, not filled up with zeros."""
-    conducted(tmp_path, FedCPF(local=LOCAL), rounds=2)
+    run_toy(tmp_path, FedCPF(local=LOCAL), rounds=2)
     (path,) = (tmp_path / "state").glob("seed0.clients.*.csv")
     data = path.read_bytes()
     mark = state_journal.JournalPosition(path.name, len(data) + 1, hashlib.sha256(data).hexdigest())

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.cli.commands import ONE, SEVERAL, go_on, run, vergence, write
-from tests.engine.toys import LOCAL, Interrupt, conducted, left_behind, untimed
+from tests.engine.toys import LOCAL, Interrupt, left_behind, run_toy, untimed
 from vergence.core import files
 from vergence.core.conversation import aggregate
 from vergence.engine.storage.run_directory import RunDirectory, read_manifest
@@ -57,26 +57,26 @@ def test_a_seed_interrupted_at_any_write(tmp_path, monkeypatch, method, after):
     """Between state files, before and after the manifest, in every round and in `finish`."""
     plan = {"rounds": 3, "evaluate_every": 1, "inputs": 99}
     whole = tmp_path / "whole"
-    count = writes(monkeypatch, lambda: conducted(whole, method, **plan))
-    outcome, tables = conducted(tmp_path / "again", method, **plan), untimed(whole)
+    count = writes(monkeypatch, lambda: run_toy(whole, method, **plan))
+    outcome, tables = run_toy(tmp_path / "again", method, **plan), untimed(whole)
     assert count >= 4 * 3
     for k in range(1, count + 1):
         path = tmp_path / str(k)
         with monkeypatch.context() as patch:
             patch.setattr(files, "write_whole", Interrupt(k, after))
             with pytest.raises(KeyboardInterrupt):
-                conducted(path, method, **plan)
+                run_toy(path, method, **plan)
         if after and k == count:
             assert read_manifest(path)["done"]["0"]["fingerprint"] == outcome.fingerprint
             continue
-        assert conducted(path, method, **plan).fingerprint == outcome.fingerprint, k
+        assert run_toy(path, method, **plan).fingerprint == outcome.fingerprint, k
         assert untimed(path) == tables, k
 
 
 def test_a_seed_interrupted_at_any_row_of_its_tables(tmp_path, monkeypatch):
     """Half of the rows are already written when it stops: they are cut off again."""
     method, honest = FedCPF(local=LOCAL, rate=0.2), RunDirectory.append
-    outcome = conducted(tmp_path / "whole", method)
+    outcome = run_toy(tmp_path / "whole", method)
     for k in range(1, 10):
         left = iter(range(k - 1, -1, -1))
 
@@ -90,20 +90,20 @@ def test_a_seed_interrupted_at_any_row_of_its_tables(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(RunDirectory, "append", append)
             with pytest.raises(KeyboardInterrupt):
-                conducted(tmp_path / str(k), method)
-        assert conducted(tmp_path / str(k), method).fingerprint == outcome.fingerprint
+                run_toy(tmp_path / str(k), method)
+        assert run_toy(tmp_path / str(k), method).fingerprint == outcome.fingerprint
         assert untimed(tmp_path / str(k)) == untimed(tmp_path / "whole")
 
 
 def test_checkpoints_may_be_rarer_than_rounds(tmp_path, monkeypatch):
     method, plan = FedCPF(local=LOCAL, rate=0.2), {"rounds": 7, "checkpoint_every": 3}
-    outcome = conducted(tmp_path / "whole", method, **plan)
+    outcome = run_toy(tmp_path / "whole", method, **plan)
     for k in (2, 6, 9, 12):
         with monkeypatch.context() as patch:
             patch.setattr(files, "write_whole", Interrupt(k, after=False))
             with pytest.raises(KeyboardInterrupt):
-                conducted(tmp_path / str(k), method, **plan)
-        assert conducted(tmp_path / str(k), method, **plan).fingerprint == outcome.fingerprint
+                run_toy(tmp_path / str(k), method, **plan)
+        assert run_toy(tmp_path / str(k), method, **plan).fingerprint == outcome.fingerprint
         assert untimed(tmp_path / str(k)) == untimed(tmp_path / "whole")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.engine.toys import LOCAL, conducted, mostly_slow, table
+from tests.engine.toys import LOCAL, mostly_slow, run_toy, table
 from vergence.core.aggregation import Sum
 from vergence.core.conversation import collect
 from vergence.core.masks import Mask
@@ -43,7 +43,7 @@ LAYOUT = Layout(("w", "b"), ((2, 3), (2,)))
 )
 def test_fingerprints_are_equal_for_any_number_of_workers(tmp_path, method, solver):
     found = {
-        count: conducted(
+        count: run_toy(
             tmp_path / str(count),
             method,
             people=30,
@@ -73,17 +73,17 @@ def test_many_groups_are_told_several_at_a_time_to_the_same_bits(tmp_path, monke
 
     method = FedCPF(local=LOCAL, rate=0.2)
     plan = {"people": 70, "rounds": 2, "solver": "sequential"}
-    found = {conducted(tmp_path / str(n), method, workers=n, **plan).fingerprint for n in (1, 2, 4)}
+    found = {run_toy(tmp_path / str(n), method, workers=n, **plan).fingerprint for n in (1, 2, 4)}
     monkeypatch.setattr(pools, "SMALL", 0)
-    found.add(conducted(tmp_path / "few", method, workers=3, **plan).fingerprint)
+    found.add(run_toy(tmp_path / "few", method, workers=3, **plan).fingerprint)
     assert len(found) == 1
 
 
 def test_solvers_agree_within_rounding_and_are_told_apart(tmp_path):
     """Other batched products, other last bits: 1e-5 of the largest entry (docs/engine.md)."""
     method = FedCPF(local=LOCAL, rate=0.2, select="random")
-    one = conducted(tmp_path / "one", method, people=30, inputs=9, solver="sequential")
-    many = conducted(tmp_path / "many", method, people=30, inputs=9, solver="stacked")
+    one = run_toy(tmp_path / "one", method, people=30, inputs=9, solver="sequential")
+    many = run_toy(tmp_path / "many", method, people=30, inputs=9, solver="stacked")
     a, b = one.server.model.flat, many.server.model.flat
     assert float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())
     assert one.fingerprint != many.fingerprint
@@ -94,7 +94,7 @@ def test_a_resumed_run_trains_as_it_began(tmp_path, monkeypatch):
     from vergence.engine import round_loop as module
 
     folder = tmp_path / "run"
-    honest = module._Conductor.one_round
+    honest = module.RoundLoop.one_round
 
     def stop(self, at, server):
         if at == 2:
@@ -102,13 +102,13 @@ def test_a_resumed_run_trains_as_it_began(tmp_path, monkeypatch):
         return honest(self, at, server)
 
     method = FedAvg(local=LOCAL)
-    whole = conducted(tmp_path / "whole", method, people=30, solver="stacked")
+    whole = run_toy(tmp_path / "whole", method, people=30, solver="stacked")
     with monkeypatch.context() as patch:
-        patch.setattr(module._Conductor, "one_round", stop)
+        patch.setattr(module.RoundLoop, "one_round", stop)
         with pytest.raises(KeyboardInterrupt):
-            conducted(folder, method, people=30, solver="stacked")
+            run_toy(folder, method, people=30, solver="stacked")
     monkeypatch.setattr(module, "solver_for", None)
-    assert conducted(folder, method, people=30, solver="auto").fingerprint == whole.fingerprint
+    assert run_toy(folder, method, people=30, solver="auto").fingerprint == whole.fingerprint
 
 
 class Asks(FedAvg):
@@ -131,8 +131,8 @@ class Asks(FedAvg):
 
 def test_single_replies_come_through_shared_memory(tmp_path):
     """A weighted mean of collected replies is that of the aggregate, up to the order of sums."""
-    plain = conducted(tmp_path / "a", FedAvg(local=LOCAL), people=9)
-    found = [conducted(tmp_path / str(n), Asks(local=LOCAL), people=9, workers=n) for n in (1, 2)]
+    plain = run_toy(tmp_path / "a", FedAvg(local=LOCAL), people=9)
+    found = [run_toy(tmp_path / str(n), Asks(local=LOCAL), people=9, workers=n) for n in (1, 2)]
     assert found[0].fingerprint == found[1].fingerprint
     assert torch.allclose(found[0].server.model.flat, plain.server.model.flat, atol=1e-6)
 
@@ -167,9 +167,9 @@ class Keeps(LocalOnly):
 
 
 def test_what_a_server_collected_stays_though_state_files_are_written_over(tmp_path):
-    found = [conducted(tmp_path / str(n), Keeps(local=LOCAL), workers=n, rounds=5) for n in (1, 2)]
+    found = [run_toy(tmp_path / str(n), Keeps(local=LOCAL), workers=n, rounds=5) for n in (1, 2)]
     assert found[0].fingerprint == found[1].fingerprint
-    once = conducted(tmp_path / "once", Keeps(local=LOCAL), rounds=1)
+    once = run_toy(tmp_path / "once", Keeps(local=LOCAL), rounds=1)
     assert torch.equal(found[0].server.first.flat, once.server.first.flat)
 
 
@@ -215,7 +215,7 @@ class Falls(FedAvg):
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_mistake_in_a_method_ends_the_run_with_its_name(tmp_path, count):
     with pytest.raises((ValueError, RuntimeError), match="a mistake of p03"):
-        conducted(tmp_path, Falls(local=LOCAL), people=6, workers=count)
+        run_toy(tmp_path, Falls(local=LOCAL), people=6, workers=count)
     assert not children(os.getpid())
 
 
@@ -230,7 +230,7 @@ class Dies(FedAvg):
 
 def test_a_killed_worker_is_named_and_the_others_end(tmp_path):
     with pytest.raises(PartialRun, match=r"worker process died.*vergence resume"):
-        conducted(tmp_path, Dies(local=LOCAL), people=6, workers=2)
+        run_toy(tmp_path, Dies(local=LOCAL), people=6, workers=2)
     assert not children(os.getpid())
 
 
@@ -240,7 +240,7 @@ from pathlib import Path
 from vergence.core.conversation import fit
 from vergence.core.local_training import LocalTraining
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.round_loop import Plan, conduct
+from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedavg import FedAvg
 from vergence.models.linear import Linear
@@ -248,7 +248,7 @@ from vergence.tasks.toy import ToyTask
 
 folder = RunDirectory(Path(sys.argv[1]), {"config": "script"})
 folder.open()
-conduct(FedAvg(local=LocalTraining(epochs=1000000)), ToyTask(Linear()), People(people=4).load(),
+run_rounds(FedAvg(local=LocalTraining(epochs=1000000)), ToyTask(Linear()), People(people=4).load(),
         Plan(rounds=9, workers=2, evaluate_every=0), folder)
 """
 

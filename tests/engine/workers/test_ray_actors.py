@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.engine.toys import CHAIN, LOCAL, conducted, table, untimed
+from tests.engine.toys import CHAIN, LOCAL, run_toy, table, untimed
 from tests.engine.workers.test_pools import Falls, running
 from vergence.core.messages import Message
 from vergence.core.method import Method
@@ -80,10 +80,10 @@ class TestBits:
     def test_two_ray_workers_and_one_give_the_bits_of_the_simulator(self, tmp_path, session, name):
         method, plan = CASES[name]
         plan = {"people": 9, "rounds": 3, "evaluate_every": 2, **plan}
-        alone = conducted(tmp_path / "alone", method, **plan)
+        alone = run_toy(tmp_path / "alone", method, **plan)
         for count in (1, 2):
             out = tmp_path / str(count)
-            found = conducted(out, method, engine="ray", workers=count, **plan)
+            found = run_toy(out, method, engine="ray", workers=count, **plan)
             assert found.fingerprint == alone.fingerprint
             assert untimed(out) == untimed(tmp_path / "alone")
         assert session.is_initialized()
@@ -93,8 +93,8 @@ class TestBits:
         file.write_text(HALVED)
         with under(typed()):
             method = find("methods", str(file), Method)(local=LOCAL)
-        alone = conducted(tmp_path / "alone", method)
-        found = conducted(tmp_path / "ray", method, engine="ray", workers=1)
+        alone = run_toy(tmp_path / "alone", method)
+        found = run_toy(tmp_path / "ray", method, engine="ray", workers=1)
         assert found.fingerprint == alone.fingerprint
         assert len(found.clients) == 3
 
@@ -149,47 +149,47 @@ class TestFaults:
 
     def test_a_killed_worker_is_replaced_to_the_same_bits(self, tmp_path, session):
         method = Dies(local=LOCAL, rate=0.2, file=str(tmp_path / "died"))
-        found = conducted(tmp_path / "a", method, people=9, engine="ray", workers=2)
+        found = run_toy(tmp_path / "a", method, people=9, engine="ray", workers=2)
         assert (tmp_path / "died").exists()
-        alone = conducted(tmp_path / "b", method, people=9)
+        alone = run_toy(tmp_path / "b", method, people=9)
         assert found.fingerprint == alone.fingerprint
         assert untimed(tmp_path / "a") == untimed(tmp_path / "b")
 
     def test_clients_that_kill_every_worker_are_named_and_the_run_goes_on(self, tmp_path, session):
         method = Dies(local=LOCAL, rate=0.2)
         with pytest.raises(PartialRun, match=r"3 Ray workers died.*p01.*vergence resume"):
-            conducted(tmp_path / "run", method, engine="ray", workers=1)
+            run_toy(tmp_path / "run", method, engine="ray", workers=1)
         mended = Dies(local=LOCAL, rate=0.2, file=str(tmp_path))
-        found = conducted(tmp_path / "run", mended, engine="ray", workers=1)
-        assert found.fingerprint == conducted(tmp_path / "whole", mended).fingerprint
+        found = run_toy(tmp_path / "run", mended, engine="ray", workers=1)
+        assert found.fingerprint == run_toy(tmp_path / "whole", mended).fingerprint
 
     def test_a_mistake_in_a_method_ends_the_run_with_its_name(self, tmp_path, session):
         with pytest.raises(RuntimeError, match="a mistake of p03"):
-            conducted(tmp_path / "a", Falls(local=LOCAL), people=6, engine="ray", workers=1)
+            run_toy(tmp_path / "a", Falls(local=LOCAL), people=6, engine="ray", workers=1)
         with pytest.raises(ConfigError, match=r"^a setting of p0\d$"):
-            conducted(tmp_path / "b", Refuses(local=LOCAL), engine="ray", workers=1)
+            run_toy(tmp_path / "b", Refuses(local=LOCAL), engine="ray", workers=1)
 
     def test_a_machine_with_other_code_is_refused(self, tmp_path, session, monkeypatch):
         here = ray_actors.kind()
         monkeypatch.setattr(ray_actors, "kind", lambda *_: {**here, "torch": "1.0"})
         with pytest.raises(ConfigError, match=r"another torch.*here 1\.0"):
-            conducted(tmp_path, FedAvg(local=LOCAL), engine="ray", workers=1)
+            run_toy(tmp_path, FedAvg(local=LOCAL), engine="ray", workers=1)
 
     def test_workers_that_cannot_be_had_are_refused(self, tmp_path, session, monkeypatch):
         with pytest.raises(ConfigError, match=r"asks for 4, and Ray has 3 CPUs"):
-            conducted(tmp_path / "a", FedAvg(local=LOCAL), people=6, engine="ray", workers=4)
+            run_toy(tmp_path / "a", FedAvg(local=LOCAL), people=6, engine="ray", workers=4)
         monkeypatch.setattr(ray_actors, "START", 0.5)
         busy = session.remote(num_cpus=3)(Idle).remote()
         session.get(busy.there.remote())
         with pytest.raises(PartialRun, match=r"gave 0 of 1 workers within 0\.5 s.*`ray status`"):
-            conducted(tmp_path / "b", FedAvg(local=LOCAL), engine="ray", workers=1)
+            run_toy(tmp_path / "b", FedAvg(local=LOCAL), engine="ray", workers=1)
         session.kill(busy)
 
     def test_a_missing_cluster_is_named(self, tmp_path, monkeypatch):
         code = (
             "import sys, torch; from pathlib import Path; from tests.engine.toys import *;"
             "from vergence.methods.fedavg import FedAvg;"
-            "conducted(Path(sys.argv[1]), FedAvg(local=LOCAL), engine='ray')"
+            "run_toy(Path(sys.argv[1]), FedAvg(local=LOCAL), engine='ray')"
         )
         monkeypatch.setenv(ray_actors.ADDRESS, "127.0.0.1:1")
         done = subprocess.run(
@@ -209,7 +209,7 @@ class Idle:
 SCRIPT = """
 import sys
 from pathlib import Path
-from tests.engine.toys import LOCAL, conducted
+from tests.engine.toys import LOCAL, run_toy
 from vergence.engine.workers import ray_actors
 from vergence.methods.fedcpf import FedCPF
 
@@ -218,7 +218,7 @@ def named(**options):
     Path(sys.argv[1] + ".place").write_text(folder := honest(**options))
     return folder
 ray_actors.tempfile.mkdtemp = named
-conducted(Path(sys.argv[1]), FedCPF(local=LOCAL, rate=0.01), people=4, engine="ray", workers=2,
+run_toy(Path(sys.argv[1]), FedCPF(local=LOCAL, rate=0.01), people=4, engine="ray", workers=2,
           rounds=int(sys.argv[2]))
 """
 
@@ -260,8 +260,8 @@ class TestEnds:
         method = FedCPF(local=LOCAL, rate=0.01)
         done = int(table(run, "turns.csv")[-1]["round"])
         assert done < rounds
-        found = conducted(run, method, people=4, rounds=rounds)
-        whole = conducted(tmp_path / "whole", method, people=4, rounds=rounds)
+        found = run_toy(run, method, people=4, rounds=rounds)
+        whole = run_toy(tmp_path / "whole", method, people=4, rounds=rounds)
         assert found.fingerprint == whole.fingerprint
         assert untimed(run) == untimed(tmp_path / "whole")
 
@@ -316,7 +316,7 @@ class TestMachines:
                 machine.wait()
             log.close()
             shutil.rmtree(folder, ignore_errors=True)
-        alone = conducted(tmp_path / "alone", method, people=9, rounds=rounds)
+        alone = run_toy(tmp_path / "alone", method, people=9, rounds=rounds)
         assert read_manifest(out)["done"]["0"]["fingerprint"] == alone.fingerprint
         assert untimed(out) == untimed(tmp_path / "alone")
 
@@ -325,9 +325,9 @@ STARTED = "Ray runtime started."
 DRIVER = """
 import sys
 from pathlib import Path
-from tests.engine.toys import LOCAL, conducted
+from tests.engine.toys import LOCAL, run_toy
 from vergence.methods.fedcpf import FedCPF
-conducted(Path(sys.argv[1]), FedCPF(local=LOCAL, rate=0.05), people=9, engine="ray",
+run_toy(Path(sys.argv[1]), FedCPF(local=LOCAL, rate=0.05), people=9, engine="ray",
           workers=2, rounds=int(sys.argv[2]))
 """
 
@@ -373,10 +373,10 @@ class TestSettings:
 
     def test_a_state_damaged_on_its_way_is_told_of(self, tmp_path):
         """XXH3 of the bytes that arrive is that of the bytes that left, or the run ends."""
-        shelf = PayloadStateStore(tmp_path, 0, (Tiny,))
-        filed = shelf.write("p00", "0.1", Packed(ClientState(Tiny(torch.arange(4.0)))), None)
+        store = PayloadStateStore(tmp_path, 0, (Tiny,))
+        filed = store.write("p00", "0.1", Packed(ClientState(Tiny(torch.arange(4.0)))), None)
         (tmp_path / "state").mkdir()
-        data = shelf.left[filed.file].copy()
+        data = store.left[filed.file].copy()
         data[-1] ^= 1
         with pytest.raises(StateError, match="state of 'p00' was damaged"):
             ray_actors.shelve(

@@ -74,7 +74,7 @@ class Camera:
 
 
 def _distorted(plane: NDArray, coefficients: NDArray) -> NDArray:
-    """Return where a lens puts points `[*, 2]` of the plane z = 1 (Brown-Conrady, five terms)."""
+    """Images by a lens of points `[*, 2]` of the plane z = 1 (Brown-Conrady, five terms)."""
     k1, k2, p1, p2, k3 = coefficients
     x, y = plane[..., 0], plane[..., 1]
     square = x * x + y * y

@@ -134,7 +134,7 @@ _KINDS = (".safetensors", ".part")
 
 @dataclass(frozen=True)
 class _StoreLayout:
-    """Where header, blocks and frames of an entry lie."""
+    """Layout of an entry: header, blocks and frames."""
 
     key: str
     shape: tuple[int, int, int, int]
@@ -212,7 +212,7 @@ def _map(path: Path, layout: _StoreLayout) -> Tensor:
 
 
 def _intact(file: BinaryIO, layout: _StoreLayout) -> int:
-    """Return how many blocks an entry holds, up to the first that is missing or damaged."""
+    """Number of blocks that an entry holds, up to the first that is missing or damaged."""
     # A file shorter than its mapping would end the process with a bus error.
     if os.fstat(file.fileno()).st_size != layout.bytes:
         return 0
@@ -259,7 +259,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _unused(path: Path, held: ExitStack) -> bool:
-    """Return whether nobody has an entry mapped or is making it, and keep it so."""
+    """True if nobody has an entry mapped or is making it; it is kept so."""
     lock = path.with_suffix(".lock") if path.suffix == ".part" else path
     try:
         file = held.enter_context(lock.open("rb" if lock == path else "ab"))
@@ -272,7 +272,7 @@ def _unused(path: Path, held: ExitStack) -> bool:
 
 
 def _is(path: Path, handle: int) -> bool:
-    """Return whether an open file is still the one with this name."""
+    """True if an open file is still the one with this name."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:

@@ -233,7 +233,7 @@ def _open(path: Path) -> tuple[_BegazeLayout, list[tuple[int, str]]]:
 
 @dataclass(frozen=True)
 class _BegazeLayout:
-    """Where an export has x, y (pixels), frame and event: by its column names, or as GLC reads."""
+    """Columns of an export with x, y (pixels), frame and event: by their names, or as GLC reads."""
 
     path: Path
     names: list[str]

@@ -165,7 +165,7 @@ class Gazecom(Dataset):
     def _chosen(
         self, gaze: dict[str, dict[int, np.ndarray]], dealt: list[set[int]]
     ) -> tuple[list[str], dict[str, list[int]]]:
-        """Return who takes part, and the clips per part of those who have too few."""
+        """People who take part, and the clips per part of those who have too few."""
         counts = {p: [len(part & set(own)) for part in dealt] for p, own in gaze.items()}
         for person in self.people or ():
             if person not in counts:

@@ -169,7 +169,7 @@ def _text(said: Any) -> str:
 
 
 def _unpickled(raw: bytes) -> Any:
-    """Return what a pickle holds, once each of its steps is known to be harmless.
+    """Content of a pickle, once each of its steps is known to be harmless.
 
     Raises:
         UnpicklingError: a step that no published file has, or one that would fill the memory.

@@ -135,7 +135,7 @@ def samples_of(people: Mapping[str, Mapping[str, Sequence[RatedClip]]]) -> dict[
 
 @dataclass(frozen=True)
 class _Room:
-    """How wide columns are."""
+    """Widths of columns."""
 
     steps: int
     shots: int

@@ -33,7 +33,7 @@ TOLD = 1000
 
 
 class Refusals:
-    """Tells why somebody was refused: the first time, the tenth, the hundredth, ..."""
+    """Reasons for refusals, told the first time, the tenth, the hundredth, ..."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.tell = tell

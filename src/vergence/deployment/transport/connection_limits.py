@@ -1,4 +1,4 @@
-"""The porch before the gate: connections that do not come to the point are closed, with a reason.
+"""Connection limits before admission: who does not come to the point is closed, with a reason.
 
 Flower's server waits a minute for a TLS handshake, for ever for a request, and keeps as much of an
 unfinished header as it is sent.
@@ -41,7 +41,7 @@ def run(
     ssl_keyfile: Any = None,
     **options: Any,
 ) -> None:
-    """Serve an app as `uvicorn.run` does, behind the porch."""
+    """Serve an app as `uvicorn.run` does, behind these limits."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection takes one
     context = None
@@ -57,15 +57,15 @@ def run(
 
 def entered(refusals: Refusals, context: ssl.SSLContext | None, **options: Any) -> Any:
     """Protocol object of a new connection."""
-    door = LimitedHttp(refusals, **options)
-    return door if context is None else TLSListener(refusals, context, door)
+    http = LimitedHttp(refusals, **options)
+    return http if context is None else TLSListener(refusals, context, http)
 
 
 class TLSListener(asyncio.Protocol):
     """Makes a connection a TLS connection, or closes it in time."""
 
-    def __init__(self, refusals: Refusals, context: ssl.SSLContext, door: LimitedHttp) -> None:
-        self.refusals, self.context, self.door = refusals, context, door
+    def __init__(self, refusals: Refusals, context: ssl.SSLContext, http: LimitedHttp) -> None:
+        self.refusals, self.context, self.http = refusals, context, http
         self.entering: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -79,7 +79,7 @@ class TLSListener(asyncio.Protocol):
         try:
             secured = await asyncio.get_running_loop().start_tls(
                 transport,
-                self.door,
+                self.http,
                 self.context,
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE,
@@ -91,8 +91,8 @@ class TLSListener(asyncio.Protocol):
         except OSError:
             self.refusals.add(host, "it hung up in the TLS handshake")
         else:
-            if not self.door.gone:
-                self.door.connection_made(secured)  # type: ignore[arg-type]
+            if not self.http.gone:
+                self.http.connection_made(secured)  # type: ignore[arg-type]
             return
         transport.abort()
 

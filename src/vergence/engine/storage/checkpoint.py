@@ -73,7 +73,7 @@ def wrong(manifest: Mapping[str, Any], tables: Sequence[str], others: Sequence[s
 
 
 def _files(files: Any) -> bool:
-    """Tell whether these can be the files of a checkpoint: names without a way, and digests."""
+    """True if these can be the files of a checkpoint: names without a way, and digests."""
     if not fits(files, Mapping[str, Any]) or not {"server", "clients"} <= files.keys():
         return False
     for part, about in files.items():

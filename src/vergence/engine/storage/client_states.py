@@ -106,15 +106,15 @@ class ClientStateIndex(Mapping[str, Any]):
     the new one once its reply counted, the checkpoint's after a restart.
     """
 
-    def __init__(self, shelf: ClientStateStore) -> None:
-        self.shelf = shelf
+    def __init__(self, store: ClientStateStore) -> None:
+        self.store = store
         self.filed: dict[str, StateRef] = {}
         self.changed: dict[str, StateRef] = {}
         self.passed: list[str] = []
         self.spares: list[str] = []
 
     def __getitem__(self, client: str) -> Any:
-        return self.shelf.read(self.filed[client].file).state
+        return self.store.read(self.filed[client].file).state
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.filed)
@@ -156,13 +156,13 @@ class ClientStateIndex(Mapping[str, Any]):
     def clear(self) -> None:
         """Remove the spare files."""
         for file in self.spares:
-            (self.shelf.folder / file).unlink(missing_ok=True)
+            (self.store.folder / file).unlink(missing_ok=True)
         self.spares.clear()
 
     def sha256(self) -> dict[str, str]:
         """Return the SHA-256 of every state, by client."""
         return {
-            client: digest((self.shelf.folder / entry.file).read_bytes())
+            client: digest((self.store.folder / entry.file).read_bytes())
             for client, entry in sorted(self.filed.items())
         }
 

@@ -24,7 +24,7 @@ from vergence.engine.client_runner import ClientRunner
 from vergence.engine.plan import Plan
 from vergence.engine.records import GroupResult, TaskBatch, TaskCall, TaskReceipt
 from vergence.engine.secure_sum_protocol import InProcessProtocol, told
-from vergence.engine.secure_sums import WORDS, row_of
+from vergence.engine.secure_sums import WORDS, unpack_words
 from vergence.engine.storage.client_states import ClientState
 from vergence.engine.storage.state_journal import StateRef
 from vergence.engine.workers.process_main import WorkerProcess, keep_memory
@@ -55,13 +55,13 @@ class WorkerPool(Protocol):
 class InProcess:
     """This process, one group after another."""
 
-    def __init__(self, desk: ClientRunner) -> None:
-        self.desk = desk
+    def __init__(self, runner: ClientRunner) -> None:
+        self.runner = runner
 
     def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
         """Carry out the groups one by one."""
         for number in range(len(job.groups)):
-            yield number, self.desk.carry_out(job, number, Sum())
+            yield number, self.runner.carry_out(job, number, Sum())
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -70,26 +70,28 @@ class InProcess:
 class Bytes(InProcess):
     """This process, but every call, reply and state is frozen to bytes and thawed again."""
 
-    def __init__(self, desk: ClientRunner) -> None:
-        super().__init__(FrozenRunner(desk.worker, desk.shelf, desk.sums))
-        self.indoors = InProcessProtocol(desk.sums) if desk.sums else None
+    def __init__(self, runner: ClientRunner) -> None:
+        super().__init__(FrozenRunner(runner.worker, runner.store, runner.sums))
+        self.protocol = InProcessProtocol(runner.sums) if runner.sums else None
 
     def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
         """Carry out the groups one by one, through bytes; add up by a protocol where it says so."""
         job = replace(job, calls=[unpack(pack(call), TaskCall) for call in job.calls])
         first = job.calls[0].message if job.kind == "turn" and job.calls else None
-        form = None if first is None else self.desk.form(first, job.held)
-        if first is None or form is None or self.indoors is None:
+        form = None if first is None else self.runner.form(first, job.held)
+        if first is None or form is None or self.protocol is None:
             yield from super().run(job)
             return
         done = list(super().run(replace(job, reveal="each")))
-        rows = {c: row_of(s.trees[WORDS].total) for _, r in done for c, s in r.replies.items()}
-        opened = self.indoors.total(form, first, rows)
+        rows = {
+            c: unpack_words(s.trees[WORDS].total) for _, r in done for c, s in r.replies.items()
+        }
+        opened = self.protocol.total(form, first, rows)
         yield from told(done, opened)
 
 
 class FrozenRunner(ClientRunner):
-    """A desk at the end of a wire: a reply arrives there as bytes."""
+    """A runner at the end of a wire: a reply arrives there as bytes."""
 
     def delivered(self, message: Message) -> Message:
         """Send a message as bytes."""
@@ -106,7 +108,7 @@ class FrozenRunner(ClientRunner):
 
         A row of words stays where it is: a protocol's messages travel for it.
         """
-        state = unpack(pack(done.state), *self.shelf.records)
+        state = unpack(pack(done.state), *self.store.records)
         receipt, sealed = super().settle(call, job, before, replace(done, state=state))
         if sealed is not None and WORDS not in sealed.trees:
             sealed = decode(encode(sealed, before.told), before.told)
@@ -122,15 +124,15 @@ class Forked:
     there are slots wait for one that takes longer.
     """
 
-    def __init__(self, desk: ClientRunner, count: int) -> None:
+    def __init__(self, runner: ClientRunner, count: int) -> None:
         context = multiprocessing.get_context("fork")
         self.tickets = TaskTickets(context)
         # Every word from a worker wakes this process, which has no core of its own: where sums are
         # small, several groups are told of at once, and as many sums may wait.
-        self.small = desk.worker.solver.layout.n <= SMALL
+        self.small = runner.worker.solver.layout.n <= SMALL
         slots = (4 if self.small else 2) * (count + 1)
         self.sent, *self.slots = (SharedArena(slots + 1) for _ in range(slots + 1))
-        self.layouts = Layouts(desk.worker.solver.layout)
+        self.layouts = Layouts(runner.worker.solver.layout)
         self.ready = selectors.DefaultSelector()
         self.pipes: list[Connection] = []
         self.processes = []
@@ -139,7 +141,7 @@ class Forked:
             self.pipes.append(here)
             self.ready.register(here, selectors.EVENT_READ)
             serve = WorkerProcess(
-                desk, there, list(self.pipes), self.sent, self.tickets, self.slots, self.layouts
+                runner, there, list(self.pipes), self.sent, self.tickets, self.slots, self.layouts
             )
             process = context.Process(target=serve.forever, daemon=True)
             process.start()
@@ -229,12 +231,12 @@ def thawed(note: dict[str, Any]) -> TaskReceipt:
     return TaskReceipt(**{**note, "filed": StateRef(*filed) if filed else None})
 
 
-def crew(desk: ClientRunner, plan: Plan, most: int) -> WorkerPool:
-    """Crew that carries out jobs for `run.engine` and `run.workers`, at most so many at once."""
+def worker_pool(runner: ClientRunner, plan: Plan, most: int) -> WorkerPool:
+    """Worker pool for `run.engine` and `run.workers`; at most so many work at once."""
     keep_memory()  # here too: what is kept in one process is kept in those forked from it
     if plan.engine == "bytes":
-        return Bytes(desk)
+        return Bytes(runner)
     if plan.engine == "ray":
-        return RayCluster(desk, plan.workers, most)
+        return RayCluster(runner, plan.workers, most)
     workers = min(plan.hands, most)
-    return InProcess(desk) if workers == 1 else Forked(desk, workers)
+    return InProcess(runner) if workers == 1 else Forked(runner, workers)

@@ -36,7 +36,7 @@ class WorkerProcess:
 
     def __init__(
         self,
-        desk: ClientRunner,
+        runner: ClientRunner,
         pipe: Connection,
         others: Sequence[Connection],
         sent: SharedArena,
@@ -44,7 +44,7 @@ class WorkerProcess:
         slots: Sequence[SharedArena],
         layouts: Layouts,
     ) -> None:
-        self.desk, self.pipe, self.others = desk, pipe, others
+        self.runner, self.pipe, self.others = runner, pipe, others
         self.sent, self.tickets, self.slots = sent, tickets, slots
         self.layouts = layouts
 
@@ -123,7 +123,7 @@ class WorkerProcess:
             places[tensor.data_ptr()] = start
             return tensor
 
-        result = self.desk.carry_out(job, number, Sum(new))
+        result = self.runner.carry_out(job, number, Sum(new))
         return {"group": number, **self._note(result, slot, places)}
 
     def _note(

@@ -1,6 +1,6 @@
-"""Scale out: a crew of Ray actors, on this machine or on many.
+"""Scale out: a pool of Ray actors, on this machine or on many.
 
-The machines need not share a disk. The driver keeps the shelf: the bytes of a state travel with the
+The machines need not share a disk. The driver keeps the store: the bytes of a state travel with the
 call and come back with the result. Data and messages are put into Ray's object store once; every
 machine fetches them once, and its actors read that one copy.
 """
@@ -159,12 +159,12 @@ class RayWorker:
         load(modules)
         made: Any = ray.get(recipe[0])
         worker: ClientExecutor = made.worker()
-        self.desk = ClientRunner(worker, PayloadStateStore(Path(), seed, worker.records), sums)
+        self.runner = ClientRunner(worker, PayloadStateStore(Path(), seed, worker.records), sums)
         self.known: tuple[int, TaskBatch] | None = None
 
     def kind(self) -> tuple[str, dict[str, str]]:
         """Return this machine's name, and what bits depend on here."""
-        return platform.node(), kind(self.desk.worker)
+        return platform.node(), kind(self.runner.worker)
 
     def carry_out(
         self, at: int, sent: Sequence[Any], number: int, states: Mapping[str, Array]
@@ -174,12 +174,12 @@ class RayWorker:
 
         if self.known is None or self.known[0] != at:
             self.known = at, ray.get(sent[0])
-        shelf = PayloadStateStore(
-            Path(), self.desk.shelf.seed, self.desk.shelf.records, came=states
+        store = PayloadStateStore(
+            Path(), self.runner.store.seed, self.runner.store.records, came=states
         )
-        self.desk.shelf = shelf
+        self.runner.store = store
         try:
-            return TaskPayload.of(self.desk.carry_out(self.known[1], number, Sum()), shelf.left)
+            return TaskPayload.of(self.runner.carry_out(self.known[1], number, Sum()), store.left)
         except VergenceError:
             raise
         except Exception:
@@ -193,8 +193,8 @@ class RayCluster:
     whoever is there: a group and what comes of it are the same whoever carries it out.
     """
 
-    def __init__(self, desk: ClientRunner, workers: int, most: int) -> None:
-        self.desk, self.ray = desk, begin(min(workers, most))
+    def __init__(self, runner: ClientRunner, workers: int, most: int) -> None:
+        self.runner, self.ray = runner, begin(min(workers, most))
         self.hands: list[Any] = []
         self.coming: dict[Any, Any] = {}
         self.jobs = 0
@@ -207,10 +207,10 @@ class RayCluster:
                     "add machines (`ray start --address`)"
                 )
             carry_tensors()
-            self.recipe = [self.ray.put(WorkerSpec.of(desk.worker))]
-            self.kind = kind(desk.worker)
-            self.modules = files_of(desk.worker)
-            self.hire()
+            self.recipe = [self.ray.put(WorkerSpec.of(runner.worker))]
+            self.kind = kind(runner.worker)
+            self.modules = files_of(runner.worker)
+            self.start_missing()
             while self.coming:
                 self.welcome(self.wait(list(self.coming), START))
         except BaseException:
@@ -220,16 +220,18 @@ class RayCluster:
     def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
         """Hand out the job, and yield the groups in their order."""
         self.jobs += 1
-        self.hire()
+        self.start_missing()
         shift = RayBatch(self, job)
         for number in range(len(job.groups)):
             yield number, shift.result(number)
 
-    def hire(self) -> None:
+    def start_missing(self) -> None:
         """Ask for the actors that are missing."""
         kind_of = self.ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
         for _ in range(self.count - len(self.hands) - len(self.coming)):
-            hand = kind_of.remote(self.modules, self.recipe, self.desk.shelf.seed, self.desk.sums)
+            hand = kind_of.remote(
+                self.modules, self.recipe, self.runner.store.seed, self.runner.sums
+            )
             self.coming[hand.kind.remote()] = hand
 
     def welcome(self, ref: Any) -> None:
@@ -271,7 +273,7 @@ class RayCluster:
         if hand in self.hands:
             self.hands.remove(hand)
             self.ray.kill(hand)
-            self.hire()
+            self.start_missing()
 
     def close(self) -> None:
         """End the actors."""
@@ -316,7 +318,7 @@ class RayBatch:
                 if load[id(hand)] > ahead or last or not self.todo or self.todo[0] >= end:
                     continue
                 number = heapq.heappop(self.todo)
-                calls, folder = self.job.group(number), self.cluster.desk.shelf.folder
+                calls, folder = self.job.group(number), self.cluster.runner.store.folder
                 states = {c.file: bytes_of(folder / c.file) for c in calls if c.file is not None}
                 ref = hand.carry_out.remote(self.at, self.sent, number, states)
                 self.under_way[ref] = hand, number
@@ -328,7 +330,7 @@ class RayBatch:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-                parcel = cluster.ray.get(ref)
+                payload = cluster.ray.get(ref)
         except errors.RayTaskError as error:
             known = isinstance(error.cause, VergenceError | RuntimeError)
             raise (error.cause if known else RuntimeError(str(error))) from None
@@ -337,11 +339,11 @@ class RayBatch:
             return
         del self.under_way[ref]
         calls = {call.client: call for call in self.job.group(number)}
-        for receipt in parcel.receipts:
+        for receipt in payload.receipts:
             if (filed := receipt.filed) is not None:
-                data = parcel.states[filed.file]
-                shelve(cluster.desk.shelf, calls[receipt.client], self.job.stamp, filed, data)
-        self.done[number] = parcel.result()
+                data = payload.states[filed.file]
+                shelve(cluster.runner.store, calls[receipt.client], self.job.stamp, filed, data)
+        self.done[number] = payload.result()
 
     def _again(self, hand: Any, error: Exception) -> None:
         """Take back what was given to an actor that died: it was at the first, the rest waited."""
@@ -361,7 +363,7 @@ class RayBatch:
 
 
 def shelve(
-    shelf: ClientStateStore, call: TaskCall, stamp: str, filed: StateRef, data: Array
+    store: ClientStateStore, call: TaskCall, stamp: str, filed: StateRef, data: Array
 ) -> None:
     """Write a state that came back beside the one before it.
 
@@ -369,7 +371,7 @@ def shelve(
         StateError: its bytes are not those that left.
     """
     arrived: Any = PayloadResult(data)
-    if shelf.write(call.client, stamp, arrived, filed.share, call.spare) != filed:
+    if store.write(call.client, stamp, arrived, filed.share, call.spare) != filed:
         raise StateError(
             f"the state of '{call.client}' was damaged on its way here; `vergence resume` goes on "
             "from the last checkpoint"

@@ -95,7 +95,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class PayloadStateStore(ClientStateStore):
-    """A shelf that travels: the states that came with a group, and those it leaves."""
+    """A store that travels: the states that came with a group, and those it leaves."""
 
     came: Mapping[str, Array] = field(default_factory=dict)
     left: dict[str, Array] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class PayloadStateStore(ClientStateStore):
 
 @dataclass(frozen=True)
 class PayloadResult:
-    """A state's bytes, for the shelf to write."""
+    """A state's bytes, for the store to write."""
 
     data: Array
 
@@ -147,7 +147,7 @@ class TaskPayload:
         return cls(found.receipts, whole.totals, whole.weights, whole.count, found.replies, states)
 
     def result(self) -> GroupResult:
-        """Return it as a crew tells of it; what a method may keep is memory of its own."""
+        """Return it as a worker pool tells of it; what a method may keep is memory of its own."""
         whole = Sum()
         whole.totals, whole.weights = dict(self.totals), dict(self.weights)
         whole.count = self.count

@@ -15,7 +15,7 @@ from vergence.engine.privacy_setup import check_solver
 from vergence.engine.user_level_privacy import forecast, sums_of
 from vergence.experiment.privacy import mask_budget_spent, split_defense_spent, split_guard_report
 from vergence.privacy.dp.accounting import Ledger, cross_checked
-from vergence.privacy.dp.dp_sgd_solver import course
+from vergence.privacy.dp.dp_sgd_solver import training_schedule
 from vergence.privacy.dp.tree_aggregation import nodes
 from vergence.privacy.release_log import FOLDER, ReleaseLog, account
 
@@ -60,10 +60,10 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
             f"{against(shares)}"
         )
     if solver is not None:
-        lessons = check_solver(solver, method, task, federation, plan)
+        passes = check_solver(solver, method, task, federation, plan)
         sizes = sorted({len(splits.train) for splits in federation.people.values()})
         for size in dict.fromkeys((sizes[0], sizes[-1])):
-            whole = course(lessons, size)
+            whole = training_schedule(passes, size)
             noise = whole.noise(solver)
             spent = whole.ledger(solver).epsilon(solver.delta)
             means = f", {whole.means} mean of its samples with noise {whole.mean_noise(solver):.4g}"
@@ -90,7 +90,7 @@ def beside(method: Method) -> str:
 
 
 def against(shares: int) -> str:
-    """Say from whom people are hidden, by noise in so many shares."""
+    """Text on whom people are hidden from, by noise in so many shares."""
     if shares == 1:
         return "whoever sees the models, not against the server, which adds up before the noise"
     return (

@@ -50,14 +50,15 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
         return [f"pixels: {promise(defence.level, height, width, seen.releases)}; {often}"]
     assert isinstance(defence, BottleneckCut)
     assert isinstance(method, Cutting)
-    assert seen.veiling is not None
+    assert seen.noise_spec is not None
     front = method.front(task)
     ask = Forward(front.init(), samples.take(slice(0, 1)), method.front)
     features = Trainer(front).forward(ask).numel()
-    spent = defence.amounts(seen.releases * defence.cost(seen.veiling.multiple))
+    spent = defence.amounts(seen.releases * defence.cost(seen.noise_spec.multiple))
+    noise = seen.noise_spec.scale
     return [
         f"pictures: smashed vectors ({features} features) are cut to {defence.clip:g} and get "
-        f"noise of {seen.veiling.scale:.4g} on every feature, drawn once per picture and state of "
+        f"noise of {noise:.4g} on every feature, drawn once per picture and state of "
         f"the layers; {often}: epsilon {spent:.3g} at delta {defence.delta:g} per picture, seed "
         f"and method, against any other in its place, in smashed data alone, not in "
         f"{SENT if seen.still else LEARNT + SENT}"

@@ -192,7 +192,7 @@ class BatchwiseSplit(Cutting[P, H]):
         got = yield from release("release", served.clients, self.offer(s, ""))
         return SplitParts(s.front + got.mean("front"), s.tail + served.sum.mean("tail"))
 
-    def lesson(
+    def train_copy(
         self, client: ClientId, copy: ServerBack, first: Mapping[str, Params] | None = None
     ) -> Conversation[None]:
         """Train one copy of the server's layers with one client, batch by batch, to its last one.
@@ -329,7 +329,7 @@ def heard(client: ClientId, sent: Params) -> Conversation[Tensor]:
 
 
 def _is_scale(scale: Tensor) -> bool:
-    """Tell whether these are the four bytes of a scale, as integers."""
+    """True if these are the four bytes of a scale, as integers."""
     return scale.numel() * scale.element_size() == 4 and not scale.is_floating_point()
 
 

@@ -53,7 +53,7 @@ class SplitLearning(BatchwiseSplit[SplitParts, ClientFront]):
         for client in clients:
             before = copy.copy()
             try:
-                yield from self.lesson(client, copy, {"front": front})
+                yield from self.train_copy(client, copy, {"front": front})
                 front = front + (yield from ask(client, "hand_over", {}, held))["front"]
             except NoReplyCounted:
                 copy = before

@@ -33,5 +33,5 @@ class SplitFed(BatchwiseSplit[SplitParts, ClientFront]):
     def serve(self, clients: Sequence[ClientId], held: Mapping[str, Params]) -> Conversation[Reply]:
         """Train one copy with one client."""
         copy = ServerBack(held["tail"].copy())
-        yield from self.lesson(clients[0], copy)
+        yield from self.train_copy(clients[0], copy)
         return copy.told(self.weights, tail=copy.tail - held["tail"])

@@ -39,7 +39,7 @@ class SplitFedV2(BatchwiseSplit[SplitParts, ClientFront]):
         for client in clients:
             before = copy.copy()
             try:
-                yield from self.lesson(client, copy)
+                yield from self.train_copy(client, copy)
             except NoReplyCounted:
                 copy = before
         return copy.told("equal", tail=copy.tail - held["tail"])

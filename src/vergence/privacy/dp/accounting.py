@@ -218,7 +218,7 @@ def _prv(charges: Sequence[Charge], delta: float) -> float:
 
 
 def _points(charges: Sequence[Charge], delta: float, error: float) -> float:
-    """How many points PRV's grid has: as wide as RDP's bound, as fine as its error asks for.
+    """Number of points of PRV's grid: as wide as RDP's bound, as fine as its error asks for.
 
     Source: Gopi et al., "Numerical composition of differential privacy", NeurIPS 2021, Theorem 5.5,
     as Opacus has it, with delta / 1000 as the error of delta.

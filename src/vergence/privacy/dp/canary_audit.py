@@ -90,7 +90,7 @@ def _proven(
     delta: float,
     confidence: float,
 ) -> tuple[Scores, Scores, Scores]:
-    """Return what guesses prove: sign * score >= threshold means there (1), or away (-1)."""
+    """Proof by guesses: sign * score >= threshold means there (1), or away (-1)."""
     mine, other = (np.sort(sign * s) for s in ((there, away) if sign == 1 else (away, there)))
     hits = len(mine) - np.searchsorted(mine, threshold)
     alarms = len(other) - np.searchsorted(other, threshold)

@@ -69,7 +69,7 @@ def discrete_laplace(scale: int, count: int, draws: NoiseStream) -> Integers:
 
 
 def _geometric(count: int, draws: NoiseStream) -> Integers:
-    """Return how often in a row a coin of exp(-1) fell on heads."""
+    """Number of heads in a row of a coin of exp(-1)."""
     runs, going = np.zeros(count, np.int64), np.arange(count)
     while len(going):
         going = going[_heads(np.ones(len(going)), lambda _: Fraction(1), draws)]
@@ -113,7 +113,7 @@ def _heads(
 
 
 def _below_exp(word: int, x: Fraction, draws: NoiseStream) -> bool:
-    """Tell whether a uniform number whose first 64 bits are `word` is below exp(-x)."""
+    """True if a uniform number whose first 64 bits are `word` is below exp(-x)."""
     bits = 64
     while x:  # exp(-x) of a rational x > 0 is irrational: enough bits decide
         with localcontext() as context:

@@ -101,19 +101,19 @@ def rate_of(local: LocalTraining, samples: int) -> float:
     return min(1.0, local.batch / samples)
 
 
-def course(lessons: Sequence[TrainingPass], samples: int) -> TrainingSchedule:
+def training_schedule(passes: Sequence[TrainingPass], samples: int) -> TrainingSchedule:
     """Return all that a run asks of a client with so many samples.
 
     Where trainings differ in their rate, all of it is counted at the highest.
     """
     trained = [
-        (lesson.local, max(1, round(lesson.share * samples)), lesson.times)
-        for lesson in lessons
-        if lesson.local is not None
+        (one.local, max(1, round(one.share * samples)), one.times)
+        for one in passes
+        if one.local is not None
     ]
     rate = max((rate_of(local, size) for local, size, _ in trained), default=1.0)
     steps = sum(times * taken(local, size) for local, size, times in trained)
-    return TrainingSchedule(rate, steps, sum(each.times for each in lessons if each.local is None))
+    return TrainingSchedule(rate, steps, sum(each.times for each in passes if each.local is None))
 
 
 @functools.cache
@@ -140,20 +140,20 @@ class DpSolver(Solver):
         policy: clip, and noise or a budget.
         state: the folder of states, where secret and books lie.
         seed: of the run.
-        lessons: the trainings that a run asks of every client: a budget is spread over them.
+        passes: the trainings that a run asks of every client: a budget is spread over them.
     """
 
     def __init__(
-        self, task: Task, policy: DpSgd, state: Path, seed: int, lessons: Sequence[TrainingPass]
+        self, task: Task, policy: DpSgd, state: Path, seed: int, passes: Sequence[TrainingPass]
     ) -> None:
         super().__init__(task)
         self.policy, self.folder, self.seed = policy, state / FOLDER, seed
-        self.lessons = tuple(lessons)
+        self.passes = tuple(passes)
         self.secret = secret_in(self.folder).child("dp_sgd", seed)
 
     def noise(self, samples: int) -> float:
         """Return the noise of a client with so many samples, as a multiple of `clip`."""
-        return course(self.lessons, samples).noise(self.policy)
+        return training_schedule(self.passes, samples).noise(self.policy)
 
     def train(
         self, site: ClientContext, ask: Fit, stream: RandomStream, progress: float = 0.0
@@ -213,7 +213,7 @@ class DpSolver(Solver):
             DpSgdBudgetSpent: the client has no budget left for it.
         """
         samples = len(site.train)
-        noise = course(self.lessons, samples).mean_noise(self.policy)
+        noise = training_schedule(self.passes, samples).mean_noise(self.policy)
         asked = f"mean {ask.bound!r} {noise!r}".encode()
         mark = digest(asked, ask.values.contiguous().numpy().tobytes())
         self._spend(site.id, Release(mark, mark, noise, 1.0, 1), samples)
@@ -221,11 +221,11 @@ class DpSolver(Solver):
         return noised(ask.shortened().sum(0), noise * ask.bound, samples, draws)
 
     def _foreseen(self, entries: Sequence[Release], samples: int) -> bool:
-        """Tell whether trainings are among those over which the budget was spread.
+        """True if trainings are among those over which the budget was spread.
 
         Then they are within it, and the accountant, who takes a second, need not say so.
         """
-        whole, policy, steps, means = course(self.lessons, samples), self.policy, 0, 0
+        whole, policy, steps, means = training_schedule(self.passes, samples), self.policy, 0, 0
         if policy.noise is not None:
             return False
         for entry in entries:
@@ -258,7 +258,7 @@ def book_of(seed: int, client: str) -> str:
 
 
 def _mark(ask: Fit, stream: RandomStream, progress: float, noise: float) -> str:
-    """Return what a training is known by: all that it depends on but the data.
+    """Mark of a training: all that it depends on but the data.
 
     Another training must not get the same noise, whoever asks for it.
     """

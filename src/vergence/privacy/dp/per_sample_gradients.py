@@ -225,7 +225,7 @@ class Clipper:
 
 
 def _places(layer: nn.Conv2d, given: Tensor) -> tuple[Tensor, bool]:
-    """Return what each place of a convolution's output is made of, `[B, T, i]`.
+    """Inputs of each place of a convolution's output, `[B, T, i]`.
 
     It is a view: with channels last windows are copied in long rows, with channels first outputs
     are: whichever rows are longer. Tells whether channels come last.

@@ -67,7 +67,7 @@ class PrivateMaskSelector:
         return mask
 
     def _affords(self, book: ReleaseLog, entry: Release) -> bool:
-        """Tell whether a client's budget allows another choice."""
+        """True if a client's budget allows another choice."""
         return spent([*book.entries, entry], self.policy) <= self.policy.epsilon * (1 + 1e-9)
 
 

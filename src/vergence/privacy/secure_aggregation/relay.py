@@ -111,7 +111,7 @@ class Coordinator:
     def _all(
         self, answers: Mapping[str, Any], kind: type, names: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """Return what all aggregators said, or all named; without one of them there is no sum."""
+        """Messages of all aggregators, or of all named; without one of them there is no sum."""
         names = names or self.terms.aggregators
         for name in names:
             answer: Any = answers.get(name)

@@ -84,7 +84,7 @@ class SplitDefense:
         """Term that the client adds to its loss."""
         return 0.0
 
-    def veiling(self, releases: int, gain: float) -> NoiseSpec | None:
+    def noise_spec(self, releases: int, gain: float) -> NoiseSpec | None:
         """Return the noise, where there is any.
 
         Args:
@@ -141,7 +141,7 @@ class BottleneckCut(SplitDefense, Budget):
         """Return every vector shortened to `clip`."""
         return Bottleneck(self.clip, self.clip).clipped(smashed)
 
-    def veiling(self, releases: int, gain: float) -> NoiseSpec:
+    def noise_spec(self, releases: int, gain: float) -> NoiseSpec:
         """Return the noise; another picture moves a clipped vector by at most 2 `clip`."""
         deviation = self.bottleneck(releases).deviation
         return NoiseSpec("gaussian", deviation, deviation / (2 * self.clip))
@@ -224,7 +224,7 @@ class PixelCut(SplitDefense):
         if not 1 - SHAPED <= sensitivity(conv, height, width) <= 1:
             normalise_(conv, height, width)
 
-    def veiling(self, releases: int, gain: float) -> NoiseSpec:
+    def noise_spec(self, releases: int, gain: float) -> NoiseSpec:
         """Return the noise: a pixel moves smashed data by at most `gain` in L1."""
         return NoiseSpec("laplace", self.level * gain, self.level)
 

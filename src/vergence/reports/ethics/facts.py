@@ -10,12 +10,12 @@ from typing import Any
 from vergence.core.federation import Federation, Population
 from vergence.core.method import Method
 from vergence.core.task import Task
-from vergence.engine.dry_run import rehearsed
+from vergence.engine.dry_run import dry_run
 from vergence.engine.user_level_privacy import forecast
 from vergence.experiment.privacy import mask_budget_spent, split_defense_spent
 from vergence.experiment.privacy.spent import FRAME, PERSON, against, beside
 from vergence.experiment.schema import Experiment
-from vergence.privacy.dp.dp_sgd_solver import course
+from vergence.privacy.dp.dp_sgd_solver import training_schedule
 from vergence.reports.downloads import downloads
 from vergence.reports.ethics import wording as words
 from vergence.reports.ethics.attack_findings import (
@@ -156,9 +156,9 @@ def budget(
         if said:
             spent = said["epsilon"]
         elif people is not None:
-            lessons = rehearsed(method, task, people, plan.rounds)
+            passes = dry_run(method, task, people, plan.rounds)
             for size in {len(people.people[c].train) for c in people.clients[:LOOKED_AT]}:
-                ledger = course(lessons, size).ledger(solver)
+                ledger = training_schedule(passes, size).ledger(solver)
                 spent = max(spent, ledger.epsilon(solver.delta))
         found["sample"] = {
             "epsilon": spent,

@@ -130,7 +130,7 @@ class PrivacyMeans:
 
 
 def odds(epsilon: float) -> float:
-    """Return by which factor a promise of epsilon lets odds change."""
+    """Factor by which a promise of epsilon lets odds change."""
     return math.exp(min(epsilon, 700.0))
 
 
@@ -282,7 +282,7 @@ def assumed(means: PrivacyMeans) -> list[str]:
 
 
 def _trusted(means: PrivacyMeans) -> list[str]:
-    """Return what the server and the helpers are trusted with."""
+    """Trust that the server and the helpers are given."""
     secrecy, user = means.plan.privacy.aggregation, means.plan.privacy.user
     if means.smashed:
         told = ["The server is trusted not to rebuild pictures. Nothing stops it from trying."]
@@ -328,6 +328,17 @@ def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
     """Information that may still be found out, and by whom."""
     if means.method.pooled:
         return ["Everything: whoever has the data can look at it, copy it and lose it."]
+    return [
+        *_rebuilt(means),
+        *_from_numbers_and_sums(means),
+        *_membership(means, budget),
+        f"{means.subject.trait} may be told by a model even where no single recording can "
+        "be had from it.",
+    ]
+
+
+def _rebuilt(means: PrivacyMeans) -> list[str]:
+    """Recordings, or the owner's model, that may be had from what a client sends."""
     told, many = [], means.subject.rebuilt
     if means.smashed:
         told.append(
@@ -355,6 +366,12 @@ def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
             f"Rebuilt {many}: one person's update, which the server sees, may be turned "
             f"back into {many}, the more easily the fewer it was made from."
         )
+    return told
+
+
+def _from_numbers_and_sums(means: PrivacyMeans) -> list[str]:
+    """Information in single numbers that everybody tells, and in sums and who makes them."""
+    told = []
     if means.numbers:
         told.append(
             f"Names: {means.numbers}. These few numbers may tell the server whose they are "
@@ -373,21 +390,22 @@ def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
         )
     if means.least:
         told.append("Two sums over nearly the same people differ by one person's part.")
+    return told
+
+
+def _membership(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
+    """Certainty with which the finished model gives away that somebody took part."""
     if "person" not in budget and means.sends:
-        told.append(
+        return [
             "Membership: from the finished model somebody may find out that a certain "
             "person took part. Nothing here bounds how surely."
-        )
-    elif means.sends and budget["person"]["epsilon"] > SOME:
-        told.append(
+        ]
+    if means.sends and budget["person"]["epsilon"] > SOME:
+        return [
             "Membership: how surely somebody can find out that a certain person took "
             "part is bounded, but too weakly to matter."
-        )
-    told.append(
-        f"{means.subject.trait} may be told by a model even where no single recording can "
-        "be had from it."
-    )
-    return told
+        ]
+    return []
 
 
 def unprotected(means: PrivacyMeans) -> list[str]:

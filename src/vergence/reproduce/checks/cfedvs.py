@@ -99,7 +99,7 @@ def _chance() -> list[Finding]:
 
 
 def _on_annotations(root: str | None) -> list[Finding]:
-    """Return what the annotations at hand say, where they are."""
+    """Findings on the annotations at hand, where they are."""
     if root is None:
         return []
     try:

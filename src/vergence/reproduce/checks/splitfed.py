@@ -54,7 +54,7 @@ def _means() -> list[Finding]:
 
 
 def _same() -> list[Finding]:
-    """Return how far apart single people are where the thesis calls two runs equivalent."""
+    """Findings where the thesis calls two runs equivalent: distances of single people."""
     found, rows = [], averages()
     for one, other in (
         ("Table 4.6, Model 3", "Table 4.6, Model 3a"),

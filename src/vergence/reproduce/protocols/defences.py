@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vergence.audit.smashed_data import left_over, sends_smashed
-from vergence.engine.round_loop import conduct
+from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment.run import load_data
 from vergence.experiment.saved_run import read_saved
@@ -114,7 +114,7 @@ def seconds(experiment: Experiment) -> list[float]:
     with tempfile.TemporaryDirectory() as place:
         folder = RunDirectory(Path(place), {"config": "", "code": "", "data": ""})
         folder.open()
-        conduct(
+        run_rounds(
             method,
             experiment.task(plan.seeds[0]),
             load_data(experiment).ready,

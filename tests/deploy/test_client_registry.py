@@ -61,66 +61,66 @@ def keys(tmp_path):
     return signs, lambda c, data, sign: genuine(tmp_path / f"{c}.pub", data, sign), tmp_path
 
 
-def opened(wire, keys, clients=("a", "b"), patience=Timeouts(2.0, 0.3)):  # noqa: B008
+def opened(wire, keys, clients=("a", "b"), timeouts=Timeouts(2.0, 0.3)):  # noqa: B008
     told = []
-    lobby = ClientRegistry(
-        wire, clients, MINE, keys[1], lambda line, *_, **__: told.append(line), patience
+    registry = ClientRegistry(
+        wire, clients, MINE, keys[1], lambda line, *_, **__: told.append(line), timeouts
     )
     for number, node in wire.there.items():
-        lobby._greet(number, node.since, {})
-    return lobby, told
+        registry._greet(number, node.since, {})
+    return registry, told
 
 
 def test_answers_of_a_known_client_count(keys):
-    lobby, told = opened(Wire({1: Node("a", keys[0]["a"])}), keys)
+    registry, told = opened(Wire({1: Node("a", keys[0]["a"])}), keys)
     assert told == ["'a' is here"]
-    assert RequestQueue(lobby, {"run": "r"}).ask("a", b"train") == b"train"
-    assert lobby.gather(1) == {"a": {**MINE, "train": 9}}
+    assert RequestQueue(registry, {"run": "r"}).ask("a", b"train") == b"train"
+    assert registry.gather(1) == {"a": {**MINE, "train": 9}}
 
 
 def test_nobody_waits_for_a_revoked_client(keys):
     """Neither in a round, for as long as for one that may come back, nor before it begins."""
-    lobby, told = opened(Wire({1: Node("a", keys[0]["a"])}), keys, patience=Timeouts(60.0, 60.0))
-    lobby.revoked = lambda client: client == "b"
+    registry, told = opened(Wire({1: Node("a", keys[0]["a"])}), keys, timeouts=Timeouts(60.0, 60.0))
+    registry.revoked = lambda client: client == "b"
     with pytest.raises(ClientLost, match="its key is revoked"):
-        lobby.ask("b", {}, b"train")
+        registry.ask("b", {}, b"train")
     with pytest.raises(PartialRun):
-        lobby.gather(2, 0.0)
+        registry.gather(2, 0.0)
     assert told[-1] == "1 of 2 clients are here; missing: "
 
 
 def test_a_node_cannot_take_another_clients_name(keys):
-    lobby, told = opened(Wire({1: Node("a", keys[0]["mallory"])}), keys)
-    assert not lobby.seats
+    registry, told = opened(Wire({1: Node("a", keys[0]["mallory"])}), keys)
+    assert not registry.connections
     assert "the signature is not that of 'a'" in told[0]
 
 
 def test_a_name_that_is_not_expected_is_refused(keys):
-    lobby, told = opened(Wire({1: Node("mallory", keys[0]["mallory"])}), keys)
-    assert not lobby.seats
+    registry, told = opened(Wire({1: Node("mallory", keys[0]["mallory"])}), keys)
+    assert not registry.connections
     assert "'mallory' is not expected, only a, b" in told[0]
 
 
 @pytest.mark.parametrize("what", list(MINE))
 def test_a_difference_is_named(keys, what):
     node = Node("a", keys[0]["a"], {**MINE, what: "other"})
-    lobby, told = opened(Wire({1: node}), keys)
+    registry, told = opened(Wire({1: node}), keys)
     reason = f"its {what} is other, the server's {MINE[what]}: use the same on both"
     reason += " (experiment.toml of the server's folder)" * (what == "config")
-    assert not lobby.seats
+    assert not registry.connections
     assert told == [f"'a' refused: {reason}"]
     assert node.heard[-1] == ("refused", reason)
 
 
 def test_the_second_node_of_a_name_is_refused(keys):
-    lobby, told = opened(Wire({n: Node("a", keys[0]["a"]) for n in (1, 2)}), keys)
-    assert lobby.seats["a"].node == 1
+    registry, told = opened(Wire({n: Node("a", keys[0]["a"]) for n in (1, 2)}), keys)
+    assert registry.connections["a"].node == 1
     assert told[1] == ("'a' refused: another node is connected under this name: stop one of them")
 
 
 def test_an_old_answer_fits_no_new_request(keys):
     node = Node("a", keys[0]["a"])
-    lobby, _ = opened(Wire({1: node}), keys)
+    registry, _ = opened(Wire({1: node}), keys)
     kept = []
     whole = node.answer
 
@@ -129,93 +129,93 @@ def test_an_old_answer_fits_no_new_request(keys):
         return kept[-1]
 
     node.answer = keep
-    lobby.ask("a", {}, b"one")
+    registry.ask("a", {}, b"one")
     node.answer, node.stale = whole, kept[0]
     with pytest.raises(ClientLost, match="signature"):
-        lobby.ask("a", {}, b"one")
+        registry.ask("a", {}, b"one")
 
 
 def test_one_client_cannot_answer_for_another(keys):
     nodes = {1: Node("a", keys[0]["a"]), 2: Node("b", keys[0]["b"])}
-    lobby, _ = opened(Wire(nodes), keys)
+    registry, _ = opened(Wire(nodes), keys)
     nodes[1].client, nodes[1].sign = "b", keys[0]["b"]
     with pytest.raises(ClientLost, match="'b' answered in its place"):
-        lobby.ask("a", {}, b"x")
+        registry.ask("a", {}, b"x")
 
 
 def test_nothing_that_a_revoked_key_signs_counts(keys):
-    lobby, _ = opened(Wire({1: Node("a", keys[0]["a"])}), keys)
+    registry, _ = opened(Wire({1: Node("a", keys[0]["a"])}), keys)
     (keys[2] / "a.pub").unlink()
     with pytest.raises(ClientLost, match="revoked"):
-        lobby.ask("a", {}, b"x")
+        registry.ask("a", {}, b"x")
 
 
 def test_what_went_wrong_at_the_client_is_the_reason(keys):
     node = Node("a", keys[0]["a"])
-    lobby, _ = opened(Wire({1: node}), keys)
+    registry, _ = opened(Wire({1: node}), keys)
     node.error = "disk full"
     with pytest.raises(ClientLost, match="disk full"):
-        lobby.ask("a", {}, b"x")
+        registry.ask("a", {}, b"x")
 
 
 def test_a_client_that_answers_later_is_asked_again_within_the_servers_patience(keys):
     node, waits = Node("a", keys[0]["a"]), []
-    lobby, told = opened(Wire({1: node}), keys, patience=Timeouts(50.0, 1.0))
+    registry, told = opened(Wire({1: node}), keys, timeouts=Timeouts(50.0, 1.0))
 
     def wait(seconds):
         waits.append(seconds)
         node.error = ""
 
-    lobby.over.wait = wait
+    registry.over.wait = wait
     node.error = f"{LATER}40 s: so many samples a minute"
-    assert lobby.ask("a", {}, b"x") == b"x"
+    assert registry.ask("a", {}, b"x") == b"x"
     assert waits == [40.0]
     assert told[-1].startswith("'a' answers later: ask again in 40 s")
     for error in (f"{LATER}51 s: so many", f"{LATER}-1 s: so many", f"so many; {LATER}4 s: ever"):
         node.error = error
         with pytest.raises(ClientLost, match=r"so many"):
-            lobby.ask("a", {}, b"x")
+            registry.ask("a", {}, b"x")
     assert waits == [40.0]
 
 
 def test_bytes_that_are_no_answer_are_lost(keys):
     node = Node("a", keys[0]["a"])
-    lobby, _ = opened(Wire({1: node}), keys)
+    registry, _ = opened(Wire({1: node}), keys)
     for junk in (b"", b"\xff" * 9, b"\x02\x00\x00\x00{}"):
         node.stale = junk
         with pytest.raises(ClientLost, match="malformed"):
-            lobby.ask("a", {}, b"x")
+            registry.ask("a", {}, b"x")
 
 
 @pytest.mark.slow
 def test_a_node_that_went_is_asked_again_once_it_is_back(keys):
     wire = Wire({1: Node("a", keys[0]["a"])})
-    lobby, _ = opened(wire, keys)
+    registry, _ = opened(wire, keys)
     wire.fail = [ClientGone()]
-    assert lobby.ask("a", {}, b"x") == b"x"
+    assert registry.ask("a", {}, b"x") == b"x"
 
 
 def test_who_is_not_connected_is_lost_after_its_patience(keys):
-    lobby, _ = opened(Wire({}), keys)
+    registry, _ = opened(Wire({}), keys)
     began = time.monotonic()
     with pytest.raises(ClientLost, match="not connected"):
-        lobby.ask("a", {}, b"x")
+        registry.ask("a", {}, b"x")
     assert 0.2 < time.monotonic() - began < 1.5
 
 
 @pytest.mark.slow
 def test_the_watch_sees_who_comes_and_who_goes(keys):
     wire = Wire({})
-    lobby, told = opened(wire, keys)
-    lobby.open()
+    registry, told = opened(wire, keys)
+    registry.open()
     try:
         threading.Timer(0.2, lambda: wire.there.update({7: Node("b", keys[0]["b"])})).start()
-        assert list(lobby.gather(1, 5.0)) == ["b"]
+        assert list(registry.gather(1, 5.0)) == ["b"]
         wire.there.clear()
         until = time.monotonic() + 5
-        while lobby.seats and time.monotonic() < until:
+        while registry.connections and time.monotonic() < until:
             time.sleep(0.05)
     finally:
-        lobby.close()
+        registry.close()
     assert "0 of 1 clients are here; missing: a, b" in told
     assert told[-1] == "'b' is gone"
