@@ -33,7 +33,7 @@ from vergence.core.method import Method
 from vergence.core.task import Task
 from vergence.data.images.fashion_mnist import FILES, FashionMnist
 from vergence.data.synthetic.clip_synthetic import ClipSynthetic
-from vergence.engine.delivery import Delivery
+from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.round_loop import run_rounds

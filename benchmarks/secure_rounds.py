@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.bench import workloads
 from vergence.core.method import Method
-from vergence.engine import secure_sum_protocol
+from vergence.engine import secure_sum_attempts
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.methods.fedadam import FedAdam
@@ -57,10 +57,10 @@ class Counted:
     """Counts the bytes of what clients say."""
 
     def __init__(self) -> None:
-        self.bytes, self.honest = Counter(), secure_sum_protocol.thawed
+        self.bytes, self.honest = Counter(), secure_sum_attempts.thawed
 
     def __call__(self, message):
-        self.bytes[getattr(message, "sender", "server")] += len(secure_sum_protocol.pack(message))
+        self.bytes[getattr(message, "sender", "server")] += len(secure_sum_attempts.pack(message))
         return message  # what is packed again would be timed twice
 
 
@@ -111,12 +111,12 @@ def main() -> None:
 
 def sent(kind: type[Method], privacy: Privacy, people: int) -> int:
     """Return the most bytes that a client sends in the sum of a round."""
-    counted, honest = Counted(), secure_sum_protocol.thawed
-    secure_sum_protocol.thawed = counted
+    counted, honest = Counted(), secure_sum_attempts.thawed
+    secure_sum_attempts.thawed = counted
     try:
         one(kind, "bytes", privacy, 1, people)
     finally:
-        secure_sum_protocol.thawed = honest
+        secure_sum_attempts.thawed = honest
     return max(count for name, count in counted.bytes.items() if name.startswith("c0"))
 
 

@@ -15,7 +15,7 @@ from vergence.core.serialization import pack, unpack, unpack_file
 from vergence.deployment.protocol import ClientRequest, unframed
 from vergence.deployment.secure_sum_client import StoredRow
 from vergence.engine.plan import Plan
-from vergence.engine.secure_sum_protocol import Answered, hold
+from vergence.engine.secure_sum_attempts import Answered, hold
 from vergence.engine.secure_sums import sums_for
 from vergence.errors import StateError
 from vergence.privacy.config import SecureAggregationConfig, UserLevelConfig

@@ -16,7 +16,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message
 from vergence.core.serialization import pack, unpack
 from vergence.deployment.protocol import ClientRequest, unframed
-from vergence.engine.secure_sum_protocol import Answered
+from vergence.engine.secure_sum_attempts import Answered
 from vergence.errors import StateError
 from vergence.privacy.config import SecureAggregationConfig
 from vergence.privacy.secure_aggregation.additive import Aggregator

@@ -20,7 +20,7 @@ from tests.engine.circle import Circle
 from vergence.core.serialization import pack, unpack
 from vergence.deployment.protocol import ClientRequest, unframed
 from vergence.deployment.remote_clients import ClientLost
-from vergence.engine.secure_sum_protocol import Answered
+from vergence.engine.secure_sum_attempts import Answered
 from vergence.errors import StateError
 from vergence.privacy.secure_aggregation.pairwise_messages import Masked, RelayedShares
 

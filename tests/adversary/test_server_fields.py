@@ -22,7 +22,7 @@ from vergence.deployment import server_fields
 from vergence.deployment.main_server import SessionRequest
 from vergence.deployment.protocol import ClientRequest, framed, unframed
 from vergence.deployment.server_fields import FIELDS, NOTE, SAY
-from vergence.engine.secure_sum_protocol import Answered
+from vergence.engine.secure_sum_attempts import Answered
 from vergence.errors import StateError
 from vergence.privacy.config import SecureAggregationConfig
 from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams, Openings

@@ -18,8 +18,8 @@ from vergence.core.serialization import pack, quick_digest, unpack
 from vergence.core.tags import tag
 from vergence.deployment.protocol import ClientRequest, framed, unframed
 from vergence.deployment.remote_clients import ClientLost
-from vergence.engine import secure_sum_protocol
-from vergence.engine.secure_sum_protocol import PartyIdentity
+from vergence.engine import secure_sum_attempts
+from vergence.engine.secure_sum_attempts import PartyIdentity
 from vergence.errors import StateError
 from vergence.privacy.config import SecureAggregationConfig
 from vergence.privacy.secure_aggregation.additive import Contributor
@@ -59,7 +59,7 @@ def said(circle, kind):
     found = []
     for who, errand, answer in circle.asked:
         if errand.said is not None:
-            message = unpack(unframed(answer)[1], *secure_sum_protocol.Answered.__args__)
+            message = unpack(unframed(answer)[1], *secure_sum_attempts.Answered.__args__)
             if isinstance(message, kind):
                 found.append((who, errand.stamp, message))
     return found

@@ -15,7 +15,7 @@ from tests.engine.toys import mostly_slow, table
 from tests.privacy.sums import bytes_in
 from vergence.core.serialization import pack, quick_digest, unpack
 from vergence.deployment.protocol import ClientRequest, unframed
-from vergence.engine import secure_sum_protocol
+from vergence.engine import secure_sum_attempts
 from vergence.privacy.secure_aggregation.packing import received
 from vergence.privacy.secure_aggregation.pairwise import PairwiseClient
 from vergence.privacy.secure_aggregation.pairwise_messages import Masked, Unmask
@@ -56,7 +56,7 @@ def said(circle, kind=None):
     found = []
     for client, errand, answer in circle.asked:
         if errand.said is not None:
-            message = unpack(unframed(answer)[1], *secure_sum_protocol.Answered.__args__)
+            message = unpack(unframed(answer)[1], *secure_sum_attempts.Answered.__args__)
             if kind is None or isinstance(message, kind):
                 found.append((client, errand.stamp, message))
     return found

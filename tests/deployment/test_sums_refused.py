@@ -13,7 +13,7 @@ from vergence.core.serialization import pack, unpack
 from vergence.core.tags import tag
 from vergence.deployment.protocol import ClientRequest
 from vergence.deployment.remote_clients import ClientLost
-from vergence.engine.secure_sum_protocol import Answered
+from vergence.engine.secure_sum_attempts import Answered
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.secure_aggregation.session import Invitation
 

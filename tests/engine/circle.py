@@ -20,7 +20,7 @@ from vergence.deployment.secure_sum_aggregator import SecureSumAggregator
 from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.round_loop import Plan, RunOutcome, run_rounds
-from vergence.engine.secure_sum_protocol import PartyIdentity
+from vergence.engine.secure_sum_attempts import PartyIdentity
 from vergence.engine.secure_sums import SERVER, sums_for
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.run_directory import RunDirectory

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.docs.pages import options
-from vergence.engine.delivery import Delivery
+from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.storage import run_directory

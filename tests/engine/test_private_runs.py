@@ -18,8 +18,8 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
 from vergence.data.synthetic.toy import Toy as People
+from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.compatibility_check import check
-from vergence.engine.delivery import Delivery
 from vergence.engine.exchange import ClientExchange
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan

@@ -12,7 +12,7 @@ from vergence.core.messages import reply
 from vergence.core.serialization import same
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine import compatibility_check, robust_aggregation
-from vergence.engine.delivery import Delivery
+from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.robust_aggregation import replies

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.test_delivery import ASYNC, BUFFER, QUORUM
+from tests.engine.test_asynchronous_aggregation import ASYNC, BUFFER, QUORUM
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply, SealedTree
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
-from vergence.engine.delivery import OLDEST, Delivery
+from vergence.engine.asynchronous_aggregation import OLDEST, Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.virtual_clock import PendingUpdate, VirtualClock, waves
 

@@ -10,7 +10,7 @@ import vergence as vg
 from tests.cli.commands import vergence as command
 from tests.experiment.made_up import arrays, regression, trained
 from vergence.experiment.comparison import html_table
-from vergence.results.tables import TextTable
+from vergence.results.text_tables import TextTable
 
 
 @pytest.fixture(scope="module")

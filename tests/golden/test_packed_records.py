@@ -32,7 +32,7 @@ from vergence.deployment import main_server
 from vergence.deployment.protocol import ClientRequest, framed
 from vergence.deployment.secure_sum_client import StoredRow
 from vergence.engine.records import TaskCall
-from vergence.engine.secure_sum_protocol import Answered, Asked
+from vergence.engine.secure_sum_attempts import Answered, Asked
 from vergence.engine.secure_sums import about_of, request_of
 from vergence.engine.storage.client_states import ClientState
 from vergence.engine.storage.state_journal import StateJournal, StateRef

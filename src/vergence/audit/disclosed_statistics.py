@@ -31,7 +31,7 @@ from vergence.privacy.dp.disclosed_statistics import (
     of_mean,
 )
 from vergence.privacy.keyed_noise import NoiseKey
-from vergence.results.tables import Record
+from vergence.results.text_tables import Record
 from vergence.training.sequential import Solver
 
 MOST, DRAWS = 60, 20

@@ -18,7 +18,7 @@ from vergence.attacks.score import Classifier, Rate
 from vergence.audit.images import few
 from vergence.core.data import Samples, Splits
 from vergence.metrics.angles import angular_error_deg, mean_direction
-from vergence.results.tables import Record, TextTable
+from vergence.results.text_tables import Record, TextTable
 
 KNOWN, ASKED, BATCH = 100, 64, 32
 """Pictures per person that are known, that are asked, and asked together."""

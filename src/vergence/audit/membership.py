@@ -27,7 +27,7 @@ from vergence.errors import ConfigError
 from vergence.experiment.newcomers import NewcomerEvaluator
 from vergence.experiment.saved_run import SavedRun
 from vergence.experiment.schema import Experiment
-from vergence.results.tables import Record
+from vergence.results.text_tables import Record
 from vergence.unlearning.membership_check import losses, refused, shadow
 
 FPR, PEOPLE, FRAMES = 0.01, 50, 40

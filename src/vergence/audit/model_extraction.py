@@ -20,7 +20,7 @@ from vergence.core.task import Task
 from vergence.experiment.saved_run import SavedRun
 from vergence.methods.generative.losses import judged, whole
 from vergence.methods.generative.provider import Taught
-from vergence.results.tables import Record
+from vergence.results.text_tables import Record
 from vergence.training.sequential import Solver
 
 ASKED = {True: (100, 10_000), False: (100, 300, 1_000, 3_000, 10_000, 30_000)}

@@ -26,7 +26,7 @@ from vergence.experiment.run import digest, load_data, progress_bar
 from vergence.experiment.saved_run import SavedRun, read_saved
 from vergence.methods.generative.teacher import TeacherMethod
 from vergence.results.read import read
-from vergence.results.tables import TextTable
+from vergence.results.text_tables import TextTable
 
 
 def audit(

@@ -39,7 +39,7 @@ from vergence.privacy.split.bottleneck import Bottleneck
 from vergence.privacy.split.defense import IMAGE, SplitDefense, gain, held
 from vergence.privacy.split.pixel_dp import sensitivity
 from vergence.reports.plots.style import digits, metric_name, number
-from vergence.results.tables import TextTable
+from vergence.results.text_tables import TextTable
 from vergence.training.pruning import built
 
 AUDIT_NOISE_KEY = NoiseKey(bytes(32))

@@ -33,7 +33,7 @@ from vergence.experiment.saved_run import SavedRun
 from vergence.privacy.config import SecureAggregationConfig
 from vergence.privacy.dp.dp_sgd_solver import training_schedule
 from vergence.privacy.split.defense import IMAGE
-from vergence.results.tables import Record
+from vergence.results.text_tables import Record
 from vergence.training.pruning import built
 
 

@@ -39,57 +39,57 @@ DAILY = (
     ),
     Command(
         "run",
-        "vergence.cli.daily:run",
+        "vergence.cli.runs:run",
         "Run an experiment into a new directory, then print the table and write the report.",
     ),
     Command(
         "resume",
-        "vergence.cli.daily:resume",
+        "vergence.cli.runs:resume",
         "Go on with an interrupted run, to the same bits as if it had never stopped.",
     ),
     Command(
         "verify",
-        "vergence.cli.daily:verify",
+        "vergence.cli.runs:verify",
         "Recompute every fingerprint of a finished run; fails on one flipped byte.",
     ),
     Command(
         "status",
-        "vergence.cli.daily:status",
+        "vergence.cli.runs:status",
         "Show the state of a running, stopped or finished run; the run is left alone.",
     ),
     Command(
         "compare",
-        "vergence.cli.daily:compare",
+        "vergence.cli.runs:compare",
         "Print methods side by side, how they treat people, and which differences are real.",
     ),
     Command(
         "report",
-        "vergence.cli.daily:report",
+        "vergence.cli.runs:report",
         "Write one self-contained HTML file, or one figure alone.",
     ),
     Command(
         "explain",
-        "vergence.cli.daily:explain",
+        "vergence.cli.runs:explain",
         "Print who learns what in a round of an experiment, and draw the flow of data.",
     ),
     Command(
         "predict",
-        "vergence.cli.daily:predict",
+        "vergence.cli.runs:predict",
         "Write a video with heat map, predicted point and, where known, true gaze; and a CSV.",
     ),
     Command(
         "export",
-        "vergence.cli.daily:export",
+        "vergence.cli.runs:export",
         "Write the model a person predicts with as one ONNX file, checked against torch and timed.",
     ),
     Command(
         "reproduce",
-        "vergence.cli.daily:reproduce",
+        "vergence.cli.runs:reproduce",
         "Run a paper's tables again, beside its numbers, with a verdict on every claim.",
     ),
     Command(
         "methods",
-        "vergence.cli.daily:methods",
+        "vergence.cli.runs:methods",
         "List the methods, what each lets the server learn, and its source.",
     ),
 )

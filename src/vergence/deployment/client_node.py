@@ -34,7 +34,7 @@ from vergence.engine.client_executor import ClientTask
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.plan import Plan
 from vergence.engine.records import TaskBatch, TaskCall
-from vergence.engine.secure_sum_protocol import PartyIdentity
+from vergence.engine.secure_sum_attempts import PartyIdentity
 from vergence.engine.secure_sums import WORDS, request_of, unpack_words
 from vergence.engine.storage.client_states import file_of
 from vergence.engine.user_level_privacy import sums_of

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vergence.core.files import write_whole
-from vergence.engine.secure_sum_protocol import PartyIdentity
+from vergence.engine.secure_sum_attempts import PartyIdentity
 from vergence.errors import StateError
 
 DAYS = 825

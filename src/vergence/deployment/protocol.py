@@ -18,7 +18,7 @@ from vergence.core.serialization import plain, unpack
 from vergence.core.tags import tagged
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.records import TaskReceipt
-from vergence.engine.secure_sum_protocol import Asked
+from vergence.engine.secure_sum_attempts import Asked
 from vergence.engine.storage.client_states import file_of
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import StateError

@@ -37,7 +37,7 @@ from vergence.deployment.secure_sum_server import SecureSumServer
 from vergence.engine.client_executor import ClientExecutor, ClientResult, ClientTask
 from vergence.engine.client_runner import ClientRunner, heaviest, masks
 from vergence.engine.records import GroupResult, TaskBatch, TaskCall, TaskReceipt
-from vergence.engine.secure_sum_protocol import PartyIdentity
+from vergence.engine.secure_sum_attempts import PartyIdentity
 from vergence.engine.secure_sums import redact
 from vergence.engine.split_session import ServerSession
 from vergence.engine.storage.client_states import (

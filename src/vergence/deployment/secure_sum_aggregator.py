@@ -16,7 +16,7 @@ from vergence.core.params import Params
 from vergence.core.serialization import UNREADABLE, pack, plain, quick_digest, unpack
 from vergence.deployment.protocol import SLACK, ClientRequest, framed, sound
 from vergence.deployment.secure_sum_client import SecureSumFiles
-from vergence.engine.secure_sum_protocol import Asked, PartyIdentity
+from vergence.engine.secure_sum_attempts import Asked, PartyIdentity
 from vergence.engine.secure_sums import SecureSum, SumQuestion, gate_of
 from vergence.engine.storage.checkpoint import fits
 from vergence.errors import StateError

@@ -18,7 +18,7 @@ from vergence.core.files import add_line, untorn, write_whole
 from vergence.core.messages import Message
 from vergence.core.serialization import pack, unpack, unpack_file
 from vergence.core.tags import tagged
-from vergence.engine.secure_sum_protocol import Answered, Asked, PartyIdentity
+from vergence.engine.secure_sum_attempts import Answered, Asked, PartyIdentity
 from vergence.engine.secure_sums import SecureSum, SumQuestion
 from vergence.engine.storage.checkpoint import fits
 from vergence.errors import StateError

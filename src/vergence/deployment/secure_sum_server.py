@@ -11,7 +11,7 @@ from vergence.core.serialization import UNREADABLE, pack, quick_digest, unpack
 from vergence.deployment.protocol import ClientRequest, unframed
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.records import GroupResult, TaskBatch, TaskReceipt
-from vergence.engine.secure_sum_protocol import (
+from vergence.engine.secure_sum_attempts import (
     Answered,
     Asked,
     OpenedSum,

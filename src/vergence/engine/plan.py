@@ -10,8 +10,8 @@ from annotated_types import Ge
 
 from vergence.core.local_training import Precision
 from vergence.core.options import check_ranges
+from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.compatibility import agree
-from vergence.engine.delivery import Delivery
 from vergence.engine.participation import Participation, round_half_up
 from vergence.errors import ConfigError
 from vergence.privacy.config import Privacy, SecureAggregationConfig

@@ -2,7 +2,7 @@
 
 At a client's edge a reply becomes a row of whole numbers (`reply_layout.py`), a tree like any
 other: workers add rows up without knowing. Where no client is elsewhere the rows are simply added;
-else a protocol adds them (`secure_sum_protocol.py`). Both give the same bits, in whatever order.
+else a protocol adds them (`secure_sum_attempts.py`). Both give the same bits, in whatever order.
 """
 
 from __future__ import annotations

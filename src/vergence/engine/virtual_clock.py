@@ -17,7 +17,7 @@ from vergence.core.messages import Message, SealedReply, Weight
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
-from vergence.engine.delivery import OLDEST, Delivery
+from vergence.engine.asynchronous_aggregation import OLDEST, Delivery
 from vergence.engine.participation import Participation, round_half_up
 from vergence.errors import DataError
 from vergence.wire.size import size

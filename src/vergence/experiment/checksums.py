@@ -12,7 +12,7 @@ from pathlib import Path
 from vergence.console import note
 from vergence.core.files import saving, write_whole
 from vergence.engine.storage.run_directory import EVENTS, TABLES, read_manifest
-from vergence.engine.storage.table_files import kept
+from vergence.engine.storage.run_tables import kept
 from vergence.errors import StateError
 from vergence.results.run_files import read_bytes
 

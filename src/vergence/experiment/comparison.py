@@ -15,7 +15,7 @@ from vergence.errors import ConfigError
 from vergence.experiment.trained_run import TrainedRun
 from vergence.results import compare as tables
 from vergence.results.significance import Unit
-from vergence.results.tables import TextTable
+from vergence.results.text_tables import TextTable
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -10,7 +10,7 @@ from typing import Any
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
 from vergence.core.naming import called
-from vergence.engine.delivery import Delivery
+from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.privacy.config import Privacy

@@ -23,7 +23,7 @@ from vergence.data.io.checks import below_data
 from vergence.data.io.finite_values import check_finite
 from vergence.data.noise import Noise
 from vergence.engine import compatibility_check
-from vergence.engine.delivery import Delivery
+from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.storage.run_directory import Checkpoint

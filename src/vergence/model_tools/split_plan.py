@@ -39,7 +39,7 @@ from vergence.reports.plots.style import (
     save,
     styled,
 )
-from vergence.results.tables import Record, TextTable
+from vergence.results.text_tables import Record, TextTable
 
 
 @dataclass(frozen=True)

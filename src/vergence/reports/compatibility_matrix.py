@@ -22,7 +22,7 @@ from vergence.engine.compatibility import (
 from vergence.errors import ConfigError
 from vergence.experiment.registry import names
 from vergence.experiment.schema import Experiment, check, merge
-from vergence.results.tables import TextTable
+from vergence.results.text_tables import TextTable
 
 Table = dict[str, Any]
 SETTINGS: Mapping[str, Table] = {

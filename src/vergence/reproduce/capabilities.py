@@ -27,7 +27,7 @@ from vergence.methods.split.splitfed_u import SplitFedU
 from vergence.models.cross_encoder import CrossEncoder as CrossNetwork
 from vergence.models.lenet import LeNet
 from vergence.reproduce.verdicts import tally
-from vergence.results.tables import TextTable
+from vergence.results.text_tables import TextTable
 from vergence.results.write import write_json
 from vergence.studies.few_shot import FewShotOptions
 from vergence.tasks.cross_encoder import CrossEncoderTask

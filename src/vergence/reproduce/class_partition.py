@@ -16,7 +16,7 @@ from vergence.reproduce.capabilities import leave
 from vergence.reproduce.data_sets import Ground
 from vergence.reproduce.experiments.apfl import dropped
 from vergence.reproduce.running import Wish, plan
-from vergence.results.tables import TextTable
+from vergence.results.text_tables import TextTable
 from vergence.studies import class_partition
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from vergence.core.federation import Dataset
 from vergence.core.local_training import LocalTraining
 from vergence.core.task import Model, Task
-from vergence.engine.delivery import Delivery
+from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.round_loop import Plan
 from vergence.errors import ConfigError, StateError, nearest

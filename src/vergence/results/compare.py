@@ -22,7 +22,7 @@ from vergence.results.comparison_tables import best_mean, fairness_block, paired
 from vergence.results.read import Estimate, PersonValue, Run, StudyResults, read
 from vergence.results.significance import Unit, treatment
 from vergence.results.significance import paired as paired
-from vergence.results.tables import TextTable, csv_text, markdown_table
+from vergence.results.text_tables import TextTable, csv_text, markdown_table
 from vergence.results.write import summary
 
 HEADS = ("mean", "95 % interval", "worst", "harmed", "MB up", "MB down", "s", "steps")

@@ -21,7 +21,7 @@ from vergence.results.significance import (
     rank,
     treatment,
 )
-from vergence.results.tables import TextTable
+from vergence.results.text_tables import TextTable
 
 PAIR = ("difference", "95 % interval", "better for")
 PAIRED_BY = {"person": "person by person", "person-seed": "each person in each seed"}

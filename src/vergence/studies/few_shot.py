@@ -29,7 +29,7 @@ from vergence.models.cross_encoder import CrossEncoder
 from vergence.models.unlabelled_eyes import mirror, turned
 from vergence.reports.plots.style import METHOD_NAMES, number
 from vergence.results.read import Run, read
-from vergence.results.tables import TextTable
+from vergence.results.text_tables import TextTable
 from vergence.studies.curves import write_csv
 from vergence.tasks.cross_encoder import pixels
 from vergence.training.few_shot import Estimator, adam, error_deg, ridge

@@ -19,8 +19,8 @@ from vergence.core.files import csv_of, saving, write_whole
 from vergence.core.serialization import Packed, digest
 from vergence.engine.round_loop import fingerprint
 from vergence.engine.storage.run_directory import filed_in, read_manifest, sealed_manifest
+from vergence.engine.storage.run_tables import measured
 from vergence.engine.storage.state_journal import StateJournal, StateRef
-from vergence.engine.storage.table_files import measured
 from vergence.experiment import checksums
 from vergence.experiment.saved_run import read_saved
 from vergence.privacy.release_log import FOLDER

@@ -28,7 +28,7 @@ from vergence.experiment.saved_run import read_saved
 from vergence.experiment.schema import Experiment, TableOrigin, check, data_root, load
 from vergence.reports.plots.style import digits, metric_name, number
 from vergence.results.read import Run, StudyResults, read
-from vergence.results.tables import TextTable, csv_text
+from vergence.results.text_tables import TextTable, csv_text
 from vergence.unlearning import data_footprint, membership_check
 from vergence.unlearning.folds import folds, forget_folds, refuse_deployment
 

@@ -45,7 +45,7 @@ def link(arguments: list[str]) -> None:
     """Be the link, with a gate before it."""
     from starlette.middleware import Middleware
 
-    from vergence.deployment.transport import connection_limits
+    from vergence.deployment.transport import tls
     from vergence.deployment.transport.admission import WINDOW, AdmissionMiddleware, Refusals
 
     key, keys = os.environ.pop(KEY), os.environ.pop(KEYS, None)
@@ -58,7 +58,7 @@ def link(arguments: list[str]) -> None:
     checks: Any = importlib.import_module("flwr.superlink.routers.fleet.node_auth")
     checks.SYSTEM_TIME_TOLERANCE = WINDOW  # clocks that go ahead are the gate's business
     superlink: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
-    superlink.uvicorn = SimpleNamespace(run=partial(connection_limits.run, refusals))
+    superlink.uvicorn = SimpleNamespace(run=partial(tls.run, refusals))
     sys.argv = ["flower-superlink", *arguments]
     superlink.flower_superlink()
 

@@ -20,13 +20,13 @@ from vergence.core import files as disk
 from vergence.core.files import part_of, saving, settle
 from vergence.core.serialization import Packed, digest, quick_digest, unpack
 from vergence.engine.storage.checkpoint import MEND, alike, fits, wrong
+from vergence.engine.storage.run_tables import EVENTS, TABLES, TableFiles
 from vergence.engine.storage.state_journal import (
     JournalPosition,
     StateJournal,
     StateRef,
     read_journal,
 )
-from vergence.engine.storage.table_files import EVENTS, TABLES, TableFiles
 from vergence.errors import StateError
 from vergence.privacy.release_log import FOLDER
 

@@ -23,7 +23,7 @@ from vergence.engine.client_executor import ClientResult
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.plan import Plan
 from vergence.engine.records import GroupResult, TaskBatch, TaskCall, TaskReceipt
-from vergence.engine.secure_sum_protocol import InProcessProtocol, told
+from vergence.engine.secure_sum_attempts import InProcessProtocol, told
 from vergence.engine.secure_sums import WORDS, unpack_words
 from vergence.engine.storage.client_states import ClientState
 from vergence.engine.storage.state_journal import StateRef

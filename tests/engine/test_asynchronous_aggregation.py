@@ -15,9 +15,9 @@ from vergence.core.randomness import RandomStream
 from vergence.core.serialization import same
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine import virtual_clock
+from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.client_executor import ClientExecutor, ClientTask
 from vergence.engine.compatibility_check import check
-from vergence.engine.delivery import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.errors import ConfigError, DataError
