@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from vergence.errors import StateError
-from vergence.reports.plots.style import SPARE, canvas, metric_name, save, styled, title
+from vergence.reports.plots.style import SPARE, canvas, save, styled
 from vergence.results.compare import ANYTHING, gather
+from vergence.results.display_names import metric_name, title
 from vergence.results.read import Run, StudyResults
 
 Floats = NDArray[np.float64]

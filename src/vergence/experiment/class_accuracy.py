@@ -16,7 +16,8 @@ from vergence.core.task import Task
 from vergence.engine.client_executor import ClientExecutor, ClientTask
 from vergence.errors import StateError
 from vergence.experiment.saved_run import SavedRun
-from vergence.reports.plots.style import canvas, column_names, styled, title
+from vergence.reports.plots.style import canvas, column_names, styled
+from vergence.results.display_names import title
 from vergence.results.read import StudyResults
 
 FILE = "per_class.csv"

@@ -33,12 +33,12 @@ from vergence.reports.plots.style import (
     MUTED,
     PAPER,
     SPARE,
-    TIMES,
     canvas,
     figure_format,
     save,
     styled,
 )
+from vergence.results.display_names import TIMES
 from vergence.results.text_tables import Record, TextTable
 
 

@@ -18,10 +18,11 @@ from vergence.experiment import class_accuracy
 from vergence.reports.plots import gaze_maps
 from vergence.reports.plots import masks as plot_masks
 from vergence.reports.plots import results as plots
-from vergence.reports.plots.style import colours, digits, inline, metric_name, number, save, title
+from vergence.reports.plots.style import colours, inline, save
 from vergence.results.baselines import kind
 from vergence.results.compare import ANYTHING, ComparisonRow, agree, headline_cells, rows
 from vergence.results.comparison_tables import best_mean, best_pairs, chance, paired_cells
+from vergence.results.display_names import digits, metric_name, number, title
 from vergence.results.read import Run, StudyResults, read
 from vergence.results.significance import ComparedMethod, best, judge
 from vergence.studies import class_partition

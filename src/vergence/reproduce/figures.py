@@ -19,7 +19,6 @@ from vergence.reports.plots.style import (
     SPARE,
     canvas,
     column_names,
-    metric_name,
     styled,
 )
 from vergence.reproduce.experiments.adaptive import SHARES, noisy
@@ -33,6 +32,7 @@ from vergence.reproduce.figures_apfl import generator, rounds
 from vergence.reproduce.figures_zero_shot import embedding
 from vergence.reproduce.outcome import ReproducedTable, scale, unit
 from vergence.reproduce.protocols.membership import NOTHING
+from vergence.results.display_names import metric_name
 from vergence.results.read import Run, StudyResults
 
 OWN_DATA = ("within", "paced", "taught")

@@ -17,12 +17,12 @@ from rich.text import Text
 
 from vergence.core.files import csv_of, replacing
 from vergence.metrics.intervals import interval
-from vergence.reports.plots.style import DASH, METHOD_NAMES, MINUS, metric_name, number
 from vergence.reproduce.claims import PaperTable
 from vergence.reproduce.data_sets import Ground
 from vergence.reproduce.experiments.adaptive import SEED
 from vergence.reproduce.running import PartResult
 from vergence.reproduce.verdicts import ClaimVerdict, Difference, Evidence, printed_on, tally
+from vergence.results.display_names import DASH, METHOD_NAMES, MINUS, metric_name, number
 from vergence.results.write import write_json
 
 COLOUR = {

@@ -14,11 +14,11 @@ from rich.text import Text
 from vergence.core.federation import POOLED
 from vergence.errors import ConfigError
 from vergence.metrics.intervals import interval
-from vergence.reports.plots.style import DASH, digits, metric_name, number, title
 from vergence.results.baselines import kind, plain
 from vergence.results.comparability import ANYTHING as ANYTHING
 from vergence.results.comparability import agree, told_apart, tuned_on
 from vergence.results.comparison_tables import best_mean, fairness_block, paired_block, ranks_block
+from vergence.results.display_names import DASH, digits, metric_name, number, title
 from vergence.results.read import Estimate, PersonValue, Run, StudyResults, read
 from vergence.results.significance import Unit, treatment
 from vergence.results.significance import paired as paired

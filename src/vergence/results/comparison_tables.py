@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 from vergence.metrics.fairness import Fairness
 from vergence.metrics.statistics import ALPHA, DRAWS
-from vergence.reports.plots.style import DASH, digits, metric_name, number, title
 from vergence.results import baselines
+from vergence.results.display_names import DASH, digits, metric_name, number, title
 from vergence.results.read import StudyResults
 from vergence.results.significance import (
     ComparedMethod,

@@ -16,8 +16,8 @@ from vergence.experiment.newcomers import NewcomerEvaluator
 from vergence.experiment.run import Loaded, load_data
 from vergence.experiment.saved_run import one_run, read_saved
 from vergence.metrics.intervals import interval
-from vergence.reports.plots.style import digits, metric_name, number
 from vergence.results.comparability import ANYTHING, DATA, agree
+from vergence.results.display_names import digits, metric_name, number
 from vergence.results.read import Run, read
 from vergence.studies.curves import write_csv
 

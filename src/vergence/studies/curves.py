@@ -15,16 +15,8 @@ from rich.table import Table
 
 from vergence.core.files import csv_of, replacing
 from vergence.metrics.intervals import interval
-from vergence.reports.plots.style import (
-    MARKERS,
-    SPARE,
-    canvas,
-    digits,
-    metric_name,
-    number,
-    save,
-    styled,
-)
+from vergence.reports.plots.style import MARKERS, SPARE, canvas, save, styled
+from vergence.results.display_names import digits, metric_name, number
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vergence.errors import StateError
-from vergence.reports.plots.style import number, title
+from vergence.results.display_names import number, title
 from vergence.results.mask_files import Masks
 from vergence.results.read import read
 

@@ -18,15 +18,8 @@ from vergence.core.data import Samples
 from vergence.errors import ConfigError
 from vergence.experiment.newcomers import NewcomerEvaluator
 from vergence.experiment.schema import Experiment
-from vergence.reports.plots.style import (
-    canvas,
-    column_names,
-    digits,
-    metric_name,
-    number,
-    save,
-    styled,
-)
+from vergence.reports.plots.style import canvas, column_names, save, styled
+from vergence.results.display_names import digits, metric_name, number
 from vergence.studies.curves import write_csv
 
 JudgeOf = Callable[[Path, int], NewcomerEvaluator]

@@ -19,16 +19,8 @@ from rich.console import Console
 
 from vergence.core.files import replacing
 from vergence.errors import StateError, VergenceError
-from vergence.reports.plots.style import (
-    COLOURS,
-    METHOD_NAMES,
-    MUTED,
-    SPARE,
-    canvas,
-    inline,
-    metric_name,
-    styled,
-)
+from vergence.reports.plots.style import COLOURS, MUTED, SPARE, canvas, inline, styled
+from vergence.results.display_names import METHOD_NAMES, metric_name
 from vergence.tracking import terminal as text
 from vergence.tracking.method_progress import Curve, MethodProgress
 from vergence.tracking.status import SHOWN, Status, reasons, silent_first, status

@@ -29,9 +29,9 @@ from vergence.reports.ethics.subjects import KEPT, scored, subject
 from vergence.reports.ethics.visibility import sees
 from vergence.reports.ethics.wording import PrivacyMeans, Ran
 from vergence.reports.explain import parts_of, poisoned
-from vergence.reports.plots.style import METHOD_NAMES, metric_name
 from vergence.reports.traffic import carried, totals
 from vergence.results import baselines
+from vergence.results.display_names import METHOD_NAMES, metric_name
 from vergence.results.read import Run, StudyResults
 
 LOOKED_AT = 100

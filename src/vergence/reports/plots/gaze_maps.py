@@ -22,12 +22,11 @@ from vergence.reports.plots.style import (
     MUTED,
     PAPER,
     PERSONAL,
-    TIMES,
     canvas,
     colours,
     styled,
-    title,
 )
+from vergence.results.display_names import TIMES, title
 from vergence.results.read import Maps, StudyResults
 from vergence.video.overlay import blend
 

@@ -20,8 +20,8 @@ from vergence.reports.plots.style import (
     canvas,
     column_names,
     styled,
-    title,
 )
+from vergence.results.display_names import title
 from vergence.results.mask_files import Masks
 from vergence.results.read import Run, StudyResults
 

@@ -12,21 +12,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from vergence.metrics.fairness import HARM
-from vergence.reports.plots.style import (
-    INK,
-    MARKERS,
-    MINUS,
-    MUTED,
-    PAPER,
-    canvas,
-    colours,
-    digits,
-    metric_name,
-    number,
-    styled,
-    title,
-)
+from vergence.reports.plots.style import INK, MARKERS, MUTED, PAPER, canvas, colours, styled
 from vergence.results.compare import rows
+from vergence.results.display_names import MINUS, digits, metric_name, number, title
 from vergence.results.read import Run, StudyResults
 
 
