@@ -40,13 +40,13 @@ if TYPE_CHECKING:
         VergenceError,
     )
     from vergence.experiment.comparison import Comparison, compare
-    from vergence.experiment.explanation import explain
     from vergence.experiment.run import RoundReport
     from vergence.experiment.schema import Experiment
     from vergence.experiment.task_from import task_from
     from vergence.experiment.train import load_experiment, open_run, run_experiment, train
     from vergence.experiment.trained_run import TrainedRun as Run
     from vergence.privacy.config import Privacy
+    from vergence.reports.explanation import explain
 
     __version__ = version("vergence")
 

@@ -14,7 +14,8 @@ import pytest
 from tests.cli.commands import ONE, go_on, run, vergence, write
 from vergence.core import files
 from vergence.engine.storage.run_directory import read_manifest
-from vergence.tracking import mlflow_export, tensorboard
+from vergence.monitoring import mlflow_export
+from vergence.tracking import tensorboard
 from vergence.tracking.tensorboard import Board
 
 SETS = ("run.rounds=5", "run.seeds=[0, 1]", "run.evaluate_every=2")

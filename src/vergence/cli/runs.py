@@ -114,21 +114,21 @@ def status(
     chosen = [name for name, on in ways.items() if on]
     if len(chosen) > 1:
         raise ConfigError(f"choose one of {' and '.join(chosen)}")
-    from vergence.tracking import terminal as text
+    from vergence.monitoring import terminal as text
 
     with suppress(KeyboardInterrupt):  # who looks on may stop to look
         if json:
-            from vergence.tracking.status import status as look
+            from vergence.monitoring.status import status as look
 
             sys.stdout.write(text.as_json(look(folder)) + "\n")
         elif watch:
             text.watch(folder, out, lines)
         elif serve is not None:
-            from vergence.tracking.page import serve as page
+            from vergence.monitoring.page import serve as page
 
             page(folder, serve, out)
         elif out_ is not None:
-            from vergence.tracking.page import write
+            from vergence.monitoring.page import write
 
             out.print(f"page: {write(folder, out_)}", soft_wrap=True, highlight=False)
         else:

@@ -203,7 +203,7 @@ def mlflow(
         with_people: send what is of single people (people.csv, the report, names), though the run
             hides people by `privacy`; without, that is left out there.
     """
-    from vergence.tracking.mlflow_export import send
+    from vergence.monitoring.mlflow_export import send
 
     with suppress(KeyboardInterrupt):
         out.print(send(folder, to, experiment, watch, with_people), soft_wrap=True, highlight=False)

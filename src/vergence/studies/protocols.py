@@ -25,10 +25,9 @@ from vergence.experiment.run import Loaded, digest, load_data, resume, start
 from vergence.experiment.saved_run import read_saved
 from vergence.experiment.schema import Experiment, Table, check
 from vergence.metrics.intervals import interval
-from vergence.results import merge_folds
 from vergence.results.display_names import digits, metric_name, number, title
 from vergence.results.read import Run, StudyResults, read
-from vergence.studies import measures
+from vergence.studies import measures, merge_folds
 from vergence.studies.curves import Curves, present, write_csv
 
 WITHIN, LEAVE, LATE, PEOPLE = "within", "leave-one-out", "late", "people"

@@ -1,1 +1,1 @@
-"""How a run stands: status, pages, TensorBoard and MLflow."""
+"""What a run writes as it goes, beside its tables: whole rows, TensorBoard events, who holds it."""

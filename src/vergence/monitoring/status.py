@@ -13,9 +13,9 @@ from typing import Any
 from vergence.deployment import folders
 from vergence.errors import StateError
 from vergence.experiment.code_names import default_label
+from vergence.monitoring.method_progress import MethodProgress, stand
 from vergence.results.run_files import read_config
 from vergence.tracking.lock_owner import holder
-from vergence.tracking.method_progress import MethodProgress, stand
 
 SHOWN = 50
 """So many people, troubles and events are shown; programs get all people and troubles."""

@@ -20,10 +20,10 @@ from vergence.deployment.folders import (
     write_settings,
 )
 from vergence.errors import StateError
-from vergence.tracking import page as status_page
+from vergence.monitoring import page as status_page
+from vergence.monitoring.status import silent_first, status
+from vergence.monitoring.terminal import amount, as_json, duration
 from vergence.tracking.lock_owner import holder
-from vergence.tracking.status import silent_first, status
-from vergence.tracking.terminal import amount, as_json, duration
 
 EVIL = "<script>alert(1)</script>\x1b[2J"
 TURNS = "seed,round,client,verb,tree,bytes_up,bytes_down,examples,weight,steps,personal_fraction"
@@ -287,7 +287,7 @@ def test_a_deployment_says_who_is_connected_and_why_others_are_not(deployed, mon
     with (deployed / "events.jsonl").open("a") as file:
         file.write("[1]\nno json\n" + '{"time": "2026')
     assert status(deployed).deployed.connected == (), "nobody, while no server is running"
-    monkeypatch.setattr("vergence.tracking.status.holder", lambda _: 42)
+    monkeypatch.setattr("vergence.monitoring.status.holder", lambda _: 42)
     found = status(deployed)
     assert status(deployed.parent).runs == found.runs, "DIR is as good as DIR/server"
     assert found.deployed.connected == ("anna",)

@@ -24,10 +24,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import tomli_w
 
 from vergence.errors import ConfigError, PartialRun
+from vergence.monitoring.method_progress import MethodProgress
+from vergence.monitoring.status import Status, server_of, status
 from vergence.results.run_files import read_config, read_json
 from vergence.tracking.incremental_csv import column_rows
-from vergence.tracking.method_progress import MethodProgress
-from vergence.tracking.status import Status, server_of, status
 
 KEY = "vergence.key"
 ENDS = {"finished": "FINISHED", "interrupted": "KILLED", "running": "RUNNING"}

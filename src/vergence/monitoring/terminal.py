@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from vergence.tracking.method_progress import MethodProgress
-from vergence.tracking.status import Status, reasons, silent_first, status
+from vergence.monitoring.method_progress import MethodProgress
+from vergence.monitoring.status import Status, reasons, silent_first, status
 
 FEW = 10
 """So many people and reasons in a terminal."""
