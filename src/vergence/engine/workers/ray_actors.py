@@ -18,6 +18,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections import Counter
@@ -59,7 +60,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else every start warns of a change to come
 }
-START = 60.0
+START = 180.0
 """Seconds in which an actor must be there."""
 TRIES = 3
 """How often a group is begun before it is given up: its client may be what kills the actor."""
@@ -142,7 +143,12 @@ def end() -> None:
     """Stop the Ray that was started here, if there is one, and remove its folder."""
     while FOLDERS:
         importlib.import_module("ray").shutdown()
-        shutil.rmtree(FOLDERS.pop(), ignore_errors=True)
+        folder = Path(FOLDERS.pop())
+        for _ in range(50):  # Ray's own processes write their last lines after it
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+            time.sleep(0.1)
 
 
 class RayWorker:
