@@ -92,7 +92,7 @@ _HOMES = {
     "collect": "core.conversation",
     "compare": "experiment.comparison",
     "compute": "core.conversation",
-    "explain": "experiment.explanation",
+    "explain": "reports.explanation",
     "fit": "core.conversation",
     "load_experiment": "experiment.train",
     "open_run": "experiment.train",
