@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from vergence.errors import StateError
 from vergence.reports.plots.style import SPARE, canvas, save, styled
-from vergence.results.compare import ANYTHING, gather
 from vergence.results.display_names import metric_name, title
 from vergence.results.read import Run, StudyResults
+from vergence.studies.compare import ANYTHING, gather
 
 Floats = NDArray[np.float64]
 

@@ -21,9 +21,9 @@ from vergence.metrics.fairness import HARM
 from vergence.metrics.intervals import interval
 from vergence.reports.html import figure
 from vergence.reports.plots.swaps import swaps
-from vergence.results import compare
 from vergence.results.display_names import metric_name, title
 from vergence.results.read import Run, StudyResults
+from vergence.studies import compare
 from vergence.studies import few_shot as codes
 from vergence.studies.cross_dataset import cross
 from vergence.studies.mask_anatomy import tell

@@ -1,6 +1,9 @@
 """The public names are exactly these, all of them lazy, and a run started from Python is a run."""
 
+import copy
+import dataclasses
 import os
+import pickle
 import subprocess
 import sys
 
@@ -8,6 +11,7 @@ import pytest
 
 import vergence
 from tests.conftest import ROOT
+from vergence.experiment.registry import find, names
 
 NAMES = """
     Aggregate BuiltInPython ClientContext ClientId Comparison ConfigError Conversation DataError
@@ -59,9 +63,63 @@ def test_every_name_that_a_package_shows_is_there():
             assert getattr(package, name).__module__.startswith(package.__name__), name
 
 
+@pytest.mark.parametrize(
+    ("package", "base"),
+    [
+        (vergence.methods, vergence.Method),
+        (vergence.data, vergence.Dataset),
+        (vergence.tasks, vergence.Task),
+        (vergence.models, vergence.Model),
+    ],
+    ids=["methods", "data", "tasks", "models"],
+)
+def test_packages_show_what_an_experiment_can_name_and_nothing_else(package, base):
+    kind = package.__name__.rpartition(".")[2]
+    named = {find(kind, name, base) for name in names(kind, base)}
+    assert {getattr(package, name) for name in dir(package)} == named
+    assert package.__all__ == dir(package)
+
+
+def test_what_stands_beside_them_is_found_by_its_name():
+    from vergence.methods.scaffold import ControlVariate
+
+    assert vergence.methods.ControlVariate is ControlVariate
+    assert "ControlVariate" not in dir(vergence.methods)
+    space: dict = {}
+    exec("from vergence.methods import *", space)
+    assert "FedPer" in space
+    assert "ControlVariate" not in space
+
+
 def test_a_name_that_no_module_has_is_no_attribute():
     with pytest.raises(AttributeError, match="has no attribute 'FedNothing'"):
         vergence.methods.FedNothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (lambda: vergence.methods.FedPerr, "no attribute 'FedPerr' (did you mean 'FedPer'?)"),
+        (lambda: vergence.Federations, "no attribute 'Federations' (did you mean 'Federation'?)"),
+        (lambda: vergence.methods.FedProx(mue=0.1), "argument 'mue' (did you mean 'mu'?)"),
+        (lambda: vergence.Plan(roundz=3), "argument 'roundz' (did you mean 'rounds'?)"),
+        (lambda: vergence.LocalTraining(learning=1), "argument 'learning'; known: batch, clip, ep"),
+        (lambda: vergence.Participation(cohorts=1), "argument 'cohorts' (did you mean 'cohort'?)"),
+        (lambda: vergence.Privacy(users=1), "argument 'users' (did you mean 'user'?)"),
+        (lambda: vergence.data.Toy(peoples=1), "argument 'peoples' (did you mean 'people'?)"),
+        (lambda: vergence.train(None, None, None, round=5), "'round' (did you mean 'rounds'?)"),
+    ],
+)
+def test_a_name_that_was_mistyped_is_answered_with_the_nearest(typed, says):
+    with pytest.raises((AttributeError, TypeError)) as refused:
+        typed()
+    assert says in str(refused.value)
+
+
+def test_options_are_copied_and_sent_as_before():
+    method = vergence.methods.FedProx(mu=0.2)
+    assert pickle.loads(pickle.dumps(method)) == method
+    assert copy.deepcopy(method) == dataclasses.replace(method, mu=0.2)
 
 
 def test_modules_of_a_package_are_still_imported_by_name():

@@ -89,8 +89,12 @@ def repeated_classes(found: dict[str, ast.Module]) -> list[str]:
 
 
 def clauses(found: dict[str, ast.Module]) -> list[str]:
-    """Docstrings of classes and functions whose first line is a relative clause."""
+    """Docstrings of modules, classes and functions whose first line is a relative clause."""
     left = []
+    for name, tree in found.items():
+        said = ast.get_docstring(tree) or ""
+        if CLAUSE.match(said):
+            left.append(f"{name}:1: {said.splitlines()[0]}")
     for name, node in definitions(found):
         assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         said = ast.get_docstring(node) or ""

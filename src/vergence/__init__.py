@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from importlib.metadata import version
 
     from vergence import attacks, data, methods, metrics, models, privacy, tasks
+    from vergence.api.comparison import Comparison, compare
+    from vergence.api.explanation import explain
+    from vergence.api.task_from import task_from
+    from vergence.api.train import load_experiment, open_run, run_experiment, train
+    from vergence.api.trained_run import TrainedRun as Run
     from vergence.core.aggregation import Aggregate
     from vergence.core.client import ClientContext
     from vergence.core.conversation import Conversation, aggregate, collect, compute, fit
@@ -39,14 +44,9 @@ if TYPE_CHECKING:
         UntrustedCode,
         VergenceError,
     )
-    from vergence.experiment.comparison import Comparison, compare
     from vergence.experiment.run import RoundReport
     from vergence.experiment.schema import Experiment
-    from vergence.experiment.task_from import task_from
-    from vergence.experiment.train import load_experiment, open_run, run_experiment, train
-    from vergence.experiment.trained_run import TrainedRun as Run
     from vergence.privacy.config import Privacy
-    from vergence.reports.explanation import explain
 
     __version__ = version("vergence")
 
@@ -55,7 +55,7 @@ _HOMES = {
     "BuiltInPython": "errors",
     "ClientContext": "core.client:ClientContext",
     "ClientId": "core.identifiers",
-    "Comparison": "experiment.comparison",
+    "Comparison": "api.comparison",
     "ConfigError": "errors",
     "Conversation": "core.conversation",
     "DataError": "errors",
@@ -79,7 +79,7 @@ _HOMES = {
     "Privacy": "privacy.config",
     "Reply": "core.messages",
     "RoundReport": "experiment.run",
-    "Run": "experiment.trained_run:TrainedRun",
+    "Run": "api.trained_run:TrainedRun",
     "Samples": "core.data",
     "Share": "core.options",
     "SharedRows": "core.data:SharedRows",
@@ -90,16 +90,16 @@ _HOMES = {
     "VergenceError": "errors",
     "aggregate": "core.conversation",
     "collect": "core.conversation",
-    "compare": "experiment.comparison",
+    "compare": "api.comparison",
     "compute": "core.conversation",
-    "explain": "reports.explanation",
+    "explain": "api.explanation",
     "fit": "core.conversation",
-    "load_experiment": "experiment.train",
-    "open_run": "experiment.train",
+    "load_experiment": "api.train",
+    "open_run": "api.train",
     "reply": "core.messages",
-    "run_experiment": "experiment.train",
-    "task_from": "experiment.task_from",
-    "train": "experiment.train",
+    "run_experiment": "api.train",
+    "task_from": "api.task_from",
+    "train": "api.train",
 }
 _PACKAGES = ("attacks", "data", "methods", "metrics", "models", "privacy", "tasks")
 
@@ -171,7 +171,10 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f"vergence.{name}")
     if name not in _HOMES:
-        raise AttributeError(f"module 'vergence' has no attribute '{name}'", name=name)
+        from vergence.errors import meant
+
+        near = "" if name.startswith("_") else meant(name, __all__)
+        raise AttributeError(f"module 'vergence' has no attribute '{name}'{near}", name=name)
     module, _, attribute = _HOMES[name].partition(":")
     found = getattr(import_module(f"vergence.{module}"), attribute or name)
     globals()[name] = found

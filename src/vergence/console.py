@@ -1,4 +1,4 @@
-"""Where commands print: as wide as the terminal, 160 columns into a file or a pipe; notes."""
+"""Console output of commands: terminal width, or 160 columns into a file or pipe; stderr notes."""
 
 import sys
 

@@ -53,8 +53,13 @@ def first_line(fault: BaseException) -> str:
     return text[0] if text else type(fault).__name__
 
 
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)``, or nothing where nothing is near."""
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` or, with nothing near, the list of what is known."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean '{close[0]}'?)" if close else f"; known: {', '.join(known)}"
+    return meant(name, known) or f"; known: {', '.join(known)}"

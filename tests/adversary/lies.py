@@ -16,7 +16,7 @@ from vergence.deployment.protocol import ClientRequest, unframed
 from vergence.deployment.secure_sum_client import StoredRow
 from vergence.engine.plan import Plan
 from vergence.engine.secure_sum_attempts import Answered, hold
-from vergence.engine.secure_sums import sums_for
+from vergence.engine.secure_sums import SumQuestion, sums_for
 from vergence.errors import StateError
 from vergence.privacy.config import SecureAggregationConfig, UserLevelConfig
 from vergence.privacy.secure_aggregation.pairwise import PairwiseServer, converse
@@ -61,18 +61,18 @@ def turns(made: Circle, round: int) -> dict[str, ClientRequest]:
     return {c: e for c, e, _ in made.asked if e.kind == "turn" and e.message.round == round}
 
 
-def turn(made: Circle, client: str, errand: ClientRequest) -> Any:
-    """The note that a client answers an errand with."""
-    note, _ = unframed(made.home(client).answer(pack(errand)))
+def turn(made: Circle, client: str, request: ClientRequest) -> Any:
+    """The note that a client answers a request with."""
+    note, _ = unframed(made.home(client).answer(pack(request)))
     return note
 
 
-def refusals(made: Circle, errands: dict[str, ClientRequest]) -> dict[str, str]:
+def refusals(made: Circle, requests: dict[str, ClientRequest]) -> dict[str, str]:
     """Why clients refuse what they are asked; who answers is not there."""
     found = {}
-    for client, errand in errands.items():
+    for client, request in requests.items():
         try:
-            turn(made, client, errand)
+            turn(made, client, request)
         except StateError as error:
             found[client] = str(error)
     return found
@@ -80,14 +80,11 @@ def refusals(made: Circle, errands: dict[str, ClientRequest]) -> dict[str, str]:
 
 def row(made: Circle, client: str) -> np.ndarray:
     """What a client gave last, which no server sees."""
-    return unpack_file(made.place(client) / "sum.row", *rows_of()).words.numpy().view(np.uint64)
-
-
-def rows_of() -> tuple[type, ...]:
-    """The records that a stored row is made of."""
-    from vergence.engine import secure_sums
-
-    return tuple(filter(None, (StoredRow, getattr(secure_sums, "Question", None))))
+    return (
+        unpack_file(made.place(client) / "sum.row", StoredRow, SumQuestion)
+        .words.numpy()
+        .view(np.uint64)
+    )
 
 
 def opened(made: Circle, message: Message, stamps: dict[str, str]) -> Any:
@@ -106,8 +103,8 @@ def opened(made: Circle, message: Message, stamps: dict[str, str]) -> Any:
         found = {}
         for name, said in asked.items():
             told = Message("say", {}, facts, message.round)
-            errand = ClientRequest("say", name, told, stamps[name], said=said)
-            answer = made.home(name).answer(pack(errand))
+            request = ClientRequest("say", name, told, stamps[name], said=said)
+            answer = made.home(name).answer(pack(request))
             found[name] = unpack(unframed(answer)[1], *get_args(Answered))
         return found
 

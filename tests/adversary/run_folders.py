@@ -154,6 +154,8 @@ CHANGES: dict[str, Change] = {
     "sums are text": text(f"{RUN}/SHA256SUMS", "nothing\n"),
     "priors has text for a number": line("priors.csv", lambda rows: [*rows, "x,p00,error,much"]),
     "classes is a device": lambda out: (out / "classes.csv").symlink_to("/dev/zero"),
+    "index leads upwards": table("index.json", runs=[{"label": "a", "dir": "../a", "method": "m"}]),
+    "index leads to a table of devices": table("index.json", priors="/dev/zero"),
     "index leads to nothing": table("index.json", runs=[{"label": "a", "dir": "a", "method": "m"}]),
 }
 

@@ -21,9 +21,9 @@ def asked(tmp_path):
 
 
 def test_a_client_refuses_a_progress_that_is_not_its_plans(tmp_path):
-    made, errands = asked(tmp_path)
+    made, requests = asked(tmp_path)
     victim = made.names[3]
-    lies = {c: replace(e, progress=0.0 if c == victim else 1.0) for c, e in errands.items()}
+    lies = {c: replace(e, progress=0.0 if c == victim else 1.0) for c, e in requests.items()}
     refused = refusals(made, lies)
     assert set(refused) == set(made.names), "a server chose how much a client learns"
     assert all("progress 0.5, and the server says" in why for why in refused.values())
@@ -31,9 +31,9 @@ def test_a_client_refuses_a_progress_that_is_not_its_plans(tmp_path):
 
 def test_a_sum_of_all_tells_no_more_of_one_than_of_the_others(tmp_path):
     """What the same attack gets when everybody trains as planned: one share of fifteen."""
-    made, errands = asked(tmp_path)
-    assert refusals(made, errands) == {}
-    message = next(iter(errands.values())).message
+    made, requests = asked(tmp_path)
+    assert refusals(made, requests) == {}
+    message = next(iter(requests.values())).message
     form, total = opened(made, message, dict.fromkeys(made.names, "1.1"))
     whole = model(form, total.words, PEOPLE)
     found = [cosine(whole, model(form, row(made, c))) for c in made.names]

@@ -4,15 +4,20 @@ Same names, accepted by all: the difference of the two sums was that person's, b
 with noise for people it took the noise off.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 
 from tests.adversary.lies import circle, method, opened, question, turn, turns
 from tests.privacy.sums import ends, pairwise, people, random_words, register, shared, under_pads
+from vergence.core.conversation import aggregate
 from vergence.core.local_training import LocalTraining
+from vergence.core.messages import reply
+from vergence.core.method import Exposure
 from vergence.deployment.protocol import ClientRequest
 from vergence.errors import StateError
+from vergence.methods.scaffold import Scaffold
 from vergence.privacy.config import UserLevelConfig
 from vergence.privacy.secure_aggregation.additive import Aggregator, Contributor
 from vergence.privacy.secure_aggregation.additive_messages import Openings
@@ -100,8 +105,7 @@ def test_a_new_question_is_not_answered_from_a_state_that_does_not_count(file, t
     """Which state a client trains from changes its update as much as the model does."""
     made = circle(method("scaffold", LocalTraining()), tmp_path, 5)
     made.run_rounds(rounds=3)
-    if hasattr(made, "plan"):
-        made.plan = replace(made.plan, rounds=4)
+    made.plan = replace(made.plan, rounds=4)
     asked = turns(made, 2)["p02"]
     new = replace(
         asked, message=replace(asked.message, round=3), stamp="3.1", progress=0.75, drop=()
@@ -144,3 +148,106 @@ def test_a_state_counts_only_if_its_words_were_given_to_a_sum(tmp_path):
     with pytest.raises(StateError, match="state: the server says that seed0"):
         turn(made, "p02", new)
     assert turn(made, "p02", replace(new, file=None))["status"] == "ok"
+
+
+def at(number):
+    return f"seed0.client.p02.{number}.safetensors"
+
+
+@pytest.mark.parametrize(
+    "stamps",
+    [("0.1.0", "0.1.1", "0.1.2", "0.1.3"), ("setup.1.0", "setup.1.1", "setup.1.2", "setup.1.3")],
+    ids=["one job", "setup"],
+)
+def test_turns_of_several_rounds_are_no_part_of_one_job(stamps, tmp_path):
+    """Else a server trains one person round after round by stamps of one job, and holds no sum."""
+    made = circle(method("scaffold", LocalTraining()), tmp_path, 5, rounds=4)
+    asked = [
+        ClientRequest(
+            "turn",
+            "p02",
+            question(made, round),
+            stamp,
+            file=at(stamps[round - 1]) if round else None,
+            progress=round / 4,
+        )
+        for round, stamp in enumerate(stamps)
+    ]
+    for request in asked[: asked[0].stamp == "0.1.0"]:
+        assert turn(made, "p02", request)["status"] == "ok"
+    for request in asked[asked[0].stamp == "0.1.0" :]:
+        with pytest.raises(StateError, match=r"stamp: '.*' is of another part of the run than"):
+            turn(made, "p02", request)
+
+
+@dataclass(frozen=True)
+class TwoQuestions(Scaffold):
+    """SCAFFOLD whose rounds ask clients a second time; what they learn then is in no reply."""
+
+    exposure: ClassVar = {
+        "train": Exposure(trees=("model", "control")),
+        "more": Exposure(trees=("model", "control")),
+        "quiet": Exposure(trees=(), metrics=()),
+    }
+    on_more = Scaffold.on_train
+
+    def round(self, s, cohort):
+        s = yield from super().round(s, cohort)
+        yield from aggregate("more", to=cohort)
+        return s
+
+    def on_quiet(self, c, msg, site):
+        c, _ = yield from self.on_train(c, msg, site)
+        return c, reply()
+
+
+def two_questions(tmp_path, verb):
+    """A client's first turn of a round, and the second, from the state that the first left."""
+    made = circle(TwoQuestions(local=LocalTraining()), tmp_path, 5, rounds=4)
+    first = ClientRequest("turn", "p02", question(made, 0), "0.1.1")
+    second = replace(first, message=question(made, 0, verb), stamp="0.1.2", file=at("0.1.1"))
+    return made, first, second
+
+
+@pytest.mark.parametrize("verb", ["more", "quiet"])
+def test_within_a_job_too_a_state_counts_only_if_its_words_were_given(verb, tmp_path):
+    made, first, second = two_questions(tmp_path, verb)
+    assert turn(made, "p02", first)["status"] == "ok"
+    with pytest.raises(StateError, match="state: the server says that seed0"):
+        turn(made, "p02", second)
+    assert turn(made, "p02", replace(second, file=None))["status"] == "ok"
+
+
+@pytest.mark.parametrize("verb", ["more", "quiet"])
+def test_no_turn_of_a_sum_is_taken_together_with_others(verb, tmp_path):
+    """Only the last turn's sum is remembered: the words of those before would never be given."""
+    made, first, second = two_questions(tmp_path, verb)
+    with pytest.raises(StateError, match="plan: turns of several rounds, or whose replies go into"):
+        turn(made, "p02", replace(first, then=(second.message,)))
+    assert not (made.place("p02") / at("0.1.2")).exists()
+
+
+def test_a_turn_of_an_older_round_lies_over_no_newer_state(tmp_path):
+    """The name of the state that counts is no promise if an older turn may be filed under it."""
+    made = circle(method("scaffold", LocalTraining()), tmp_path, 5, rounds=4)
+    made.run_rounds(rounds=3)
+    made.plan = replace(made.plan, rounds=3)
+    asked, file = turns(made, 1)["p02"], made.place("p02") / at("2.1")
+    before = file.read_bytes()
+    with pytest.raises(StateError, match=r"stamp: '2\.1' is of another part of the run"):
+        turn(made, "p02", replace(asked, stamp="2.1", drop=()))
+    assert file.read_bytes() == before
+
+
+def test_a_turn_that_is_taken_again_lies_not_over_the_last_one(tmp_path):
+    """Its words were given, so it may be; under its own name, not under that of the next turn."""
+    made = circle(TwoQuestions(local=LocalTraining()), tmp_path, 5, rounds=4)
+    made.run_rounds(rounds=1)
+    made.plan = replace(made.plan, rounds=4)
+    first = next(e for c, e, _ in made.asked if c == "p02" and e.message.verb == "train")
+    file = made.place("p02") / at("0.2")
+    before = file.read_bytes()
+    with pytest.raises(StateError, match=r"stamp: '0\.2' is of the last turn of 'p02', which was"):
+        turn(made, "p02", replace(first, stamp="0.2", drop=()))
+    assert file.read_bytes() == before
+    assert turn(made, "p02", replace(first, stamp="0.3", drop=()))["status"] == "ok"

@@ -57,9 +57,9 @@ class Lying:
             "threshold": getattr(terms, "threshold", 3),
         }
         stamp = self.stamps.get(who, "2.1")
-        errand = ClientRequest("say", who, Message("say", {}, facts, 2), stamp, said=said)
+        request = ClientRequest("say", who, Message("say", {}, facts, 2), stamp, said=said)
         end = self.made.aggregator(who) if who in terms.aggregators else self.made.home(who)
-        return unpack(unframed(end.answer(pack(errand)))[1], *get_args(Answered))
+        return unpack(unframed(end.answer(pack(request)))[1], *get_args(Answered))
 
     def looked(self, ends=None):
         """One attempt, honestly, up to what the parties looked up."""

@@ -1,11 +1,12 @@
 """A client's lock: of two answers to one step of a secure sum at once, one is given.
 
-The adversary is the server: it sends one client two errands at the same time, each with another
+The adversary is the server: it sends one client two requests at the same time, each with another
 list of who has shared secrets. Both answers would be the same words under the same pads, less the
 pads of whoever is left out of one list: n + 1 such lists and every pad of that client is known. In
 turn the second is refused, since the step is over; only a lock makes them come in turn.
 """
 
+import errno
 import fcntl
 import io
 import threading
@@ -17,6 +18,7 @@ import pytest
 
 from tests.conformance.test_methods import build
 from tests.engine.circle import Circle
+from vergence.core.messages import Message
 from vergence.core.serialization import pack, unpack
 from vergence.deployment.protocol import ClientRequest, unframed
 from vergence.deployment.remote_clients import ClientLost
@@ -90,28 +92,28 @@ class Twice(Circle):
     """Asks one client twice at once for its masked words, of two lists; the attempt ends there."""
 
     meeting: Meeting
-    other = staticmethod(lambda errand: errand)
+    other = staticmethod(lambda request: request)
 
-    def ask(self, client, errand):
-        what = unpack(errand, ClientRequest)
+    def ask(self, client, request):
+        what = unpack(request, ClientRequest)
         if not isinstance(what.said, RelayedShares) or client != self.names[2]:
-            return super().ask(client, errand)
-        errands = errand, pack(self.other(what))
-        homes = [self.home(client) for _ in errands]
+            return super().ask(client, request)
+        requests = request, pack(self.other(what))
+        homes = [self.home(client) for _ in requests]
         self.found = self.meeting.at_once(
             *(
                 lambda home=home, each=each: home.answer(each)
-                for home, each in zip(homes, errands, strict=True)
+                for home, each in zip(homes, requests, strict=True)
             )
         )
         raise ClientLost("it has seen enough")
 
 
-def fewer(errand):
+def fewer(request):
     """Leave one of those who have shared out: their pad would not be on the words."""
-    boxes = dict(errand.said.boxes)
+    boxes = dict(request.said.boxes)
     del boxes[sorted(boxes)[0]]
-    return replace(errand, said=replace(errand.said, boxes=boxes))
+    return replace(request, said=replace(request.said, boxes=boxes))
 
 
 @pytest.fixture
@@ -145,9 +147,46 @@ def test_either_list_alone_would_have_been_answered(circle):
     assert isinstance(words(circle.found[0]), Masked)
 
 
-def test_the_same_errand_twice_at_once_is_answered_once(circle):
+def test_the_same_request_twice_at_once_is_answered_once(circle):
     """As when a server that lost patience asks again: both get the stored bytes."""
     circle.run_rounds(rounds=1)
     one, other = circle.found
     assert isinstance(one, bytes), one
     assert one == other
+
+
+def say_no(monkeypatch, number):
+    """Let the lock's file be one that cannot be opened, for this reason."""
+    honest = io.open
+
+    def opens(path, *arguments, **more):
+        if Path(str(path)).name == ".turn":
+            raise OSError(number, "no")
+        return honest(path, *arguments, **more)
+
+    monkeypatch.setattr(io, "open", opens)
+
+
+def first_turn(folder):
+    made = Circle(build("fedavg"), folder, people=6)
+    offered = made.method.offer(made.method.server(made.task), "")
+    return made, pack(ClientRequest("turn", "p02", Message("train", offered), "0.1"))
+
+
+def test_without_a_lock_nothing_is_answered(tmp_path):
+    made, request = first_turn(tmp_path)
+    (made.place("p02") / ".turn").mkdir(parents=True)
+    with pytest.raises(StateError, match=r"\.turn cannot be locked \(Is a directory\)") as said:
+        made.home("p02").answer(request)
+    assert "\n" not in str(said.value)
+    assert {path.name for path in made.place("p02").iterdir()} == {".turn"}
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ENOSPC, errno.ENOLCK])
+def test_only_a_disk_that_may_only_be_read_goes_without(number, tmp_path, monkeypatch):
+    made, request = first_turn(tmp_path)
+    say_no(monkeypatch, number)
+    with pytest.raises(StateError, match="cannot be locked"):
+        made.home("p02").answer(request)
+    say_no(monkeypatch, errno.EROFS)
+    assert unframed(made.home("p02").answer(request))[0]["status"] == "ok"

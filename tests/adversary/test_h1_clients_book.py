@@ -11,6 +11,7 @@ from vergence.core.tags import tag
 from vergence.deployment.protocol import ClientRequest
 from vergence.errors import StateError
 from vergence.privacy.config import UserLevelConfig
+from vergence.privacy.release_log import Release, ReleaseLog, secret_in
 
 LOCAL = LocalTraining(epochs=1, batch=10**6, lr=0.05, momentum=0.0)
 
@@ -57,7 +58,7 @@ def test_a_spent_budget_ends_contributions_whatever_the_plan_says(tmp_path):
     noise = made.sums.level.noise
     for client in made.names:
         place = made.place(client) / "privacy"
-        place.mkdir(parents=True)
+        secret_in(place)
         with (place / "seed0.sums.csv").open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(
                 [str(at), f"{at}.tune", repr(noise), "1.0", "1"] for at in range(3)
@@ -67,13 +68,26 @@ def test_a_spent_budget_ends_contributions_whatever_the_plan_says(tmp_path):
         opened(made, question(made, 0), dict.fromkeys(made.names, "0.1"))
 
 
+def test_a_booked_release_is_not_repeated_with_other_noise(tmp_path):
+    """A name that was paid for once is no free pass for the same sum with less noise on it."""
+    book, budget = ReleaseLog(tmp_path / "book.csv"), UserLevelConfig(clip=1.0, epsilon=8.0)
+    paid = Release("0", "0.train", 4.0, 1.0, 1)
+    book.charge(paid, budget)
+    book.charge(paid, budget)
+    assert book.entries == [paid]
+    for other in (paid._replace(noise=0.5), paid._replace(rate=0.5), paid._replace(steps=2)):
+        with pytest.raises(StateError, match="with other noise"):
+            ReleaseLog(book.path).charge(other, budget)
+    assert ReleaseLog(book.path).entries == [paid]
+
+
 def test_a_line_is_there_before_the_words_leave(tmp_path):
     user = UserLevelConfig(clip=0.5, epsilon=8.0)
     made = circle(method("fedavg", LOCAL), tmp_path, 5, user=user, rounds=1)
     seen, honest = [], made.ask
 
-    def ask(client, errand):
-        answer = honest(client, errand)
+    def ask(client, request):
+        answer = honest(client, request)
         said = tag(type(made.asked[-1][1].said))
         seen.append((said, len(lines(made, client))))
         return answer
@@ -92,8 +106,8 @@ def test_a_second_question_of_a_round_is_refused(tmp_path):
     other = replace(message, trees={n: 0.5 * tree for n, tree in message.trees.items()})
 
     def ask():
-        for client, errand in asked.items():
-            turn(made, client, replace(errand, message=other, stamp="2.7"))
+        for client, request in asked.items():
+            turn(made, client, replace(request, message=other, stamp="2.7"))
         opened(made, other, dict.fromkeys(made.names, "2.7"))
 
     with pytest.raises(StateError, match="spent: "):

@@ -8,14 +8,17 @@ import io
 import json
 import random
 import signal
+import struct
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
 from scipy.io import loadmat, savemat
 
 from vergence.data.io.checks import read_mat
+from vergence.data.io.matlab_tags import check_tags
 
 READER = """
 import json, os, sys
@@ -125,6 +128,70 @@ def test_whatever_scipy_writes_is_read(tmp_path, case, packed):
     found, true = read_mat(path, "data", "x"), loadmat(path)["data"]
     assert found.dtype == true.dtype
     assert repr(found) == repr(true)
+
+
+def packed(*elements: tuple[int, int, bytes]) -> bytes:
+    """A file whose one compressed element holds tags (type, size) and so many bytes behind each."""
+    body = b"".join(struct.pack("<II", kind, size) + rest for kind, size, rest in elements)
+    data = zlib.compress(body, 9)
+    return NUMBERS[:128] + struct.pack("<II", 15, len(data)) + data
+
+
+def cells(count: int) -> bytes:
+    """What a matrix of so many empty cells holds."""
+    head = struct.pack("<IIII", 6, 8, 1, 0) + struct.pack("<IIii", 5, 8, count, 1)
+    return head + struct.pack("<II", 1, 0) + struct.pack("<II", 14, 0) * count
+
+
+NOUGHT = bytes(2**26)
+BOMBS = {
+    "noughts behind a small matrix": (
+        packed((14, 0, NOUGHT)),
+        "a matrix of 0 bytes was packed with more or fewer",
+    ),
+    "noughts in a matrix": (packed((14, 2**26, NOUGHT)), "does not begin with its flags"),
+    "a matrix that is too large": (packed((14, 2**28, NOUGHT)), "would unpack to 268,435,456"),
+    "noughts and no matrix": (packed((0, 0, NOUGHT)), "something else where a matrix should be"),
+    "many large matrices": (
+        packed((14, 2**25, NOUGHT[: 2**25])) + packed((14, 2**26, NOUGHT))[128:],
+        "does not begin with its flags",
+    ),
+    "millions of cells": (
+        packed((14, len(cells(2**21)), cells(2**21))),
+        "more than 1,048,576 elements",
+    ),
+}
+"""Of 33 to 300 kB: before, they took gigabytes and minutes."""
+
+
+@pytest.mark.parametrize("case", BOMBS)
+def test_a_small_file_takes_little(tmp_path, case):
+    """In a process of its own that may have 300 MB beside what its libraries have."""
+    raw, told = BOMBS[case]
+    assert len(raw) < 350_000
+    (tmp_path / "a.mat").write_bytes(raw)
+    limit = "import resource, vergence.data.io.checks\n"
+    limit += "pages = int(open('/proc/self/statm').read().split()[0])\n"
+    limit += "most = pages * resource.getpagesize() + 300_000_000\n"
+    limit += "resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", limit + READER, str(tmp_path / "a.mat")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr[-500:]
+    (code, said), *_ = json.loads(done.stdout).values()
+    assert code == 0
+    assert said.startswith("refused: cannot read "), said
+    assert told in said
+
+
+def test_what_a_file_unpacks_to_is_counted_over_all_of_it():
+    one = made(np.zeros(2**22), packed=True)  # 32 MB
+    check_tags(one)
+    with pytest.raises(ValueError, match="would unpack to 33,554,480 bytes more, where"):
+        check_tags(one + one[128:] * 5)
 
 
 MANY = """

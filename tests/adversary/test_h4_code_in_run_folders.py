@@ -38,6 +38,60 @@ class Other(FedAvg):
     "McMahan et al. 2017."
 """
 
+RICH = """
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar
+
+from vergence.core.method import Exposure
+from vergence.methods.fedavg import FedAvg
+
+T = TypeVar("T")
+RATE = 0.5
+WORDS = {"one": (1, [2.0]), "two": {3}}
+
+def outer(a, b=2, *, c=3):
+    return lambda x: x + a + b + c
+
+added = outer(1)
+
+@dataclass(frozen=True)
+class Options:
+    "Options."
+    rate: float = RATE
+    names: tuple[str, ...] = field(default_factory=tuple)
+
+@dataclass(frozen=True)
+class Other(FedAvg):
+    "McMahan et al. 2017."
+    exposure: ClassVar = {"train": Exposure(metrics=("loss",))}
+    options: ClassVar[Options] = Options(rate=0.125)
+
+    @property
+    def half(self):
+        return 0.25
+
+    @staticmethod
+    def plain(x):
+        return super(Other, Other).__name__
+"""
+CHANGES = [
+    ("RATE = 0.5", "RATE = 0.75"),
+    ("(1, [2.0])", "(1, [2.5])"),
+    ("b=2,", "b=4,"),
+    ("c=3)", "c=5)"),
+    ("x + a + b", "x - a + b"),
+    ("outer(1)", "outer(7)"),
+    ("rate=0.125", "rate=0.375"),
+    ("return 0.25", "return 0.375"),
+    ('metrics=("loss",)', "metrics=()"),
+    ("default_factory=tuple", "default_factory=list"),
+    ('"McMahan', '"Mc Mahan'),
+    ("import math", "import cmath as math"),
+    ("class Other(FedAvg):", "class Other(FedAvg, metaclass=type('M', (type(FedAvg),), {})):"),
+]
+"""Text of that module, and what could stand there instead."""
+
 
 def toy(methods: str, task: str = "toy", workers: int = 1) -> str:
     text = TOY.replace("METHODS", methods).replace("TASK", task)
@@ -127,6 +181,35 @@ def test_a_received_folder_s_code_does_not_run(sent, line):
     assert not mark.exists()
     again = " ".join(line.replace("NEW", str(out.parent / "new")).replace("OUT", str(out)).split())
     said.complains(2, str(out / "other.py"), f"`vergence {again} --trust-code`")
+
+
+STARTS = [line for line in READERS if "OUT/config.toml" in line]
+
+
+@pytest.mark.parametrize("where", ["sent/parts", "elsewhere"])
+@pytest.mark.parametrize("line", mostly_slow(STARTS, *STARTS[-2:]))
+def test_nor_does_that_of_what_its_config_extends(made, tmp_path, line, where):
+    out, base = tmp_path / "sent", tmp_path / where
+    shutil.copytree(made, out)
+    base.mkdir()
+    mark = code(base / "other.py")
+    named = (out / "config.toml").read_text().replace('"fedavg"', '"other.py"')
+    write(base, named, "inner.toml")
+    write(base, 'extends = ["inner.toml"]\n', "outer.toml")
+    write(out, f'extends = ["{base}/outer.toml"]\n', "config.toml")
+    said = ask(line, out)
+    assert not mark.exists()
+    said.complains(2, "other.py is Python code and would run here", "--trust-code`")
+    ask(line, out, "--trust-code")
+    assert mark.exists() or "matrix" in line
+
+
+def test_a_config_of_one_s_own_may_extend_a_file_with_code(tmp_path):
+    mark = code(tmp_path / "other.py")
+    write(tmp_path, toy('method = "other.py"'), "base.toml")
+    own = write(tmp_path, 'extends = ["base.toml"]\n')
+    assert vergence("run", own, "--out", tmp_path / "new").code == 0
+    assert mark.exists()
 
 
 @pytest.mark.parametrize(
@@ -452,15 +535,20 @@ class TestModules:
 
     def test_whoever_looks_on_imports_nothing(self, sent_module):
         out, packages, _ = sent_module
-        for line in (
-            "status OUT",
-            "report OUT",
-            "compare OUT --allow data",
-            "mlflow OUT --dry-run",
-        ):
-            ask(line, out)
+        for line in ("status OUT", "report OUT", "compare OUT --allow data"):
+            said = ask(line, out)
+            assert said.code == 0, (line, said.err)
         (out / "fedavg" / "results.json").unlink()
         assert vergence("status", out / "fedavg").code == 0
+        assert packages.ran() == []
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="needs 'mlflow'")
+    def test_whoever_sends_it_to_mlflow_imports_nothing(self, sent_module, monkeypatch):
+        out, packages, _ = sent_module
+        monkeypatch.chdir(out.parent)
+        said = ask("study mlflow OUT --to sqlite:///NEW.db", out)
+        assert said.code == 0, said.err
         assert packages.ran() == []
 
     def test_one_s_own_runs_is_recorded_and_compared(self, tmp_path, packages):
@@ -524,6 +612,43 @@ class TestModules:
         file.write_text(file.read_text() + "# changed\n")
         with pytest.raises(ConfigError, match="start Python anew"):
             package.load_experiment(experiment, **options)
+
+    def test_what_is_recorded_is_what_runs_whoever_imported_it_before(self, tmp_path, packages):
+        """A notebook imports a module to look at it; the file is edited, and a run begins."""
+        file = packages.add("h4_looked.methods")
+        imported = importlib.import_module("h4_looked.methods")
+        experiment = write(tmp_path, toy('method = { name = "h4_looked.methods:Other" }'))
+        text, old = file.read_text(), digest(file)
+        for more in ("    lr_scale: float = 2.0\n", "\n\nRATE = 0.25\n"):
+            file.write_text(text + more)
+            assert digest(file) != old
+            found = package.load_experiment(experiment, trust_code=True)
+            (method,) = found.methods.values()
+            code = found.code["h4_looked.methods"]
+            assert code.sha == digest(file)
+            assert type(method) is not imported.Other
+            assert vars(sys.modules[type(method).__module__]) is vars(code.module)
+            assert ("lr_scale" in more) is hasattr(type(method), "lr_scale")
+            assert ("RATE" in more) is hasattr(code.module, "RATE")
+
+    def test_a_module_that_did_not_change_is_the_one_that_was_imported(self, tmp_path, packages):
+        """Its classes are those that a notebook has: instances of theirs are of the experiment."""
+        packages.add("h4_same.methods", RICH)
+        imported = importlib.import_module("h4_same.methods")
+        experiment = write(tmp_path, toy('method = { name = "h4_same.methods:Other" }'))
+        (method,) = package.load_experiment(experiment, trust_code=True).methods.values()
+        assert type(method) is imported.Other
+
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_a_change_anywhere_in_a_module_is_seen(self, tmp_path, packages, change):
+        old, new = change
+        assert RICH.count(old) == 1
+        file = packages.add("h4_rich.methods", RICH)
+        imported = importlib.import_module("h4_rich.methods")
+        file.write_text(RICH.replace(old, new))
+        experiment = write(tmp_path, toy('method = { name = "h4_rich.methods:Other" }'))
+        (method,) = package.load_experiment(experiment, trust_code=True).methods.values()
+        assert type(method) is not imported.Other
 
     def test_this_package_s_own_modules_need_no_trust(self, made, tmp_path):
         out = tmp_path / "sent"

@@ -11,6 +11,7 @@ import pytest
 from tests.adversary import run_folders
 from tests.adversary.run_folders import CHANGES, RUN, faults, tried, wrong
 from tests.cli.commands import vergence, write
+from vergence.experiment import checksums
 
 ENDLESS = (
     "people is a device without an end",
@@ -93,6 +94,33 @@ def test_a_table_that_is_a_device_is_named(made, tmp_path):
     shutil.copytree(made, out)
     CHANGES["people is nothing but a device"](out)
     vergence("compare", out).complains(2, "people.csv is no regular file")
+
+
+PLACES = ["HOME/private/fedavg", "../private/fedavg", "fedavg/../../private/fedavg", "..", ".", ""]
+
+
+@pytest.mark.parametrize("command", ["report OUT", "compare OUT", "verify OUT"])
+@pytest.mark.parametrize("place", PLACES)
+def test_an_index_leads_to_no_other_run_of_the_reader(made, tmp_path, command, place):
+    """A report into a folder that goes back to its sender would hold that run's people."""
+    out, private = tmp_path / "out", tmp_path / "private"
+    shutil.copytree(made, out)
+    shutil.copytree(made, private)
+    named = {"label": "fedavg", "dir": place.replace("HOME", str(tmp_path)), "method": "fedavg"}
+    run_folders.table("index.json", runs=[named])(out)
+    (out / "SHA256SUMS").unlink()
+    (out / "report.html").unlink()
+    checksums.seal(out)
+    said = vergence(*command.replace("OUT", str(out)).split())
+    assert not (out / "report.html").exists()
+    said.complains(2, "index.json is damaged: runs.0.dir", "something in this very folder")
+
+
+def test_nor_to_a_table_elsewhere(made, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(made, out)
+    run_folders.table("index.json", priors=str(made / "priors.csv"))(out)
+    vergence("compare", out).complains(2, "index.json is damaged: priors")
 
 
 @pytest.mark.parametrize("command", ["report OUT", "compare OUT"])

@@ -87,7 +87,7 @@ class Ends:
     def __init__(self, out, disk):
         self.out, self.disk, self.ends = out, disk, {}
         self.lost, self.seen, self.lock = Counter(), Counter(), threading.Lock()
-        self.note = {"kind": "errand", "label": "", "seed": 0}
+        self.note = {"kind": "request", "label": "", "seed": 0}
 
     def end(self, name):
         if name not in self.ends:
@@ -97,12 +97,12 @@ class Ends:
             self.ends[name] = (AggregatorNode if side.adds else AnsweringClient)(folder, side)
         return self.ends[name]
 
-    def ask(self, client, errand):
+    def ask(self, client, request):
         with self.lock:
             self.look("server", self.out / "run" / "state" / "privacy")
             end = self.end(client)
             try:
-                answer = end.work(self.note, errand)
+                answer = end.work(self.note, request)
             except VergenceError as error:
                 raise ClientLost(str(error)) from None
             self.look(client, end.folder)

@@ -1,13 +1,16 @@
 """M1: questions about the metrics of any model, any number of times, without noise."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 
 from tests.adversary.lies import circle, method, question, refusals, turn
 from vergence.core.local_training import LocalTraining
+from vergence.core.method import Exposure
 from vergence.deployment.protocol import ClientRequest
 from vergence.errors import StateError
+from vergence.methods.fedavg import FedAvg
 
 P0 = ("P0",)
 
@@ -85,3 +88,77 @@ def test_a_model_is_measured_before_its_round_or_not_at_all(tmp_path):
     turn(made, "p01", ClientRequest("turn", "p01", question(made, 1), "1.1", progress=0.25))
     with pytest.raises(StateError, match="has trained in round 1, and is measured before that"):
         turn(made, "p01", evaluation(made, 1, shift=0.5))
+
+
+def shifted(request, shift=0.5):
+    trees = {name: tree.like(tree.flat + shift) for name, tree in request.message.trees.items()}
+    return replace(request, message=replace(request.message, trees=trees))
+
+
+def at_the_start(tmp_path):
+    made = circle(
+        method("scaffold", LocalTraining()), tmp_path, 5, rounds=4, evaluate_every=1, points=("P0",)
+    )
+    return made, ClientRequest("turn", "p01", question(made, 0), "0.1")
+
+
+STAMPS = ("0.1", "setup.1", "finish.1")
+
+
+@pytest.mark.parametrize("stamp", STAMPS)
+def test_a_stamp_makes_no_round_part_of_setup(stamp, tmp_path):
+    """SCAFFOLD's setup asks nobody anything: whatever a server calls a turn, it is the round's."""
+    made, asked = at_the_start(tmp_path)
+    turn(made, "p01", evaluation(made, 0, shift=0.5))
+    with pytest.raises(StateError, match=r"stamp: |is not the one that 'p01' was measured with"):
+        turn(made, "p01", replace(asked, stamp=stamp))
+
+
+@pytest.mark.parametrize("stamp", STAMPS)
+def test_who_trained_in_setup_is_not_measured_with_any_model(stamp, tmp_path):
+    made, asked = at_the_start(tmp_path)
+    refused = refusals(made, {"p01": replace(asked, stamp=stamp)})
+    assert bool(refused) is (stamp != "0.1"), refused
+    turn(made, "p01", asked)
+    with pytest.raises(StateError, match="has trained in round 0, and is measured before that"):
+        turn(made, "p01", evaluation(made, 0, shift=0.5))
+
+
+def test_a_round_that_is_over_does_not_come_again(tmp_path):
+    """Else a later round makes a client forget which model it was measured with."""
+    made = homes(tmp_path, evaluate_every=1)
+    turn(made, "p01", evaluation(made, 1))
+    turn(made, "p01", ClientRequest("turn", "p01", question(made, 2), "2.1", progress=0.5))
+    asked = ClientRequest("turn", "p01", question(made, 1), "1.1", progress=0.25)
+    for again in (shifted(asked), asked):
+        with pytest.raises(StateError, match="has trained in round 2, and round 1 is over"):
+            turn(made, "p01", again)
+
+
+@dataclass(frozen=True)
+class Twofold(FedAvg):
+    """FedAvg whose rounds ask clients for a second update."""
+
+    exposure: ClassVar = {"train": Exposure(), "more": Exposure()}
+    on_more = FedAvg.on_train
+
+
+def test_every_turn_of_a_round_is_on_the_model_that_was_measured(tmp_path):
+    made = circle(Twofold(local=LocalTraining()), tmp_path, 5, rounds=4, evaluate_every=1)
+    turn(made, "p01", evaluation(made, 1))
+    first = ClientRequest("turn", "p01", question(made, 1), "1.1", progress=0.25)
+    second = replace(first, message=question(made, 1, "more"), stamp="1.2")
+    turn(made, "p01", first)
+    with pytest.raises(StateError, match="is not the one that 'p01' was measured with"):
+        turn(made, "p01", shifted(second))
+    assert turn(made, "p01", second)["status"] == "ok"
+
+
+@pytest.mark.parametrize(("name", "verb"), [("fedavg_ft", "train"), ("fedrep", "train")])
+def test_after_the_last_round_only_finish_is_asked(name, verb, tmp_path):
+    made = circle(method(name, LocalTraining()), tmp_path, 5, rounds=4)
+    own = made.method.finish_verbs[0]
+    with pytest.raises(StateError, match=rf"plan: '{verb}' is asked for after the last round, .*"):
+        turn(made, "p01", ClientRequest("turn", "p01", question(made, 4, verb), "finish.1"))
+    done = turn(made, "p01", ClientRequest("turn", "p01", question(made, 4, own), "finish.1"))
+    assert done["status"] == "ok"

@@ -87,7 +87,7 @@ FIELDS = [(field, kind) for field, kinds in LIES.items() for kind in kinds]
 
 
 class Liar:
-    """A client's machine: says of itself what it is told to, and answers errands with an echo."""
+    """A client's machine: says of itself what it is told to, and answers requests with an echo."""
 
     def __init__(self, client, sign, body, around=None, always=False):
         self.client, self.sign, self.body, self.since = client, sign, body, "1"
@@ -291,3 +291,38 @@ def test_people_elsewhere_have_as_many_samples_as_there_can_be(kind):
     assert isinstance(found, StateError), found
     assert str(found).startswith("'b' is said to have")
     assert str(found).isprintable()
+
+
+def test_who_has_other_data_on_the_next_day_stops_nobody_else(registry_of, folders, server):
+    """D3: one client says one sample more when the server starts again; it alone is left out."""
+    honest = folders[1]["train"]
+    registry, *_ = registry_of(greeting(folders[1]))
+    server.members(registry.gather(3))
+    registry, told, _ = registry_of(greeting(folders[1], train=honest + 1))
+    server.registry = registry
+    registry.open = registry.close = lambda: None
+    found = outcome(server.members, registry.gather(3))
+    assert isinstance(found, Federation), found
+    assert {len(splits.train) for splits in found.people.values()} == {honest}
+    asked = {}
+
+    def one_method(*_):
+        for client in ("p00", "p01", "p02"):
+            asked[client] = outcome(RequestQueue(registry, {"run": "r"}).ask, client, b"train")
+
+    server.one_method = one_method
+    outcome(server.run)
+    assert (asked["p00"], asked["p02"]) == (b"train", b"train")
+    assert isinstance(asked["p01"], ClientLost)
+    said = f"it has {honest + 1} training samples, and had {honest} when the run began: restore its"
+    assert said in str(asked["p01"])
+    assert sum(said in line for line in told) == 1
+    assert f"'p01' is not asked: {said}" in (server.folder / "events.log").read_text()
+
+
+def test_who_was_not_there_on_the_first_day_may_have_any_number(registry_of, folders, server):
+    registry, *_ = registry_of(greeting(folders[1]))
+    said = registry.gather(3)
+    server.members({client: said[client] for client in ("p00", "p02")})
+    registry.samples = {"p00": folders[1]["train"], "p01": 0, "p02": folders[1]["train"]}
+    assert RequestQueue(registry, {"run": "r"}).ask("p01", b"train") == b"train"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cli.commands import vergence
+from tests.cli.commands import ONE, vergence, write
 
 OWN = "time_ns,x,y\n1,0.5,0.5\n"
 STAMPS = "timestamp [ns]\n1\n2\n"
@@ -33,6 +33,23 @@ def test_columns_and_paths_keep_their_square_brackets(tmp_path, name):
     ):
         assert words in shown, (words, shown)
     assert "Traceback" not in said.err
+
+
+def test_a_folder_that_is_not_there_is_named_with_all_places(monkeypatch):
+    monkeypatch.setenv("VERGENCE_DATA", "/nowhere/data")
+    said = vergence("data", "check", "pupil", "--root", "PUPIL")
+    words = "no folder /nowhere/data/PUPIL, and no PUPIL in the working directory", "--root"
+    said.complains(3, *words)
+    assert said.out == ""
+
+
+def test_a_run_names_the_places_of_its_data_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("VERGENCE_DATA", "/nowhere/data")
+    text = ONE.replace('name = "toy", people = 3', 'name = "pupil", root = "PUPIL"')
+    said = vergence("run", write(tmp_path, text), "--out", tmp_path / "out")
+    said.complains(
+        3, "no folder /nowhere/data/PUPIL, and no PUPIL in the working directory", "root"
+    )
 
 
 def test_a_missing_folder_with_brackets_is_one_line(tmp_path):

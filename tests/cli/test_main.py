@@ -67,7 +67,7 @@ def test_version():
     ("args", "words"),
     [
         (("runn",), ("runn", "run")),
-        (("run",), ("config",)),
+        (("run",), ("an experiment",)),
         (("privacy", "forget", "x", "p00"), ("--out",)),
         (("run", "x.toml", "--out", "o", "--sett", "a=1"), ("--sett", "--set")),
         (("compare",), ("nothing to compare", "at least one")),
@@ -194,6 +194,32 @@ def test_methods_lists_every_method_and_what_the_server_learns():
     assert "everything" in line
     (line,) = [row for row in said.out.splitlines() if " local_only " in row]
     assert "metrics" in line
+    assert "the server needs" in said.out
+    assert "it sees each reply, also where a sum would do" in said.out
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_run_that_diverged_says_so(tmp_path):
+    sets = "run.rounds=9", "local.lr=100.0", "local.clip=0.0"
+    args = [word for each in sets for word in ("--set", each)]
+    said = vergence("run", write(tmp_path, ONE), "--out", tmp_path / "out", *args)
+    assert "3 of 3 people is not finite at the end; lower local.lr" in said.out, said
+
+
+def test_a_command_without_its_experiment_names_one():
+    vergence("run").complains(2, "run needs an experiment: a file, or one", "`vergence run toy`")
+
+
+def test_one_method_is_shown_with_its_options():
+    said = vergence("methods", "fedcpf")
+    assert said.code == 0, said.err
+    assert said.out.startswith("fedcpf: Keep personal the parameters that change most")
+    (line,) = [row for row in said.out.splitlines() if " rate " in row and "0.05" in row]
+    assert "share of all entries that become personal per round" in line
+    assert "vergence.methods.FedCPF()" in said.out
+    assert "restarts the window; `always` makes" in said.out
+    assert "no options of its own" in vergence("methods", "local_only").out
+    vergence("methods", "fedcfp").complains(2, "no method named 'fedcfp' (did you mean 'fedcpf'?)")
 
 
 def test_data_list_names_every_data_set():

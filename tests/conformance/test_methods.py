@@ -23,7 +23,7 @@ from vergence.core.randomness import RandomStream
 from vergence.core.requests import Request, ServedGroups, ServeGroups
 from vergence.core.serialization import pack, same, unpack
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.client_executor import ClientExecutor, ClientTask
+from vergence.engine.client_executor import ClientExecutor, ClientTask, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.exchange import ClientExchange
 from vergence.engine.round_loop import Plan, run_rounds
@@ -258,7 +258,9 @@ def transcript(method, place, rounds=3):
     """Return every request and sealed reply of a few rounds: what leaves and reaches clients."""
     people = People(people=3).load()
     trained_on = people.pooled() if method.pooled else people
-    worker = ClientExecutor(method, task_of(method), trained_on, people, RandomStream("run", 0))
+    worker = ClientExecutor(
+        method, task_of(method), LocalData(trained_on, people), RandomStream("run", 0)
+    )
     place.mkdir(exist_ok=True)
     runner = Listening(worker, ClientStateStore(place, 0, worker.records))
     simulator = ClientExchange(
@@ -310,6 +312,14 @@ def test_exposure_equals_the_committed_table(method, tmp_path):
             assert {t for v, trees in sent for t in trees if v == verb} == set(exposed.down)
 
 
+def test_what_setup_and_finish_ask_is_declared(method, tmp_path):
+    """Without rounds they are all there is; what a round asks of newcomers is a round's, too."""
+    asked = {request.verb for request, *_ in transcript(method, tmp_path, rounds=0)}
+    joining = {verb for verb, exposed in method.exposure.items() if exposed.joining}
+    assert asked - joining <= {*method.setup_verbs, *method.finish_verbs} <= set(method.exposure)
+    assert not set(method.setup_verbs) & joining
+
+
 def test_nothing_undeclared_leaves_a_client(method, tmp_path):
     """Entries of weight 0 are erased, metrics are numbers, and no reply holds the raw data."""
     data = People(people=3).load()
@@ -342,7 +352,10 @@ def test_alike_people_agree_with_fedavg(method, tmp_path):
     mine = run(method, tmp_path / "mine", clones, rounds=30)[1]
     theirs = fedavgs_line()
     worker = ClientExecutor(
-        method, task, clones.pooled() if method.pooled else clones, clones, RandomStream()
+        method,
+        task,
+        LocalData(clones.pooled() if method.pooled else clones, clones),
+        RandomStream(),
     )
     state = mine.clients.get("a", method.client(task))
     trees = {**method.offer(mine.server, "a"), **method.beside(mine.server)}

@@ -31,7 +31,7 @@ from vergence.data.synthetic.toy import Toy as People
 from vergence.deployment.client_node import ClientNode
 from vergence.deployment.protocol import ClientRequest
 from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
-from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage import run_directory
@@ -57,9 +57,9 @@ class Mortal:
     rate: float
     plan: Plan
 
-    def ask(self, client: str, errand: bytes) -> bytes:
+    def ask(self, client: str, request: bytes) -> bytes:
         """Answer, or die by a draw that depends on seed, client and round alone."""
-        what, folder = unpack(errand, ClientRequest), self.folder / client
+        what, folder = unpack(request, ClientRequest), self.folder / client
         folder.mkdir(parents=True, exist_ok=True)
         draw = random.Random(f"{self.task.seed} {client} {what.message.round}")
         dies = what.kind == "turn" and draw.random() < self.rate
@@ -69,9 +69,11 @@ class Mortal:
         if dies and where != "after":
             raise ClientLost("killed")
         own = self.federation.only((client,))
-        worker = ClientExecutor(METHOD, self.task, own, own, RandomStream("run", self.task.seed))
+        worker = ClientExecutor(
+            METHOD, self.task, LocalData(own, own), RandomStream("run", self.task.seed)
+        )
         runner = ClientRunner(worker, ClientStateStore(folder, self.task.seed, worker.records))
-        answer = ClientNode(runner, client, folder, plan=self.plan).answer(errand)
+        answer = ClientNode(runner, client, folder, plan=self.plan).answer(request)
         if dies:
             raise ClientLost("killed")
         return answer

@@ -86,10 +86,10 @@ class Closed(Mortal):
         super().__init__(*arguments, rate=0.0, plan=plan)
         self.silent, self.shut = silent, False
 
-    def ask(self, client: str, errand: bytes) -> bytes:
-        what = unpack(errand, ClientRequest)
+    def ask(self, client: str, request: bytes) -> bytes:
+        what = unpack(request, ClientRequest)
         if what.kind != "turn" or client != "p01":
-            return super().ask(client, errand)
+            return super().ask(client, request)
         away = AWAY[0] <= what.message.round < AWAY[1]
         if away and self.silent:
             raise ClientLost("silent")
@@ -97,7 +97,7 @@ class Closed(Mortal):
             self.shut = away
             (lock if away else unlock)(self.folder / client)
         try:
-            return super().ask(client, errand)
+            return super().ask(client, request)
         except VergenceError as error:
             raise ClientLost(str(error)) from None
 

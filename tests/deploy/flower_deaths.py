@@ -39,13 +39,13 @@ class Silent:
     ends: dict[str, AnsweringClient]
     silent: set[tuple[str, int]]
 
-    def ask(self, client: str, errand: bytes) -> bytes:
+    def ask(self, client: str, request: bytes) -> bytes:
         """Answer, or say nothing."""
-        what = unpack(errand, ClientRequest)
+        what = unpack(request, ClientRequest)
         if what.kind == "turn" and (client, what.message.round + 1) in self.silent:
             raise ClientLost("silent")
-        note = {"kind": "errand", "run": "silence", "label": LABEL, "seed": 0}
-        return self.ends[client].work(note, errand)
+        note = {"kind": "request", "run": "silence", "label": LABEL, "seed": 0}
+        return self.ends[client].work(note, request)
 
 
 def with_silence(deployment: Deployment, rounds: int, silent: set[tuple[str, int]]) -> str:

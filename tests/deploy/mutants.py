@@ -176,7 +176,7 @@ def grown(data: bytes, draw: random.Random) -> bytes:
 
 
 def state(data: bytes, draw: random.Random) -> bytes:
-    """Change an errand, or a file that holds a state."""
+    """Change a request, or a file that holds a state."""
     return bytewise(data, draw) if draw.random() < 0.3 else tensors(data, draw)
 
 

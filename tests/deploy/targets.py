@@ -18,7 +18,7 @@ from vergence.core.aggregation import Sum
 from vergence.core.serialization import quick_digest, unpack, unpack_file
 from vergence.deployment.protocol import framed, unframed
 from vergence.deployment.remote_clients import RemoteClients, absent, remote_pool
-from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientState
 from vergence.engine.storage.run_directory import RunDirectory, read_manifest
@@ -32,11 +32,11 @@ METHODS = ("fedavg", "fedselect", "fedcpf", "scaffold", "fedpac", "splitfed", "s
 
 @dataclass
 class Asked:
-    """An errand as a server sends it, and its honest answer."""
+    """A request as a server sends it, and its honest answer."""
 
     arguments: tuple[Any, ...]
     client: str
-    errand: bytes
+    request: bytes
     answer: bytes
 
 
@@ -70,8 +70,8 @@ class Talk:
         assert isinstance(remote, RemoteClients)
         self.remote, honest, ask = remote, remote.ask, self.loop.ask
 
-        def listening(client: str, errand: bytes) -> bytes:
-            self.said[client] = errand, (answer := ask(client, errand))
+        def listening(client: str, request: bytes) -> bytes:
+            self.said[client] = request, (answer := ask(client, request))
             return answer
 
         def noting(*arguments: Any) -> Any:
@@ -85,9 +85,9 @@ class Talk:
         self.honest = honest
         return remote, roll
 
-    def ask(self, client: str, errand: bytes) -> bytes:
+    def ask(self, client: str, request: bytes) -> bytes:
         """Be the line: answer with the bytes at hand."""
-        self.asked = errand
+        self.asked = request
         return self.data
 
     def _again(self, asked: Asked) -> Asked | None:
@@ -98,7 +98,7 @@ class Talk:
         return replace(asked, answer=answer) if self.hear(asked, answer) else None
 
     def _heard(self, asked: Asked, data: bytes) -> Any:
-        self.remote.spares.clear()  # else the errand is another, and every answer to it stale
+        self.remote.spares.clear()  # else the request is another, and every answer to it stale
         self.data = data
         return self.honest(*asked.arguments)
 
@@ -115,7 +115,7 @@ class Talk:
         return receipt.status == "ok"
 
     def carry(self, asked: Asked, data: bytes) -> bool:
-        """Let a client have an errand; it must raise nothing but a `VergenceError`."""
+        """Let a client have a request; it must raise nothing but a `VergenceError`."""
         self.homes[asked.client].answer(data)
         return True
 
@@ -130,12 +130,12 @@ class Talk:
 
 def counts() -> dict[str, Tried]:
     """Return what is counted, by kind. Settings name modules: those are imported, and no others."""
-    kinds = ("answers", "errands", *KINDS)
+    kinds = ("answers", "requests", *KINDS)
     return {kind: Tried(FORBIDDEN) if kind == "config.toml" else Tried() for kind in kinds}
 
 
 def messages(talks: list[Talk], draw: random.Random, tried: dict[str, Tried]) -> Iterator[None]:
-    """Feed mutated answers and errands in turn, for as long as they are asked for."""
+    """Feed mutated answers and requests in turn, for as long as they are asked for."""
     while True:
         for _ in range(500):
             talk = draw.choice(talks)
@@ -143,8 +143,8 @@ def messages(talks: list[Talk], draw: random.Random, tried: dict[str, Tried]) ->
             data = mutants.answer(asked.answer, draw)
             tried["answers"].one(data, lambda d, t=talk, a=asked: t.hear(a, d))
             yield
-            data = mutants.state(asked.errand, draw)
-            tried["errands"].one(data, lambda d, t=talk, a=asked: t.carry(a, d))
+            data = mutants.state(asked.request, draw)
+            tried["requests"].one(data, lambda d, t=talk, a=asked: t.carry(a, d))
             yield
         for talk in talks:
             talk.restore()
@@ -160,7 +160,7 @@ class Files:
         self.folder, method = folder / "run", FedCPF(local=LOCAL, rate=0.2)
         run_toy(self.folder, method, rounds=3)
         task = task_of(method)
-        self.records = ClientExecutor(method, task, PEOPLE, PEOPLE, None).records  # type: ignore[arg-type]
+        self.records = ClientExecutor(method, task, LocalData(PEOPLE, PEOPLE), None).records  # type: ignore[arg-type]
         self.config = folder / "config.toml"
         self.config.write_text(CONFIG)
         self.odd = folder / "odd"

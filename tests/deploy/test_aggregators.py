@@ -40,7 +40,7 @@ FEDCPF = {
 @pytest.fixture(autouse=True)
 def without_flower(request, monkeypatch):
     if "slow" not in request.keywords:
-        monkeypatch.setattr(launcher, "needed", lambda: None)
+        monkeypatch.setattr(launcher, "check_flower", lambda: None)
 
 
 def made(tmp_path, table=SHARES, **more):
@@ -109,7 +109,7 @@ def test_names_that_stand_for_two_ends_are_refused(clients, names, why, tmp_path
 
 
 class Line:
-    """Carries errands between ends of this process; `asked` tells who was asked what."""
+    """Carries requests between ends of this process; `asked` tells who was asked what."""
 
     def __init__(self, out, label):
         folders = {name: out / "clients" / name for name in CLIENTS}
@@ -122,9 +122,9 @@ class Line:
         self.server = out / "server"
         self.why = {}
 
-    def ask(self, name, errand):
+    def ask(self, name, request):
         try:
-            return self.ends[name].work({**self.note, "kind": "errand"}, errand)
+            return self.ends[name].work({**self.note, "kind": "request"}, request)
         except StateError as error:
             self.why[name] = str(error)
             raise ClientLost(str(error)) from None
@@ -171,7 +171,7 @@ def test_an_aggregator_takes_part_in_runs_of_its_experiment_alone(tmp_path):
     out = made(tmp_path, FEDCPF)
     folder = out / "aggregators" / "north"
     end = AggregatorNode(folder, settings(folder, ClientSide))
-    note = {"run": end.side.run, "label": "fedcpf", "seed": 0, "kind": "errand"}
+    note = {"run": end.side.run, "label": "fedcpf", "seed": 0, "kind": "request"}
     with pytest.raises(StateError, match="no method 'fedavg' with seed 0"):
         end.work({**note, "label": "fedavg"}, b"")
     with pytest.raises(StateError, match="unknown kind 'closed'"):

@@ -38,7 +38,7 @@ class Heard:
     """What a harm may use: this answer, and what else was asked and answered."""
 
     answer: bytes
-    errand: ClientRequest
+    request: ClientRequest
     known: Mapping[str, Mask]
     earlier: dict[str, bytes]
 
@@ -110,7 +110,7 @@ def stale(heard: Heard) -> bytes:
     """Say that the new state is the one of the round before."""
     note, body = unframed(heard.answer)
     file, *rest = note["filed"]
-    old = file.replace(f".{heard.errand.stamp}.", f".{AT - 1}.1.")
+    old = file.replace(f".{heard.request.stamp}.", f".{AT - 1}.1.")
     return framed({**note, "filed": [old, *rest]}, body)
 
 
@@ -143,9 +143,12 @@ KINDS: dict[str, tuple[Harm, str]] = {
     "metric that is text": (metric("loss", "low"), "finite: metric 'loss' is low"),
     "metric of 400 digits": (metric("loss", 10**400), "finite: metric 'loss' is 1000"),
     "other round": (sealed(lambda s: replace(s, round=7)), "round: answers round 7"),
-    "other client": (lambda heard: heard.earlier["p00"], "stale: it answers another errand"),
+    "other client": (lambda heard: heard.earlier["p00"], "stale: it answers another request"),
     "other client's name": (noted(client="p00"), "malformed: ValueError: it names another client"),
-    "last round's answer": (lambda heard: heard.earlier[QUIET], "stale: it answers another errand"),
+    "last round's answer": (
+        lambda heard: heard.earlier[QUIET],
+        "stale: it answers another request",
+    ),
     "stale state": (stale, "malformed: ValueError: its state lies under another name"),
     "state elsewhere": (
         noted(filed=["../../server/state/checkpoint.json", "0" * 32, None]),
@@ -184,8 +187,8 @@ class Harmed(Loop):
         self.harm = harm
         self.earlier: dict[str, bytes] = {}
 
-    def ask(self, client, errand):
-        answer, what = super().ask(client, errand), unpack(errand, ClientRequest)
+    def ask(self, client, request):
+        answer, what = super().ask(client, request), unpack(request, ClientRequest)
         if what.kind != "turn":
             return answer
         if what.message.round < AT:
@@ -258,8 +261,8 @@ def test_a_tree_of_a_shape_that_nobody_was_sent(name, which, odd, says, tmp_path
     class Odd(Loop):
         harms = True
 
-        def ask(self, client, errand):
-            answer = super().ask(client, errand)
+        def ask(self, client, request):
+            answer = super().ask(client, request)
             note, body = unframed(answer)
             if client != QUIET or not body or which not in decode(body, {}).trees:
                 return answer
@@ -285,8 +288,8 @@ def test_states_of_turns_that_came_to_nothing_are_dropped(name, most, tmp_path):
     method, turns = build(name), iter(range(10**6))
 
     class Losing(Loop):
-        def ask(self, client, errand):
-            answer, what = super().ask(client, errand), unpack(errand, ClientRequest)
+        def ask(self, client, request):
+            answer, what = super().ask(client, request), unpack(request, ClientRequest)
             odd = client == QUIET and what.kind == "turn" and what.message.round % 2 == 1
             if odd and next(turns) % 2:
                 raise ClientLost("no answer")
@@ -297,7 +300,7 @@ def test_states_of_turns_that_came_to_nothing_are_dropped(name, most, tmp_path):
         assert 1 <= len(list((tmp_path / "homes" / client).glob("*.safetensors"))) <= most
 
 
-# --- and bad errands: a home refuses them in one line, and is as it was
+# --- and bad requests: a home refuses them in one line, and is as it was
 
 TRICKS = {
     "a file above": {"file": "../../secret.safetensors"},
@@ -328,22 +331,22 @@ def left(folder) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_a_home_survives_a_bad_errand(trick, honest):
-    line, errand, folder = honest
+def test_a_home_survives_a_bad_request(trick, honest):
+    line, request, folder = honest
     changes = dict(TRICKS[trick])
     message = {k: changes.pop(k) for k in ("verb", "round", "trees") if k in changes}
-    bad = replace(errand, **changes, message=replace(errand.message, **message))
+    bad = replace(request, **changes, message=replace(request.message, **message))
     refused(line, pack(bad), folder)
 
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory):
-    """Return a line after two rounds, p1's next errand, and everybody's folder."""
+    """Return a line after two rounds, p1's next request, and everybody's folder."""
     path = tmp_path_factory.mktemp("honest")
     line = Loop(METHOD, path / "homes")
     there(METHOD, path, line, rounds=2)
-    errands = [unpack(e, ClientRequest) for c, e in line.asked if c == QUIET]
-    second = next(e for e in errands if e.kind == "turn" and e.message.round == 1)
+    requests = [unpack(e, ClientRequest) for c, e in line.asked if c == QUIET]
+    second = next(e for e in requests if e.kind == "turn" and e.message.round == 1)
     file = "seed0.client.p01.0.1.safetensors"
     (path / "homes" / "p01" / file).write_bytes(
         (path / "homes" / "p01" / "seed0.client.p01.1.1.safetensors").read_bytes()
@@ -351,9 +354,9 @@ def honest(tmp_path_factory):
     return line, replace(second, file=file, stamp="5.1", drop=()), path
 
 
-def test_the_errand_they_are_made_of_is_good(honest):
-    line, errand, _ = honest
-    assert unframed(line.home(QUIET).answer(pack(errand)))[0]["status"] == "ok"
+def test_the_request_they_are_made_of_is_good(honest):
+    line, request, _ = honest
+    assert unframed(line.home(QUIET).answer(pack(request)))[0]["status"] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -369,26 +372,26 @@ def test_the_errand_they_are_made_of_is_good(honest):
         pack(Mask.full(OTHER)),
     ],
 )
-def test_a_home_survives_what_is_no_errand(data, honest):
+def test_a_home_survives_what_is_no_request(data, honest):
     refused(honest[0], data, honest[2])
 
 
 def test_a_home_refuses_what_is_too_large_before_it_reads(honest):
-    line, errand, _ = honest
+    line, request, _ = honest
     home = line.home(QUIET)
     home.limit = 100
     with pytest.raises(Exception, match=r"where 100 are allowed"):
-        home.answer(pack(errand))
+        home.answer(pack(request))
 
 
-def test_an_errand_cannot_multiply_its_bytes(honest):
+def test_a_request_cannot_multiply_its_bytes(honest):
     """A thousand trees that are one array of 40 kB, where 1 MB is allowed."""
-    line, errand, _ = honest
+    line, request, _ = honest
     model = Params.named(w=torch.zeros(10_000))
     trees = {f"t{i}": model for i in range(1000)}
     home = line.home(QUIET)
     home.limit = 1 << 20
-    data = pack(replace(errand, message=replace(errand.message, trees=trees)))
+    data = pack(replace(request, message=replace(request.message, trees=trees)))
     with pytest.raises(Exception, match="holds more than it may"):
         home.answer(data)
 

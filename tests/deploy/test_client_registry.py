@@ -22,7 +22,7 @@ MINE = {"config": "c1", "vergence code": "v1", "torch": "t1"}
 
 
 class Node:
-    """A client's machine: answers a greeting with what it claims, and an errand with an echo."""
+    """A client's machine: answers a greeting with what it claims, and a request with an echo."""
 
     def __init__(self, client, sign, facts=MINE, since="1"):
         self.client, self.sign, self.facts, self.since = client, sign, facts, since
@@ -31,7 +31,7 @@ class Node:
     def answer(self, asked):
         note, body = unframed(asked)
         self.heard.append((note["kind"], note.get("text", "")))
-        if self.stale is not None and note["kind"] == "errand":
+        if self.stale is not None and note["kind"] == "request":
             return self.stale
         found = json.dumps({**self.facts, "train": 9}).encode() if note["kind"] == "hello" else body
         return reply(asked, self.client, self.sign, found, self.error)

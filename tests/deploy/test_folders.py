@@ -36,7 +36,7 @@ TABLE = {
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    monkeypatch.setattr(launcher, "needed", lambda: None)
+    monkeypatch.setattr(launcher, "check_flower", lambda: None)
     folder_setup.init(check(TABLE), ["p00", "p01"], "192.168.1.5:8000", tmp_path / "out")
     return tmp_path / "out"
 
@@ -108,7 +108,7 @@ def test_a_revoked_key_is_gone_from_the_list(made):
     ],
 )
 def test_init_refuses(tmp_path, monkeypatch, clients, address, words):
-    monkeypatch.setattr(launcher, "needed", lambda: None)
+    monkeypatch.setattr(launcher, "check_flower", lambda: None)
     with pytest.raises(ConfigError, match=words):
         folder_setup.init(check(TABLE), clients, address, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -188,7 +188,7 @@ def test_nobody_waits_for_a_revoked_client(made):
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """Ends that made their own keys, and a folder of the public ones."""
-    monkeypatch.setattr(launcher, "needed", lambda: None)
+    monkeypatch.setattr(launcher, "check_flower", lambda: None)
     keys = tmp_path / "keys"
     for name in ("p00", "p01", "main"):
         folder_setup.make_key(tmp_path / name)

@@ -53,10 +53,10 @@ def test_mutated_answers(talk, seed):
 
 @FEW
 @given(seed=SEEDS)
-def test_mutated_errands(talk, seed):
+def test_mutated_requests(talk, seed):
     draw = random.Random(seed)
     asked = draw.choice(talk.heard)
-    one(mutants.state(asked.errand, draw), lambda data: talk.carry(asked, data))
+    one(mutants.state(asked.request, draw), lambda data: talk.carry(asked, data))
     talk.restore()
 
 

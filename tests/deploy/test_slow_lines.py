@@ -125,15 +125,15 @@ def test_a_client_that_does_not_answer_in_time(what, tmp_path):
     """The round ends without it; what comes later counts in no round, and it goes on."""
     method = build("fedcpf")
 
-    def fate(client, errand):
-        slow = (client, errand.kind, errand.message.round) == (SLOW, "turn", AT)
+    def fate(client, request):
+        slow = (client, request.kind, request.message.round) == (SLOW, "turn", AT)
         return what if slow else "now"
 
     class Quiet(Loop):
-        def ask(self, client, errand):
-            if fate(client, unpack(errand, ClientRequest)) != "now":
+        def ask(self, client, request):
+            if fate(client, unpack(request, ClientRequest)) != "now":
                 raise ClientLost("silent")
-            return super().ask(client, errand)
+            return super().ask(client, request)
 
     expected = there(method, tmp_path / "quiet", Quiet(method, tmp_path / "quiet" / "homes"))
     line, grid = lines(method, tmp_path / "homes", fate)

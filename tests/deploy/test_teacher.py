@@ -56,7 +56,7 @@ def question(samples, verb="judge", stamp="0.1"):
 def test_samples_are_counted_before_they_are_answered_and_once(tmp_path):
     book = TeacherQuota(tmp_path, most=50, clock=lambda: 1000.0)
     book.count(question(30), "a")
-    book.count(question(30), "a")  # the same errand, sent again
+    book.count(question(30), "a")  # the same request, sent again
     book.count(question(20, "guide"), "b")
     with pytest.raises(StateError, match=r"50 samples in all, has answered 50 .* 1 more"):
         book.count(question(1), "c")
@@ -143,10 +143,10 @@ def folder(tmp_path_factory):
         "methods": [{**TEACHER["methods"][0], "guide": "student", "regulariser": "none"}],
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launcher, "needed", lambda: None)
+        patch.setattr(launcher, "check_flower", lambda: None)
         folder_setup.init(check(table), OWNER, "127.0.0.1:8000", path / "out")
     own = path / "out" / "clients" / "owner"
-    note = {"kind": "errand", "run": settings(own, ClientSide).run, "label": "pe_zsl", "seed": 0}
+    note = {"kind": "request", "run": settings(own, ClientSide).run, "label": "pe_zsl", "seed": 0}
     asked = ClientRequest("turn", "owner", Message("teach"), "setup.1")
     taught = unframed(AnsweringClient(own, settings(own, ClientSide)).work(note, pack(asked)))[0]
     return own, note, taught["filed"][0]
@@ -249,7 +249,7 @@ class Wire:
 @pytest.mark.parametrize(("more", "learns"), [(0, False), (160, True)])
 def test_a_provider_goes_on_when_its_budget_is_spent(more, learns, tmp_path, monkeypatch):
     """The generator's round asks about 320; of the lesson's 320 `more` are answered."""
-    monkeypatch.setattr(launcher, "needed", lambda: None)
+    monkeypatch.setattr(launcher, "check_flower", lambda: None)
     method = {**TEACHER["methods"][0], "verify": False, "generator_rounds": 1}
     table = {**TEACHER, "methods": [method]}
     folder_setup.init(check(table), OWNER, "127.0.0.1:8000", tmp_path / "out")

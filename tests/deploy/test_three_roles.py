@@ -31,7 +31,7 @@ SPLIT = {**TABLE, "methods": ["splitfed"]}
 
 @pytest.fixture(autouse=True)
 def without_flower(monkeypatch):
-    monkeypatch.setattr(launcher, "needed", lambda: None)
+    monkeypatch.setattr(launcher, "check_flower", lambda: None)
 
 
 @pytest.fixture
@@ -44,17 +44,17 @@ def keys(tmp_path):
 
 
 def test_a_box_opens_for_the_other_end_alone_and_as_what_it_is(keys):
-    box = keys("a", "b").close(b"smashed", "run 1 errand")
-    assert keys("b", "a").open(box, "run 1 errand") == b"smashed"
+    box = keys("a", "b").close(b"smashed", "run 1 request")
+    assert keys("b", "a").open(box, "run 1 request") == b"smashed"
     assert b"smashed" not in box
-    assert keys("a", "b").close(b"smashed", "run 1 errand") != box
+    assert keys("a", "b").close(b"smashed", "run 1 request") != box
     others = [
-        (keys("c", "a"), "run 1 errand", box),
-        (keys("b", "c"), "run 1 errand", box),
-        (keys("b", "a", "p01"), "run 1 errand", box),
-        (keys("b", "a"), "run 2 errand", box),
-        (keys("b", "a"), "run 1 errand", box[:-1] + bytes([box[-1] ^ 1])),
-        (keys("b", "a"), "run 1 errand", b"short"),
+        (keys("c", "a"), "run 1 request", box),
+        (keys("b", "c"), "run 1 request", box),
+        (keys("b", "a", "p01"), "run 1 request", box),
+        (keys("b", "a"), "run 2 request", box),
+        (keys("b", "a"), "run 1 request", box[:-1] + bytes([box[-1] ^ 1])),
+        (keys("b", "a"), "run 1 request", b"short"),
     ]
     for other, about, data in others:
         with pytest.raises(StateError, match="does not open"):
@@ -138,7 +138,7 @@ def test_three_roles_from_folders_give_the_simulators_bits(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_client_takes_no_errand_that_the_main_server_did_not_close(tmp_path):
+def test_a_client_takes_no_request_that_the_main_server_did_not_close(tmp_path):
     """The aggregator cannot write one itself, nor hand on an old one as another run's."""
     out = deployed(tmp_path)
     wire, tries = Wire(out), []
@@ -168,10 +168,10 @@ def test_nobody_may_ask_a_client_for_what_the_other_server_alone_may_see(tmp_pat
     side = settings(out / "clients" / "p00", ClientSide)
     end = AnsweringClient(out / "clients" / "p00", side)
     run = settings(out / "server", ServerSide).run
-    note = {"run": run, "label": "splitfed", "seed": 0, "kind": "errand", "beside": 0}
+    note = {"run": run, "label": "splitfed", "seed": 0, "kind": "request", "beside": 0}
     train = ClientRequest("turn", "p00", Message("train", {}), "0.1.1")
     served = MainServerNode(out / MAIN, settings(out / MAIN, ClientSide))
-    for one, kind in ((end, "errand"), (served, "main")):
+    for one, kind in ((end, "request"), (served, "main")):
         with pytest.raises(StateError, match=f"takes part in run '{run}' alone, not in 'r'"):
             one.work({**note, "run": "r", "kind": kind}, pack(train))
     with pytest.raises(StateError, match="'train' is not for who asks"):
@@ -180,7 +180,7 @@ def test_nobody_may_ask_a_client_for_what_the_other_server_alone_may_see(tmp_pat
         end.work(note, pack(replace(train, message=Message("release"), then=(Message("train"),))))
     main = SealedBox(out / MAIN / "box", out / MAIN / "peers" / "p00.box", "p00")
     for asked in (replace(train, message=Message("release")), replace(train, kind="evaluate")):
-        box = main.close(pack(asked), f"{run} splitfed 0 errand")
+        box = main.close(pack(asked), f"{run} splitfed 0 request")
         with pytest.raises(StateError, match="did not do what the main server asked"):
             end.work({**note, "kind": "closed"}, box)
     said = (out / "clients" / "p00" / "events.log").read_text()
@@ -197,7 +197,7 @@ def test_a_main_server_needs_somebody_to_serve(tmp_path):
         )
 
 
-def test_only_a_client_of_a_main_server_takes_closed_errands(tmp_path):
+def test_only_a_client_of_a_main_server_takes_closed_requests(tmp_path):
     out = deployed(tmp_path)
     folder = out / "clients" / "p00"
     side = settings(folder, ClientSide)
@@ -218,8 +218,8 @@ def meeting(tmp_path):
     method, task = end.experiment.methods["splitfed"], end.experiment.task(0)
     box = SealedBox(out / MAIN / "box", out / MAIN / "peers" / "p00.box", "p00")
     note = {"run": run, "label": "splitfed", "seed": 0, "kind": "closed", "beside": 0}
-    close = partial(box.close, about=f"{run} splitfed 0 errand")
-    return end, lambda errand: close(pack(errand)), method.offer(method.server(task), "p00"), note
+    close = partial(box.close, about=f"{run} splitfed 0 request")
+    return end, lambda request: close(pack(request)), method.offer(method.server(task), "p00"), note
 
 
 def test_a_main_server_has_no_say_in_a_clients_layers(meeting):
@@ -231,7 +231,7 @@ def test_a_main_server_has_no_say_in_a_clients_layers(meeting):
 
 
 def test_an_answer_to_the_main_server_is_not_given_to_the_aggregator(meeting, monkeypatch):
-    """Even if the aggregator finds an errand with the same short digest."""
+    """Even if the aggregator finds a request with the same short digest."""
     monkeypatch.setattr("vergence.deployment.client_node.quick_digest", lambda *_: "0" * 32)
     end, close, front, note = meeting
     beside = pack(dict(front))
@@ -240,4 +240,4 @@ def test_an_answer_to_the_main_server_is_not_given_to_the_aggregator(meeting, mo
     assert end.work({**note, "beside": len(beside)}, beside + close(asked)) != answer  # new boxes
     for curious in (asked, replace(asked, kind="evaluate"), replace(asked, kind="digest")):
         with pytest.raises(StateError):
-            end.work({**note, "kind": "errand"}, pack(replace(curious, beside=())))
+            end.work({**note, "kind": "request"}, pack(replace(curious, beside=())))

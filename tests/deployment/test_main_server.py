@@ -14,7 +14,7 @@ from vergence.deployment import remote_clients
 from vergence.deployment.main_server import MainServer, SessionRelay, SessionRequest
 from vergence.deployment.protocol import framed, unframed
 from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
-from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientStateStore
@@ -44,7 +44,9 @@ class Three(Loop):
         """Begin with a main server that remembers nothing."""
         task = task_of(self.method)
         nobody = absent("toy", {})
-        worker = ClientExecutor(self.method, task, nobody, nobody, RandomStream("run", task.seed))
+        worker = ClientExecutor(
+            self.method, task, LocalData(nobody, nobody), RandomStream("run", task.seed)
+        )
         store = ClientStateStore(self.folder, task.seed, worker.records)
         self.server = MainServer(ClientRunner(worker, store), self.close, self.close)
 
@@ -54,9 +56,9 @@ class Three(Loop):
         return answer
 
     def relay(self, client, closed, beside):
-        errand = self.close(client, closed) if self.close else closed
-        answer = self.home(client).answer(errand, beside)
-        self.relayed.append((closed, beside, errand, answer))
+        request = self.close(client, closed) if self.close else closed
+        answer = self.home(client).answer(request, beside)
+        self.relayed.append((closed, beside, request, answer))
         return self.close(client, answer) if self.close else answer
 
 
@@ -96,7 +98,7 @@ def test_nobody_but_the_main_server_sees_smashed_data_and_it_sees_no_layers(tmp_
     ]
     told = b"".join(asked + answer for asked, answer in line.served)
     carried = b"".join(closed for closed, *_ in line.relayed) + told
-    opened = b"".join(errand + answer for *_, errand, answer in line.relayed) + told
+    opened = b"".join(request + answer for *_, request, answer in line.relayed) + told
     long = [values for values in smashed if len(values) > 16]
     assert long
     assert fronts

@@ -1,6 +1,6 @@
 """What a client's folder holds in the long run: the states that may still be named, and no others.
 
-Errands and answers get lost, errands come late, and the server is killed and begun again, which
+Requests and answers get lost, requests come late, and the server is killed and begun again, which
 makes it forget what it still wanted dropped.
 """
 
@@ -22,7 +22,7 @@ LOSES = ("never sent", "answer lost", "comes late")
 
 
 class Rough(Loop):
-    """A line whose errands have fates; homes know how often the server keeps a checkpoint.
+    """A line whose requests have fates; homes know how often the server keeps a checkpoint.
 
     A turn's fate depends on its client and stamp alone, so that it is the same in a second life.
     """
@@ -39,22 +39,22 @@ class Rough(Loop):
         home.every = self.every
         return home
 
-    def ask(self, client, errand):
+    def ask(self, client, request):
         with self.lock:
             self.count += 1
             if self.count in self.kills:
                 raise Killed
-        what = unpack(errand, ClientRequest)
+        what = unpack(request, ClientRequest)
         draw = random.Random(f"{self.seed} {client} {what.stamp}")
         fate = "good"
         if what.kind == "turn" and draw.random() < self.lost:
             fate = draw.choice(LOSES)
         if fate == "comes late":
-            self.late.setdefault(client, []).append(errand)
+            self.late.setdefault(client, []).append(request)
         if fate in ("never sent", "comes late"):
             raise ClientLost(fate)
         with self.lock:  # homes in one process share torch's generator
-            answer = super().ask(client, errand)
+            answer = super().ask(client, request)
             for old in self.late.pop(client, []):
                 with suppress(StateError):  # it names what has gone: nobody waits for its answer
                     super().ask(client, old)

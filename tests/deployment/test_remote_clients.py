@@ -13,7 +13,7 @@ from vergence.data.synthetic.toy import Toy as People
 from vergence.deployment.client_node import ClientNode
 from vergence.deployment.protocol import ClientRequest, framed, unframed
 from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
-from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientStateStore
@@ -24,7 +24,7 @@ COUNTS = {client: len(s.train) for client, s in PEOPLE.people.items()}
 
 
 class Loop:
-    """A line to homes in this process, each with its own data; a new one for every errand."""
+    """A line to homes in this process, each with its own data; a new one for every request."""
 
     def __init__(self, method, folder):
         self.method, self.folder, self.asked = method, folder, []
@@ -33,15 +33,15 @@ class Loop:
     def home(self, client, method=None):
         method = method or self.method
         own, task = PEOPLE.only((client,)), task_of(method)
-        worker = ClientExecutor(method, task, own, own, RandomStream("run", task.seed))
+        worker = ClientExecutor(method, task, LocalData(own, own), RandomStream("run", task.seed))
         folder = self.folder / client
         folder.mkdir(parents=True, exist_ok=True)
         runner = ClientRunner(worker, ClientStateStore(folder, task.seed, worker.records))
         return ClientNode(runner, client, folder, plan=self.plan)
 
-    def ask(self, client, errand):
-        self.asked.append((client, errand))
-        return self.home(client).answer(errand)
+    def ask(self, client, request):
+        self.asked.append((client, request))
+        return self.home(client).answer(request)
 
 
 def there(method, path, line=None, **plan):
@@ -78,9 +78,9 @@ class Bad(Loop):
         super().__init__(method, folder)
         self.change = change
 
-    def ask(self, client, errand):
-        answer = super().ask(client, errand)
-        what = unpack(errand, ClientRequest)
+    def ask(self, client, request):
+        answer = super().ask(client, request)
+        what = unpack(request, ClientRequest)
         if (client, what.kind, what.message.round) == (QUIET, "turn", 1):
             return self.change(answer)
         return answer
@@ -140,26 +140,26 @@ def test_a_bad_answer_is_its_clients_silence(change, status, silence, tmp_path):
     assert rows
 
 
-def test_the_same_errand_again_gets_the_stored_answer(tmp_path, monkeypatch):
+def test_the_same_request_again_gets_the_stored_answer(tmp_path, monkeypatch):
     method = build("fedcpf")
     line = Loop(method, tmp_path / "homes")
     there(method, tmp_path, line)
-    client, errand = next(
+    client, request = next(
         (c, e) for c, e in reversed(line.asked) if unpack(e, ClientRequest).kind == "turn"
     )
-    first = line.home(client).answer(errand)
+    first = line.home(client).answer(request)
     monkeypatch.setattr(ClientExecutor, "do", lambda *_: pytest.fail("it was carried out again"))
-    assert line.home(client).answer(errand) == first
+    assert line.home(client).answer(request) == first
 
 
-def test_a_home_answers_nobody_elses_errand(tmp_path):
+def test_a_home_answers_nobody_elses_request(tmp_path):
     method = build("fedavg")
     line = Loop(method, tmp_path / "homes")
     there(method, tmp_path, line)
-    errand = next(e for c, e in line.asked if c == PEOPLE.clients[0])
+    request = next(e for c, e in line.asked if c == PEOPLE.clients[0])
     with pytest.raises(Exception, match="is not for"):
-        line.home(PEOPLE.clients[1]).answer(errand)
-    stolen = replace(unpack(errand, ClientRequest), file="seed0.client.other.1.safetensors")
+        line.home(PEOPLE.clients[1]).answer(request)
+    stolen = replace(unpack(request, ClientRequest), file="seed0.client.other.1.safetensors")
     with pytest.raises(Exception, match="is no state of"):
         line.home(PEOPLE.clients[0]).answer(pack(stolen))
 
@@ -174,17 +174,17 @@ class Killed(Exception):
 @pytest.mark.parametrize("name", mostly_slow(KINDS, "fedcpf"))
 @pytest.mark.parametrize("at", mostly_slow((1, 6, 11, 14, 17), 1, 17))
 def test_a_server_that_died_goes_on_with_the_same_bits(name, at, tmp_path):
-    """It dies when it sends its `at`-th errand; homes keep what they had, answered or not."""
+    """It dies when it sends its `at`-th request; homes keep what they had, answered or not."""
     method = build(name)
     expected = there(method, tmp_path / "whole").fingerprint
     line = Loop(method, tmp_path / "homes")
     honest, left = line.ask, [at]
 
-    def dying(client, errand):
+    def dying(client, request):
         left[0] -= 1
         if left[0] == 0:
             raise Killed
-        return honest(client, errand)
+        return honest(client, request)
 
     line.ask = dying
     with pytest.raises(Killed):

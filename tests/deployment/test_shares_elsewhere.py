@@ -57,11 +57,11 @@ def simulated(circle, path, lost=None, **plan):
 def said(circle, kind):
     """Return what was answered in sums, of one kind: who, in which turn's sum, and the message."""
     found = []
-    for who, errand, answer in circle.asked:
-        if errand.said is not None:
+    for who, request, answer in circle.asked:
+        if request.said is not None:
             message = unpack(unframed(answer)[1], *secure_sum_attempts.Answered.__args__)
             if isinstance(message, kind):
-                found.append((who, errand.stamp, message))
+                found.append((who, request.stamp, message))
     return found
 
 
@@ -103,12 +103,12 @@ def test_an_aggregator_that_is_started_anew_in_a_round_holds_another_attempt(ste
     circle = shared("fedcpf", tmp_path)
     honest, died = circle.ask, []
 
-    def dying(who, errand):
-        what = unpack(errand, ClientRequest)
+    def dying(who, request):
+        what = unpack(request, ClientRequest)
         due = tag(type(what.said)) == ON_SHARES[step] and what.message.round == 1
         if due and who != "one" and not died:
             died.append(circle.adding.pop("two"))
-        return honest(who, errand)
+        return honest(who, request)
 
     circle.ask = dying
     got = circle.run_rounds(rounds=2).fingerprint
@@ -165,17 +165,17 @@ def test_server_and_each_aggregator_see_no_update(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Contributor, "__init__", noted)
         circle.run_rounds(rounds=2)
-    seen = b"".join(pack(errand) + answer for _, errand, answer in circle.asked)
+    seen = b"".join(pack(request) + answer for _, request, answer in circle.asked)
     assert len(rows) == 4 * 2
     for words in rows:
         for word in words:
             assert word.tobytes() not in seen
-    for who, errand, answer in circle.asked:  # nothing beside the sums
-        if errand.kind == "turn":
+    for who, request, answer in circle.asked:  # nothing beside the sums
+        if request.kind == "turn":
             note, body = unframed(answer)
             assert body == b""
             assert not {*note["weight"], *note["told"]}
-        assert (who in circle.names) or errand.kind == "say"
+        assert (who in circle.names) or request.kind == "say"
 
 
 @SLOW
@@ -210,11 +210,11 @@ def test_a_client_shares_nothing_with_an_aggregator_whose_key_it_does_not_know(t
     honest, told = circle.ask, []
     sign, genuine = signing_pair()
 
-    def own(who, errand):
+    def own(who, request):
         if who == "two" and who not in circle.adding:
             circle.aggregator(who).identity = PartyIdentity("run", register(circle.names), sign)
         try:
-            return honest(who, errand)
+            return honest(who, request)
         except ClientLost as lost:
             told.append((who, str(lost)))
             raise
@@ -240,14 +240,14 @@ def test_who_was_sent_another_model_is_in_no_sum(tmp_path):
     circle = shared("fedavg", tmp_path)
     honest = circle.ask
 
-    def unlike(who, errand):
-        what = unpack(errand, ClientRequest)
+    def unlike(who, request):
+        what = unpack(request, ClientRequest)
         if what.kind == "turn" and what.message.round == 1 and who == circle.names[2]:
             model = what.message["model"] * 1.001
             changed = pack(replace(what, message=replace(what.message, trees={"model": model})))
             note, body = unframed(honest(who, changed))
-            return framed({**note, "to": quick_digest(errand)}, body)
-        return honest(who, errand)
+            return framed({**note, "to": quick_digest(request)}, body)
+        return honest(who, request)
 
     circle.ask = unlike
     got = circle.run_rounds(rounds=2).fingerprint
@@ -272,12 +272,12 @@ def test_a_client_gives_one_row_for_one_question(tmp_path):
     """A server cannot learn what one person's update is from another state."""
     circle = shared("scaffold", tmp_path)
     circle.run_rounds(rounds=2)
-    who, errand, _ = next(
+    who, request, _ = next(
         x for x in circle.asked if x[1].kind == "turn" and x[1].message.round == 1
     )
     home = circle.home(who)
     with pytest.raises(StateError, match="spent: "):
-        home.answer(pack(replace(errand, file=None, stamp="1.7")))
+        home.answer(pack(replace(request, file=None, stamp="1.7")))
 
 
 OTHER = [
@@ -298,15 +298,15 @@ OTHER = [
 def test_an_aggregator_refuses_other_messages(tmp_path):
     circle = shared("fedavg", tmp_path)
     circle.run_rounds(rounds=1)
-    errand = [e for who, e, _ in circle.asked if who == "one"][1]
+    request = [e for who, e, _ in circle.asked if who == "one"][1]
     for change, facts, why in OTHER:
-        told = Message("say", {}, {**errand.message.facts, **facts})
+        told = Message("say", {}, {**request.message.facts, **facts})
         with pytest.raises(StateError, match=why):
-            circle.aggregator("one").answer(pack(replace(errand, message=told, **change)))
+            circle.aggregator("one").answer(pack(replace(request, message=told, **change)))
     end = circle.aggregator("one")
     end.limit = 10
     with pytest.raises(StateError, match="where 10 are allowed"):
-        end.answer(pack(errand))
+        end.answer(pack(request))
 
 
 @SLOW
@@ -314,9 +314,9 @@ def test_a_message_that_comes_twice_gets_the_same_answer(tmp_path):
     circle = shared("fedcpf", tmp_path)
     honest = circle.ask
 
-    def twice(who, errand):
-        first = honest(who, errand)
-        assert honest(who, errand) == first
+    def twice(who, request):
+        first = honest(who, request)
+        assert honest(who, request) == first
         return first
 
     circle.ask = twice

@@ -54,11 +54,11 @@ def test_every_method_gives_the_simulators_bits_from_clients_elsewhere(name, tmp
 def said(circle, kind=None):
     """Return what clients answered in sums: client, stamp, message."""
     found = []
-    for client, errand, answer in circle.asked:
-        if errand.said is not None:
+    for client, request, answer in circle.asked:
+        if request.said is not None:
             message = unpack(unframed(answer)[1], *secure_sum_attempts.Answered.__args__)
             if kind is None or isinstance(message, kind):
-                found.append((client, errand.stamp, message))
+                found.append((client, request.stamp, message))
     return found
 
 
@@ -146,9 +146,9 @@ def test_the_server_sees_no_single_update_and_no_mask(tmp_path):
         for word in words:
             assert word.tobytes() not in seen
             assert int(word).to_bytes(8, "big") not in seen
-    for client, errand, answer in circle.asked:  # nothing beside the sums
+    for client, request, answer in circle.asked:  # nothing beside the sums
         note, body = unframed(answer)
-        if errand.kind == "turn":
+        if request.kind == "turn":
             assert body == b""
             assert not {*note["weight"], *note["told"]}
             assert (note["examples"], note["steps"], note["share"]) == (0.0, 0, None), client
@@ -197,15 +197,15 @@ def test_who_was_sent_another_model_is_in_no_sum(tmp_path):
     circle = Circle(build("fedavg"), tmp_path, people=7)
     honest = circle.ask
 
-    def unlike(client, errand):
-        what = unpack(errand, ClientRequest)
+    def unlike(client, request):
+        what = unpack(request, ClientRequest)
         if what.kind == "turn" and what.message.round == 1 and client == circle.names[2]:
             model = what.message["model"] * 1.001
             what = replace(what, message=replace(what.message, trees={"model": model}))
             answer = honest(client, changed := pack(what))
-            asked, was = quick_digest(changed), quick_digest(errand)
+            asked, was = quick_digest(changed), quick_digest(request)
             return answer.replace(asked.encode(), was.encode(), 1)
-        return honest(client, errand)
+        return honest(client, request)
 
     circle.ask = unlike
     got = circle.run_rounds(rounds=2)
@@ -221,8 +221,8 @@ def test_secrets_lie_in_files_of_their_own_and_go_when_they_are_used(tmp_path):
     modes = Counter()
     honest = circle.ask
 
-    def looked(client, errand):
-        answer = honest(client, errand)
+    def looked(client, request):
+        answer = honest(client, request)
         for path in circle.place(client).glob("sum.*"):
             modes[path.name, path.stat().st_mode & 0o777] += 1
         return answer
@@ -267,8 +267,8 @@ def test_another_stamp_for_the_same_question_opens_no_second_sum(tmp_path):
     circle.run_rounds(rounds=1)
     honest = circle.ask
 
-    def renamed(client, errand):
-        what = unpack(errand, ClientRequest)
+    def renamed(client, request):
+        what = unpack(request, ClientRequest)
         return honest(client, pack(replace(what, stamp=what.stamp.replace("0.1", "0.7"))))
 
     circle.ask = renamed
@@ -292,14 +292,14 @@ class Killed(Exception):
     ],
 )
 def test_a_server_that_died_in_a_sum_goes_on_with_the_same_bits(name, at, tmp_path):
-    """It dies when it sends its `at`-th errand: 30 to a round, 5 turns and 25 messages of a sum."""
+    """It dies when it sends its `at`-th request: 30 a round, 5 turns and 25 messages of a sum."""
     circle = Circle(build(name), tmp_path)
     honest, left = circle.ask, itertools.count(1)
 
-    def dying(client, errand):
+    def dying(client, request):
         if next(left) >= at:
             raise Killed
-        return honest(client, errand)
+        return honest(client, request)
 
     circle.ask = dying
     with pytest.raises(Killed):
@@ -314,9 +314,9 @@ def test_a_message_that_comes_twice_gets_the_same_answer(tmp_path):
     circle = Circle(build("fedavg"), tmp_path)
     honest = circle.ask
 
-    def twice(client, errand):
-        first = honest(client, errand)
-        assert honest(client, errand) == first
+    def twice(client, request):
+        first = honest(client, request)
+        assert honest(client, request) == first
         return first
 
     circle.ask = twice

@@ -21,8 +21,8 @@ from vergence.privacy.secure_aggregation.session import Invitation
 def home_with_a_row(tmp_path):
     circle = Circle(build("fedavg"), tmp_path)
     circle.run_rounds(rounds=1)
-    client, errand, _ = next(x for x in circle.asked if isinstance(x[1].said, Invitation))
-    return circle, circle.home(client), errand
+    client, request, _ = next(x for x in circle.asked if isinstance(x[1].said, Invitation))
+    return circle, circle.home(client), request
 
 
 @pytest.mark.parametrize(
@@ -42,17 +42,17 @@ def home_with_a_row(tmp_path):
     ],
 )
 def test_a_home_refuses_other_messages(change, why, tmp_path):
-    _, home, errand = home_with_a_row(tmp_path)
+    _, home, request = home_with_a_row(tmp_path)
     with pytest.raises(StateError, match=why):
-        home.answer(pack(replace(errand, **change)))
+        home.answer(pack(replace(request, **change)))
 
 
 def test_messages_out_of_order_are_refused_and_change_nothing(tmp_path):
     circle = Circle(build("fedavg"), tmp_path)
     honest, refused = circle.ask, []
 
-    def early(client, errand):
-        what = unpack(errand, ClientRequest)
+    def early(client, request):
+        what = unpack(request, ClientRequest)
         if what.said is not None and not isinstance(what.said, Invitation):
             for _, other, _ in list(circle.asked):
                 if (
@@ -65,7 +65,7 @@ def test_messages_out_of_order_are_refused_and_change_nothing(tmp_path):
                         circle.home(client).answer(pack(replace(other, progress=0.5)))
                     except StateError as error:
                         refused.append(str(error).partition(":")[0])
-        return honest(client, errand)
+        return honest(client, request)
 
     circle.ask = early
     assert (
@@ -81,9 +81,9 @@ def spoiled(kind, change):
     def wrap(circle):
         honest = circle.ask
 
-        def ask(client, errand):
-            answer = honest(client, errand)
-            what = unpack(errand, ClientRequest)
+        def ask(client, request):
+            answer = honest(client, request)
+            what = unpack(request, ClientRequest)
             if what.said is None or client != circle.names[1] or not what.stamp.startswith("1."):
                 return answer
             head = int.from_bytes(answer[:4], "little") + 4
@@ -136,10 +136,10 @@ def test_lost_is_silence(tmp_path):
     circle = Circle(build("fedavg"), tmp_path)
     honest = circle.ask
 
-    def deaf(client, errand):
-        if client == circle.names[0] and unpack(errand, ClientRequest).said is not None:
+    def deaf(client, request):
+        if client == circle.names[0] and unpack(request, ClientRequest).said is not None:
             raise ClientLost("no answer in 600 s")
-        return honest(client, errand)
+        return honest(client, request)
 
     circle.ask = deaf
     got = circle.run_rounds().fingerprint

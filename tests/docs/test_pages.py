@@ -71,6 +71,12 @@ def test_links_resolve(page):
             assert anchor in slugs, f"{page}: no heading for {link}"
 
 
+def test_readme_leads_to_every_page():
+    linked = {link.partition("#")[0] for link in LINK.findall(prose(ROOT / "README.md"))}
+    there = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+    assert sorted(there - linked) == []
+
+
 def plain(value):
     """Return a default as TOML would give it."""
     if isinstance(value, tuple | list):

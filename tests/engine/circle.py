@@ -17,8 +17,9 @@ from vergence.deployment.client_node import ClientNode
 from vergence.deployment.protocol import ClientRequest
 from vergence.deployment.remote_clients import ClientLost, absent, remote_pool
 from vergence.deployment.secure_sum_aggregator import SecureSumAggregator
-from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
+from vergence.engine.protections.setup import client_hooks
 from vergence.engine.round_loop import Plan, RunOutcome, run_rounds
 from vergence.engine.secure_sum_attempts import PartyIdentity
 from vergence.engine.secure_sums import SERVER, sums_for
@@ -36,9 +37,10 @@ ON_SHARES = ("Invitation", "Openings", "Parts", "Helds", "Relayed", "Lookups")
 
 
 class Circle:
-    """Homes of so many people, a new one for every errand; `asked` holds errands and answers.
+    """Homes of so many people, a new one for every request; `asked` holds requests and answers.
 
-    `gone(client, step, round)` tells who does not answer a message of a sum any more.
+    `told` is what its operator hears. `gone(client, step, round)` tells who does not answer a
+    message of a sum any more.
     """
 
     def __init__(
@@ -61,6 +63,11 @@ class Circle:
         self.asked: list[tuple[str, ClientRequest, bytes]] = []
         self.gone: Callable[[str, int, int], bool] = lambda *_: False
         self.adding: dict[str, SecureSumAggregator] = {}
+        self.told: list[tuple[str, str, str]] = []
+
+    def tell(self, line: str, event: str, client: str = "") -> None:
+        """Write down what the server tells its operator."""
+        self.told.append((event, client, line))
 
     def identity(self, client: str | None = None) -> PartyIdentity:
         sign = None if client is None else ends(client)[0]
@@ -85,15 +92,21 @@ class Circle:
         if client not in self.workers:
             own = self.federation.only((client,))
             self.workers[client] = ClientExecutor(
-                self.method, self.task, own, own, RandomStream("run", 0), privacy=self.privacy
+                self.method,
+                self.task,
+                LocalData(own, own),
+                RandomStream("run", 0),
+                hooks=client_hooks(
+                    self.plan, self.method, self.task, own, self.place(client), here=False
+                ),
             )
         worker, folder = self.workers[client], self.place(client)
         folder.mkdir(parents=True, exist_ok=True)
         runner = ClientRunner(worker, ClientStateStore(folder, 0, worker.records), self.sums)
         return ClientNode(runner, client, folder, identity=self.identity(client), plan=self.plan)
 
-    def ask(self, client: str, errand: bytes) -> bytes:
-        what = unpack(errand, ClientRequest)
+    def ask(self, client: str, request: bytes) -> bytes:
+        what = unpack(request, ClientRequest)
         if what.said is not None:
             steps = ON_SHARES if self.privacy.aggregators else STEPS
             step = steps.index(tag(type(what.said)))
@@ -102,7 +115,7 @@ class Circle:
         shared = client in self.privacy.aggregators
         try:
             end = self.aggregator(client) if shared else self.home(client)
-            answer = end.answer(errand)
+            answer = end.answer(request)
         except StateError as error:
             raise ClientLost(str(error)) from None
         self.asked.append((client, what, answer))
@@ -120,7 +133,10 @@ class Circle:
             **plan,
         }
         counts = {client: len(s.train) for client, s in self.federation.people.items()}
-        pool_factory, self.plan = remote_pool(self, identity=self.identity(SERVER)), Plan(**plan)
+        pool_factory, self.plan = (
+            remote_pool(self, identity=self.identity(SERVER), tell=self.tell),
+            Plan(**plan),
+        )
         return run_rounds(
             self.method,
             self.task,

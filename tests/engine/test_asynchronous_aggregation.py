@@ -16,7 +16,7 @@ from vergence.core.serialization import same
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine import virtual_clock
 from vergence.engine.asynchronous_aggregation import Delivery
-from vergence.engine.client_executor import ClientExecutor, ClientTask
+from vergence.engine.client_executor import ClientExecutor, ClientTask, LocalData
 from vergence.engine.compatibility_check import check
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
@@ -69,7 +69,7 @@ def one_turn(worker, client, model, turn):
 def by_the_book(path, delivery):
     """Go through a log, line by line, with the formulas of the papers; return the model."""
     people, task = People(people=3).load(), ToyTask(Linear(inputs=4))
-    worker = ClientExecutor(FEDAVG, task, people, people, RandomStream("run", 0))
+    worker = ClientExecutor(FEDAVG, task, LocalData(people, people), RandomStream("run", 0))
     versions, buffer = [task.init()], []
     for row in table(path, "events.csv"):
         if row["event"] != "arrived":

@@ -11,7 +11,7 @@ from tests.deployment.test_remote_clients import COUNTS, PEOPLE, Loop, there
 from vergence.core import files
 from vergence.core.randomness import RandomStream
 from vergence.deployment.client_node import ClientNode
-from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.storage.client_states import ClientStateStore
 
@@ -80,14 +80,16 @@ class Lasting(Loop):
 
     def home(self, client):
         own, task = PEOPLE.only((client,)), task_of(self.method)
-        worker = ClientExecutor(self.method, task, own, own, RandomStream("run", task.seed))
+        worker = ClientExecutor(
+            self.method, task, LocalData(own, own), RandomStream("run", task.seed)
+        )
         folder = self.folder / client
         folder.mkdir(parents=True, exist_ok=True)
         store = ClientStateStore(folder, task.seed, worker.records, lasting=True)
         return ClientNode(ClientRunner(worker, store), client, folder, plan=self.plan)
 
-    def ask(self, client, errand):
-        answer = super().ask(client, errand)
+    def ask(self, client, request):
+        answer = super().ask(client, request)
         files = [f for f in (self.folder / client).iterdir() if f.name != ".turn"]
         assert all(self.disk.holds(file) and self.disk.names(file) for file in files)
         self.kept += len(files)

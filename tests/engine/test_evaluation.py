@@ -14,7 +14,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
-from vergence.engine.client_executor import ClientExecutor, ClientTask
+from vergence.engine.client_executor import ClientExecutor, ClientTask, LocalData
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientStateIndex
 from vergence.engine.storage.run_directory import RunDirectory
@@ -78,7 +78,9 @@ def test_every_test_image_counts_alike_whosever_it_is():
     the left pixel is bright, 1 and 0 where the right one is: the mean log loss of all four is
     (3 ln(1 + e^-2) + ln(1 + e)) / 4.
     """
-    worker = ClientExecutor(FedAvg(), TASK, PEOPLE, PEOPLE, RandomStream("t"), all_here=True)
+    worker = ClientExecutor(
+        FedAvg(), TASK, LocalData(PEOPLE, PEOPLE, all_here=True), RandomStream("t")
+    )
     found = {client: measured(worker, client, of(2.0, 1.0)) for client in "ab"}
     assert [found[client]["P0"]["accuracy"] for client in "ab"] == [1.0, 0.0]
     loss = (3 * torch.log1p(torch.tensor(-2.0).exp()) + torch.log1p(torch.tensor(1.0).exp())) / 4
@@ -90,7 +92,9 @@ def test_every_test_image_counts_alike_whosever_it_is():
 
 
 def test_a_model_that_people_share_is_scored_once_and_another_again():
-    worker = ClientExecutor(FedAvg(), TASK, PEOPLE, PEOPLE, RandomStream("t"), all_here=True)
+    worker = ClientExecutor(
+        FedAvg(), TASK, LocalData(PEOPLE, PEOPLE, all_here=True), RandomStream("t")
+    )
     SCORED.clear()
     for client in "ab":
         measured(worker, client, of(2.0, 1.0))  # equal, not the same object
@@ -101,7 +105,7 @@ def test_a_model_that_people_share_is_scored_once_and_another_again():
 
 def test_at_an_end_of_a_deployment_nobody_has_everybodys_images():
     alone = PEOPLE.only(["a"])
-    worker = ClientExecutor(FedAvg(), TASK, alone, alone, RandomStream("t"))
+    worker = ClientExecutor(FedAvg(), TASK, LocalData(alone, alone), RandomStream("t"))
     assert not [n for n in measured(worker, "a", of(2.0, 1.0))["P0"] if n.startswith("pooled")]
 
 

@@ -10,7 +10,7 @@ from vergence.core.conversation import Conversation
 from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
 from vergence.engine.participation import Participation
-from vergence.engine.robust_aggregation import RobustAggregator, among_groups
+from vergence.engine.protections.robust_aggregation import RobustAggregator, among_groups
 from vergence.errors import ConfigError
 from vergence.experiment.schema import check
 from vergence.methods.fedavg import FedAvg

@@ -17,8 +17,8 @@ from vergence.core.params import Params
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
+from vergence.engine.protections.user_level import forecast
 from vergence.engine.secure_sums import SecureSum, sums_for, unpack_words
-from vergence.engine.user_level_privacy import forecast
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.spent import foretold, spent
 from vergence.methods.fedavg import FedAvg
@@ -27,6 +27,7 @@ from vergence.methods.local_only import LocalOnly
 from vergence.models.linear import Linear
 from vergence.privacy.config import Privacy, SecureAggregationConfig, UserLevelConfig
 from vergence.privacy.dp.accounting import gaussian_epsilon
+from vergence.privacy.hooks import ProtectedRun
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.release_log import ReleaseLog
 from vergence.tasks.toy import ToyTask
@@ -76,7 +77,7 @@ def test_clients_elsewhere_add_their_noise_at_home(name, tmp_path):
 @pytest.mark.parametrize("people", [3, 12])
 def test_all_of_the_noise_is_there_in_the_smallest_sum(people, tmp_path):
     """Of 3 people noise of 2 x 0.5; each of 12 adds as much, so that it is twice as wide."""
-    privacy = replace(PADS, aggregation=SecureAggregationConfig(min_contributors=3))
+    privacy = replace(SHARES, aggregation=SecureAggregationConfig("additive", min_contributors=3))
     outcome = run_toy(
         tmp_path, STILL, people=people, rounds=1, inputs=20_000, privacy=privacy, engine="bytes"
     )
@@ -126,7 +127,7 @@ def test_the_sum_is_that_of_the_clipped_updates_and_their_noise_exactly():
 
 
 def test_nothing_is_claimed_for_a_draw_that_the_server_makes(tmp_path):
-    plan = {"presence": Participation(cohort=0.5), "privacy": PADS, "people": 8}
+    plan = {"presence": Participation(cohort=0.5), "privacy": SHARES, "people": 8}
     run_toy(tmp_path, FedAvg(local=LOCAL), **plan)
     found = [
         float(row["value"]) for row in table(tmp_path, "rounds.csv") if row["metric"] == "epsilon"
@@ -190,5 +191,6 @@ def test_explain_and_results_say_from_whom_people_are_hidden(tmp_path):
     assert f"{2 * 0.5 * math.sqrt(12 / 7) / 12:.3g} in every entry" in line
     assert forecast(USER, plan, FedAvg(), 12).level.shares == 7
     run_toy(tmp_path, STILL, rounds=1, privacy=PADS)
-    found = spent(plan.known(12), STILL, tmp_path / "state")
+    run = ProtectedRun(STILL, ToyTask(Linear()), people, 1, tmp_path / "state")
+    found = spent(plan, run)
     assert "the server while at least 7" in found["person"]["against"]

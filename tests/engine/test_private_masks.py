@@ -8,8 +8,8 @@ from tests.docs.test_pages import defaults, written
 from tests.engine.toys import LOCAL, dying_in, run_toy
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.plan import Plan
-from vergence.engine.privacy_setup import check_privacy
-from vergence.engine.private_masks import MaskForecast, foreseen
+from vergence.engine.protections.private_masks import MaskForecast, foreseen
+from vergence.engine.protections.setup import check_privacy
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.schema import build_privacy
 from vergence.methods.fedcpf import FedCPF

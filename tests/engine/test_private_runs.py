@@ -23,8 +23,8 @@ from vergence.engine.compatibility_check import check
 from vergence.engine.exchange import ClientExchange
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
-from vergence.engine.privacy_setup import check_privacy
-from vergence.engine.user_level_privacy import UserLevelMechanism, forecast
+from vergence.engine.protections.setup import check_privacy
+from vergence.engine.protections.user_level import UserLevelMechanism, forecast
 from vergence.errors import ConfigError, StateError
 from vergence.experiment.privacy.schema import build_privacy
 from vergence.methods.ditto import Ditto
@@ -80,11 +80,10 @@ def test_a_reply_leaves_bounded_counts_once_and_says_nothing_beside():
 
 def test_a_reply_from_elsewhere_that_is_not_bounded_does_not_count():
     update = {"model": Params.named(a=torch.tensor([3.0, 4.0]))}
-    assert HIDDEN.fault(seal(HIDDEN.leaving(reply(**update)), 0)) is None
-    assert str(HIDDEN.fault(seal(reply(**update), 0))).startswith("bound: ")
+    assert HIDDEN.user.fault(seal(HIDDEN.leaving(reply(**update)), 0)) is None
+    assert str(HIDDEN.user.fault(seal(reply(**update), 0))).startswith("bound: ")
     small = {"model": Params.named(a=torch.tensor([0.1, 0.0]))}  # 0.1 is off the grid
-    assert str(HIDDEN.fault(seal(reply(**small), 0))).startswith("bound: ")
-    assert Privacy().fault(seal(reply(**update), 0)) is None
+    assert str(HIDDEN.user.fault(seal(reply(**small), 0))).startswith("bound: ")
 
 
 @pytest.mark.parametrize(
@@ -237,17 +236,22 @@ def test_a_book_forgets_nothing_but_a_line_that_was_never_finished(tmp_path):
         book.enter(Release(draw, mark, 2.0, 0.5, 1))
     with (tmp_path / "book.csv").open("a") as file:
         file.write("2,d,2.")
+    torn = (tmp_path / "book.csv").read_bytes()
     again = ReleaseLog(tmp_path / "book.csv")
     assert again.entries == book.entries
+    assert (tmp_path / "book.csv").read_bytes() == torn, "who reads must not write"
     assert [(c.noise, c.rate, c.steps) for c in again.ledger.charges] == [
         (pytest.approx(math.sqrt(2)), 0.5, 1),
         (2.0, 0.5, 1),
     ]
-    assert (tmp_path / "book.csv").read_text().endswith("1,c,2.0,0.5,1\n")
+    again.enter(Release("2", "e", 2.0, 0.5, 1))
+    assert (tmp_path / "book.csv").read_text().endswith("1,c,2.0,0.5,1\n2,e,2.0,0.5,1\n")
+    assert ReleaseLog(tmp_path / "book.csv").entries == again.entries
     assert account([]).charges == ()
-    (tmp_path / "book.csv").write_text("what\n")
-    with pytest.raises(StateError, match="damaged"):
-        ReleaseLog(tmp_path / "book.csv")
+    for damaged in (b"what\n", b"0,\xff,2.0,0.5,1\n"):
+        (tmp_path / "book.csv").write_bytes(damaged)
+        with pytest.raises(StateError, match="damaged"):
+            ReleaseLog(tmp_path / "book.csv")
 
 
 TRAINED = Privacy(solver=DpSgd(clip=1.0, noise=2.0))

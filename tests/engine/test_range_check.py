@@ -8,7 +8,7 @@ import torch
 from tests.engine.test_split import LOCAL, PEOPLE, SMALL, run
 from tests.engine.toys import table
 from vergence.deployment.joined_node import deployable
-from vergence.engine.range_check import SmashedRangeCheck
+from vergence.engine.protections.output_range import SmashedRangeCheck
 from vergence.errors import ConfigError
 from vergence.experiment import schema as config
 from vergence.methods.split.local_loss_split import LocalLossSplit

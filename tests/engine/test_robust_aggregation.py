@@ -11,11 +11,12 @@ from vergence.core import files
 from vergence.core.messages import reply
 from vergence.core.serialization import same
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine import compatibility_check, robust_aggregation
+from vergence.engine import compatibility_check
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
-from vergence.engine.robust_aggregation import replies
+from vergence.engine.protections import robust_aggregation
+from vergence.engine.protections.robust_aggregation import replies
 from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError

@@ -1,6 +1,7 @@
 """Defences at the cut as settings of a run: what leaves, what is spent, what is refused."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,12 +17,13 @@ from vergence.core.stages import PULL
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.deployment.client_node import ClientNode
 from vergence.deployment.remote_clients import absent, remote_pool
-from vergence.engine import compatibility_check, round_loop, split_defense
-from vergence.engine.client_executor import ClientExecutor
+from vergence.engine import compatibility_check, round_loop
+from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.plan import Plan
-from vergence.engine.privacy_setup import check_privacy
-from vergence.engine.split_defense import DefendedTrainer, outlook, sweeps
+from vergence.engine.protections import split_defense
+from vergence.engine.protections.setup import check_privacy
+from vergence.engine.protections.split_defense import DefendedTrainer, outlook, sweeps
 from vergence.engine.split_session import ServerSession
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.run_directory import RunDirectory
@@ -39,6 +41,7 @@ from vergence.methods.split.splitfed_v2 import SplitFedV2
 from vergence.models.lenet import LeNet
 from vergence.privacy.config import Privacy
 from vergence.privacy.dp.accounting import gaussian_epsilon
+from vergence.privacy.hooks import ProtectedRun
 from vergence.privacy.release_log import FOLDER
 from vergence.privacy.split.defense import BottleneckCut, NoPeekCut, PixelCut, gain
 from vergence.privacy.split.nopeek import distance_correlation
@@ -78,7 +81,7 @@ def heard(monkeypatch):
 
 def guard(defence, method, tmp_path, task=SMALL, **plan):
     plan = Plan(**{"rounds": 1, "privacy": Privacy(cut=defence), **plan})
-    return split_defense.guard_for(plan, method, task, PEOPLE, tmp_path)
+    return split_defense.defended_trainer(plan, method, task, PEOPLE, tmp_path)
 
 
 def books(folder, defence=NARROW.cut):
@@ -102,8 +105,8 @@ def test_what_leaves_a_client_is_clipped_before_its_noise(method, tmp_path, hear
 def test_the_norm_of_the_first_layer_is_at_most_one_after_every_step(method, tmp_path, monkeypatch):
     plain, norms = DefendedTrainer.answer, []
 
-    def measured(self, ask, site):
-        answer = plain(self, ask, site)
+    def measured(self, ask, turn, then):
+        answer = plain(self, ask, turn, then)
         if ask.on(self.task) == self.front:
             weight = ask.params["conv1.weight"]
             conv = torch.nn.Conv2d(*weight.shape[1::-1], 3, padding=1)
@@ -132,9 +135,9 @@ def test_the_term_of_nopeek_is_in_the_step(tmp_path):
     ((z * pull).sum() + 3 * distance_correlation(x, z)).backward()
     expected = start - gradient_of(module) * 0.1
     ask = Step(start.copy(), FRESH, {**batch, PULL: pull}, local, method.front)
-    done = found.answer(ask, site("p00"))
+    done = found.answer(ask, turn("p00"), nothing)
     torch.testing.assert_close(done.params.flat, expected.flat)
-    sent = found.answer(Forward(start, batch, method.front, rows), site("p00"))
+    sent = found.answer(Forward(start, batch, method.front, rows), turn("p00"), nothing)
     torch.testing.assert_close(sent, z.detach())  # nopeek adds no noise
 
 
@@ -151,12 +154,17 @@ def test_gradients_go_through_the_clip(tmp_path):
     (z * (0.05 / norm).clamp(max=1) * pull).sum().backward()
     expected = start - gradient_of(module) * 0.1
     ask = Step(start.copy(), FRESH, {**batch, PULL: pull}, local, method.front)
-    torch.testing.assert_close(found.answer(ask, site("p00")).params.flat, expected.flat)
+    torch.testing.assert_close(found.answer(ask, turn("p00"), nothing).params.flat, expected.flat)
 
 
-def site(client):
+def turn(client):
     data = PEOPLE.people[client]
-    return ClientContext(client, data.train, data.val, SMALL, 0, RandomStream("run", 0))
+    site = ClientContext(client, data.train, data.val, SMALL, 0, RandomStream("run", 0))
+    return SimpleNamespace(site=site)
+
+
+def nothing(_):
+    raise AssertionError("what is asked of a client's own layers is answered at the cut")
 
 
 def gradient_of(module):
@@ -190,18 +198,24 @@ def test_workers_and_bytes_give_the_same_bits(method, cut_at, tmp_path):
 
 @pytest.mark.usefixtures("same_secret")
 def test_clients_elsewhere_have_guards_and_books_of_their_own(tmp_path):
-    """A new home for every errand; the bits are the simulator's where the secret is."""
+    """A new home for every request; the bits are the simulator's where the secret is."""
     method, plan = SplitFedU(local=LOCAL, cut="conv3"), Plan(rounds=2, privacy=NARROW)
     expected = run(tmp_path / "one", method, privacy=NARROW)
 
     class Line:
-        def ask(self, client, errand):
+        def ask(self, client, request):
             own, folder = PEOPLE.only((client,)), tmp_path / "homes" / client
             folder.mkdir(parents=True, exist_ok=True)
-            guard = split_defense.guard_for(plan, method, SMALL, own, folder)
-            worker = ClientExecutor(method, SMALL, own, own, RandomStream("run", 0), guard=guard)
+            guard = split_defense.defended_trainer(plan, method, SMALL, own, folder)
+            worker = ClientExecutor(
+                method,
+                SMALL,
+                LocalData(own, own),
+                RandomStream("run", 0),
+                hooks=() if guard is None else (guard,),
+            )
             runner = ClientRunner(worker, ClientStateStore(folder, 0, worker.records))
-            return ClientNode(runner, client, folder, plan=plan).answer(errand)
+            return ClientNode(runner, client, folder, plan=plan).answer(request)
 
     server = RunDirectory(tmp_path / "server", STAMP, elsewhere=True)
     server.open()
@@ -259,7 +273,7 @@ def test_every_epoch_is_a_release_and_the_book_adds_up_to_the_budget(tmp_path):
     for book in books(tmp_path).values():
         assert book.most == pytest.approx(4 / noise**2)
         assert min(book.costs.values()) == book.most
-    told = spent(plan, method, tmp_path / "state")["picture"]
+    told = spent(plan, ProtectedRun(method, SMALL, PEOPLE, 2, tmp_path / "state"))["picture"]
     assert told["epsilon"] == pytest.approx(8, rel=1e-6)
     assert "updates of the clients' layers" in told["only"]
 
@@ -287,7 +301,8 @@ def test_pixel_noise_is_told_per_unit_of_change(tmp_path):
     assert gain(SMALL, PEOPLE.people["p00"].train) == pytest.approx(4)
     assert outlook(plan, method, SMALL, PEOPLE).noise_spec.scale == pytest.approx(2)
     run(tmp_path, method, privacy=DEFENCES["conv1"])
-    assert spent(plan, method, tmp_path / "state")["pixel"]["epsilon"] == pytest.approx(8)
+    told = spent(plan, ProtectedRun(method, SMALL, PEOPLE, 2, tmp_path / "state"))
+    assert told["pixel"]["epsilon"] == pytest.approx(8)
 
 
 def test_a_picture_is_not_sent_beyond_its_budget(tmp_path, monkeypatch):
@@ -315,7 +330,7 @@ def test_predictions_pass_the_cut(tmp_path):
     found = guard(BottleneckCut(clip=1e-9, noise=1e-3), method, tmp_path)
     task = GazeAngle(replace(SMALL.network, pose=False))
     module = task.module().eval()
-    found.stand_at_cut(module)
+    found.attach(module)
     output = task.forward(module, PEOPLE.people["p00"].test.take(slice(0, 5)))
     torch.testing.assert_close(output, output[:1].expand(5, 2))
 

@@ -16,7 +16,7 @@ from vergence.core.params import Params
 from vergence.engine import compatibility_check
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
-from vergence.engine.user_level_privacy import UserLevelMechanism, forecast
+from vergence.engine.protections.user_level import UserLevelMechanism, forecast
 from vergence.errors import ConfigError, StateError
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.local_only import LocalOnly
@@ -73,12 +73,12 @@ def test_who_sends_nothing_is_not_counted(tmp_path):
 def test_a_round_of_a_tree_hides_one_sum_only(tmp_path):
     user_level = UserLevelMechanism(TREE.user, Plan(rounds=4), FedAvg(), 3, tmp_path, 0)
     zero = Aggregate({"model": Params.named(a=torch.zeros(5))}, {"model": 1.0}, 1, {})
-    first = user_level.add_noise(zero, "0", 1, 3).totals["model"].flat
+    first = user_level.release(zero, "0", 1, 3).totals["model"].flat
     again = UserLevelMechanism(TREE.user, Plan(rounds=4), FedAvg(), 3, tmp_path, 0)
-    assert torch.equal(again.add_noise(zero, "0", 1, 3).totals["model"].flat, first)
+    assert torch.equal(again.release(zero, "0", 1, 3).totals["model"].flat, first)
     other = Aggregate({"model": Params.named(a=torch.ones(5))}, {"model": 1.0}, 1, {})
     with pytest.raises(StateError, match="round 1 was released with another sum"):
-        again.add_noise(other, "0", 1, 3)
+        again.release(other, "0", 1, 3)
 
 
 def test_a_tree_needs_one_sum_a_round():

@@ -16,7 +16,7 @@ from vergence.core.requests import Step
 from vergence.deployment.joined_node import JoinedNode
 from vergence.engine import compatibility_check
 from vergence.engine.plan import Plan
-from vergence.engine.privacy_setup import check_privacy
+from vergence.engine.protections.setup import check_privacy
 from vergence.engine.split_session import ServerSession
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.schema import build_privacy

@@ -7,10 +7,11 @@ import pytest
 
 from tests.reports.ethics.test_page import TAUGHT
 from vergence.errors import StateError
-from vergence.experiment.class_accuracy import FILE, of_study
+from vergence.experiment.class_accuracy import FILE
 from vergence.experiment.run import start
 from vergence.experiment.schema import check, merge
 from vergence.reports.html import figure
+from vergence.reports.plots.class_accuracy import of_study
 from vergence.results.read import read
 
 

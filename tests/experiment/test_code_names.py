@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.commands import Said, vergence, write
 from vergence.core.method import Method
+from vergence.core.naming import called
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.experiment.code_names import CodeName, default_label, module_file, parse
@@ -17,6 +18,7 @@ from vergence.experiment.provenance import config_digest
 from vergence.experiment.registry import find
 from vergence.experiment.schema import load
 from vergence.experiment.trust import now, python_files, typed, under
+from vergence.methods.fedavg import FedAvg
 
 TOY = """
 task       = { name = "toy" }
@@ -109,6 +111,17 @@ def test_what_a_name_means(name, code, label):
     assert python_files({"x": [{"name": name}]}) == ([code.place] if code else [])
 
 
+def test_a_file_that_imports_its_neighbour_is_told_of_pythonpath(tmp_path):
+    (tmp_path / "halfway.py").touch()
+    (tmp_path / "mine.py").write_text("import halfway\n")
+    file = write(tmp_path, toy('method = { name = "mine.py" }'))
+    with pytest.raises(ConfigError, match=rf"No module named 'halfway': .*PYTHONPATH={tmp_path}"):
+        load(file, trust_code=True)
+    (tmp_path / "mine.py").write_text("import no_such_package\n")
+    with pytest.raises(ConfigError, match="install its package in the environment of vergence"):
+        load(file, trust_code=True)
+
+
 def test_a_place_is_told_once_whichever_class_and_this_package_not_at_all():
     names = ["my.py:A", "my.py:B", "my.py", "lab.x:A", "lab.x:B", "vergence.methods.fedavg:FedAvg"]
     assert python_files({"methods": names}) == ["my.py", "lab.x"]
@@ -167,6 +180,21 @@ def test_what_is_wrong_is_one_line(site, tmp_path, name, words):
     name = name.replace("FILE", str(site / "methods.py"))
     file = write(tmp_path, toy(f'method = "{name}"'))
     vergence("run", file, "--out", tmp_path / "out").complains(2, *words)
+
+
+def test_a_file_whose_one_class_is_abstract_is_told_what_it_lacks(tmp_path):
+    file = tmp_path / "half.py"
+    file.write_text("from vergence.core.method import Method\nclass Half(Method):\n    pass\n")
+    with under(typed()), pytest.raises(ConfigError, match=r"half\.py: Half is abstract.*server"):
+        find("methods", str(file), Method)
+
+
+@pytest.mark.usefixtures("site")
+def test_ones_own_class_does_not_pass_for_the_packages():
+    with under(typed()):
+        own = find("methods", "own_lab.methods:Plain", Method)
+    assert called(own) == "own_lab.methods:Plain"
+    assert called(FedAvg) == "fedavg"
 
 
 @pytest.mark.usefixtures("site")

@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
+import vergence as vg
 from tests.cli.commands import ONE, Said, go_on, run, vergence, write
 from vergence.engine.storage.run_directory import read_manifest
+from vergence.errors import PartialRun
+from vergence.experiment.nothing_learned import refuse_unlearned
 from vergence.experiment.run import locked
+from vergence.experiment.schema import load
 
 
 def prints(out, label="."):
@@ -30,6 +34,24 @@ def test_two_runs_into_one_directory_one_after_the_other(tmp_path):
     said = vergence("run", write(tmp_path, ONE), "--out", out)
     said.complains(2, "holds a run already", f"vergence resume {out}", "--out")
     assert tree(out) == before
+
+
+def test_the_command_goes_on_with_a_finished_run_without_reading_its_data(tmp_path, monkeypatch):
+    out = run(tmp_path, ONE)
+
+    def reads(_):
+        raise AssertionError("the data of a finished run need not be there any more")
+
+    monkeypatch.setattr("vergence.experiment.run.load_data", reads)
+    said = vergence("resume", out)
+    assert said.code == 0, said.err
+
+
+def test_turns_of_a_seed_that_was_not_asked_for_are_no_damage(tmp_path):
+    out = run(tmp_path, ONE)
+    plan = load(out / "config.toml", ["run.seeds=[1]"]).plan
+    with pytest.raises(PartialRun, match="seed 1: nobody's reply counted"):
+        refuse_unlearned({"fedcpf": out}, plan)
 
 
 @pytest.mark.parametrize("taken", [".", "fedcpf"])
@@ -53,6 +75,23 @@ def test_two_runs_into_one_directory_at_the_same_time(tmp_path, taken):
         assert not (tmp_path / "out" / "config.toml").exists()
     else:
         go_on(tmp_path / "out")
+
+
+def test_out_with_other_files_in_it_is_left_alone(tmp_path):
+    out = tmp_path / "thesis"
+    out.mkdir()
+    (out / ".gitkeep").touch()
+    (out / "chapter.tex").write_text("precious")
+    before = tree(out)
+    said = vergence("run", write(tmp_path, ONE), "--out", out)
+    said.complains(2, "holds no run, and chapter.tex: a run is not", "--out, or out= in Python")
+    toy = vg.tasks.ToyTask(vg.models.Linear(4))
+    for resume in (False, True):
+        with pytest.raises(vg.StateError, match=r"holds no run, and chapter\.tex"):
+            vg.train(vg.methods.FedAvg(), toy, vg.data.Toy(), out=out, resume=resume)
+    assert tree(out) == before
+    (out / "chapter.tex").unlink()
+    assert vergence("run", write(tmp_path, ONE), "--out", out).code == 0
 
 
 def test_out_that_is_a_file(tmp_path):

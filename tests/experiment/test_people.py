@@ -159,6 +159,16 @@ def broken(change):
             {"person": "who"},
             "person 'b': 'pupil' holds str objects, no numbers",
         ),
+        (
+            frame().rename(columns={"speed": "pupil"}),
+            {"person": "who", "columns": {"x": "pupil"}},
+            "the frame has 2 columns 'pupil': rename them",
+        ),
+        (
+            frame(),
+            {"person": "who", "columns": ["pupil"]},
+            "columns must say what samples hold, as {'x': ['pupil', 'speed'], 'y': 'gaze_x'}; got",
+        ),
         ([1, 2], {}, "from_frame takes a pandas DataFrame with a row a sample, got a list"),
     ],
 )
@@ -167,6 +177,97 @@ def test_frames_that_are_refused(data, options, says):
         vg.Federation.from_frame(data, **options)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "held", [pd.Index(["pupil", "speed"]), np.array(["pupil", "speed"]), ("pupil", "speed")]
+)
+def test_a_frames_columns_may_be_any_sequence_of_names(held):
+    made = vg.Federation.from_frame(frame(), "who", {"x": held, "y": "gaze"})
+    assert parts(made, "a")["test"]["x"].tolist() == [[9.0, 18.0]]
+
+
+@pytest.mark.parametrize("missing", [["x"], "x"])
+def test_a_column_made_of_several_may_have_missing_values(missing):
+    data = frame()
+    data.loc[7, "pupil"] = np.nan
+    columns = {"x": ["pupil", "speed"], "y": "gaze"}
+    made = vg.Federation.from_frame(data, "who", columns, missing=missing)
+    assert parts(made, "a")["train"]["x"][2, 0].isnan()
+    assert made.missing == {"x"}
+    data.loc[7, "gaze"] = np.nan
+    with pytest.raises(vg.DataError, match="'gaze' is nan in row 7"):
+        vg.Federation.from_frame(data, "who", columns, missing=missing)
+
+
+@pytest.mark.parametrize("name", ["points", "ratings"])
+def test_nan_is_refused_in_a_column_of_any_name(name):
+    data = rows()
+    data[name] = np.where(np.arange(10) == 4, np.nan, 1.0)
+    table = pd.DataFrame({"person": "a", name: data[name]})
+    items = TensorDataset(torch.tensor(data[name]))
+    for make in (
+        lambda: vg.Federation.from_arrays({"a": data}),
+        lambda: vg.Federation.from_datasets({"a": items}, columns=[name]),
+        lambda: vg.Federation.from_frame(table),
+    ):
+        with pytest.raises(vg.DataError, match=f"'{name}' is nan in row 4"):
+            make()
+
+
+def test_people_with_one_name_are_not_lost():
+    with pytest.raises(vg.DataError, match=r"people 1 and '1' have one name, '1': rename one"):
+        vg.Federation.from_arrays({1: rows(), "1": rows(), 2: rows()})
+    data = frame()
+    data["who"] = pd.Series([1] * 5 + ["1"] * 5, dtype=object)
+    with pytest.raises(vg.DataError, match=r"people 1 and '1' have one name, '1': rename one"):
+        vg.Federation.from_frame(data, "who")
+    with pytest.raises(vg.DataError, match=r"'a': columns 1 and '1' have one name, '1'"):
+        vg.Federation.from_arrays({"a": {1: np.zeros(5), "1": np.zeros(5)}})
+
+
+def objects(*items):
+    found = np.empty(len(items), dtype=object)
+    found[:] = items
+    return found
+
+
+def test_objects_that_are_numbers_keep_their_shape():
+    table = np.array([[1, None], [2.5, 3], [4, 5], [6, 7], [8, 9]], dtype=object)
+    given = {"x": table, "y": objects([0, 1], [2, 3], [4, 5], [6, 7], [8, 9])}
+    made = parts(vg.Federation.from_arrays({"a": given}, missing="x"), "a")
+    assert made["train"]["x"].nan_to_num(-1).tolist() == [[1, -1], [2.5, 3], [4, 5]]
+    assert made["test"]["y"].tolist() == [[8, 9]]
+
+
+class Uneven(Dataset):
+    """Items of which a later one has another part."""
+
+    def __init__(self, *items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, at):
+        return self.items[at]
+
+
+@pytest.mark.parametrize(
+    ("items", "says"),
+    [
+        ([(0.0, 1), (0.0, 1, 2)], "whose item 1 has 3, item 0 2: give every item the same"),
+        ([(0.0, 1), (0.0,)], "whose item 1 has 1, item 0 2"),
+        (
+            [{"x": 0.0}, {"x": 0.0, "y": 1}],
+            "whose item 1 has the parts x, y, item 0 the parts x: give every item the same",
+        ),
+    ],
+)
+def test_items_with_other_parts_than_the_first_are_refused(items, says):
+    with pytest.raises(vg.DataError) as refused:
+        vg.Federation.from_datasets({"a": Uneven(*items)})
+    assert says in str(refused.value)
 
 
 def test_missing_gaze_may_be_nan_where_one_says_so():
@@ -207,6 +308,11 @@ def holed(person="p03", row=17):
         ({"a": {"x": np.array(["u", "v", "w"])}}, "person 'a': 'x' holds text, no numbers"),
         ({"a": torch.nn.Linear(2, 1)}, "person 'a' has a Linear: give arrays by name"),
         ({"a": {"x": np.float64(3)}}, "person 'a': 'x' holds a single number"),
+        ({"a": {"x": objects("1", "2", "3")}}, "person 'a': 'x' holds str objects, no numbers"),
+        ({"a": {"x": objects(["1"], ["2"], ["3"])}}, "'x' holds list objects, no numbers"),
+        ({"a": {"x": objects([1, 2], [3])}}, "has rows of unequal length (2 and 1 numbers): give"),
+        ({"a": {"x": [[1, 2], [3]]}}, "person 'a': 'x' has rows of unequal length (setting an"),
+        ({"a": rows(), "b": {"x": [], "y": []}}, "without samples: b; leave these people out"),
         ({}, "with at least one person; got nobody"),
         (TensorDataset(torch.zeros(3, 2)), "people must be a mapping"),
         ({"a": rows(), "A": rows()}, "are one file's name"),

@@ -101,7 +101,7 @@ def test_a_rule_from_a_file_is_part_of_the_digest(tmp_path):
     robust = {"name": str(rule), "attackers": 0.0}
     table = {**toy, "methods": ["fedavg"], "privacy": {"robust": robust}}
     with under(typed()):
-        assert config.check(table).plan.privacy.robust.name == "vergence_file_mine"
+        assert config.check(table).plan.privacy.robust.name == "mine:Median"
     before = config_digest(table)
     rule.write_text(rule.read_text() + "\n# changed\n")
     assert config_digest(table) != before

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import vergence as vg
+from tests.api.test_train import Interrupting
 from tests.cli.commands import vergence as command
 from tests.experiment.made_up import arrays, regression, trained
-from tests.experiment.test_train import Interrupting
 
 
 @pytest.fixture(scope="module")

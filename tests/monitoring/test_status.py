@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import SEVERAL, run, vergence
+import vergence as vg
+from tests.cli.commands import SEVERAL, TOY, go_on, run, vergence, write
 from vergence.deployment.folders import (
     EXPERIMENT,
     ClientSide,
@@ -19,7 +20,9 @@ from vergence.deployment.folders import (
     tell,
     write_settings,
 )
-from vergence.errors import StateError
+from vergence.errors import PartialRun, StateError
+from vergence.experiment.run import RoundCallback, start
+from vergence.experiment.schema import load
 from vergence.monitoring import page as status_page
 from vergence.monitoring.status import silent_first, status
 from vergence.monitoring.terminal import amount, as_json, duration
@@ -75,6 +78,32 @@ def test_a_finished_run(finished):
     assert one.headline is not None
     assert one.headline.metric == value["headline"]
     assert one.headline.better is (one.headline.value < one.headline.before)
+
+
+@pytest.mark.parametrize("local", [True, False], ids=["with local-only", "without"])
+def test_tables_of_an_unfinished_study_begin_with_what_is_missing(local, tmp_path):
+    """FedAvg was interrupted in round 2, another waits; local-only is finished or waits."""
+    order = ["local_only", "fedavg", "fedcpf"] if local else ["earned", "fedavg", "local_only"]
+    text = TOY.replace("METHODS", f"methods = {json.dumps(order)}")
+
+    def stop(report):
+        if report.label == "fedavg" and report.round == 2:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    with pytest.raises(PartialRun):
+        start(load(write(tmp_path, text)), out, RoundCallback(stop))
+    line = f"unfinished: fedavg (1 of 3 rounds), 1 method waiting: `vergence resume {out}`"
+    for said in (vergence("compare", out), vergence("report", out)):
+        assert said.code == 0, said.err
+        assert said.err.startswith(f"vergence: {line}")
+        assert ("nobody is compared with local_only" in said.err) is not local
+    page = (out / "report.html").read_text()
+    assert line.removeprefix("unfinished") in page
+    assert vergence("compare", out).out.count(" 0%") == 2 * local, "local-only"
+    assert line in repr(vg.compare(out))
+    go_on(out)
+    assert vergence("compare", out).err == ""
 
 
 def test_a_run_cut_off_in_the_middle_of_a_line(finished, tmp_path):

@@ -23,7 +23,7 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Request, Step
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.client_executor import ClientExecutor, ClientTask
+from vergence.engine.client_executor import ClientExecutor, ClientTask, Computation, LocalData
 from vergence.errors import ConfigError
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedgen import Consensus, FedGen, Latents, diversity, latents
@@ -224,11 +224,19 @@ def orders(method):
 def test_solvers_agree_to_the_bit():
     """Made-up features are trained on one client after the other, whatever the solver."""
     method, people, stream = FedGen(hidden=4), People(people=4).load(), RandomStream("run", 0)
-    plain, graphed = (ClientExecutor(method, LINE, people, people, stream) for _ in range(2))
-    stacked = ClientExecutor(method, LINE, people, people, stream, stacks=True)
+    plain, graphed = (
+        ClientExecutor(method, LINE, LocalData(people, people), stream) for _ in range(2)
+    )
+    stacked = ClientExecutor(
+        method, LINE, LocalData(people, people), stream, Computation(stacks=True)
+    )
     graphed.graphed = Graphed(LINE, "cpu")
     alone = [plain.do(order).sealed for order in orders(method)]
-    untaught = ClientExecutor(FedAvg(), LINE, people, people, stream).do(orders(method)[0]).sealed
+    untaught = (
+        ClientExecutor(FedAvg(), LINE, LocalData(people, people), stream)
+        .do(orders(method)[0])
+        .sealed
+    )
     assert not torch.equal(untaught.trees["model"].total.flat, alone[0].trees["model"].total.flat)
     for worker in (stacked, graphed):
         found = [done.sealed for done in worker.turns(orders(method))]

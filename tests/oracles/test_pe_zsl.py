@@ -21,7 +21,7 @@ from vergence.core.requests import Forward, Step
 from vergence.core.serialization import same
 from vergence.core.stages import SMASHED
 from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
-from vergence.engine.client_executor import ClientExecutor, ClientTask
+from vergence.engine.client_executor import ClientExecutor, ClientTask, LocalData
 from vergence.methods.generative.losses import KNOWN, TEACHER, kl, mmd
 from vergence.methods.generative.pe_zsl import PeZsl
 from vergence.methods.generative.provider import NOTHING, STILL, fresh
@@ -151,12 +151,12 @@ def test_estimates_point_where_the_gradient_does():
 
 
 def test_who_judges_is_given_no_data():
-    worker = ClientExecutor(SMALL, TASK, QUASI, QUASI, RandomStream("run", 0))
+    worker = ClientExecutor(SMALL, TASK, LocalData(QUASI, QUASI), RandomStream("run", 0))
     for verb, seen in (("teach", True), ("guide", True), ("judge", False)):
         site = worker.site(QUASI, ClientTask("turn", "owner", Message(verb), Owner()))
         assert bool(len(site.train)) is seen, verb
     plain = ClientExecutor(
-        replace(SMALL, regulariser="none"), TASK, QUASI, QUASI, RandomStream("run", 0)
+        replace(SMALL, regulariser="none"), TASK, LocalData(QUASI, QUASI), RandomStream("run", 0)
     )
     assert not len(plain.site(QUASI, ClientTask("turn", "owner", Message("guide"), Owner())).train)
 

@@ -11,7 +11,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Mean
 from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
-from vergence.engine.dry_run import dry_run
+from vergence.engine.protections.dry_run import dry_run
 from vergence.engine.round_loop import Plan
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.spent import beside, spent

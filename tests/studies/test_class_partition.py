@@ -15,10 +15,11 @@ from tests.data.images.test_fashion_mnist import fill
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.errors import ConfigError, StateError
+from vergence.experiment.class_counts import FILE, counts
+from vergence.experiment.class_counts import write as write_table
 from vergence.reports.html import figure, report
 from vergence.results.read import StudyResults
-from vergence.studies.class_partition import FILE, bubbles, counts, of_study, show
-from vergence.studies.class_partition import write as write_table
+from vergence.studies.class_partition import bubbles, of_study, show
 from vergence.unlearning import data_footprint
 
 ONE = """

@@ -18,9 +18,9 @@ from vergence.experiment.newcomers import NewcomerEvaluator, unseen
 from vergence.experiment.run import load_data
 from vergence.experiment.saved_run import read_saved
 from vergence.experiment.schema import load
-from vergence.results.compare import gather
 from vergence.results.read import read
 from vergence.studies import protocols
+from vergence.studies.compare import gather
 from vergence.studies.measures import levels
 from vergence.studies.merge_folds import code_of
 from vergence.studies.protocols import combined, evaluate

@@ -11,7 +11,7 @@ from vergence.core import files
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.client_executor import ClientExecutor, ClientTask
+from vergence.engine.client_executor import ClientExecutor, ClientTask, Computation, LocalData
 from vergence.errors import ConfigError
 from vergence.experiment.provenance import config_digest
 from vergence.experiment.run import start
@@ -111,7 +111,9 @@ def test_the_share_of_zeros_is_the_one_asked_for(method, tmp_path, fits):
         assert zeros(before) == zeros(after) == GONE
         assert int(after["0.bias"].count_nonzero()) == 16
     people = People(inputs=INPUTS).load()
-    worker = ClientExecutor(method, TASK, people, people, RandomStream("test"), pruning=HALF)
+    worker = ClientExecutor(
+        method, TASK, LocalData(people, people), RandomStream("test"), Computation(pruning=HALF)
+    )
     for person in people.clients:
         message = Message("evaluate", method.predicting(outcome.server, person), round=ROUNDS)
         state = outcome.clients.get(person, method.client(TASK))

@@ -231,7 +231,7 @@ def test_parts_split_at_the_head_and_norms_are_found():
     assert ToyTask(Dropped()).parts() == (("0.weight", "0.bias"), ("2.weight", "2.bias"))
     with pytest.raises(ConfigError, match="its body would be empty"):
         TASK.parts("*")
-    with pytest.raises(ConfigError, match="task 'test_words' has no classes"):
+    with pytest.raises(ConfigError, match="test_words:Bare' has no classes"):
         Task.class_of(Bare(Two()), {})
 
 

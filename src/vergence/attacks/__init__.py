@@ -1,4 +1,4 @@
-"""Attacks: what somebody who saw a run can make of it, and scores that say how much it is."""
+"""Attacks on federated and split learning, and scores of how much they find out."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Comparisons: real samples from gradients that say how made-up ones would become more like them.
+"""Reconstruction of real samples from the comparison gradients that a PE-ZSL owner answers.
 
 In a black box an owner of PE-ZSL answers the gradient of  alpha KL(softmax(real) || softmax(made)),
 the mean over as many real samples as made-up ones. Of a row that is

@@ -1,4 +1,4 @@
-"""Poisoning through smashed data: what a lying client of split learning sends across the cut.
+"""Poisoning through smashed data: false features that a dishonest split-learning client sends.
 
 A server that serves a client batch by batch trains on what the client says its layers gave. The
 label beside is true, the protocol is kept, and the reply is finite: the guards find nothing. How

@@ -1,4 +1,4 @@
-"""Clients with a defence at the cut, as an attacker meets them: what they send, and its imitation.
+"""Split-learning clients with a defence at the cut: what they send, and its imitation.
 
 A defence does three things: it keeps the client's layers in shape while they are trained, it makes
 what is sent, and it says what an attacker who knows it trains on.

@@ -1,4 +1,4 @@
-"""Whose number is it? The few numbers that a method has everybody tell by themselves.
+"""Re-identification of people by the few numbers that a method has each of them disclose.
 
 A game: the server was told numbers by one of N people, or knows which N videos there are, and names
 one. It knows what each of them would tell, by a copy of the data (`closest`), or by other data of

@@ -1,4 +1,4 @@
-"""Feature-space hijacking: a server that sends gradients of its own choice, and learns to see.
+"""Feature-space hijacking: a server that sends gradients of its own to reconstruct the images.
 
 The server never trains the task. On images of shadow people it trains an encoder of its own
 (`pilot`) with a decoder back to pictures, and then a critic that tells the pilot's features from

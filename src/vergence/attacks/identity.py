@@ -1,4 +1,4 @@
-"""Identity: who is it, from what was seen of people whose names are known and of one without?
+"""Re-identification: one of several known people as the owner of masks, updates or smashed data.
 
 Masks, updates and mean smashed data are long vectors, one per person and session: what everybody
 has in common is taken off, and the nearest by angle is named (`nearest`). Gaze labels are a few

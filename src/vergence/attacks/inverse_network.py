@@ -1,4 +1,4 @@
-"""The inverse network: from smashed data back to the eye, learned on people who are not the victim.
+"""The inverse network: reconstructs eye images from smashed data, trained on other people's.
 
 The attacker has images of shadow people and what the clients' layers make of them, learns the way
 back, and goes it with the victim's smashed data. Three things make it stronger than in its source:

@@ -1,4 +1,4 @@
-"""Labels that were never sent: gaze from what the server of a U-shape sees.
+"""Label inference: gaze labels that were never sent, from what a U-shape's server sees.
 
 Two ways, one without and one with what the client's last layer gives away:
 

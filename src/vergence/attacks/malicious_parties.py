@@ -1,4 +1,4 @@
-"""Parties that do not keep to the method: a server that looks and lies, clients that lie.
+"""Malicious parties of split learning: a server that reads and alters messages, lying clients.
 
 A conversation of split learning is followed from inside, message by message, in whatever engine
 holds it. So attacks meet the methods as they are, and see what the method's server sees.
@@ -67,7 +67,7 @@ def watched(method: M, follow: Callable[[Sequence[ClientId], Mapping[str, Params
 
 
 def overheard(method: M, told: Told, answered: Change) -> M:
-    """Return the method with clients and a server whose words are noted, and not changed.
+    """Return the method with clients and a server whose messages are recorded, and not changed.
 
     Args:
         method: any; what is said is as without.

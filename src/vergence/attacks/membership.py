@@ -1,4 +1,4 @@
-"""Membership: was this frame, or this person, among those a model was trained on?
+"""Membership inference (LiRA): whether a frame, or a person, was in a model's training data.
 
 Many shadow models are trained on random halves of a population. A sample's loss under the models
 that had it, and under those that had not, are two Gaussians; the likelihood ratio of the loss under

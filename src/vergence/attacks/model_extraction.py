@@ -1,4 +1,4 @@
-"""Extraction: a copy of a classifier, made of its answers to samples that an attacker made up.
+"""Model extraction: a copy of a classifier, trained on its answers to made-up samples.
 
 The attacker may ask so many samples, is told probabilities, knows the shape of the network and of
 what enters it, and has no data.

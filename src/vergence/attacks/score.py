@@ -1,4 +1,4 @@
-"""How much an attack found out, never without what can be had without attacking.
+"""Scores of attacks, each beside what can be had without attacking.
 
 A mean squared error alone says nothing: the mean of strangers' eyes has a small one. So every
 score stands beside two that need no smashed data: the mean image, and chance, which is somebody

@@ -1,4 +1,4 @@
-"""How attackers train their networks: Adam on shuffled batches, a rate that falls to zero."""
+"""Training loop of attackers' networks: Adam on shuffled batches, a rate that falls to zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attacker has: a view, which a run gave away, and what was known before.
+"""Inputs of an attack: a view, which a run gave away, and knowledge the attacker had before.
 
 A view holds what one party saw and nothing else; an attack takes a view and `AttackerKnowledge`,
 and no other way in. Defences count only against the attacker who knows most.

@@ -1,4 +1,4 @@
-"""What the numbers tell that a method has everybody tell alone: distances, or counts of classes.
+"""Audit of disclosed statistics: what distances, or counts of classes, tell about their owners.
 
 Nothing is trained again: a person's data give the numbers. Names are known by a copy of the data,
 or by other data of the same people (linkage); what is asked are the numbers of training data, as

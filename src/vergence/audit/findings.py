@@ -1,4 +1,4 @@
-"""What `vergence privacy audit` found in a run, printed and written below its folder."""
+"""Findings of `vergence privacy audit` in a run, printed and written below its folder."""
 
 from __future__ import annotations
 

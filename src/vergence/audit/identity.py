@@ -1,4 +1,4 @@
-"""The second table of `vergence privacy audit`: who it was, and where they looked.
+"""Re-identification table of `vergence privacy audit`: people recognised, and gaze read.
 
 Everybody's training pictures are known by name, everybody's test pictures are of other days and
 asked for. What is asked is what the server of the run was sent: smashed data, and labels where the

@@ -1,4 +1,4 @@
-"""What both parts of `vergence privacy audit` need of pictures: pixels, a table row, a grid."""
+"""Image helpers of `vergence privacy audit`: pixels, rows of tables, and a grid of pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Was a frame, or a person, in the training? Asked of the model that strangers get (LiRA).
+"""Membership audit (LiRA), for frames and for people, of the model that strangers get.
 
 In a finished run everybody was in. So the same experiment is run again, often, with random halves
 of everybody's frames, and of the people; each of these runs is attacked in turn, and the others

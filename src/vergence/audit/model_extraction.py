@@ -1,4 +1,4 @@
-"""How good a copy of an owner's teacher somebody makes who may ask it so many samples.
+"""Model extraction audit: agreement of copies made from so many answers of an owner's teacher.
 
 The attacker has the provider's means: no data, but the shape of the network, and of what enters it.
 """

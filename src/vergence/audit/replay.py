@@ -1,4 +1,4 @@
-"""What the server of a finished run saw: its first rounds, held again and listened to.
+"""Replay of a finished run's first rounds, which yields the updates that its server saw.
 
 A run keeps what became of updates, not the updates. The same plan, start, data and seed give the
 same ones again, but for the last bits and for noise, which is drawn anew.

@@ -1,4 +1,4 @@
-"""`vergence privacy audit`: a finished run attacked as its server could, and whoever has its model.
+"""`vergence privacy audit`: attacks on a finished run by its server, and by whoever has its model.
 
 What a server sees depends on the method: smashed data of a split network (`audit_cut`), or what
 clients learned (`audit_updates`). Whether somebody, or a picture, was in the training is asked of
@@ -20,6 +20,7 @@ from vergence.audit.findings import AuditFindings
 from vergence.audit.identity import table
 from vergence.audit.model_extraction import copies
 from vergence.core.federation import Federation
+from vergence.core.files import refuse_links
 from vergence.errors import ConfigError, StateError, nearest
 from vergence.experiment import checksums
 from vergence.experiment.run import digest, load_data, progress_bar
@@ -42,8 +43,10 @@ def audit(
 
     Raises:
         ConfigError: an unknown person.
-        StateError: the run is unfinished or damaged, or its data are not those it was trained on.
+        StateError: the run is unfinished or damaged, links in its folder lead elsewhere, or its
+            data are not those it was trained on.
     """
+    refuse_links(folder)
     saved = read_saved(folder)
     checksums.check(folder)
     data = trained_on(saved)

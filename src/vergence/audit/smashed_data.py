@@ -1,4 +1,4 @@
-"""What the server of a split-learning run could make of the smashed data that it was sent.
+"""Audit of smashed data: images, people and gaze that a split-learning server could recover.
 
 One person of a finished run is the victim, all others are the attacker's shadow people, and the
 inverse network goes from the smashed data of the run's own layers back to pictures: before, with
@@ -29,7 +29,7 @@ from vergence.core.method import Exposure, Method
 from vergence.core.params import Params
 from vergence.core.stages import SMASHED, CutPoint, Staged
 from vergence.core.task import Task
-from vergence.engine.split_defense import outlook
+from vergence.engine.protections.split_defense import outlook
 from vergence.errors import ConfigError
 from vergence.experiment.newcomers import NewcomerEvaluator
 from vergence.experiment.saved_run import SavedRun

@@ -1,4 +1,4 @@
-"""Was a sample in an owner's training? Asked of its teacher, and of the student it answered (LiRA).
+"""Membership audit (LiRA) of an owner's teacher, and of the student that it answered.
 
 Whoever may ask the teacher sees its scores; the student is what a provider gets. Both are those of
 the same runs on random halves of the owners' samples, each of which is attacked in turn.

@@ -1,4 +1,4 @@
-"""What the server of a run could make of updates: pictures, and whose they are.
+"""Audit of model updates: pictures reconstructed from them, and their owners recognised.
 
 Updates are those of the run's first rounds, each on its own, or only their sum where nothing else
 is opened. A picture is looked for in one person's first update, and, as the worst that could
@@ -26,8 +26,8 @@ from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params
 from vergence.engine import compatibility_check
-from vergence.engine.dry_run import dry_run
 from vergence.engine.plan import Plan
+from vergence.engine.protections.dry_run import dry_run
 from vergence.errors import ConfigError
 from vergence.experiment.saved_run import SavedRun
 from vergence.privacy.config import SecureAggregationConfig

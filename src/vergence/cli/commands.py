@@ -1,4 +1,4 @@
-"""What commands there are, and the page that `vergence --help` prints.
+"""The list of commands, and the page that `vergence --help` prints.
 
 This module imports the standard library alone: the page is printed without the parser of arguments,
 and a command's module is imported when the command is called. A test compares the lines below with
@@ -90,7 +90,7 @@ DAILY = (
     Command(
         "methods",
         "vergence.cli.runs:methods",
-        "List the methods, what each lets the server learn, and its source.",
+        "List the methods and what the server needs of each reply, or one method's options.",
     ),
 )
 GROUPS = (

@@ -1,4 +1,4 @@
-"""`vergence data`: what data sets there are, whether yours is whole, how people's data differ."""
+"""`vergence data`: data sets listed and checked, skew and partitions shown, eye patches cut."""
 
 from __future__ import annotations
 

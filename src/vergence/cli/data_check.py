@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vergence.core.federation import Dataset
-from vergence.data.io.checks import Check
+from vergence.data.io.checks import Check, no_folder
 from vergence.data.io.finite_values import check_finite
 from vergence.errors import DataError
 from vergence.experiment.registry import find
@@ -24,6 +24,8 @@ def check(name: str, root: str | None, console: Console) -> int:
         kind = find("data", name, Dataset)
     module = importlib.import_module(kind.__module__)
     folder = data_root(root)
+    if folder is not None and not Path(folder).exists():
+        raise DataError(f"{no_folder(Path(folder))} for data set '{name}': correct --root")
     own = getattr(module, "check", None)
     # A check whose root may be left out knows its packaged files.
     if own is not None and (folder is not None or own.__defaults__):

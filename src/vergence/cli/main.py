@@ -1,4 +1,4 @@
-"""The `vergence` command."""
+"""Entry point of the `vergence` command: errors in one line, and exit codes."""
 
 from __future__ import annotations
 

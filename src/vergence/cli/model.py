@@ -1,4 +1,4 @@
-"""`vergence model`: smaller networks, where to cut one, which layers became personal."""
+"""`vergence model`: pruning, costs of every cut of a network, and personal masks by layer."""
 
 from __future__ import annotations
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import tomllib
 from contextlib import suppress
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.table import Table
 
-from vergence.console import out
+from vergence.console import note, out
 from vergence.errors import ConfigError
 from vergence.experiment.trust import asking, asking_exactly, starting
 
@@ -33,7 +35,7 @@ def run(
             runs/NAME, where NAME is the file's, without .toml.
         set_: `a.b=c` overrides a value of the file; may be given several times.
     """
-    from vergence.experiment.train import load_experiment, run_into
+    from vergence.api.train import load_experiment, run_into
 
     folder = Path("runs") / config.stem if out_ is None else out_
     run_into(folder, load_experiment(config, set_))
@@ -43,8 +45,8 @@ def run(
 @asking_exactly
 def resume(folder: Path) -> None:
     """Go on with an interrupted run, to the same bits as if it had never stopped."""
+    from vergence.api.train import load_experiment, run_into
     from vergence.errors import StateError
-    from vergence.experiment.train import load_experiment, run_into
 
     if (folder / "sweep.toml").is_file():
         from vergence.studies import sweep as trials
@@ -164,13 +166,16 @@ def compare(
         style: how to print.
     """
     from vergence.experiment import checksums
-    from vergence.results import compare as tables
+    from vergence.monitoring.unfinished import told_unfinished
+    from vergence.studies import compare as tables
 
     study = tables.gather(folders, allow)
+    for line in told_unfinished(folders):
+        note(line)
     notes = tables.agree(study.runs, allow)
     if unseen:
-        study, note = tables.unseen(study)
-        notes.append(note)
+        study, left_out = tables.unseen(study)
+        notes.append(left_out)
     parts = tables.blocks(study, metric, reference, margin, unit)
     if style == "table":
         tables.print_parts(parts, out, table, notes)
@@ -195,9 +200,12 @@ def report(
         out_: where a figure goes (.png, .svg, .pdf), default FIGURE.png in the folder.
     """
     from vergence.experiment import checksums
+    from vergence.monitoring.unfinished import told_unfinished
     from vergence.reports import html as pages
     from vergence.results.read import read
 
+    for line in told_unfinished([folder]):
+        note(line)
     if figure is None:
         out.print(f"report: {pages.report(folder)}", soft_wrap=True)
     else:
@@ -317,12 +325,19 @@ def reproduce(
         papers.reproduce(tables, out, on=on, wish=wish, out=out_)
 
 
-def methods() -> None:
-    """List the methods, what each lets the server learn, and its source."""
+def methods(name: str | None = None) -> None:
+    """List the methods and what the server needs of each reply, or one method's options.
+
+    Args:
+        name: a method, whose description and options are printed.
+    """
     from vergence.core.method import Method
     from vergence.experiment.registry import find, names
 
-    table = Table("name", "what it does", "server learns")
+    if name is not None:
+        _one_method(find("methods", name, Method), name)
+        return
+    table = Table("name", "what it does", "the server needs")
     for name in names("methods", Method):
         kind = find("methods", name, Method)
         seen = [
@@ -338,17 +353,64 @@ def methods() -> None:
             "everything" if kind.pooled else "; ".join(seen),
         )
     out.print(table)
+    out.print(
+        "What a method needs is not what whoever runs the server can see: it sees each reply, also "
+        "where a sum would do, unless privacy.aggregation adds replies up unseen. `vergence "
+        "explain FILE` says who learns what; `vergence methods NAME` shows a method's options.",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _one_method(kind: type, name: str) -> None:
+    """Print what a method does, and its options with their defaults."""
+    text, _, rest = inspect.cleandoc(kind.__doc__ or "").partition("\nArgs:\n")
+    out.print(f"{name}: {text.strip()}", highlight=False, markup=False)
+    told = _told_options(rest)
+    table = Table("option", "default", "what")
+    for each in fields(kind):
+        if each.name not in ("local", "base"):
+            made = each.default if each.default_factory is MISSING else each.default_factory()
+            shown = "must be given" if made is MISSING else repr(made)
+            table.add_row(each.name, shown, told.get(each.name, ""))
+    if table.rows:
+        out.print(table)
+    else:
+        out.print("It has no options of its own.")
+    if source := rest.partition("\nSource: ")[2]:
+        out.print(f"Source: {source.strip()}", highlight=False, markup=False)
+    python = f"vergence.methods.{kind.__name__}()"
+    out.print(f'In an experiment: method = {{ name = "{name}" }}; in Python: {python}')
+
+
+def _told_options(rest: str) -> dict[str, str]:
+    """Options of a docstring's `Args`, each with what is said of it, on one line."""
+    found: dict[str, str] = {}
+    last = ""
+    for line in rest.splitlines():
+        if line.strip() and not line.startswith(" "):
+            break
+        name, colon, said = line.strip().partition(": ")
+        if line.startswith("    ") and not line.startswith("     ") and colon:
+            last = name
+            found[last] = said
+        elif last and line.strip():
+            found[last] += f" {line.strip()}"
+    return found
 
 
 def _present(folder: Path) -> None:
     from vergence.experiment.privacy.spent import lines
     from vergence.reports import html as pages
-    from vergence.results import compare as tables
+    from vergence.results.divergence import told_diverged
+    from vergence.studies import compare as tables
 
     study = tables.gather([folder], tables.ANYTHING)
     notes = tables.agree(study.runs, tables.ANYTHING)
     tables.print_parts(tables.blocks(study), out, notes=notes)
     for each in study.runs:
+        if line := told_diverged(each):
+            out.print(line, soft_wrap=True, highlight=False, markup=False)
         tuned = "tuning" in tomllib.loads(each.config)
         for line in lines(each.label, each.results.get("privacy", {}), tuned):
             out.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""Commands and arguments that were not understood: what was meant, in one line."""
+"""Suggestions for commands and arguments that were not understood, in one line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ MOVED_OPTIONS = {
     "report --for": "`vergence privacy ethics`",
     "explain --matrix": "`vergence privacy matrix`",
 }
-PLACES = {"--out": "a new folder for what it makes, such as --out runs/first"}
+PLACES = {
+    "--out": "a new folder for what it makes, such as --out runs/first",
+    "--config": "an experiment: a file, or one of the package by name, such as `vergence run toy`",
+}
 
 
 def told(error: CycloptsError, app: App) -> str:
@@ -64,7 +67,8 @@ def told(error: CycloptsError, app: App) -> str:
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name = error.argument.name
         if name in PLACES and "Did you mean" not in str(error):  # of a name that was mistyped
-            return f"{' '.join(chain)} needs {name}: {PLACES[name]}"
+            what = f"{name}: {PLACES[name]}" if name == "--out" else PLACES[name]
+            return f"{' '.join(chain)} needs {what}"
     return str(error).splitlines()[0] if str(error) else "unusable arguments"
 
 

@@ -1,1 +1,1 @@
-"""The ideas everything else is written in: parameters, masks, conversations, state."""
+"""Core abstractions: parameters, masks, randomness, messages, conversations and state."""

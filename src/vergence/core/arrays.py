@@ -1,4 +1,4 @@
-"""Arrays, torch data sets and data frames as columns of people, checked and split.
+"""Arrays, torch data sets and data frames as columns of samples per person, checked and split.
 
 Numbers that networks compute with become float32, whole numbers int64; bytes (images) stay uint8.
 Everything is copied: what happens to the arrays afterwards does not reach a run.
@@ -7,7 +7,7 @@ Everything is copied: what happens to the arrays afterwards does not reach a run
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
 from vergence.core.randomness import RandomStream
-from vergence.errors import ConfigError, DataError
+from vergence.errors import ConfigError, DataError, first_line
 
 PARTS = ("train", "val", "test")
 SHARES = (0.6, 0.2, 0.2)
@@ -41,7 +41,7 @@ def columns_of(given: Any, who: str, names: Sequence[str]) -> Columns:
     if isinstance(given, TorchDataset):
         given = _items(given, who, names)
     elif hasattr(given, "iloc") and hasattr(given, "columns"):
-        given = {str(name): given[name] for name in given.columns}
+        given = {name: given[name] for name in as_text(given.columns, f"{who}: columns").values()}
     elif isinstance(given, tuple | list) and 0 < len(given) <= len(names):
         given = dict(zip(names, given, strict=False))
     if not isinstance(given, Mapping) or not given:
@@ -49,7 +49,8 @@ def columns_of(given: Any, who: str, names: Sequence[str]) -> Columns:
             f"{who} has a {type(given).__name__}: give arrays by name, {{'x': inputs, 'y': "
             "targets}, or a torch Dataset"
         )
-    columns = {str(name): _tensor(array, f"{who}: {name!r}") for name, array in given.items()}
+    keys = as_text(given, f"{who}: columns")
+    columns = {name: _tensor(given[key], f"{who}: {name!r}") for name, key in keys.items()}
     rows = {name: len(column) for name, column in columns.items()}
     if len(set(rows.values())) > 1:
         told = ", ".join(f"{name!r} {count}" for name, count in rows.items())
@@ -57,12 +58,29 @@ def columns_of(given: Any, who: str, names: Sequence[str]) -> Columns:
     return columns
 
 
+def as_text(names: Iterable[Any], what: str) -> dict[str, Any]:
+    """Names as text -> as they were given.
+
+    Raises:
+        DataError: two of them are one text, as 1 and "1"; names both.
+    """
+    found: dict[str, Any] = {}
+    for name in names:
+        text = str(name)
+        if text in found:
+            raise DataError(
+                f"{what} {found[text]!r} and {name!r} have one name, {text!r}: rename one of them"
+            )
+        found[text] = name
+    return found
+
+
 def _items(given: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str, Any]:
     """The items of a torch data set, put together column by column."""
     if isinstance(given, TensorDataset):
         return dict(zip(_names(len(given.tensors), who, names), given.tensors, strict=True))
     try:
-        rows = [given[i] for i in range(len(given))]  # type: ignore[arg-type]
+        rows: list[Any] = [given[i] for i in range(len(given))]  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         raise DataError(
             f"{who} has a {type(given).__name__}, which has no length or no items by number: give "
@@ -72,8 +90,10 @@ def _items(given: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str, 
         raise DataError(f"{who} has an empty {type(given).__name__}: leave this person out")
     if not isinstance(rows[0], Mapping):
         rows = [row if isinstance(row, tuple | list) else (row,) for row in rows]
+    _check_parts(rows, f"{who} has a {type(given).__name__}")
+    if not isinstance(rows[0], Mapping):
         keys = _names(len(rows[0]), who, names)
-        rows = [dict(zip(keys, row, strict=False)) for row in rows]
+        rows = [dict(zip(keys, row, strict=True)) for row in rows]
     found = {}
     for name in rows[0]:
         try:
@@ -85,6 +105,25 @@ def _items(given: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str, 
                 f"({reason}): every item needs numbers of one shape"
             ) from None
     return found
+
+
+def _check_parts(rows: Sequence[Any], whose: str) -> None:
+    """Refuse items that have other parts than the first one."""
+    wanted = _parts(rows[0])
+    for number, row in enumerate(rows):
+        if _parts(row) != wanted:
+            raise DataError(
+                f"{whose}, whose item {number} has {_told_parts(row)}, item 0 "
+                f"{_told_parts(rows[0])}: give every item the same"
+            )
+
+
+def _parts(row: Any) -> Any:
+    return set(row) if isinstance(row, Mapping) else len(row)
+
+
+def _told_parts(row: Any) -> str:
+    return f"the parts {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"{len(row)}"
 
 
 def _names(count: int, who: str, names: Sequence[str]) -> Sequence[str]:
@@ -101,9 +140,9 @@ def _tensor(given: Any, where: str) -> Tensor:
     if isinstance(given, Tensor):
         found = given.detach().cpu().clone()
     else:
-        array = given.to_numpy() if hasattr(given, "to_numpy") else np.asarray(given)
+        array = given.to_numpy() if hasattr(given, "to_numpy") else _array(given, where)
         if array.dtype == object:
-            array = _plain(array)
+            array = _plain(array, where)
         if array.dtype.kind not in "biuf":
             raise DataError(
                 f"{where} holds {_kind(array)}, no numbers: turn it into numbers, or leave it out"
@@ -114,17 +153,44 @@ def _tensor(given: Any, where: str) -> Tensor:
     if found.is_complex() or not found.ndim:
         what = "complex numbers" if found.is_complex() else "a single number"
         raise DataError(f"{where} holds {what}: give an array of real numbers with a row a sample")
-    if found.dtype in (torch.float64, torch.float16):
+    if found.dtype in (torch.float64, torch.float16, torch.bfloat16):
         return found.float()
     return found.long() if found.dtype in (torch.int8, torch.int16, torch.int32) else found
 
 
-def _plain(array: np.ndarray) -> np.ndarray:
-    """Objects as numbers where all of them are: a frame's column with missing values is one."""
+def _array(given: Any, where: str) -> np.ndarray:
     try:
-        return np.stack([np.asarray(item, dtype=np.float64) for item in array.ravel()])
-    except (TypeError, ValueError):
-        return array
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _uneven(where, first_line(error)) from None
+
+
+def _uneven(where: str, reason: str) -> DataError:
+    return DataError(f"{where} has rows of unequal length ({reason}): give all of them one shape")
+
+
+def _plain(array: np.ndarray, where: str) -> np.ndarray:
+    """Objects as numbers where all of them are: a frame's column with missing values is one.
+
+    Raises:
+        DataError: one is no number, text of digits neither; or they differ in shape.
+    """
+    found = []
+    for item in array.ravel():
+        try:
+            inner = np.asarray(item)
+            if inner.dtype == object and inner.ndim:
+                inner = _plain(inner, where)
+            if inner.dtype.kind not in "biufO" or isinstance(item, str):
+                return array
+            found.append(inner.astype(np.float64))
+        except (TypeError, ValueError):
+            return array
+    shapes = list(dict.fromkeys(item.shape for item in found))
+    if len(shapes) > 1:
+        told = " and ".join(" x ".join(map(str, shape)) or "1" for shape in shapes[:2])
+        raise _uneven(where, f"{told} numbers")
+    return np.stack(found).reshape(array.shape + shapes[0]) if found else np.zeros(array.shape)
 
 
 def _kind(array: np.ndarray) -> str:
@@ -273,12 +339,13 @@ def split_people(
             "people must be a mapping, person -> {'x': inputs, 'y': targets}, with at least one "
             f"person; got {got}"
         )
-    given = {str(person): data for person, data in people.items()}
+    given = {who: people[person] for who, person in as_text(people, "people").items()}
     parted = [
         p for p, data in given.items() if isinstance(data, Mapping) and set(data) == set(PARTS)
     ]
     if not parted:
         whole = {p: _checked(data, f"person {p!r}", names, missing) for p, data in given.items()}
+        refuse_empty({person: rows_in(columns) for person, columns in whole.items()})
         check_alike(whole)
         return _split(whole, shares, shuffle)
     if rest := [p for p in given if p not in parted]:
@@ -290,10 +357,19 @@ def split_people(
         p: {part: _checked(data[part], f"person {p!r}, {part}", names, missing) for part in PARTS}
         for p, data in given.items()
     }
+    refuse_empty({f"{p} ({part})": rows_in(found[p][part]) for p in found for part in PARTS})
     check_alike({f"{p}, {part}": found[p][part] for p in found for part in PARTS})
-    if empty := [f"{p} ({part})" for p in found for part in PARTS if not rows_in(found[p][part])]:
-        raise DataError(f"without samples: {', '.join(empty)}; leave these people out")
     return found, "as given"
+
+
+def refuse_empty(counts: Mapping[str, int]) -> None:
+    """Refuse people without samples, who are of no shape to compare with others.
+
+    Raises:
+        DataError: names them.
+    """
+    if empty := [who for who, count in counts.items() if not count]:
+        raise DataError(f"without samples: {', '.join(empty)}; leave these people out")
 
 
 def _checked(given: Any, who: str, names: Sequence[str], missing: Collection[str]) -> Columns:
@@ -343,17 +419,24 @@ def by_person(
             f"from_frame takes a pandas DataFrame with a row a sample, got a {type(frame).__name__}"
         )
     if columns is None:
-        columns = {str(name): name for name in frame.columns if name != person}
-    wanted = {name: list(c) if isinstance(c, list | tuple) else c for name, c in columns.items()}
-    used = [c for held in wanted.values() for c in (held if isinstance(held, list) else [held])]
-    for name in (person, *used):
-        if name not in frame.columns:
-            there = ", ".join(map(str, frame.columns))
-            raise DataError(f"the frame has no column {name!r}; it has {there}")
+        columns = as_text([name for name in frame.columns if name != person], "columns")
+    if not isinstance(columns, Mapping) or not columns:
+        raise DataError(
+            "from_frame: columns must say what samples hold, as {'x': ['pupil', 'speed'], 'y': "
+            f"'gaze_x'}}; got {columns!r}"
+        )
+    several = {name for name, held in columns.items() if _are_several(held, frame)}
+    wanted: dict[str, Any] = {
+        name: list(held) if name in several else held for name, held in columns.items()
+    }
+    used: list[Any] = [c for n, held in wanted.items() for c in (held if n in several else [held])]
+    check_columns(frame, (person, *used))
     unknown = frame.index[frame[person].isna()]
     if len(unknown):
         raise DataError(f"{person!r} is missing in row {unknown[0]}: say whose it is, or drop it")
-    empty = [c for c in used if any(c == wanted[n] for n in missing if n in wanted)]
+    may_lack = [wanted[name] for name in missing if name in wanted]
+    empty = [c for c in used if any(c == held or _among(c, held) for held in may_lack)]
+    as_text(frame[person].drop_duplicates().tolist(), "people")
     found = {}
     for who, rows in frame.groupby(person, sort=False, observed=True):
         whose = f"person {str(who)!r}"
@@ -363,6 +446,32 @@ def by_person(
             )
         found[str(who)] = columns_of({n: _side(rows[c]) for n, c in wanted.items()}, whose, ())
     return found
+
+
+def check_columns(frame: Any, names: Iterable[Any]) -> None:
+    """Accept columns that a data frame has, each once.
+
+    Raises:
+        DataError: names the one that is not there, or there twice.
+    """
+    known = list(frame.columns)
+    for name in names:
+        if name not in known:
+            there = ", ".join(map(str, known))
+            raise DataError(f"the frame has no column {name!r}; it has {there}")
+        if known.count(name) > 1:
+            raise DataError(f"the frame has {known.count(name)} columns {name!r}: rename them")
+
+
+def _are_several(held: Any, frame: Any) -> bool:
+    """True if these are names of columns, and not the name of one, which may be a tuple too."""
+    if isinstance(held, str) or (isinstance(held, tuple) and held in list(frame.columns)):
+        return False
+    return isinstance(held, Iterable)
+
+
+def _among(name: Any, held: Any) -> bool:
+    return isinstance(held, list) and name in held
 
 
 def _side(held: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a client sees in one turn: its own data, the task, its randomness."""
+"""The client context of one turn: the client's own data, the task, and its randomness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words methods are written in; each is one `yield` with a precise return type.
+"""The primitives methods are written in; each is one `yield` with a precise return type.
 
 `aggregate` and `collect` ask clients, `fit` and `compute` ask for work on parameters and data.
 Split learning adds `attend`, `ask`, `forward` and `step`: a server's part serves clients batch by
@@ -231,7 +231,7 @@ def compute(
 
 
 def drive(conversation: Any, answer: Callable[[Any], Any]) -> Any:
-    """Run a conversation to its end, answering every ask; a plain value is returned as it is."""
+    """Run a conversation to its end, answering all requests; a plain value is returned as it is."""
     if not isinstance(conversation, Generator):
         return conversation
     reply: Any = None

@@ -1,4 +1,4 @@
-"""Samples: columns of one client's data, rows that many samples share, and the three parts."""
+"""Samples of one client: columns, rows that many samples share, and the three parts of a split."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ class SharedRows:
     rows: Tensor
     by: str
 
+    def __repr__(self) -> str:
+        return f"SharedRows: {len(self.rows)}, each {list(self.rows.shape[1:])}, by '{self.by}'"
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -38,6 +41,15 @@ class Samples:
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
+
+    def __repr__(self) -> str:
+        return f"Samples: {len(self) if self.columns else 0}, {self.shapes()}"
+
+    def shapes(self) -> str:
+        """Names of columns and banks in words, each with the shape of a single row."""
+        shared = {f"shared {name}": bank.rows for name, bank in self.banks.items()}
+        found = {**self.columns, **shared}.items()
+        return ", ".join(f"{n} {list(rows.shape[1:])}" for n, rows in found) or "no columns"
 
     def take(self, rows: Tensor | slice) -> Batch:
         """Return the batch made of these sample numbers (int64 `[batch]`), or of a range of them.
@@ -99,3 +111,7 @@ class Splits:
                     f"{type(part).__module__}.{type(part).__name__}: write Samples({{'x': inputs, "
                     "'y': targets}), tensors whose first dimension counts samples"
                 )
+
+    def __repr__(self) -> str:
+        sizes = "/".join(str(len(part) if part.columns else 0) for part in vars(self).values())
+        return f"Splits: {sizes} samples, {self.train.shapes()}"

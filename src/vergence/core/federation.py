@@ -1,4 +1,4 @@
-"""People and their data: held, made on demand, or read by a data set."""
+"""Federations: people and their data, held in memory, made on demand, or read by a data set."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from vergence.core import arrays
 from vergence.core.data import Samples, Splits
 from vergence.core.identifiers import check_ids
+from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError
 
 POOLED = "everyone"
@@ -19,7 +20,8 @@ POOLED = "everyone"
 MANY = 100_000
 """So many people made on demand are not held at once."""
 MISSING = frozenset({"points", "ratings"})
-"""Columns in which NaN says that nothing was recorded: gaze on a frame, somebody's judgement."""
+"""Columns of packaged data sets in which NaN says that nothing was recorded: gaze on a frame,
+somebody's judgement."""
 
 
 class NumberedIds(Sequence[str]):
@@ -158,6 +160,18 @@ class Federation:
         if not isinstance(self.people, Population):
             check_ids(self.people, f"data set '{self.name}'")
 
+    def __repr__(self) -> str:
+        beside = "" if self.proxies is None else ", and public data"
+        if isinstance(self.people, Population):  # looking at one of them would make all its samples
+            return f"Federation {self.name}: {len(self.people):,} people made on demand{beside}"
+        told = f"Federation {self.name}: {len(self.people):,} people"
+        if not self.people:
+            return told + beside
+        every = [[len(part) for part in vars(splits).values()] for splits in self.people.values()]
+        sizes = "/".join(_between(each) for each in zip(*every, strict=True))
+        shapes = next(iter(self.people.values())).train.shapes()
+        return f"{told}, {sizes} samples each, {shapes}{beside}"
+
     @classmethod
     def from_arrays(
         cls,
@@ -166,7 +180,7 @@ class Federation:
         split: tuple[float, float, float] = arrays.SHARES,
         shuffle: int | None = None,
         columns: Sequence[str] = ("x", "y"),
-        missing: Collection[str] = MISSING,
+        missing: Collection[str] = (),
         name: str = "arrays",
         about: Mapping[str, str] | None = None,
     ) -> Federation:
@@ -184,7 +198,8 @@ class Federation:
             split: shares of training, validation and test.
             shuffle: a seed, with which each person's rows are dealt at random.
             columns: names of columns that have none.
-            missing: columns in which NaN says that nothing was recorded.
+            missing: columns in which NaN says that nothing was recorded; default: NaN is refused
+                in all of them.
             name: of the data, in tables and reports.
             about: `licence`, `citation` and what else a reader of the results must know.
 
@@ -199,13 +214,14 @@ class Federation:
             >>> [len(part) for part in vars(Federation.from_arrays(people).people["a"]).values()]
             [6, 2, 2]
         """
+        missing = frozenset([missing] if isinstance(missing, str) else missing)
         found, how = arrays.split_people(people, columns, split, shuffle, missing)
         parts = {
             person: Splits(**{part: Samples(own) for part, own in whole.items()})
             for person, whole in found.items()
         }
         told = {"licence": "not said", "citation": "not said", "split": how, **(about or {})}
-        return cls(name, parts, told, missing=frozenset(missing))
+        return cls(name, parts, told, missing=missing)
 
     @classmethod
     def from_datasets(cls, people: Mapping[Any, Any], **options: Any) -> Federation:
@@ -238,7 +254,8 @@ class Federation:
         Raises:
             DataError: as of `from_arrays`; a column is not there, or a row is nobody's.
         """
-        missing = options.get("missing", MISSING)
+        missing = options.get("missing", ())
+        missing = [missing] if isinstance(missing, str) else missing
         people = arrays.by_person(frame, person, columns, missing)
         return cls.from_arrays(people, **{"name": "frame", **options})
 
@@ -304,8 +321,14 @@ class Federation:
         return replace(self, people=people)
 
 
+def _between(sizes: Sequence[int]) -> str:
+    """One number where all are the same, else the smallest and the largest."""
+    low, high = min(sizes), max(sizes)
+    return str(low) if low == high else f"{low}-{high}"
+
+
 @dataclass(frozen=True)
-class Dataset(ABC):
+class Dataset(NamedOptions, ABC):
     """Options of one data set. Its module's name is its name; `load` reads local files only."""
 
     @abstractmethod

@@ -1,22 +1,91 @@
-"""Files written whole or not at all; errors of a full or read-only disk in one line; CSV text."""
+"""Atomic, durable file writes that follow no link, one-line errors of a full disk, CSV, JSON text.
+
+A folder may be from somebody else, and a link in it would lead what is written there elsewhere.
+"""
 
 from __future__ import annotations
 
 import csv
 import errno
 import io
+import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from vergence.errors import PartialRun
+from vergence.errors import PartialRun, StateError
+
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+"""Flag of a file that is opened where it stands, never where a link leads; 0 where unknown."""
 
 
 def part_of(path: Path) -> Path:
     """Path of a file while it is written, before it takes its name."""
     return path.with_name(path.name + ".part")
+
+
+def open_in_place(path: Path, flags: int, mode: int = 0o666) -> int:
+    """Descriptor of a file opened where it stands, never where a link of its name leads.
+
+    Raises:
+        OSError: it is a link (ELOOP), or cannot be opened.
+    """
+    if not NOFOLLOW and path.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return os.open(path, flags | NOFOLLOW, mode)
+
+
+def growing(path: Path) -> IO[bytes]:
+    """File that is added to at its end, made if there is none.
+
+    Raises:
+        OSError: it is a link (ELOOP), or cannot be opened.
+    """
+    return os.fdopen(open_in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "a+b")
+
+
+def cut(path: Path, length: int) -> None:
+    """Cut a file to so many bytes.
+
+    Raises:
+        OSError: it is missing or a link, or cannot be written.
+    """
+    with os.fdopen(open_in_place(path, os.O_RDWR), "r+b") as file:
+        file.truncate(length)
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse to write into a folder that holds links, wherever they lead.
+
+    The folder itself may be one, or lie below one: whoever names it knows where it is.
+
+    Raises:
+        StateError: names the link, or a folder inside that cannot be looked into.
+    """
+    todo = [folder] if folder.is_dir() else []
+    while todo:
+        try:
+            with os.scandir(todo.pop()) as found:
+                entries = list(found)
+        except FileNotFoundError:  # gone since it was seen
+            continue
+        except OSError as error:
+            raise StateError(
+                f"{error.filename} cannot be looked into ({error.strerror}), and links in it would "
+                f"lead elsewhere what is written to {folder}: make it readable, or take it away"
+            ) from None
+        for entry in entries:
+            if entry.is_symlink():
+                raise StateError(
+                    f"{entry.path} is a link to {Path(entry.path).readlink()}; nothing is written "
+                    "to a run folder with links in it, as it would land elsewhere: take the link "
+                    "away, or put a copy in its place"
+                )
+            if entry.is_dir(follow_symlinks=False):
+                todo.append(Path(entry.path))
 
 
 def write_whole(
@@ -32,10 +101,7 @@ def write_whole(
     """
     part = part_of(path)
     try:
-        if secret:
-            part.touch(0o600)
-            part.chmod(0o600)
-        with part.open("r+b" if part.exists() else "wb") as file:
+        with os.fdopen(_begun(part, secret), "r+b") as file:
             file.writelines(chunks)
             file.truncate()
             if lasting:
@@ -47,6 +113,20 @@ def write_whole(
     except OSError:
         part.unlink(missing_ok=True)
         raise
+
+
+def _begun(part: Path, secret: bool) -> int:
+    """Descriptor of a file under way, a new one unless a plain file of this folder lies there.
+
+    That one is written over, as its pages are in memory already.
+    """
+    with suppress(FileNotFoundError):
+        about = part.lstat()
+        if stat.S_ISREG(about.st_mode) and about.st_nlink == 1 and not secret:
+            return open_in_place(part, os.O_RDWR)
+        part.unlink()  # a link, another file's second name, or one that others may read
+    mode = 0o600 if secret else 0o666
+    return open_in_place(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
 
 
 def settle(path: Path) -> None:
@@ -65,7 +145,7 @@ def untorn(data: bytes) -> int:
 
 def add_line(path: Path, line: str, secret: bool = False) -> None:
     """Add a line to a file that only grows; it is on the disk when this returns, with its name."""
-    number = os.open(path, os.O_RDWR | os.O_CREAT, 0o600 if secret else 0o666)
+    number = open_in_place(path, os.O_RDWR | os.O_CREAT, 0o600 if secret else 0o666)
     with os.fdopen(number, "r+b") as file:
         file.truncate(file.seek(untorn(file.read())))  # else this goes on where one was torn
         file.write(f"{line}\n".encode())
@@ -94,6 +174,7 @@ def replacing(path: Path) -> Iterator[Path]:
     scratch = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.unlink(missing_ok=True)  # it may be a link
         yield scratch
         with scratch.open("rb+") as written:
             os.fsync(written.fileno())
@@ -140,6 +221,18 @@ def csv_of(rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Value of a JSON text.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply to be read.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("brackets within brackets, too deep to be read") from None
 
 
 def fields_of(text: str) -> io.StringIO:

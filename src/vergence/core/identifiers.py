@@ -1,4 +1,4 @@
-"""Ids of people: names that are told apart on a screen, in a table and as files."""
+"""Ids of people: names that stay distinct on a screen, in a table and as files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a client trains between two messages, and what its optimiser remembers."""
+"""Settings of a client's local training between two messages, and its optimiser's state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions, check_ranges
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 
@@ -20,7 +20,7 @@ LARGEST = 1e30
 
 @tagged("Local", optimizer="optimiser")
 @dataclass(frozen=True)
-class LocalTraining:
+class LocalTraining(NamedOptions):
     """Settings of a client's training between two messages.
 
     `steps` batches if given, else `epochs` passes; the last, smaller batch of a pass is kept, so

@@ -1,4 +1,4 @@
-"""What crosses the boundary of a client: messages down, sealed replies up.
+"""Messages from server to client, and sealed replies back: all that leaves or enters a client.
 
 At the boundary a reply becomes `(weight * update, weight)` per tree. Entries of weight 0 are
 erased there, before any transport or aggregation can see them, and are not sent: a masked tree

@@ -15,7 +15,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply
 from vergence.core.naming import called
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions, check_ranges
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -80,7 +80,7 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class Method(ABC, Generic[S, C]):
+class Method(NamedOptions, ABC, Generic[S, C]):
     """Base of every method. Subclasses add hyper-parameters as fields, nothing else.
 
     A method does no I/O, owns no loop over rounds, and touches no optimiser, process or socket:
@@ -99,6 +99,10 @@ class Method(ABC, Generic[S, C]):
     """True: the server needs samples of nobody's (`proxies`)."""
     hands_on: ClassVar[bool] = False
     """True: whoever serves hands clients' layers from one to the next, and so has them."""
+    setup_verbs: ClassVar[tuple[str, ...]] = ()
+    """Verbs that `setup` asks, and no round does. Clients in secure sums take no other for one."""
+    finish_verbs: ClassVar[tuple[str, ...]] = ()
+    """Verbs that `finish` asks. Clients in secure sums answer no other after the last round."""
 
     def __post_init__(self) -> None:
         check_ranges(self, called(self))
@@ -148,12 +152,12 @@ class Method(ABC, Generic[S, C]):
         """Hold one round with a cohort and return the new server state."""
 
     def setup(self, s: S, clients: Sequence[ClientId]) -> Conversation[S]:
-        """Talk to the clients once, before the first round; default: do nothing."""
+        """Exchange messages with the clients once, before the first round; default: do nothing."""
         return s
         yield
 
     def finish(self, s: S, clients: Sequence[ClientId]) -> Conversation[S]:
-        """Talk to the clients once, after the last round; default: do nothing."""
+        """Exchange messages with the clients once, after the last round; default: do nothing."""
         return s
         yield
 

@@ -1,4 +1,4 @@
-"""What a training minimises where that is not the task's own loss; losses sample by sample."""
+"""Training objectives other than the task's own loss, and losses sample by sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries that not everybody needs: each comes with an extra, and is loaded where it is used."""
+"""Imports of optional libraries: each comes with an extra, and is loaded where it is used."""
 
 from __future__ import annotations
 

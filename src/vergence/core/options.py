@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import typing
+from collections.abc import Callable, Collection
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec, Self, TypeVar
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, nearest
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 Share = Annotated[float, Interval(ge=0, le=1)]
 """A number between 0 and 1."""
@@ -63,3 +68,40 @@ def check_ranges(record: Any, name: str) -> None:
         if not all(holds[sign](float(value), float(bound)) for sign, bound in bounds):
             allowed = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds)
             raise ConfigError(f"{name}: {field_name} must be {allowed}; got {value:g}")
+
+
+class NamedOptions:
+    """Base of option records: an option that a record has not is answered with the nearest.
+
+    Raises:
+        TypeError: names the option.
+    """
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """A record that is not filled in yet, where its options have these names."""
+        _check_names(cls.__init__, cls.__name__, given)
+        return super().__new__(cls)
+
+
+def named_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, answering an argument that it does not take with the nearest."""
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **given: P.kwargs) -> T:
+        _check_names(function, function.__name__, given)
+        return function(*args, **given)
+
+    return checked
+
+
+def _check_names(function: Callable[..., Any], name: str, given: Collection[str]) -> None:
+    if not given:
+        return
+    takes = inspect.signature(function).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in takes.values()):
+        return
+    known = [each for each in takes if each != "self"]
+    for key in given:
+        if key not in known:
+            near = nearest(key, known)
+            raise TypeError(f"{name}() got an unexpected keyword argument '{key}'{near}")

@@ -1,4 +1,4 @@
-"""What a method asks for, as records, and what it is answered; the words are in `conversation`."""
+"""Records of a method's requests and their answers; the primitives are in `conversation`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One packer for checkpoints, client stores and the wire: safetensors and JSON, never pickle.
+"""Serialisation for checkpoints, client stores and the wire: safetensors and JSON, never pickle.
 
 A state is a frozen dataclass whose leaves are Params, Mask, tensors, bytes, numbers, strings,
 None, or mappings and tuples of these. Arrays and bytes go into the safetensors body (masks eight
@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
 
+from vergence.core.files import parse_json
 from vergence.core.masks import Mask
 from vergence.core.params import Layout, Params
 from vergence.core.tags import field_tags, tag
@@ -47,6 +48,12 @@ HEAD = 1 << 16
 """Bytes that a header from elsewhere may have, beside a sixteenth of what is allowed in all."""
 SIZE = 1 << 48
 """Entries that a tensor may claim to have."""
+SHARED, TIMES = 1 << 30, 64
+"""Bytes that a state in a file may fill beside those of its arrays, and how often the file's size.
+
+Parts that share an array get one each: a model that a hundred clients are at work with, or whatever
+a file from elsewhere names again and again.
+"""
 LONGEST = 200
 UNREADABLE = (
     SafetensorError,
@@ -124,15 +131,21 @@ def unpack_file(path: Path, *records: type) -> Any:
     """Undo `pack` for a file, whose arrays are mapped into memory instead of read.
 
     Raises:
-        StateError: the file is missing, damaged, or holds a record type that was not named.
+        StateError: the file is missing, damaged, holds a record type that was not named, or fills
+            far more memory than it has bytes.
     """
     try:
         with safe_open(path, "pt") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            header = json.loads(file.metadata()[HEADER])
-        return _read(arrays, header, records)
+            header = parse_json(file.metadata()[HEADER])
+        return _read(arrays, header, records, room(path.stat().st_size))
     except (OSError, *UNREADABLE) as error:
         raise StateError(f"{path} is not a readable vergence state ({plain(error)})") from None
+
+
+def room(size: int) -> int:
+    """Number of bytes that a state may fill beside its arrays, from a file of this size."""
+    return SHARED + TIMES * size
 
 
 def _read(
@@ -193,7 +206,7 @@ def plain(said: object) -> str:
 def read_header(data: bytes) -> Any:
     """Return the JSON text that travels in the header of safetensors bytes."""
     size = int.from_bytes(data[:8], "little")
-    return json.loads(json.loads(data[8 : 8 + size])["__metadata__"][HEADER])
+    return parse_json(parse_json(data[8 : 8 + size])["__metadata__"][HEADER])
 
 
 def digest(*chunks: bytes | memoryview) -> str:

@@ -1,4 +1,4 @@
-"""Networks as rows of stages, which can be cut between any two, and the piece between two cuts."""
+"""Networks as sequences of stages, which can be cut between any two, and pieces between cuts."""
 
 from __future__ import annotations
 

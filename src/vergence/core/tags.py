@@ -1,4 +1,4 @@
-"""Literal names of records in bytes and digests: what renames a class or a field moves no bit.
+"""Literal names of records in bytes and digests, which renaming a class or a field leaves alone.
 
 Checkpoints, messages, signed terms and marks of noise hold names of records. Those are written once
 beside the class, so that the class itself may be called what its readers call it.

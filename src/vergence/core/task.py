@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
 from vergence.core.naming import called
+from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.errors import ConfigError
 
@@ -27,7 +28,7 @@ NORMS = (nn.GroupNorm, nn.LayerNorm)
 
 
 @dataclass(frozen=True)
-class Model(ABC):
+class Model(NamedOptions, ABC):
     """Options of one network. Its module's name is its name.
 
     `head` names the parameters (patterns, `decoder.*`) that turn features into the output, for
@@ -46,7 +47,7 @@ class Model(ABC):
 
 
 @dataclass(frozen=True)
-class Task(ABC):
+class Task(NamedOptions, ABC):
     """A learning problem: a network, a loss, metrics with one higher-is-better `score` in [0, 1].
 
     `seed` fixes the initial parameters, so that every method of a run starts from the same ones.

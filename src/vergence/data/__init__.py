@@ -4,6 +4,9 @@ from typing import Any
 
 from vergence.core.exports import exported, public_names
 
+KIND = "Dataset"
+"""The class whose descendants the package shows."""
+
 SPELLINGS = {
     "CIFAR10": "Cifar10",
     "CIFAR100": "Cifar100",

@@ -1,1 +1,1 @@
-"""One experiment on many machines: a server, its clients, and what they say to each other."""
+"""Deployment of one experiment on many machines: a server, its clients, and their messages."""

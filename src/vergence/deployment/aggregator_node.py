@@ -1,4 +1,4 @@
-"""An aggregator's end: it adds up shares of replies, and sees neither replies nor models."""
+"""Aggregator node: adds up shares of replies, and sees neither replies nor models."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class AggregatorNode(ResidentNode):
 
     @property
     def what(self) -> str:
-        """Operator's name for this end."""
+        """Operator's name for this node."""
         return "aggregator"
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
         """Answer a message of a sum."""
-        if note["kind"] != "errand":
+        if note["kind"] != "request":
             return super().work(note, body)
         with self.lock:
             key = (note["run"], note["label"], note["seed"])
@@ -40,7 +40,7 @@ class AggregatorNode(ResidentNode):
         return adding.answer(body)
 
     def adding(self, note: Mapping[str, Any]) -> SecureSumAggregator:
-        """Return this end's part in one run.
+        """Return this aggregator's part in one run.
 
         Raises:
             StateError: it has no such part.

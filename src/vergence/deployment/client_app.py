@@ -1,4 +1,4 @@
-"""A client at its own machine: its data, its key, and its states on its own disk."""
+"""Client application on a machine of its own: its data, its key, and its states on its own disk."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class AnsweringClient(JoinedNode):
         return found
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Carry out an errand, or one that the main server closed for this client alone."""
+        """Carry out a request, or one that the main server closed for this client alone."""
         match note["kind"]:
-            case "errand":
+            case "request":
                 return self.home(note, closed=False).answer(body)
             case "closed":
                 return self.closed(note, body)
@@ -106,18 +106,18 @@ class AnsweringClient(JoinedNode):
         length = note["beside"]
         if type(length) is not int or not 0 <= length <= len(body):
             raise StateError("it does not say what goes beside it")
-        beside, errand = body[:length], body[length:]
+        beside, request = body[:length], body[length:]
         box = SealedBox(self.folder / BOX, self.folder / "main.box", self.side.client)
         about = about_of(note)
-        opened = box.open(errand, f"{about} errand")
+        opened = box.open(request, f"{about} request")
         try:
             answer = self.home(note, closed=True).answer(opened, beside)
         except VergenceError as error:  # what it says is not for the server between the two
-            tell(self.folder, f"an errand of the main server: {error}", "error")
+            tell(self.folder, f"a request of the main server: {error}", "error")
             raise StateError(
                 "this client did not do what the main server asked; its events.log says why"
             ) from None
-        return box.close(answer, f"{about} answer to {hashlib.sha256(errand).hexdigest()}")
+        return box.close(answer, f"{about} answer to {hashlib.sha256(request).hexdigest()}")
 
 
 def not_for_a_main_server(method: Method) -> Sequence[str]:

@@ -1,22 +1,24 @@
-"""A client's end of a line: its own data and states, and one errand after the other.
+"""Client node: answers one request after the other, with its own data and states.
 
-A home works from its disk alone, so that every errand may be answered by a new process. Its state
-is staged: an errand names the file that counts, a turn writes a new one beside it, and the next
-errand tells which of them counted. The same errand again gets the stored answer.
+A client works from its disk alone, so that every request may be answered by a new process. Its
+state is staged: a request names the file that counts, a turn writes a new one beside it, and the
+next request tells which of them counted. The same request again gets the stored answer.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vergence.core.aggregation import Sum
-from vergence.core.files import Unsaved, make_folder, saving, write_whole
+from vergence.core.files import Unsaved, growing, make_folder, saving, write_whole
+from vergence.core.method import Method
 from vergence.core.serialization import UNREADABLE, digest, plain, quick_digest, unpack
 from vergence.deployment.client_ledger import ClientLedger, check_plan
 from vergence.deployment.protocol import (
@@ -33,25 +35,40 @@ from vergence.deployment.secure_sum_client import SecureSumClient
 from vergence.engine.client_executor import ClientTask
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.plan import Plan
+from vergence.engine.protections.user_level import sums_of
 from vergence.engine.records import TaskBatch, TaskCall
 from vergence.engine.secure_sum_attempts import PartyIdentity
 from vergence.engine.secure_sums import WORDS, request_of, unpack_words
 from vergence.engine.storage.client_states import file_of
-from vergence.engine.user_level_privacy import sums_of
 from vergence.errors import StateError
 from vergence.privacy.release_log import FOLDER, ReleaseLog
 from vergence.wire.encoding import encode
 
 
+def check_promised(request: ClientRequest, plan: Plan, method: Method) -> None:
+    """Refuse a sum after the last round, which the forecast of `privacy.user` does not count.
+
+    Raises:
+        StateError: names the verb; what a method asks at its end may share nothing.
+    """
+    for message in (request.message, *request.then):
+        shares = request.kind == "turn" and bool(method.exposure[message.verb].trees)
+        if plan.privacy.user is not None and shares and message.round >= plan.rounds:
+            raise StateError(
+                f"plan: '{message.verb}' of round {message.round} would share more than the noise "
+                f"of privacy.user was made for: sums of {plan.rounds} rounds"
+            )
+
+
 class ClientNode:
-    """A client's end: its own data, its states on its own disk.
+    """Client that answers requests, with its own data, and its states on its own disk.
 
     `every` is how many rounds lie between two checkpoints of the server. Where it is known, states
     go that no checkpoint names any more, whether or not a server remembers them. `barred` are kinds
-    of errands and verbs that whoever asks has no right to; `apart` are trees that another hand has
+    of requests and verbs that whoever asks has no right to; `apart` are trees that another hand has
     to bring. Answers are stored by `channel`: who asks on one never gets those to another.
     `identity` is what this client signs with in secure sums, and whom it believes. `count` is told
-    of every turn, by its errand's digest, before it is taken, and may refuse it. `plan` is the
+    of every turn, by its request's digest, before it is taken, and may refuse it. `plan` is the
     client's own: what it does not ask for is refused, whoever asks.
     """
 
@@ -108,55 +125,60 @@ class ClientNode:
             )
 
     def answer(self, data: bytes, beside: bytes = b"") -> bytes:
-        """Carry out an errand, or return the stored answer to the same turn.
+        """Carry out a request, or return the stored answer to the same turn.
 
         `beside` are trees of its message that come by another hand.
 
         Raises:
-            StateError: it is no errand, another client's, or cannot be carried out; then all is as
+            StateError: it is no request, another client's, or cannot be carried out; then all is as
                 it was before.
         """
         length = len(data) + len(beside)
         if length > self.limit:
-            raise StateError(f"an errand of {length:,} bytes, where {self.limit:,} are allowed")
-        errand = unpack(data, ClientRequest, limit=self.limit)
-        if not isinstance(errand, ClientRequest) or errand.client != self.client:
-            raise StateError(f"this errand is not for '{self.client}'")
-        if not sound(errand):
-            raise StateError("this errand asks for nothing that can be done")
-        if self.apart and (set(errand.beside) - self.apart or self.apart & inside(errand)):
+            raise StateError(f"a request of {length:,} bytes, where {self.limit:,} are allowed")
+        request = unpack(data, ClientRequest, limit=self.limit)
+        if not isinstance(request, ClientRequest) or request.client != self.client:
+            raise StateError(f"this request is not for '{self.client}'")
+        if not sound(request):
+            raise StateError("this request asks for nothing that can be done")
+        if self.apart and (set(request.beside) - self.apart or self.apart & inside(request)):
             raise StateError(f"who asks '{self.client}' has no say in its layers")
-        errand = whole(errand, beside, self.limit)
+        request = whole(request, beside, self.limit)
         with self._alone():
             self._open_books()
-            return self._once(errand, quick_digest(data), digest(data, beside))
+            return self._once(request, quick_digest(data), digest(data, beside))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let one process at a time work here: an errand may be sent again while it is done."""
+        """Let one process at a time work here: a request may be sent again while it is done."""
+        path, lock = self.folder / ".turn", None
         try:
-            file = (self.folder / ".turn").open("a")
-        except OSError:  # a disk that may only be read: nothing will be written
-            yield
-            return
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock = growing(path)
+        except OSError as error:
+            if error.errno != errno.EROFS:  # else nothing will be written
+                raise StateError(
+                    f"{path} cannot be locked ({error.strerror}), and '{self.client}' answers "
+                    "nothing without: make it a file that may be written"
+                ) from None
+        with lock or nullcontext():
+            if lock is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _once(self, errand: ClientRequest, key: str, sha: str) -> bytes:
-        """Carry out an errand, unless it is the turn whose answer is stored."""
-        named = self._named(errand)
-        turn = errand.kind in ("turn", "say")
-        name = f"answer.{self.channel}" + (".say" if errand.kind == "say" else "")
+    def _once(self, request: ClientRequest, key: str, sha: str) -> bytes:
+        """Carry out a request, unless it is the turn whose answer is stored."""
+        named = self._named(request)
+        turn = request.kind in ("turn", "say")
+        name = f"answer.{self.channel}" + (".say" if request.kind == "say" else "")
         stored, mark = self.folder / name, sha.encode()
         if turn and stored.exists() and (kept := stored.read_bytes()).startswith(mark):
             answer = kept[len(mark) :]
         else:
-            self._admit(errand)
-            if errand.kind == "turn" and self.count is not None:
-                self.count(errand, sha)
+            self._admit(request)
+            if request.kind == "turn" and self.count is not None:
+                self.count(request, sha)
             try:
-                answer = self._answered(errand, key)
+                answer = self._answered(request, key)
                 if turn:
                     with saving(self.folder):
                         write_whole(stored, mark, answer, lasting=self.runner.store.lasting)
@@ -166,29 +188,29 @@ class ClientNode:
                     "until then its old state counts"
                 ) from None
         with suppress(OSError):  # a disk that may only be read: they go another time
-            for path in [*named, *self._outlived(errand)]:
+            for path in [*named, *self._outlived(request)]:
                 path.unlink(missing_ok=True)
         return answer
 
-    def _admit(self, errand: ClientRequest) -> None:
+    def _admit(self, request: ClientRequest) -> None:
         """Refuse what the run's plan does not ask, and a state that does not count.
 
         Raises:
             StateError: says which.
         """
-        if errand.kind not in ("turn", "evaluate"):
+        if request.kind not in ("turn", "evaluate"):
             return
-        check_plan(errand, self.plan, self.runner.worker.method)
+        method = self.runner.worker.method
+        check_plan(request, self.plan, method)
+        check_promised(request, self.plan, method)
         if self.ledger is None:
             return
-        if errand.kind == "evaluate":
-            self.ledger.record_evaluation(errand)
+        if request.kind == "evaluate":
+            self.ledger.record_evaluation(request)
             return
-        given = self._given
-        record = self.ledger.begin_turn(
-            errand, lambda: all(given(self._sum(step)) for step in steps(errand)), given
-        )
-        for step in steps(errand):
+        sums = [self._sum(step) for step in steps(request)]
+        record = self.ledger.begin_turn(request, sums, self._given)
+        for step in steps(request):
             form = self.runner.form(step.message, {})
             if form is not None and self.giving is not None:
                 self.giving.ask(form, step.message, step.file)
@@ -205,18 +227,18 @@ class ClientNode:
             return ""
         return request_of(form, step.message)
 
-    def _outlived(self, errand: ClientRequest) -> list[Path]:
+    def _outlived(self, request: ClientRequest) -> list[Path]:
         """Return the states that no server goes on from, wherever it is killed.
 
         In part R of a run it goes back to C at most, the checkpoint that R began from. If the state
         that counts is of a part before C, then C names it: nothing else from before C is needed.
-        Else C names an earlier one, and which is not known here: all stay. An errand that comes
+        Else C names an earlier one, and which is not known here: all stay. A request that comes
         late only knows of parts before its own, and of those it names what counts.
         """
-        now, counts = self._part(errand.stamp), -2.0
-        if errand.file is not None:
-            counts = self._part(errand.file.removeprefix(self._prefix))
-        if errand.kind != "turn" or not self.every or now is None or counts is None:
+        now, counts = self._part(request.stamp), -2.0
+        if request.file is not None:
+            counts = self._part(request.file.removeprefix(self._prefix))
+        if request.kind != "turn" or not self.every or now is None or counts is None:
             return []
         since = now - now % self.every if 0 <= now < math.inf else now
         if counts >= since:
@@ -224,7 +246,7 @@ class ClientNode:
         return [
             path
             for path in self.runner.store.folder.iterdir()
-            if path.name != errand.file
+            if path.name != request.file
             and is_file_of(path.name.removesuffix(".part"), self.runner.store.seed, self.client)
             and (part := self._part(path.name.removeprefix(self._prefix))) is not None
             and part < since
@@ -241,30 +263,30 @@ class ClientNode:
         parts = {"setup": -1.0, "finish": math.inf}
         return float(word) if word.isdecimal() else parts.get(word)
 
-    def _named(self, errand: ClientRequest) -> list[Path]:
-        """Return the states to drop, if all that an errand names may be named.
+    def _named(self, request: ClientRequest) -> list[Path]:
+        """Return the states to drop, if all that a request names may be named.
 
         Raises:
             StateError: it may not.
         """
         verbs = self.runner.worker.method.exposure
-        unknown = errand.kind == "turn" and any(
-            message.verb not in verbs for message in (errand.message, *errand.then)
+        unknown = request.kind == "turn" and any(
+            message.verb not in verbs for message in (request.message, *request.then)
         )
         if unknown:
-            raise StateError(f"this errand asks '{self.client}' for nothing that can be done")
-        for word in (errand.kind, *(message.verb for message in (errand.message, *errand.then))):
+            raise StateError(f"this request asks '{self.client}' for nothing that can be done")
+        for word in (request.kind, *(message.verb for message in (request.message, *request.then))):
             if word in self.barred:
                 raise StateError(f"'{word}' is not for who asks '{self.client}' here")
-        left = [] if errand.file is None else [self._own(errand.file)]
-        if errand.kind == "turn":
+        left = [] if request.file is None else [self._own(request.file)]
+        if request.kind == "turn":
             left += [
                 self._own(file_of(self.runner.store.seed, self.client, step.stamp))
-                for step in steps(errand)
+                for step in steps(request)
             ]
-        dropped = [self._own(file) for file in errand.drop]
+        dropped = [self._own(file) for file in request.drop]
         if len({*left, *dropped}) != len(left) + len(set(dropped)):
-            raise StateError(f"this errand would do away with a state of '{self.client}'")
+            raise StateError(f"this request would do away with a state of '{self.client}'")
         return dropped
 
     def _own(self, file: str) -> Path:
@@ -273,21 +295,21 @@ class ClientNode:
             raise StateError(f"'{plain(file)}' is no state of '{self.client}'")
         return store.folder / file
 
-    def _answered(self, errand: ClientRequest, key: str) -> bytes:
+    def _answered(self, request: ClientRequest, key: str) -> bytes:
         try:
-            if errand.then:
-                parts = [framed(*part) for part in self._in_turn(errand)]
+            if request.then:
+                parts = [framed(*part) for part in self._in_turn(request)]
                 return framed({"to": key, "parts": [len(part) for part in parts]}, b"".join(parts))
-            note, body = self._carry_out(errand)
+            note, body = self._carry_out(request)
             return framed({"to": key, **note}, body)
         except (OSError, *UNREADABLE) as error:
             said = plain(f"{type(error).__name__}: {error}")
-            raise StateError(f"this errand cannot be carried out ({said})") from error
+            raise StateError(f"this request cannot be carried out ({said})") from error
 
-    def _in_turn(self, errand: ClientRequest) -> Iterator[tuple[Mapping[str, Any], bytes]]:
+    def _in_turn(self, request: ClientRequest) -> Iterator[tuple[Mapping[str, Any], bytes]]:
         """Take one turn after the other, each from the state that the one before left."""
-        file, between = errand.file, None
-        for step in steps(errand):
+        file, between = request.file, None
+        for step in steps(request):
             note, body = self._carry_out(replace(step, file=file))
             if between is not None and (note["filed"] is not None or note["status"] != "ok"):
                 self._own(between).unlink(missing_ok=True)
@@ -297,40 +319,40 @@ class ClientNode:
             if note["filed"] is not None:
                 file = between = note["filed"].file
 
-    def _carry_out(self, errand: ClientRequest) -> tuple[Mapping[str, Any], bytes]:
-        if errand.kind == "digest":
-            return {"sha": digest(self._own(str(errand.file)).read_bytes())}, b""
-        if errand.kind == "say":
-            return {}, self._say(errand)
-        call = TaskCall(self.client, errand.message, errand.file)
-        kind = "evaluate" if errand.kind == "evaluate" else "turn"
-        job = TaskBatch(kind, [call], [1], "each", errand.stamp, errand.progress, errand.points)
+    def _carry_out(self, request: ClientRequest) -> tuple[Mapping[str, Any], bytes]:
+        if request.kind == "digest":
+            return {"sha": digest(self._own(str(request.file)).read_bytes())}, b""
+        if request.kind == "say":
+            return {}, self._say(request)
+        call = TaskCall(self.client, request.message, request.file)
+        kind = "evaluate" if request.kind == "evaluate" else "turn"
+        job = TaskBatch(kind, [call], [1], "each", request.stamp, request.progress, request.points)
         if kind == "evaluate":
             return vars(self.runner.carry_out(job, 0, Sum()).receipts[0]), b""
         before = self.runner.kept(call)
         order = ClientTask(
             "turn",
             self.client,
-            errand.message,
+            request.message,
             before.state,
-            errand.progress,
-            errand.points,
+            request.progress,
+            request.points,
             owed=before.owed,
         )
         receipt, sealed = self.runner.settle(call, job, before, self.runner.worker.do(order))
         if receipt.filed is not None and self.ledger is not None:
-            self.ledger.record_state(receipt.filed.file, self._sum(errand))
+            self.ledger.record_state(receipt.filed.file, self._sum(request))
         form = self.runner.form(call.message, job.held)
         if form is not None and self.giving is not None:  # the reply goes into a sum, not from here
             if sealed is not None and form.words:
                 row = unpack_words(sealed.trees[WORDS].total)
-                self.giving.keep(errand.stamp, form, call.message, row)
+                self.giving.keep(request.stamp, form, call.message, row)
             return vars(receipt), b""
-        known = {name: mask for name, mask in before.told.items() if name in errand.known}
+        known = {name: mask for name, mask in before.told.items() if name in request.known}
         return vars(receipt), b"" if sealed is None else encode(sealed, known)
 
-    def _say(self, errand: ClientRequest) -> bytes:
+    def _say(self, request: ClientRequest) -> bytes:
         """Answer a message of a secure sum."""
-        if self.giving is None or errand.said is None:
+        if self.giving is None or request.said is None:
             raise StateError(f"'{self.client}' takes no part in sums")
-        return self.giving.answer(errand.stamp, errand.message.facts, errand.said)
+        return self.giving.answer(request.stamp, request.message.facts, request.said)

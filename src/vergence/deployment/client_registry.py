@@ -1,4 +1,4 @@
-"""Who is there: which node is which client, proven by its key, and with the same code and config.
+"""Registry of connected clients: nodes proven by their keys, with the same code and config.
 
 A node says who it is when it is first greeted, and signs every answer together with the request it
 answers; so a node cannot speak for another client, and an old answer fits no new request.
@@ -7,7 +7,6 @@ answers; so a node cannot speak for another client, and an old answer fits no ne
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 import secrets
@@ -18,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from vergence.core.files import parse_json
 from vergence.core.serialization import plain
 from vergence.deployment.protocol import framed, miscounted, unframed
 from vergence.deployment.remote_clients import ClientLost
@@ -56,7 +56,7 @@ class ClientGone(Exception):
 
 
 class Announcement(Protocol):
-    """Takes a line for the operator, what kind of event it is, and whom it is about."""
+    """Listener to events: takes a text for the operator, an event's kind, and whom it is about."""
 
     def __call__(self, line: str, event: str, **about: Any) -> None:
         """Write it down."""
@@ -103,10 +103,23 @@ class AnswerExchange:
 def facts_in(body: bytes) -> Mapping[str, Any] | None:
     """Facts in a greeting; None if it holds nothing that could be read."""
     try:
-        facts = json.loads(body)
-    except (ValueError, RecursionError):
+        facts = parse_json(body)
+    except ValueError:
         return None
     return facts if isinstance(facts, dict) else None
+
+
+def changed_data(had: int, facts: Mapping[str, Any]) -> str:
+    """Reason not to ask a client that has other data than when the run began; empty if it has not.
+
+    Where `had` is 0 it was not there then.
+    """
+    if had in (0, facts.get("train", had)):
+        return ""
+    return (
+        f"it has {facts['train']} training samples, and had {had} when the run began: restore its "
+        "data, or start a new deployment"
+    )
 
 
 def shown(said: object) -> str:
@@ -141,6 +154,7 @@ class ClientRegistry:
         also: who must be there beside clients: the main server, if there is one.
         revoked: tells whose key was taken away: nobody waits for them.
         lost: why a client's last answer did not come, by client.
+        samples: how many training samples each had when the run began, 0 where that is not known.
     """
 
     wire: ClientLink
@@ -154,6 +168,7 @@ class ClientRegistry:
     revoked: Callable[[str], bool] = lambda _: False
     connections: dict[str, ClientConnection] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
+    samples: Mapping[str, int] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -300,7 +315,7 @@ class ClientRegistry:
                 self.changed.wait(1.0)
 
     def ask(
-        self, client: str, note: Mapping[str, Any], errand: bytes, kind: str = "errand"
+        self, client: str, note: Mapping[str, Any], body: bytes, kind: str = "request"
     ) -> bytes:
         """Return a client's answer; one that comes back in time is asked again.
 
@@ -309,19 +324,21 @@ class ClientRegistry:
         """
         self.lost.pop(client, None)
         try:
-            return self._ask(client, note, errand, kind)
+            return self._ask(client, note, body, kind)
         except ClientLost as lost:
             self.lost[client] = str(lost)
             self.tell(f"'{client}' is lost: {lost}", "lost", client=client)
             raise
 
-    def _ask(self, client: str, note: Mapping[str, Any], errand: bytes, kind: str) -> bytes:
+    def _ask(self, client: str, note: Mapping[str, Any], body: bytes, kind: str) -> bytes:
         if self.revoked(client):
             raise ClientLost("its key is revoked")
         end = time.monotonic() + self.timeouts.answer
         while (left := end - time.monotonic()) > 0:
             connection = self._connection(client, min(left, self.timeouts.absent))
-            asked, begun = request(kind, note, errand), time.monotonic()
+            if changed := changed_data(self.samples.get(client, 0), connection.facts):
+                raise ClientLost(changed)
+            asked, begun = request(kind, note, body), time.monotonic()
             try:
                 answer = self.wire.send(
                     connection.node,
@@ -333,7 +350,7 @@ class ClientRegistry:
                 self.over.wait(1.0)
                 continue
             try:
-                who, error, body, own = self.proven(asked, *unframed(answer))
+                who, error, answered, own = self.proven(asked, *unframed(answer))
             except (ValueError, KeyError, TypeError) as fault:
                 raise ClientLost(f"malformed answer ({type(fault).__name__})") from None
             if who != client:
@@ -343,7 +360,7 @@ class ClientRegistry:
                 continue
             took = time.monotonic() - begun
             self.log(AnswerExchange(client, kind, len(asked), len(answer), took, own))
-            return body
+            return answered
         raise ClientLost(f"no answer in {self.timeouts.answer:g} s")
 
     def _later(self, client: str, error: str, left: float) -> None:
@@ -375,14 +392,14 @@ class ClientRegistry:
 
 @dataclass(frozen=True)
 class RequestQueue:
-    """A line for one method's seed: its errands say which run they belong to."""
+    """Transport for one method's seed: its requests say which run they belong to."""
 
     registry: ClientRegistry
     note: Mapping[str, Any]
 
-    def ask(self, client: str, errand: bytes) -> bytes:
+    def ask(self, client: str, request: bytes) -> bytes:
         """Return the answer, or raise `ClientLost`."""
-        return self.registry.ask(client, self.note, errand)
+        return self.registry.ask(client, self.note, request)
 
     def main(self, data: bytes) -> bytes:
         """Return the main server's answer, or raise `ClientLost`."""

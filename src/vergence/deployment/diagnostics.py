@@ -1,4 +1,4 @@
-"""Whether the two ends of a deployment reach each other, and one line that says why not."""
+"""Connection diagnostics of a deployment: one line that says why server and node do not connect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folders of a deployment, and the keys of an end that makes its own."""
+"""Creation of a deployment's folders, and of the keys of a node that makes its own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ aggregators/NAME/  its files go beside NAME's own key: vergence deploy join NAME
 
 
 def make_key(folder: Path) -> None:
-    """Make an end's keys in a folder, and below `public` what the other ends need of them.
+    """Make a node's keys in a folder, and below `public` what the other nodes need of them.
 
     Raises:
         StateError: there are keys already.
@@ -88,10 +88,10 @@ def init(
     """
     from vergence.core.files import saving
     from vergence.deployment.keys import PARTIES, make_certificates
-    from vergence.deployment.launcher import needed
+    from vergence.deployment.launcher import check_flower
     from vergence.results.write import write_toml
 
-    needed()
+    check_flower()
     (host, _), listen = parted(address), listening(address, listen)
     fit_to_deploy(experiment, clients, main)
     if keys is not None:
@@ -128,7 +128,7 @@ def init(
 
 
 def instructions(host: str, main: bool, aggregators: bool, made: bool) -> str:
-    """Text that says where each folder goes; `made`: the ends' keys lie in the folders."""
+    """Text that says where each folder goes; `made`: the nodes' keys lie in the folders."""
     parts = [
         (README, README_OWN, True),
         (README_MAIN, README_OWN_MAIN, main),
@@ -140,7 +140,7 @@ def instructions(host: str, main: bool, aggregators: bool, made: bool) -> str:
 
 @dataclass(frozen=True)
 class EndFolder:
-    """An end that joins: its folder, and what it knows."""
+    """A node that joins: its folder, and what it knows."""
 
     folder: Path
     side: ClientSide
@@ -169,7 +169,7 @@ class EndFolder:
 
 
 def acquainted(ends: Sequence[EndFolder], whose: str, names: Sequence[str], server: Path) -> None:
-    """Give every end some public keys: a server could name people of its own.
+    """Give every node some public keys: a server could name people of its own.
 
     It has no key itself that any end would believe in a sum.
     """

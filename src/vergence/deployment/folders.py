@@ -1,4 +1,4 @@
-"""A deployment's folders: settings, a log of events, and who is running there.
+"""Folders of a deployment: settings, a log of events, and the process running there.
 
 Nothing here imports torch until `facts` is asked for: who only watches over processes is small.
 """
@@ -21,6 +21,7 @@ from typing import Any, ClassVar, TypeVar
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
+from vergence.core.files import growing, open_in_place, refuse_links
 from vergence.errors import ConfigError, StateError
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ LEVELS = {
             "unreachable",
             "retry",
             "verdict",
+            "unmeasured",
         ),
         "warning",
     ),
@@ -106,7 +108,7 @@ class ClientSide:
 
     @property
     def stays(self) -> bool:
-        """True if this end's work lies in memory, in a process that stays."""
+        """True if this node's work lies in memory, in a process that stays."""
         return self.serves or self.adds
 
 
@@ -159,7 +161,7 @@ def awaited(folder: Path, side: ServerSide) -> int:
 
 
 def facts(table: dict[str, Any]) -> dict[str, str]:
-    """Facts that must be equal at both ends: digests of config and code, and torch's version.
+    """Facts equal on server and node: digests of config and code, and torch's version.
 
     Where data lie and who is there when are each end's own business.
     """
@@ -191,8 +193,8 @@ def tell(folder: Path, line: str, event: str = "note", **about: Any) -> None:
     }
     lines = {EVENTS: f"{now:%Y-%m-%d %H:%M:%S} {text}", RECORDS: json.dumps(record)}
     for name, told in lines.items():
-        with suppress(OSError), (folder / name).open("a") as file:  # a line is not worth a run
-            file.write(told + "\n")
+        with suppress(OSError), growing(folder / name) as file:  # a line is not worth a run
+            file.write(f"{told}\n".encode())
 
 
 class LogTail:
@@ -219,9 +221,10 @@ def running(folder: Path) -> Iterator[None]:
     """Keep everybody else out of a folder, and leave word who is in.
 
     Raises:
-        StateError: somebody is.
+        StateError: somebody is, or links in it lead elsewhere.
     """
-    with (folder / ".lock").open("a+") as file:
+    refuse_links(folder)
+    with os.fdopen(open_in_place(folder / ".lock", os.O_RDWR | os.O_CREAT), "r+") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):

@@ -1,4 +1,4 @@
-"""What all ends that join have in common: an experiment, a key, and signed answers."""
+"""Base class of all nodes that join a server: an experiment, a key, and signed answers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from vergence.deployment.client_registry import reply
 from vergence.deployment.folders import EXPERIMENT, NODE, ClientSide, facts, tell
 from vergence.deployment.keys import signer
 from vergence.deployment.protocol import unframed
-from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.engine.client_runner import ClientRunner
-from vergence.engine.privacy_setup import private_solver, watch_for
-from vergence.engine.private_masks import chooser_for
+from vergence.engine.protections.setup import client_hooks
 from vergence.engine.round_loop import device_for
 from vergence.engine.secure_sums import SecureSum, server_deals
-from vergence.engine.split_defense import guard_for
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.errors import ConfigError, StateError, VergenceError
 from vergence.experiment.public_data import ReleasedSamples
@@ -82,7 +80,7 @@ def deployable(experiment: Experiment) -> Experiment:
 
 
 class JoinedNode:
-    """An end that a server asks; `samples` is how many it trains with."""
+    """A node that a server sends requests to; `samples` is how many it trains with."""
 
     samples = 0
 
@@ -126,11 +124,11 @@ class JoinedNode:
 
     @property
     def what(self) -> str:
-        """Operator's name for this end."""
+        """Operator's name for this node."""
         return "client"
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Carry out a request that only this kind of end is asked."""
+        """Carry out a request that only this kind of node is sent."""
         raise StateError(f"a request of unknown kind '{note['kind']}'")
 
     def runner(self, note: Mapping[str, Any], federation: Federation, folder: Path) -> ClientRunner:
@@ -145,24 +143,17 @@ class JoinedNode:
         worker = ClientExecutor(
             method,
             task,
-            federation,
-            federation,
+            LocalData(federation, federation),
             RandomStream("run", seed),
-            plan.precision,
-            wire=plan.wire,
-            pruning=plan.pruning,
-            privacy=plan.privacy,
-            private=private_solver(method, task, federation, plan, state),
-            guard=guard_for(plan, method, task, federation, state),
-            chooser=chooser_for(plan, method, task, federation, state),
-            watch=watch_for(plan, method, task, federation, state, self.tell_verdict),
+            Computation(plan.precision, wire=plan.wire, pruning=plan.pruning),
+            client_hooks(plan, method, task, federation, state, self.tell_verdict),
         )
         return ClientRunner(
             worker, ClientStateStore(state, seed, worker.records, lasting=True), self.sums(method)
         )
 
     def tell_verdict(self, line: str) -> None:
-        """Tell the operator what SplitGuard makes of the server; nobody else is told."""
+        """Tell the operator what a protection found out here; nobody else is told."""
         tell(self.folder, line, "verdict")
 
     def state(self, note: Mapping[str, Any], folder: Path) -> Path:
@@ -185,5 +176,5 @@ class JoinedNode:
         return state
 
     def sums(self, method: Method) -> SecureSum | None:
-        """Secure sums of this end's replies; None where it gives none, or gives them plain."""
+        """Secure sums of this node's replies; None where it gives none, or gives them plain."""
         return None

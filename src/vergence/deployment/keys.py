@@ -1,4 +1,4 @@
-"""Certificates and keys of a deployment: signatures over answers, boxes that two ends can open."""
+"""Certificates and keys of a deployment: signatures over answers, boxes that two nodes can open."""
 
 from __future__ import annotations
 
@@ -198,22 +198,22 @@ def party_identity(
 
 
 def make_box_key(private: Path, public: Path) -> None:
-    """Make the X25519 key pair with which an end opens boxes."""
+    """Make the X25519 key pair with which a node opens boxes."""
     key = x25519.X25519PrivateKey.generate()
     write_whole(private, key.private_bytes_raw(), secret=True)
     public.write_bytes(key.public_key().public_bytes_raw())
 
 
 class SealedBox:
-    """Closes bytes so that one other end alone can open them, and knows who closed them.
+    """Box that one other node alone can open, which knows who closed it.
 
-    Both ends derive one key from their own private and the other's public key (X25519,
+    Both nodes derive one key from their own private and the other's public key (X25519,
     HKDF-SHA256); every box is AES-256-GCM with a random nonce. Who later steals a private key can
     open boxes that he has kept.
     """
 
     def __init__(self, private: Path, public: Path, what: str) -> None:
-        """`what` names the deployment and the two ends: other words, another key.
+        """`what` names the deployment and the two nodes: other words, another key.
 
         Raises:
             StateError: a key is missing, unusable, or others may read it.

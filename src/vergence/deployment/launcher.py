@@ -1,4 +1,4 @@
-"""`vergence deploy`: a server and its clients as folders, and what runs in them."""
+"""`vergence deploy`: folders of a server and its clients, and the processes that run in them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from vergence.core.files import growing, write_whole
 from vergence.deployment import folders
 from vergence.deployment.diagnostics import (
     AGAIN,
@@ -37,7 +37,8 @@ from vergence.deployment.folders import (
     ClientSide,
     ServerSide,
 )
-from vergence.errors import ConfigError, PartialRun, StateError
+from vergence.deployment.transport.flower_parts import check_flower
+from vergence.errors import PartialRun, StateError
 
 if TYPE_CHECKING:
     from vergence.deployment.transport.flower_processes import FlowerControl
@@ -46,16 +47,6 @@ PROCESSES = "vergence.deployment.transport.flower_processes"
 APPS = "vergence.deployment.server_run"
 STARTS = 90.0
 """Seconds within which a link must be up."""
-
-
-def needed() -> None:
-    """Refuse to go on without Flower.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    if find_spec("flwr") is None:
-        raise ConfigError("deployments need Flower: pip install 'vergence[deploy]'")
 
 
 class ProcessGroup:
@@ -83,7 +74,7 @@ class ProcessGroup:
     ) -> None:
         """Start a process; what it prints goes to log/NAME.log."""
         role, *rest = map(str, arguments)
-        with (self.folder / "log" / f"{name}.log").open("ab") as log:
+        with growing(self.folder / "log" / f"{name}.log") as log:
             self.begins[name] = log.tell()
             self.children[name] = subprocess.Popen(
                 [sys.executable, "-m", module, role, str(os.getpid()), *rest],
@@ -122,7 +113,6 @@ class ProcessGroup:
 @contextmanager
 def process_group(folder: Path, insecure: bool) -> Iterator[ProcessGroup]:
     """Run a folder's processes; they end with this block, whatever ends it."""
-    from vergence.core.files import write_whole
 
     def ask_to_end(*_: object) -> None:
         raise KeyboardInterrupt
@@ -147,7 +137,7 @@ def serve(folder: Path, out: Console, insecure: bool = False) -> None:
         StateError: it is no server's folder, is running, or is finished.
         PartialRun: the run stopped before its end; what is done is kept.
     """
-    needed()
+    check_flower()
     side = folders.settings(folder, ServerSide)
     _, port = parted(side.address)
     folders.idle(folder)
@@ -270,7 +260,7 @@ def join(
         StateError: it is no client's folder, is running, or the server is not the expected one.
         DataError: the data are not there, or hold no such person.
     """
-    needed()
+    check_flower()
     side = client_settings(folder, data, person)
     port, tail = free_port(), folders.LogTail(folder)
     with process_group(folder, insecure) as group:

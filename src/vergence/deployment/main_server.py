@@ -1,8 +1,8 @@
-"""A main server elsewhere: split learning in three roles, each in a process of its own.
+"""Split learning in three roles, each in a process of its own: clients, main server, aggregator.
 
 The main server holds the copies that serve clients, and sees smashed data, never the clients'
 layers. The aggregator has the rounds and averages layers, and sees no smashed data: it carries
-errands and answers between the other two, closed for it, and adds the layers that only it has.
+requests and answers between the other two, closed for it, and adds the layers that only it has.
 
 Source: Thapa et al., "SplitFed: When federated learning meets split learning", AAAI 2022, section
 3.1 (main server and fed server).
@@ -40,7 +40,7 @@ TRIES = 5
 MOST = 1 << 50
 """Bytes, steps and examples that a client may be told to have had."""
 Close = Callable[[str, bytes], bytes]
-"""Closes an errand for a client: (client, errand) -> what travels."""
+"""Closes a request for a client: (client, request) -> what travels."""
 Open = Callable[[str, bytes, bytes], bytes]
 """Opens an answer: (client, what came, what travelled to the client) -> answer."""
 
@@ -53,7 +53,7 @@ class SplitServerTransport(Protocol):
         ...
 
     def relay(self, client: str, closed: bytes, beside: bytes) -> bytes:
-        """Hand a client a closed errand and the trees beside it; return its closed answer.
+        """Hand a client a closed request and the trees beside it; return its closed answer.
 
         Raises:
             ClientLost: there is none.
@@ -81,7 +81,7 @@ class SessionRequest:
 
 
 class SessionHandler(RemoteClients):
-    """Sends errands without the trees that a method offers: only the aggregator has those."""
+    """Sends requests without the trees that a method offers: only the aggregator has those."""
 
     def __init__(self, runner: ClientRunner, line: Any) -> None:
         super().__init__(runner, line)
@@ -98,7 +98,7 @@ class SessionHandler(RemoteClients):
 
 
 class SplitSession:
-    """One service under way, in a thread of its own: what it said last, and what it waits for."""
+    """One session under way, in a thread of its own: its last message, and what it waits for."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -139,7 +139,7 @@ class SplitSession:
 
 
 class MainServer:
-    """The main server's end: holds talks, and asks clients by way of the aggregator."""
+    """The main server: holds sessions, and asks clients by way of the aggregator."""
 
     def __init__(
         self, runner: ClientRunner, close: Close | None = None, open_: Open | None = None
@@ -151,7 +151,7 @@ class MainServer:
         self.lock, self.here = threading.Lock(), threading.local()
 
     def answer(self, data: bytes) -> bytes:
-        """Begin or go on with a talk; the same again gets the same answer.
+        """Begin or go on with a session; the same request again gets the same answer.
 
         Raises:
             StateError: it asks for nothing that can be done.
@@ -172,7 +172,7 @@ class MainServer:
             raise StateError(f"this is no request to a main server ({said})") from error
 
     def _begun(self, asked: SessionRequest) -> SplitSession:
-        """Return a talk, new unless it is under way; an earlier one of its clients is over."""
+        """Return a session, new unless it is under way; an earlier one of its clients is over."""
         with self.lock:
             if asked.talk in self.talks:
                 return self.talks[asked.talk]
@@ -187,23 +187,23 @@ class MainServer:
         threading.Thread(target=self._hold, args=(asked, talk), daemon=True).start()
         return talk
 
-    def ask(self, client: str, errand: bytes) -> bytes:
-        """Ask a client by way of the talk in whose thread this is, closed for everybody else."""
+    def ask(self, client: str, request: bytes) -> bytes:
+        """Ask a client by way of the session in whose thread this is, closed for everybody else."""
         if self.busy.get(client) is not self.here.talk:  # nor may it name files of the next talk
             raise ClientLost("the aggregator began anew")
-        closed = self.close(client, errand)
+        closed = self.close(client, request)
         return self.open(
             client, self.here.talk.ask(client, closed, self.remote.here.beside), closed
         )
 
     def end(self) -> None:
-        """End all talks: nobody goes on with them."""
+        """End all sessions: nobody goes on with them."""
         with self.lock:
             for talk in self.talks.values():
                 talk.heard.put(ClientLost("another run began"))
 
     def _hold(self, asked: SessionRequest, talk: SplitSession) -> None:
-        """Hold a talk to its end; what it came to is the last thing that it says."""
+        """Hold a session to its end; its result is its last message."""
         self.here.talk = talk
         try:
             message = Message(SERVE, self.remote.shapes, round=asked.round)
@@ -227,7 +227,7 @@ def unclosed(_client: str, data: bytes, _asked: bytes = b"") -> bytes:
 
 
 class SessionRelay:
-    """The aggregator's end: lets the main server serve, and carries what it may not read.
+    """The aggregator's side: lets the main server serve, and relays what it may not read.
 
     `clock` tells seconds: a main server that goes on asking for ever is given up.
     """
@@ -260,7 +260,7 @@ class SessionRelay:
     def _talk(
         self, seconds: float, job: TaskBatch, calls: Sequence[TaskCall]
     ) -> tuple[Mapping[str, Any], bytes]:
-        """Hold a talk until the main server says no more whom to ask; return what it says then.
+        """Hold a session until the main server asks no more clients; return what it says then.
 
         Raises:
             ClientLost: it goes on for longer than serving all clients, one by one, may take.
@@ -300,7 +300,7 @@ class SessionRelay:
         note: Mapping[str, Any],
         body: bytes,
     ) -> tuple[list[TaskReceipt], SealedReply | None]:
-        """Result of a talk, if it can be.
+        """Result of a session, if it can be one.
 
         Raises:
             ValueError: it cannot.

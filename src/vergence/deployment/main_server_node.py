@@ -1,4 +1,4 @@
-"""The main server's end: it holds talks with clients, by way of the server."""
+"""Main server node: holds sessions with clients, by way of the server."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class MainServerNode(ResidentNode):
 
     @property
     def what(self) -> str:
-        """Operator's name for this end."""
+        """Operator's name for this node."""
         return "main server"
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Begin or go on with a talk."""
+        """Begin or go on with a session."""
         if note["kind"] != "main":
             return super().work(note, body)
         with self.lock:
@@ -51,23 +51,23 @@ class MainServerNode(ResidentNode):
 
 @dataclass(frozen=True)
 class BoxedMessages:
-    """Closes errands, and opens answers: each only as the answer to its own errand."""
+    """Closes requests, and opens answers: each only as the answer to its own request."""
 
     boxes: Mapping[str, SealedBox]
     about: str
 
-    def close(self, client: str, errand: bytes) -> bytes:
-        """Return an errand as the client alone can read it.
+    def close(self, client: str, request: bytes) -> bytes:
+        """Return a request as the client alone can read it.
 
         Raises:
             ClientLost: nobody knows the client's key.
         """
         if client not in self.boxes:
             raise ClientLost(f"the main server has no key of '{client}'")
-        return self.boxes[client].close(errand, f"{self.about} errand")
+        return self.boxes[client].close(request, f"{self.about} request")
 
     def open(self, client: str, closed: bytes, asked: bytes) -> bytes:
-        """Return a client's answer to a closed errand.
+        """Return a client's answer to a closed request.
 
         Raises:
             ClientLost: it is not this client's, or answers something else.

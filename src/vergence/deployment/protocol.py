@@ -1,17 +1,18 @@
-"""What goes over a line to a client and comes back: errands, answers, and what they must look like.
+"""Requests and answers between server and clients, and checks of their form.
 
-Both ends take each other for anybody: what does not look like this is refused before it is used.
+Neither side trusts the other: what is not of this form is refused before it is used.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
+from vergence.core.files import parse_json
 from vergence.core.messages import Message
 from vergence.core.params import Params
 from vergence.core.serialization import plain, unpack
@@ -33,9 +34,13 @@ MODELS, SLACK = 16, 64 << 20
 STAMP = r"\w{1,40}(\.\w{1,40}){0,3}"
 """What stamps of jobs look like: they name files."""
 TURNS = 256
-"""How many turns one errand may ask for."""
-WORDS = 64
-"""How many metrics a client may be measured by, and how long their names may be."""
+"""How many turns one request may ask for."""
+WORDS, METRIC = 64, r"[A-Za-z0-9][A-Za-z0-9_@.-]{0,39}"
+"""How many metrics a client may be measured by, and what their names look like: nothing that a
+spreadsheet takes for a formula, or a table for two columns."""
+FARTHEST = 1e100
+"""The largest metric: means over people and squares of it are numbers still."""
+Scores = dict[str, dict[str, float]]
 
 
 @tagged("Errand")
@@ -82,10 +87,7 @@ def unframed(data: bytes) -> tuple[dict[str, Any], bytes]:
     end = HEAD + int.from_bytes(data[:HEAD], "little")
     if len(data) < end or end > HEAD + NOTE:
         raise ValueError("it ends too early" if len(data) < end else "its note is too long")
-    try:
-        note = json.loads(data[HEAD:end])
-    except RecursionError:
-        raise ValueError("its note is nested too deep") from None
+    note = parse_json(data[HEAD:end])
     if not isinstance(note, dict):
         raise ValueError("its note is no table")
     return note, data[end:]
@@ -106,7 +108,7 @@ def miscounted(count: object) -> str:
 
 
 def parts(data: bytes, more: int) -> list[bytes]:
-    """Return the answers to an errand's message and to so many more, as single ones look.
+    """Return the answers to a request's message and to so many more, as single ones look.
 
     Raises:
         ValueError: these are others.
@@ -129,12 +131,12 @@ def stamps(first: str, more: int) -> list[str]:
     return [f"{base}.{int(number) + step}" for step in range(1 + more)]
 
 
-def steps(errand: ClientRequest) -> list[ClientRequest]:
-    """Return an errand for each of its messages."""
-    messages = (errand.message, *errand.then)
-    named = stamps(errand.stamp, len(errand.then))
+def steps(request: ClientRequest) -> list[ClientRequest]:
+    """Return a request for each of its messages."""
+    messages = (request.message, *request.then)
+    named = stamps(request.stamp, len(request.then))
     return [
-        replace(errand, message=message, stamp=stamp, then=())
+        replace(request, message=message, stamp=stamp, then=())
         for message, stamp in zip(messages, named, strict=True)
     ]
 
@@ -145,39 +147,39 @@ def is_file_of(file: str, seed: int, client: str) -> bool:
     return re.fullmatch(names, file, re.ASCII) is not None
 
 
-def whole(errand: ClientRequest, beside: bytes, limit: float) -> ClientRequest:
-    """Return an errand with the trees that came beside it.
+def whole(request: ClientRequest, beside: bytes, limit: float) -> ClientRequest:
+    """Return a request with the trees that came beside it.
 
     Raises:
         StateError: they are others than it names.
     """
-    if not errand.beside and not beside:
-        return errand
-    trees, message = unpack(beside, limit=limit) if beside else {}, errand.message
-    if not isinstance(trees, dict) or sorted(trees) != sorted(errand.beside):
-        raise StateError("the trees beside this errand are not those that it names")
-    return replace(errand, message=replace(message, trees={**message.trees, **trees}))
+    if not request.beside and not beside:
+        return request
+    trees, message = unpack(beside, limit=limit) if beside else {}, request.message
+    if not isinstance(trees, dict) or sorted(trees) != sorted(request.beside):
+        raise StateError("the trees beside this request are not those that it names")
+    return replace(request, message=replace(message, trees={**message.trees, **trees}))
 
 
-def inside(errand: ClientRequest) -> set[str]:
-    """Return the names of the trees that an errand itself brings."""
-    return {name for message in (errand.message, *errand.then) for name in message.trees}
+def inside(request: ClientRequest) -> set[str]:
+    """Return the names of the trees that a request itself brings."""
+    return {name for message in (request.message, *request.then) for name in message.trees}
 
 
-def sound(errand: ClientRequest) -> bool:
-    """True if the fields of an errand hold what they should."""
-    lists = (errand.points, errand.known, errand.drop, errand.beside)
+def sound(request: ClientRequest) -> bool:
+    """True if the fields of a request hold what they should."""
+    lists = (request.points, request.known, request.drop, request.beside)
     return (
-        errand.kind in ("turn", "evaluate", "digest", "say")
-        and (errand.said is not None) is (errand.kind == "say")
-        and isinstance(errand.then, tuple)
-        and all(_sound(message) for message in (errand.message, *errand.then))
-        and (not errand.then or (errand.kind == "turn" and len(errand.then) < TURNS))
-        and isinstance(errand.progress, int | float)
-        and 0 <= errand.progress <= 1
-        and isinstance(errand.stamp, str)
-        and (not errand.then or re.fullmatch(r".*\.\d{1,9}", errand.stamp, re.ASCII) is not None)
-        and isinstance(errand.file, str | None)
+        request.kind in ("turn", "evaluate", "digest", "say")
+        and (request.said is not None) is (request.kind == "say")
+        and isinstance(request.then, tuple)
+        and all(_sound(message) for message in (request.message, *request.then))
+        and (not request.then or (request.kind == "turn" and len(request.then) < TURNS))
+        and isinstance(request.progress, int | float)
+        and 0 <= request.progress <= 1
+        and isinstance(request.stamp, str)
+        and (not request.then or re.fullmatch(r".*\.\d{1,9}", request.stamp, re.ASCII) is not None)
+        and isinstance(request.file, str | None)
         and all(isinstance(words, tuple) for words in lists)
         and all(isinstance(word, str) for words in lists for word in words)
     )
@@ -200,43 +202,59 @@ def most(runner: ClientRunner) -> int:
     return MODELS * runner.worker.solver.vector.nbytes + SLACK
 
 
-def checked(note: Mapping[str, Any], errand: ClientRequest, seed: int) -> TaskReceipt:
+def scores(measured: Mapping[str, Mapping[str, Any]], points: Collection[str]) -> Scores:
+    """Measurements of a client, at the points that it was asked for.
+
+    Raises:
+        ValueError: a metric has a name that none has, or is no number that can be averaged.
+    """
+    words = [name for found in measured.values() for name in found]
+    for name in words:
+        if re.fullmatch(METRIC, name, re.ASCII) is None:
+            raise ValueError(f"it was measured by {plain(repr(name))[:60]}, which is no metric")
+    if len(words) > WORDS:
+        raise ValueError(f"it was measured by {len(words)} metrics, and {WORDS} are allowed")
+    found = {
+        point: {name: float(value) for name, value in each.items()}
+        for point, each in measured.items()
+        if point in points
+    }
+    for point, each in found.items():
+        for name, value in each.items():
+            if not abs(value) <= FARTHEST:
+                raise ValueError(f"its {name} at {point} is {value:g}")
+    return found
+
+
+def checked(note: Mapping[str, Any], request: ClientRequest, seed: int) -> TaskReceipt:
     """Return the receipt that a note stands for, without what a client has no say in.
 
     Raises:
         ValueError: a field is not what it must be.
     """
-    if note.get("client") != errand.client:
+    if note.get("client") != request.client:
         raise ValueError("it names another client")
     status = plain(note["status"])
     if status != "ok" and not status.startswith("quarantined: "):
         raise ValueError("its status is unknown")
-    examples, steps, measured = float(note["examples"]), note["steps"], note["measured"]
+    examples, steps = float(note["examples"]), note["steps"]
     if not (0 <= examples <= HEAVIEST and type(steps) is int and 0 <= steps <= HEAVIEST):
         raise ValueError("its counts are no numbers")
-    words = [name for found in measured.values() for name in found]
-    if len(words) > WORDS or not all(n.isprintable() and len(n) <= WORDS for n in words):
-        raise ValueError("it was measured by something else")
-    measured = {
-        p: {n: float(v) for n, v in found.items()}
-        for p, found in measured.items()
-        if p in ("P0", "P1", "P2")
-    }
     filed = None
     if note["filed"] is not None:
         file, xxh3, share = note["filed"]
-        if file != file_of(seed, errand.client, errand.stamp):
+        if file != file_of(seed, request.client, request.stamp):
             raise ValueError("its state lies under another name")
         filed = StateRef(file, xxh3, None if share is None else float(share))
         if not re.fullmatch("[0-9a-f]{32}", xxh3) or not 0 <= (filed.share or 0) <= 1:
             raise ValueError("its state is told of in another way")
     share = filed.share if filed else None
     return TaskReceipt(
-        errand.client,
+        request.client,
         status,
         examples=examples,
         steps=steps,
-        measured=measured,
+        measured=scores(note["measured"], request.points),
         filed=filed,
         share=share,
     )

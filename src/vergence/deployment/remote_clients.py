@@ -1,4 +1,4 @@
-"""Clients elsewhere: a worker pool that sends every call as bytes; homes answer (`client_node.py`).
+"""Worker pool of remote clients: sends every call as bytes to a client node (`client_node.py`).
 
 How bytes travel is a `Transport`'s business.
 """
@@ -57,11 +57,11 @@ TALK = 3600.0
 
 
 class ClientLost(Exception):
-    """No answer came: a line for the tables says why."""
+    """No answer came; the message is a status for the tables."""
 
 
 class ReplyRelay(Protocol):
-    """Lets a main server elsewhere serve; `deployment/main_server.py` has one."""
+    """Lets a remote main server serve; `deployment/main_server.py` has one."""
 
     def hold(
         self, remote: RemoteClients, job: TaskBatch, calls: Sequence[TaskCall]
@@ -71,9 +71,9 @@ class ReplyRelay(Protocol):
 
 
 class Transport(Protocol):
-    """Carries an errand to a client and brings the answer back; several threads use it at once."""
+    """Carries a request to a client and brings the answer back; several threads use it at once."""
 
-    def ask(self, client: str, errand: bytes) -> bytes:
+    def ask(self, client: str, request: bytes) -> bytes:
         """Return the answer.
 
         Raises:
@@ -89,8 +89,12 @@ class RemoteStateRef:
     filed: StateRef | None
 
 
+def unheard(_line: str, _event: str, **_about: Any) -> None:
+    """Tell nobody."""
+
+
 class RemoteClients:
-    """Carries out jobs by clients elsewhere: sends errands, guards every answer, adds up."""
+    """Carries out jobs by remote clients: sends requests, guards every answer, adds up."""
 
     def __init__(
         self,
@@ -100,8 +104,9 @@ class RemoteClients:
         relay: ReplyRelay | None = None,
         talk: float = TALK,
         identity: PartyIdentity | None = None,
+        tell: Callable[..., object] = unheard,
     ) -> None:
-        self.line, self.relay, self.lock = line, relay, threading.Lock()
+        self.line, self.relay, self.lock, self.tell = line, relay, threading.Lock(), tell
         self.speaking = (
             None if runner.sums is None else SecureSumServer(self, runner.sums, identity)
         )
@@ -153,11 +158,14 @@ class RemoteClients:
         call = calls[0]
         kind = "evaluate" if job.kind == "evaluate" else "turn"
         receipt, sealed = self.ask(kind, call, job)
+        if kind == "evaluate" and receipt.status.startswith("quarantined"):  # in no table
+            said = f"'{call.client}' is left out of an evaluation, {receipt.status}"
+            self.tell(said, "unmeasured", client=call.client)
         counts = {} if sealed is None else {call.client: sealed}
         return [receipt], counts, None
 
     def ask(self, kind: str, call: TaskCall, job: TaskBatch) -> Any:
-        """Send one errand; return a receipt, and the reply if it counts."""
+        """Send one request; return a receipt, and the reply if it counts."""
         return self.asks(kind, call, job)[0]
 
     def asks(
@@ -168,7 +176,7 @@ class RemoteClients:
         like: Mapping[str, Any] | None = None,
         then: tuple[Message, ...] = (),
     ) -> list[Any]:
-        """Send one errand with several messages; return a receipt and a reply for each.
+        """Send one request with several messages; return a receipt and a reply for each.
 
         After one that does not count there are no more.
         """
@@ -179,7 +187,7 @@ class RemoteClients:
         return found
 
     def leave(self, file: str) -> None:
-        """Tell a client with its next errand that it may drop a state."""
+        """Tell a client with its next request that it may drop a state."""
         with self.lock:
             self.spares.append(file)
 
@@ -193,7 +201,7 @@ class RemoteClients:
     ) -> list[Any]:
         client, known = call.client, self._known(call)
         message, beside = self.sent(client, call.message)
-        errand = ClientRequest(
+        request = ClientRequest(
             kind,
             client,
             message,
@@ -206,7 +214,7 @@ class RemoteClients:
             beside,
             then,
         )
-        asked, found = pack(errand), []
+        asked, found = pack(request), []
         try:
             data = self.line.ask(client, asked)
         except ClientLost as lost:
@@ -217,7 +225,7 @@ class RemoteClients:
         messages = (call.message, *then)
         try:
             for step, sent, part in zip(
-                steps(errand), messages, parts(data, len(then)), strict=False
+                steps(request), messages, parts(data, len(then)), strict=False
             ):
                 offered = {**(like if like is not None else job.held), **sent.trees}
                 found.append(self._heard(part, step, quick_digest(asked), known, offered))
@@ -228,10 +236,10 @@ class RemoteClients:
             found.append((TaskReceipt(client, said), None))
         return found
 
-    def carried(self, client: str, errand: bytes) -> bytes | None:
-        """Answer of a client to an errand; None if there is none, or it is too long."""
+    def carried(self, client: str, request: bytes) -> bytes | None:
+        """Answer of a client to a request; None if there is none, or it is too long."""
         try:
-            data = self.line.ask(client, errand)
+            data = self.line.ask(client, request)
         except ClientLost:
             return None
         return data if len(data) <= self.limit else None
@@ -239,7 +247,7 @@ class RemoteClients:
     def _heard(
         self,
         data: bytes,
-        errand: ClientRequest,
+        request: ClientRequest,
         key: str,
         known: Mapping[str, Mask],
         offered: Mapping[str, Params],
@@ -247,28 +255,30 @@ class RemoteClients:
         """Return a receipt for what a client answered, and its reply if it counts."""
         note, body = unframed(data)
         if note["to"] != key:
-            return TaskReceipt(errand.client, "quarantined: stale: it answers another errand"), None
-        receipt = checked(note, errand, self.runner.store.seed)
-        form = self.runner.form(errand.message, offered) if errand.kind == "turn" else None
+            return TaskReceipt(
+                request.client, "quarantined: stale: it answers another request"
+            ), None
+        receipt = checked(note, request, self.runner.store.seed)
+        form = self.runner.form(request.message, offered) if request.kind == "turn" else None
         if form is not None:  # its reply goes into a sum, not from here
             return redact(receipt, form), None
-        if errand.kind == "evaluate" or receipt.status != "ok":
+        if request.kind == "evaluate" or receipt.status != "ok":
             return receipt, None
         sealed = decode(body, known, sum(size({"": tree.flat}) for tree in offered.values()))
-        exposed = self.runner.worker.method.exposure[errand.message.verb]
-        reason = fault(sealed, errand.message.round, offered, exposed)
-        reason = reason or self.runner.worker.privacy.fault(sealed)
+        exposed = self.runner.worker.method.exposure[request.message.verb]
+        reason = fault(sealed, request.message.round, offered, exposed)
+        reason = reason or self.runner.worker.fault(sealed)
         up = {name: travelled(tree, known.get(name)) for name, tree in sealed.trees.items()}
         weights = {name: heaviest(tree) for name, tree in sealed.trees.items()}
         if reason is not None:
-            return TaskReceipt(errand.client, plain(f"quarantined: {reason}"), up, weights), None
+            return TaskReceipt(request.client, plain(f"quarantined: {reason}"), up, weights), None
         if receipt.filed is not None:
             told = {**known, **masks(sealed)}
-            self.told.setdefault(errand.client, {})[receipt.filed.file] = told
+            self.told.setdefault(request.client, {})[receipt.filed.file] = told
         return replace(receipt, up=up, weight=weights, told=dict(sealed.metrics)), sealed
 
     def sent(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
-        """Part of a message that an errand holds, and the names of trees that go beside it."""
+        """Part of a message that a request holds, and the names of trees that go beside it."""
         return message, ()
 
     def _known(self, call: TaskCall) -> Mapping[str, Mask]:
@@ -304,7 +314,7 @@ class RemoteClients:
         return note["sha"]
 
     def close(self) -> None:
-        """Nothing to stop: errands under way count for nothing."""
+        """Nothing to stop: requests under way count for nothing."""
 
 
 def agreed(job: TaskBatch, found: Sequence[Any]) -> Sequence[Any]:
@@ -342,7 +352,7 @@ class RemoteStateIndex(ClientStateIndex):
         """Nothing is written over here; what is spare is dropped where it lies."""
 
     def clear(self) -> None:
-        """Leave spare files to the next errand."""
+        """Leave spare files to the next request."""
 
     def sha256(self) -> dict[str, str]:
         """Return the SHA-256 of every state, as its client says."""
@@ -358,22 +368,24 @@ def remote_pool(
     relay: ReplyRelay | None = None,
     talk: float = TALK,
     identity: PartyIdentity | None = None,
+    tell: Callable[..., object] = unheard,
 ) -> Callable[[ClientRunner], tuple[RemoteClients, RemoteStateIndex]]:
-    """Function by which a run finds clients at the ends of a line; their answers may be so long.
+    """Function by which a run connects to remote clients; their answers may be so long.
 
     With a relay, a main server elsewhere serves them. `talk` is how many seconds a client may be
-    served in a round. Secure sums need everybody's keys (`identity`).
+    served in a round. Secure sums need everybody's keys (`identity`). `tell` hears, as a line, an
+    event and a client, whose evaluation does not count.
     """
 
     def connect(runner: ClientRunner) -> tuple[RemoteClients, RemoteStateIndex]:
-        remote = RemoteClients(runner, line, limit, relay, talk, identity)
+        remote = RemoteClients(runner, line, limit, relay, talk, identity, tell)
         return remote, RemoteStateIndex(runner.store, remote)
 
     return connect
 
 
 def absent(name: str, counts: Mapping[str, int]) -> Federation:
-    """Return people whose data lie elsewhere: client id to the number of training samples.
+    """Return people whose data are remote: client id to the number of training samples.
 
     Raises:
         StateError: somebody cannot have so many.
@@ -390,7 +402,7 @@ def absent(name: str, counts: Mapping[str, int]) -> Federation:
 
 
 class RemoteSessionRunner(ClientRunner):
-    """A runner whose turns are taken elsewhere, for sessions; the server's steps are its own."""
+    """A runner of sessions whose turns remote clients take; the server's steps are its own."""
 
     def __init__(self, runner: ClientRunner, remote: RemoteClients) -> None:
         super().__init__(Synchronized(runner.worker), runner.store, runner.sums)  # type: ignore[arg-type]

@@ -1,11 +1,16 @@
-"""An end whose process stays, since its work lies in memory; tasks bring it their requests."""
+"""Node whose process stays, since its work lies in memory; tasks bring it their requests."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import socket
+import struct
 import threading
+import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import (
     Client,
@@ -19,31 +24,75 @@ from typing import NoReturn
 
 from vergence.deployment.joined_node import JoinedNode
 
+PROOF_S, PAUSE_S = 5, 0.1
+"""Seconds for the next word of who has not proven yet to know the secret; until a new attempt."""
+PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
+"""Why a connection is not to be had that do not last: too many files, or whoever came is gone."""
+CREDENTIALS = "@iII"
+"""The C structure `ucred`: process, user, group."""
+
 
 class ResidentNode(JoinedNode):
-    """An end that answers its tasks over a socket, for as long as its folder is joined."""
+    """A node that answers its tasks over a socket, for as long as its folder is joined.
+
+    Everybody on the machine can see the socket's name and connect: other users are turned away, and
+    who says nothing is not waited for.
+    """
 
     def listen(self, secret: Path) -> NoReturn:
         """Answer whoever has this folder's secret, until this process ends."""
         key = secret.read_bytes()
         with Listener(place(key), "AF_UNIX", backlog=64) as listener:
             while True:  # whoever connects proves in a thread of its own that it knows the secret
-                connection = listener.accept()
-                arguments = (connection, key)
-                threading.Thread(target=self._one, args=arguments, daemon=True).start()
+                try:
+                    connection = listener.accept()
+                except OSError as error:
+                    if error.errno not in PASSING:
+                        raise
+                    time.sleep(PAUSE_S)
+                    continue
+                try:
+                    arguments = (connection, key)
+                    threading.Thread(target=self._one, args=arguments, daemon=True).start()
+                except RuntimeError:  # too many threads: whoever it was may ask again
+                    connection.close()
 
     def _one(self, connection: Connection, key: bytes) -> None:
         with suppress(OSError, EOFError, AuthenticationError), connection:
+            if user_of(connection) != os.geteuid():
+                return
+            wait(connection, PROOF_S)
             deliver_challenge(connection, key)
             answer_challenge(connection, key)
+            wait(connection, 0)
             connection.send_bytes(self.answer(connection.recv_bytes()))
+
+
+def user_of(connection: Connection) -> int:
+    """Return the number of the user whose process is at the other end."""
+    held = socket.socket(fileno=connection.fileno())
+    try:
+        told = held.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(CREDENTIALS))
+    finally:
+        held.detach()
+    return struct.unpack(CREDENTIALS, told)[1]
+
+
+def wait(connection: Connection, seconds: int) -> None:
+    """Let reads wait so long for the other end, after which they fail; 0: for ever."""
+    held = socket.socket(fileno=connection.fileno())
+    try:
+        limit = struct.pack("@ll", seconds, 0)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    finally:
+        held.detach()
 
 
 @dataclass(frozen=True)
 class ResidentConnection:
-    """Hands requests to the process that holds the talks."""
+    """Hands requests to the process that stays."""
 
-    key: bytes
+    key: bytes = field(repr=False)
 
     def answer(self, asked: bytes) -> bytes:
         """Return its answer."""

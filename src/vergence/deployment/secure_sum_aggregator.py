@@ -1,4 +1,4 @@
-"""An aggregator's part in sums on shares: it is told of sums, not of what was asked for them.
+"""Aggregator's side of sums on shares: it is told of sums, not of what was asked for them.
 
 An attempt under way lies in memory alone: an aggregator that is started anew has lost it, and its
 part in another attempt can be no more than the very same sum (`sum.spent`, on its disk).
@@ -58,13 +58,13 @@ class SecureSumAggregator:
         self.said: tuple[str, bytes] = ("", b"")
 
     def answer(self, data: bytes) -> bytes:
-        """Answer a message of an attempt; the same errand again gets the same answer.
+        """Answer a message of an attempt; the same request again gets the same answer.
 
         Raises:
             StateError: it must not be answered, and why.
         """
         if len(data) > self.limit:
-            raise StateError(f"an errand of {len(data):,} bytes, where {self.limit:,} are allowed")
+            raise StateError(f"a request of {len(data):,} bytes, where {self.limit:,} are allowed")
         with self.lock:
             key = quick_digest(data)
             if self.said[0] != key:
@@ -72,12 +72,12 @@ class SecureSumAggregator:
             return self.said[1]
 
     def _answered(self, data: bytes) -> Any:
-        errand = unpack(data, ClientRequest, limit=self.limit)
-        message = errand.said if isinstance(errand, ClientRequest) and sound(errand) else None
-        if message is None or errand.client != self.name or not fits(message, Asked):
+        request = unpack(data, ClientRequest, limit=self.limit)
+        message = request.said if isinstance(request, ClientRequest) and sound(request) else None
+        if message is None or request.client != self.name or not fits(message, Asked):
             raise StateError(f"this is no message of a sum for '{self.name}'")
         try:
-            terms = self._terms(errand.message.facts)
+            terms = self._terms(request.message.facts)
             if isinstance(message, Invitation):
                 sign = self.identity.sign
                 assert sign is not None

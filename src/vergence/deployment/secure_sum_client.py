@@ -1,4 +1,4 @@
-"""A client's part in secure sums, from its disk alone: every message may come to a new process.
+"""Client's side of secure sums, from its disk alone: every message may come to a new process.
 
 `sum.row` is what it gives to the sum of its last turn, `sum.attempt` the secrets of an attempt
 under way, `sum.spent` which contribution was opened in which sum; on shares, which row was given.

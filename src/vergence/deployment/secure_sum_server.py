@@ -1,4 +1,4 @@
-"""The server's part in sums of clients elsewhere: messages of a protocol go as errands."""
+"""Server's side of secure sums of remote clients: messages of a protocol go as requests."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class SumClients(Protocol):
         """The edge of the clients: forms of replies, where states lie."""
         ...
 
-    def carried(self, client: str, errand: bytes) -> bytes | None:
+    def carried(self, client: str, request: bytes) -> bytes | None:
         """Answer of a client to a request; None if nothing came, or too much."""
         ...
 
     def leave(self, file: str) -> None:
-        """Tell a client with its next errand that it may drop a state."""
+        """Tell a client with its next request that it may drop a state."""
         ...
 
 
 class SecureSumServer:
-    """Asks the clients of a line for a sum, and aggregators, where there are any.
+    """Asks remote clients for a sum, and aggregators, where there are any.
 
     Raises:
         ConfigError: nobody's keys are known.
@@ -94,7 +94,7 @@ class SecureSumServer:
     def _ask(
         self, job: TaskBatch, terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Tell some ends something each; return what those said who answered."""
+        """Send some nodes a message each; return the answers of those who gave one."""
         facts: dict[str, Any] = {"attempt": terms.attempt, "threshold": terms.threshold}
         if isinstance(terms, AdditiveParams):  # an aggregator was not asked the question itself
             facts |= {"request": terms.request, "about": terms.form.hex()}
@@ -105,13 +105,13 @@ class SecureSumServer:
         return {name: answer for name, answer in found.items() if answer is not None}
 
     def _say(self, job: TaskBatch, sent: Message, client: str, message: Asked) -> Answered | None:
-        """Answer of one end; None if that is nothing that can be."""
-        errand = pack(ClientRequest("say", client, sent, job.stamp, said=message))
-        data = self.remote.carried(client, errand)
+        """Answer of one node; None if that is no valid one."""
+        request = pack(ClientRequest("say", client, sent, job.stamp, said=message))
+        data = self.remote.carried(client, request)
         try:
             note, body = unframed(data or b"")
             answer = unpack(body, *get_args(Answered), limit=self.remote.limit)
-            if note["to"] == quick_digest(errand) and fits(answer, Answered):
+            if note["to"] == quick_digest(request) and fits(answer, Answered):
                 return answer
         except (StateError, *UNREADABLE):
             return None

@@ -1,4 +1,4 @@
-"""What a server may vary: every field that it, a main server or an aggregator sends, listed once.
+"""Classification of every field that a server, a main server or an aggregator sends.
 
 A client that takes part in a secure sum believes none of them. A field is in one of four classes:
 
@@ -137,18 +137,19 @@ FIELDS: Mapping[type | str, Mapping[str, ServerField]] = {
             "last turn left and it was not told of yet; which of the two, the server says",
             progress="follows from the message's round and the client's plan",
             points="the client's plan says what is measured, and when",
+            stamp="begins with the message's round, or with setup or finish where the method asks "
+            "its verb there; names files of this client alone",
+            then="a turn whose reply a sum hides comes alone: of others a client takes several",
         ),
         **_of(
             "agreed",
             message="digested: people are in one sum only if all of them were sent the same",
-            then="messages like the first: digested one by one",
             beside="trees that the other server brings are put into the message, and digested "
             "with it",
         ),
         **_of(
             "harmless",
             kind="another kind is another question, with checks of its own",
-            stamp="names files of this client alone; a row is bound to its question, not to it",
             known="spares bytes of masks that the server has; nothing of a sum is encoded so",
             drop="names states of this client alone that neither count nor are being made: it "
             "may lose what it learned, as by silence, and tells nothing",
@@ -205,7 +206,7 @@ FIELDS: Mapping[type | str, Mapping[str, ServerField]] = {
         talk="names a talk of the main server's",
         clients="whom it serves; who is not served stays silent",
         files="each client looks whether its own counts",
-        stamp="as of an errand",
+        stamp="as of a request, in which clients check it",
         round="as of a message",
         progress="of the main server's own steps; clients compute theirs",
         seconds="how long it waits",

@@ -1,11 +1,9 @@
-"""What Flower finds by name: a server's work, and the end that a client's folder is."""
+"""Apps that Flower finds by name: a server's run, and the node that a client's folder is."""
 
 # Flower is an extra.
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-import csv
-import json
 import os
 import sys
 import time
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vergence.core.federation import Federation
+from vergence.core.files import csv_of, growing, parse_json
 from vergence.core.naming import called
 from vergence.core.serialization import plain
 from vergence.deployment.aggregator_node import AggregatorNode
@@ -26,6 +25,7 @@ from vergence.deployment.client_registry import (
     ClientRegistry,
     RequestQueue,
     Timeouts,
+    changed_data,
 )
 from vergence.deployment.folders import (
     EXPERIMENT,
@@ -58,6 +58,7 @@ from vergence.experiment.privacy import spent as privacy_spent
 from vergence.experiment.run import folders_of
 from vergence.experiment.schema import load
 from vergence.experiment.trust import deployed, under
+from vergence.privacy.hooks import ProtectedRun
 from vergence.results import write as results
 from vergence.tracking.tensorboard import Board
 
@@ -65,12 +66,12 @@ MEMBERS, EXCHANGES = "members.json", "exchanges.csv"
 
 
 def here() -> Path:
-    """Return the folder of this end."""
+    """Return the folder of this process's server or node."""
     return Path(os.environ[FOLDER])
 
 
 def __getattr__(name: str) -> Any:
-    """Return the Flower app of an end; Flower looks them up by name."""
+    """Return the Flower app of a server or a node; Flower looks them up by name."""
     if name == "server":
         return flower.server_app(lead)
     if name == "client":
@@ -79,7 +80,7 @@ def __getattr__(name: str) -> Any:
 
 
 def lead(line: flower.GridTransport) -> None:
-    """Run a server's folder to its end, over a line to the nodes."""
+    """Run a server's folder to its end, over a connection to the nodes."""
     folder = here()
     try:
         ServerRun(folder, line).run()
@@ -115,6 +116,7 @@ class ServerRun:
         try:
             said = self.registry.gather(awaited(self.folder, self.side))
             federation = self.members(said)
+            self.registry.samples = counted(self.folder / MEMBERS, self.side.clients)
             for label in self.experiment.methods:
                 self.one_method(label, federation)
             self.registry.farewell()
@@ -125,18 +127,18 @@ class ServerRun:
             self.registry.close()
 
     def members(self, said: Mapping[str, Mapping[str, Any]]) -> Federation:
-        """Return the federation as it was when the run began: a resumed run has the same."""
+        """Return the federation as it was when the run began: a resumed run has the same.
+
+        Who has other data now is asked no more, and the others go on.
+        """
         file = self.folder / MEMBERS
         if not file.exists():
             counts = {c: said[c]["train"] if c in said else 0 for c in self.side.clients}
             results.write_json(file, counts)
         counts = counted(file, self.side.clients)
         for client, about in said.items():
-            if counts[client] not in (0, about["train"]):
-                raise StateError(
-                    f"'{client}' has {about['train']} training samples, and had {counts[client]} "
-                    "when the run began: restore its data, or start a new deployment"
-                )
+            if changed := changed_data(counts[client], about):
+                tell(self.folder, f"'{client}' is not asked: {changed}", "refused", client=client)
         people = absent(self.experiment.table["federation"]["name"], counts)
         return self.experiment.proxied(people)
 
@@ -162,7 +164,12 @@ class ServerRun:
             outcomes,
             None,
             plan.rounds,
-            privacy_spent.spent(plan.known(len(federation.clients)), method, path / "state"),
+            privacy_spent.spent(
+                plan,
+                ProtectedRun(
+                    method, experiment.task(0), federation, plan.rounds, path / "state", here=False
+                ),
+            ),
         )
         checksums.seal(path)
         self.tell_result(label, path)
@@ -170,7 +177,8 @@ class ServerRun:
     def open_run(self, path: Path, label: str, federation: Federation) -> RunDirectory:
         """Run directory of a method, open, with its config and provenance."""
         table = self.experiment.one(label)
-        made = stamp.stamp(table, f"with {', '.join(federation.clients)}")
+        trace = self.experiment.plan.presence.trace
+        made = stamp.stamp(table, f"with {', '.join(federation.clients)}", trace)
         folder = RunDirectory(path, made, elsewhere=True)
         folder.open()
         results.write_toml(path / "config.toml", table)
@@ -194,7 +202,13 @@ class ServerRun:
             line = RequestQueue(self.registry, note)
             relay = SessionRelay(line) if self.side.main else None
             identity = party_identity(self.folder, note)
-            pool = remote_pool(line, relay=relay, talk=self.side.talk_s, identity=identity)
+            pool = remote_pool(
+                line,
+                relay=relay,
+                talk=self.side.talk_s,
+                identity=identity,
+                tell=partial(tell, self.folder),
+            )
             method, task = experiment.methods[label], experiment.task(seed)
             found = run_rounds(method, task, federation, experiment.plan, folder, tick, pool)
         return found.fingerprint
@@ -268,8 +282,8 @@ def counted(file: Path, clients: Sequence[str]) -> dict[str, int]:
     """
     mend = "restore it from a copy, or remove it if no round is done yet: it is written anew"
     try:
-        counts = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        counts = parse_json(file.read_bytes())
+    except (OSError, ValueError) as error:
         raise StateError(f"{file} cannot be read ({plain(error)}): {mend}") from None
     if not isinstance(counts, dict):
         raise StateError(f"{file} is no table of clients and their training samples: {mend}")
@@ -286,16 +300,16 @@ def counted(file: Path, clients: Sequence[str]) -> dict[str, int]:
 
 def write_exchange(folder: Path, exchange: AnswerExchange) -> None:
     """Write down one exchange; where the disk is full or read-only, it is not worth a run."""
-    row = [f"{time.time():.3f}", *vars(exchange).values()]
-    with suppress(OSError), (folder / EXCHANGES).open("a", newline="") as file:
+    rows = [[f"{time.time():.3f}", *vars(exchange).values()]]
+    with suppress(OSError), growing(folder / EXCHANGES) as file:
         if not file.tell():
-            csv.writer(file).writerow(["time", *vars(exchange)])
-        csv.writer(file).writerow(row)
+            rows.insert(0, ["time", *vars(exchange)])
+        file.write(csv_of(rows).encode())
 
 
 @cache
 def end() -> Any:
-    """Return this process's end; a client's reads its data once."""
+    """Return this process's node, or the way to it; a client reads its data once."""
     side = settings(here(), ClientSide)
     return (
         ResidentConnection((here() / SECRET).read_bytes())
@@ -307,7 +321,7 @@ def end() -> Any:
 def main(
     role: Literal["server", "client", "resident"], parent: str, address: str, secret: str, root: str
 ) -> None:
-    """Be the labour of one end, until its parent ends."""
+    """Run the tasks of one server or node, until the parent process ends."""
     flower_processes.begin(int(parent))
     if role == "resident":
         side = settings(here(), ClientSide)

@@ -1,4 +1,4 @@
-"""How many made-up samples an owner's teacher answers: counted, limited and written down.
+"""Quota of made-up samples that an owner's teacher answers: counted, limited and written down.
 
 The count is a file in the client's folder that only grows, and no state: whoever asks decides which
 state counts, but not what was asked.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vergence.core.files import csv_of, fields_of, settle
+from vergence.core.files import csv_of, fields_of, growing, settle
 from vergence.core.messages import Message
 from vergence.core.serialization import plain
 from vergence.deployment.client_registry import ENOUGH, LATER
@@ -25,7 +25,7 @@ from vergence.errors import StateError
 FILE = "asked.csv"
 COLUMNS = ("time", "mark", "what", "samples")
 Entry = tuple[float, str, int]
-"""When a question was answered, its errand's digest, and how many samples it had."""
+"""When a question was answered, its request's digest, and how many samples it had."""
 MINUTE = 60.0
 MADE = "made"
 """The tree that holds made-up samples, a row each."""
@@ -33,7 +33,7 @@ MADE = "made"
 
 @dataclass(frozen=True)
 class TeacherQuota:
-    """The book of questions of one client's folder.
+    """The log of questions to a teacher in one client's folder.
 
     Attributes:
         folder: where it lies, as `asked.csv`.
@@ -47,19 +47,19 @@ class TeacherQuota:
     a_minute: int = 0
     clock: Callable[[], float] = time.time
 
-    def count(self, errand: ClientRequest, mark: str) -> None:
-        """Write an errand's samples down before they are answered; the same errand counts once.
+    def count(self, request: ClientRequest, mark: str) -> None:
+        """Write a request's samples down before they are answered; the same request counts once.
 
         One process at a time: a client's methods, and whoever asks, share this file.
 
         Raises:
             StateError: more than this client answers, in all or in a minute.
         """
-        samples = sum(rows(message) for message in (errand.message, *errand.then))
+        samples = sum(rows(message) for message in (request.message, *request.then))
         if not samples:
             return
         path = self.folder / FILE
-        with path.open("a+b") as file:
+        with growing(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             whole = untorn(file.read())
@@ -67,7 +67,7 @@ class TeacherQuota:
             if any(known == mark for _, known, _ in entries):
                 return
             self.allow(entries, now, samples)
-            what = f"{errand.message.verb} {plain(errand.stamp)}"
+            what = f"{request.message.verb} {plain(request.stamp)}"
             line = (f"{now:.3f}", mark, what, samples)
             file.truncate(len(whole))  # else a line goes on where another was torn
             file.write(written(*([] if whole else [COLUMNS]), line))

@@ -1,1 +1,1 @@
-"""The engine: who answers a method's requests, round by round."""
+"""The engine: answers a method's requests, round by round."""

@@ -1,4 +1,4 @@
-"""Which replies a round waits for: everybody's, so many, so long, or whatever arrives next."""
+"""Rules for the replies a round waits for: everybody's, so many, so long, or whatever is next."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""One client's turn: drive the method's client half, train what it asks for, seal what it says."""
+"""Execution of one client's turn: the method's client half, its local training, a sealed reply."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -29,17 +28,11 @@ from vergence.core.requests import (
     Step,
     StepResult,
 )
-from vergence.core.stages import PULL
 from vergence.core.task import Task
 from vergence.engine.evaluation import Evaluation
-from vergence.engine.range_check import SmashedRangeCheck
-from vergence.engine.split_defense import DefendedTrainer
 from vergence.errors import ConfigError
-from vergence.methods.split.base import ClientFront
-from vergence.privacy.config import Privacy
-from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent, DpSolver, taken, uncovered
-from vergence.privacy.dp.private_selection import PrivateMaskSelector
-from vergence.privacy.split.split_guard_client import SplitGuardClient
+from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent
+from vergence.privacy.hooks import Check, ClientHooks, answered
 from vergence.training.cuda_graphs import Graphed
 from vergence.training.device import at_home
 from vergence.training.pruning import Gradual, within
@@ -96,50 +89,74 @@ class ClientResult:
     fault: str | None = None
 
 
+@dataclass(frozen=True)
+class LocalData:
+    """Data that an executor computes with.
+
+    Attributes:
+        trained_on: what turns see: the clients' own, or pooled data for a data centre.
+        people: what evaluation sees.
+        all_here: whether `people` are all of the run, and not one client's of a deployment.
+    """
+
+    trained_on: Federation
+    people: Federation
+    all_here: bool = False
+
+
+@dataclass(frozen=True)
+class Computation:
+    """Settings of an executor's computation, and of how its replies are packed.
+
+    Attributes:
+        precision: of training and scoring.
+        stacks: turns taken together are trained as one.
+        device: where; on a GPU turns are taken together in any case, side by side in `STREAMS`
+            streams where they do not stack.
+        wire: codec of replies.
+        pruning: keeps what is trained, and what is predicted with, pruned.
+    """
+
+    precision: Precision = "fp32"
+    stacks: bool = False
+    device: torch.device = CPU
+    wire: Compression = Compression()
+    pruning: Gradual = Gradual(0.0)
+
+
 class ClientExecutor:
     """Takes turns for one method on one task: one resident network, everybody's data at hand.
 
-    `trained_on` is what turns see (pooled data for a data centre), `people` is what evaluation
-    sees. With `stacks`, turns taken together are trained as one; on a GPU they are in any case
-    taken together, side by side in `STREAMS` streams where they do not stack. `pruning` keeps what
-    is trained, and what is predicted with, pruned. `privacy` says what may leave a client; a
-    `private` solver trains in place of all others. A `guard` stands at the cut of a network. A
-    `chooser` chooses masks. A `watch` lets clients of split learning lie to their server.
-    `all_here` says that `people` are all there are, and not one end's alone.
+    Args:
+        method: whose turns are taken.
+        task: what is learned.
+        data: of the people here.
+        stream: random numbers of the run.
+        how: of the computation.
+        hooks: the protections of clients' turns.
     """
 
     def __init__(
         self,
         method: Method,
         task: Task,
-        trained_on: Federation,
-        people: Federation,
+        data: LocalData,
         stream: RandomStream,
-        precision: Precision = "fp32",
-        stacks: bool = False,
-        device: torch.device = CPU,
-        wire: Compression = Compression(),  # noqa: B008
-        pruning: Gradual = Gradual(0.0),  # noqa: B008
-        privacy: Privacy = Privacy(),  # noqa: B008
-        private: DpSolver | None = None,
-        guard: DefendedTrainer | None = None,
-        chooser: PrivateMaskSelector | None = None,
-        watch: SplitGuardClient | None = None,
-        all_here: bool = False,
+        how: Computation = Computation(),
+        hooks: Sequence[ClientHooks] = (),
     ) -> None:
-        self.method, self.task, self.pruning = method, task, pruning
-        self.privacy, self.private = privacy, private
-        self.guard, self.chooser, self.watch = guard, chooser, watch
-        self.trained_on, self.people, self.stream = trained_on, people, stream
-        self.all_here = all_here
-        self.solver = private or Solver(task, precision)
-        self.wire = wire
-        self.graphed = Graphed(task, device, precision, STREAMS) if device.type != "cpu" else None
+        self.method, self.task, self.stream = method, task, stream
+        self.data, self.trained_on, self.people = data, data.trained_on, data.people
+        self.how, self.hooks = how, tuple(hooks)
+        self.solver = Solver(task, how.precision)
+        graphs = how.device.type != "cpu"
+        self.graphed = Graphed(task, how.device, how.precision, STREAMS) if graphs else None
         scorer = self.graphed or self.solver
-        self.stacked = Stacked(task, device, precision, scorer) if stacks else None
-        self.measure = Evaluation(task, people, scorer.outputs, all_here, guard)
-        if guard is not None:
-            guard.stand_at_cut(self.solver.module)
+        self.stacked = Stacked(task, how.device, how.precision, scorer) if how.stacks else None
+        self.measure = Evaluation(task, data.people, scorer.outputs, data.all_here, self.hooks)
+        self.one_by_one = any(Fit in hook.answers for hook in self.hooks)
+        for hook in self.hooks:
+            hook.attach(self.solver.module)
         self.trainers = Trainers(task)
         self.records = method.state_records(task)
         self.last: tuple[Params, int, Params] | None = None
@@ -148,15 +165,18 @@ class ClientExecutor:
         """Carry out one order."""
         return self._turn(order) if order.kind == "turn" else self._evaluate(order)
 
-    @cached_property
-    def ranges(self) -> SmashedRangeCheck | None:
-        """Checker of smashed data, None where nobody looks at them."""
-        policy = self.privacy.output_range
-        if policy is None:
-            return None
-        root = self.trained_on.people[policy.root].train
-        noisy = None if self.guard is None else self.guard.noisy_output
-        return SmashedRangeCheck(policy, self.method, self.task, root, noisy)
+    def fault(self, sealed: SealedReply) -> str | None:
+        """Reason not to count a reply that came from another machine, None if it may be."""
+        faults = (hook.fault(sealed) for hook in self.hooks)
+        return next((fault for fault in faults if fault is not None), None)
+
+    def covers(self, client: str, round: int, why: str) -> bool:
+        """True if a reply that does not count leaves as one of zeros."""
+        return any(hook.covers(client, round, why) for hook in self.hooks)
+
+    def receiving(self) -> list[Check]:
+        """Checks of what one client sends while it is served."""
+        return [check for hook in self.hooks if (check := hook.receiving()) is not None]
 
     @property
     def together(self) -> bool:
@@ -177,7 +197,8 @@ class ClientExecutor:
 
     def _train(self, turns: Sequence[ClientTurn]) -> None:
         trainer = self.graphed if self.stacked is None or len(turns) == 1 else self.stacked
-        if trainer is None or (trainer is self.graphed and _special(turns[0].ask)):
+        special = trainer is self.graphed and _special(turns[0].ask)
+        if trainer is None or special or self.one_by_one:
             for turn in turns:
                 turn.go_on(self._answer(turn.ask, turn))
             return
@@ -196,7 +217,9 @@ class ClientExecutor:
         )
         if order.kind == "turn" and self.method.exposure[order.message.verb].blind:
             place = replace(place, train=place.train.subset(NONE), val=place.val.subset(NONE))
-        return place if self.chooser is None else self.chooser.at(place)
+        for hook in self.hooks:
+            place = hook.context(place)
+        return place
 
     def state(self, order: ClientTask) -> Any:
         """Return the state a client goes on from."""
@@ -204,7 +227,7 @@ class ClientExecutor:
 
     def kept(self, params: Params, round: int) -> Mask | None:
         """Mask of the entries not pruned in a round, counted from 1; None where all stay."""
-        now = self.pruning.at(round)
+        now = self.how.pruning.at(round)
         return now.kept(self.solver.module, params) if now.amount else None
 
     def narrowed(self, ask: Fit, round: int) -> Fit:
@@ -245,11 +268,10 @@ class ClientExecutor:
 
     def _done(self, turn: ClientTurn) -> ClientResult:
         order, (state, reply) = turn.order, turn.end
-        if self.watch is not None and isinstance(state, ClientFront):
-            at = turn.batch(state.drawn - 1)
-            reply = self.watch.leaving(*at, reply)
-        leaving = self.privacy.leaving(reply)
-        sealed, owed = seal_coded(leaving, order.message.round, self.wire, order.owed)
+        turn.after = state
+        for hook in self.hooks:
+            reply = hook.outgoing(reply, turn)
+        sealed, owed = seal_coded(reply, order.message.round, self.how.wire, order.owed)
         metrics = {}
         if "P1" in order.points and turn.fitted is not None:
             metrics["P1"] = self._own(turn.fitted.params, order.client)
@@ -262,19 +284,6 @@ class ClientExecutor:
             steps=turn.steps,
             metrics=metrics,
         )
-
-    def _lied(self, pull: Tensor, turn: ClientTurn) -> bool:
-        """Let a client hear the answer to the batch that waited longest; tell whether it lied.
-
-        Raises:
-            DpSgdBudgetSpent: it accuses its server, and stops.
-        """
-        state = turn.order.state
-        if self.watch is None or not isinstance(state, ClientFront):
-            return False
-        at = turn.batch(state.drawn - len(state.waiting))
-        self.watch.hear(*at, pull)
-        return self.watch.lies(*at)
 
     def answer(self, ask: Any, progress: float) -> Any:
         """Answer what a server's own half asks for."""
@@ -290,26 +299,20 @@ class ClientExecutor:
         )
 
     def _answer(self, ask: Ask | None, turn: ClientTurn) -> Any:
+        return answered(self.hooks, ask, turn, lambda ask: self._plain(ask, turn))
+
+    def _plain(self, ask: Ask, turn: ClientTurn) -> Any:
+        """Answer what a turn asks for, where no protection does."""
         if isinstance(ask, Step | Forward):
-            if isinstance(ask, Step) and PULL in ask.batch and self._lied(ask.batch[PULL], turn):
-                return StepResult(ask.params, ask.optimiser, 0.0)
-            if self.guard is not None:
-                return self.guard.answer(ask, turn.site)
-            return self.trainers.answer(ask, turn.order.progress)
+            return self.trainers.answer(ask, turn.progress)
         if isinstance(ask, Mean):
-            private = self.private
-            return private.mean(turn.site, ask) if private else ask.shortened().mean(0)
-        if isinstance(ask, Fit) and self.private is not None:
-            return self.private.train(turn.site, ask, turn.batches(), turn.order.progress)
-        if self.private is not None and getattr(ask, "data", None) is not turn.site.val:
-            raise uncovered(turn.order.message.verb, ask)
-        if isinstance(ask, Fit):
-            solver = self.graphed or self.solver
-            if self.graphed is not None and _special(ask):
-                solver, ask = self.solver, replace(ask, data=at_home(ask.data))
-            return solver.fit(ask, turn.batches(), turn.order.progress)
-        assert ask is not None
-        return self._compute(ask)
+            return ask.shortened().mean(0)
+        if isinstance(ask, Compute):
+            return self._compute(ask)
+        solver = self.graphed or self.solver
+        if self.graphed is not None and _special(ask):
+            solver, ask = self.solver, replace(ask, data=at_home(ask.data))
+        return solver.fit(ask, turn.batches(), turn.progress)
 
     def _compute(self, ask: Compute) -> Any:
         data = at_home(ask.data) if self.graphed is not None else ask.data
@@ -317,8 +320,8 @@ class ClientExecutor:
 
     def _evaluate(self, order: ClientTask) -> ClientResult:
         message = order.message
-        if self.guard is not None:
-            self.guard.begin(order.client, message.round)
+        for hook in self.hooks:
+            hook.measuring(order.client, message.round)
         models = {"P0": self.predicting(self.state(order), message, self.site(self.people, order))}
         if "P2" in order.points and "model" in message.trees:
             models["P2"] = self.pruned(message["model"], message.round)
@@ -334,7 +337,7 @@ class ClientExecutor:
 
     def _own(self, params: Params, client: str) -> dict[str, float]:
         found = self.measure.own(params, client)
-        if not found or not self.pruning.amount:
+        if not found or not self.how.pruning.amount:
             return found
         return {**found, ZEROS: 1 - int(params.flat.count_nonzero()) / params.layout.n}
 
@@ -345,6 +348,8 @@ class ClientTurn:
     def __init__(self, worker: ClientExecutor, order: ClientTask) -> None:
         self.worker, self.order = worker, order
         self.site = worker.site(worker.trained_on, order)
+        self.message, self.progress = order.message, order.progress
+        self.before, self.after = order.state, None
         self.fitted: FitResult | None = None
         self.fits, self.steps = 0, 0
         self.ask: Ask | None = None
@@ -352,11 +357,6 @@ class ClientTurn:
         self.end = self.conversation = handler(worker.state(order), order.message, self.site)
         if isinstance(self.conversation, Generator):
             self._send(None)
-
-    def batch(self, number: int) -> tuple[str, int, int, int]:
-        """Client of this batch, its round, the batch's number, and how many the round has."""
-        of = taken(self.worker.method.local, len(self.site.train))
-        return self.order.client, self.order.message.round, number, of
 
     def batches(self) -> RandomStream:
         """Return the randomness of the fit that is asked for."""

@@ -1,4 +1,4 @@
-"""The edge of a client: what happens to a turn's reply and state before anybody else sees them."""
+"""Runner at the edge of a client: checks a turn's reply, keeps its state, adds replies up."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from vergence.core.aggregation import Sum
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply, SealedTree, support_mask
+from vergence.core.method import Exposure
 from vergence.core.params import Params
 from vergence.core.serialization import Packed
 from vergence.engine.client_executor import ClientExecutor, ClientResult, ClientTask
@@ -134,7 +137,7 @@ class ClientRunner:
         return self.store.write(call.client, stamp, packed, None, call.spare), None
 
     def form(self, message: Message, held: Mapping[str, Params]) -> ReplyLayout | None:
-        """Form by which the reply to a message becomes words, None where it leaves as it is."""
+        """Layout by which the reply to a message becomes words, None where it leaves as it is."""
         if self.sums is None:
             return None
         method, sent = self.worker.method, {**held, **message.trees}
@@ -144,6 +147,21 @@ class ClientRunner:
 
     def _secret(self, client: str) -> NoiseKey:
         return secret_in(self.store.folder / FOLDER).child("share", self.store.seed, client)
+
+    def _secret_of_zeros(self, call: TaskCall) -> NoiseKey:
+        """Secret of the noise on zeros, which is of one verb: two verbs' zeros are alike."""
+        return self._secret(call.client).child("zeros", call.message.verb)
+
+    def _to_keep(
+        self, call: TaskCall, before: ClientState, after: ClientState, exposed: Exposure
+    ) -> Packed | None:
+        """State that a turn leaves, None where there is nothing to keep, or nothing new."""
+        # Of questions there are thousands, and an answer leaves a teacher as it was.
+        answers = bool(exposed.numbered) and call.file is not None
+        if after.empty or (answers and unchanged(before, after)):
+            return None
+        packed = Packed(after)
+        return None if call.file is None and self._as_new(packed) else packed
 
     def settle(
         self, call: TaskCall, job: TaskBatch, before: ClientState, done: ClientResult
@@ -155,26 +173,29 @@ class ClientRunner:
         exposed = self.worker.method.exposure[call.message.verb]
         form = self.form(call.message, job.held)
         status, row = "ok", sealed
-        reason = fault(sealed, call.message.round, {**job.held, **call.message.trees}, exposed)
-        after, packed = before, None
+        sent = {**job.held, **call.message.trees}
+        reason = fault(sealed, call.message.round, sent, exposed)
         if reason is None and form is not None and self.sums is not None:
             try:
                 row = self.sums.given(form, sealed, partial(self._secret, call.client))
             except RangeFault as why:
                 reason = str(why)
-        if reason is None:
-            told = before.told if form else {**before.told, **masks(sealed)}
-            after = ClientState(done.state, told, done.owed)
-            # Of questions there are thousands, and an answer leaves a teacher as it was.
-            answers = bool(exposed.numbered) and call.file is not None
-            same = answers and unchanged(before, after)
-            packed = None if after.empty or same else Packed(after)
-            if packed is not None and call.file is None and self._as_new(packed):
-                packed = None
-            if packed is not None and not packed.finite:
-                reason, packed = "finite: the client's own state holds NaN or infinity", None
+        told = before.told if form or reason else {**before.told, **masks(sealed)}
+        after = ClientState(done.state, told, done.owed)
+        packed = self._to_keep(call, before, after, exposed)
+        if reason is None and packed is not None and not packed.finite:
+            reason = "finite: the client's own state holds NaN or infinity"
         if reason is not None:
-            status, after = f"quarantined: {reason}", before
+            zeros = zeros_for(sealed, sent, exposed)
+            after, kept = before, packed is not None
+            if zeros is None or not self.worker.covers(call.client, sealed.round, reason):
+                status, packed = f"quarantined: {reason}", None
+            else:  # as after any other turn: a state is left where one would have been
+                sealed = row = zeros
+                if form is not None and self.sums is not None:
+                    own = partial(self._secret_of_zeros, call)
+                    row = self.sums.given(form, zeros, own)
+                reason, packed = None, Packed(before) if kept else None
         mask = self.worker.method.personal(after.state)
         share = None if mask is None or form else mask.fraction
         filed = None
@@ -193,6 +214,17 @@ class ClientRunner:
             share,
         )
         return redact(receipt, form) if form else receipt, None if reason else row
+
+
+def zeros_for(
+    sealed: SealedReply, sent: Mapping[str, Params], exposed: Exposure
+) -> SealedReply | None:
+    """Reply of zeros in the place of another, None where nobody knows how long it would be."""
+    like = {**{name: tree.total for name, tree in sealed.trees.items()}, **sent}
+    if not set(exposed.trees) <= set(like):
+        return None
+    trees = {name: like[name].like(torch.zeros_like(like[name].flat)) for name in exposed.trees}
+    return SealedReply(sealed.round, {name: SealedTree(t, 1.0) for name, t in trees.items()}, {})
 
 
 def unchanged(before: ClientState, after: ClientState) -> bool:

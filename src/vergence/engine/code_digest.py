@@ -1,4 +1,4 @@
-"""What this code is, as a digest."""
+"""Digest of this package's source code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may not be combined in a run: every rule in one table.
+"""Table of what may not be combined in a run, with the reason for every rule.
 
 A row names two things that do not go together, and says why. What the words of a plan mean is said
 below the rows, what those of a method mean in `compatibility_check`.
@@ -12,8 +12,9 @@ from typing import NamedTuple, Protocol
 
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, nearest
 from vergence.privacy.config import Privacy
+from vergence.privacy.hooks import Protection
 from vergence.privacy.poisoning.updates import Poison
 from vergence.privacy.robust.base import WHOLE
 from vergence.privacy.split.defense import NoPeekCut
@@ -168,6 +169,11 @@ AMONG_SETTINGS = (
         "DP for people",
         "privacy.mask hides a person in the choice of a mask, and under privacy.user masks stay "
         "at home, where nobody sees them; leave out privacy.mask",
+    ),
+    Incompatibility(
+        "a protection of one's own",
+        "Ray",
+        "privacy.own is known on this machine alone; leave out run.engine",
     ),
     Incompatibility(
         "DP-SGD",
@@ -465,6 +471,7 @@ SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
     "a defence at the cut": lambda s: s.plan.privacy.cut,
     "a defence that clients' layers learn": lambda s: isinstance(s.plan.privacy.cut, NoPeekCut),
     "SplitGuard": lambda s: s.plan.privacy.split_guard,
+    "a protection of one's own": lambda s: s.plan.privacy.own,
     "a range of smashed data": lambda s: s.plan.privacy.output_range,
     "a rule of whole updates": lambda s: (
         s.plan.privacy.robust is not None and not s.plan.privacy.robust.entrywise
@@ -518,3 +525,16 @@ def agree(plan: RunSettings) -> None:
     for clash in AMONG_SETTINGS:
         if SETTINGS[clash.one](asked) and SETTINGS[clash.other](asked):
             raise InvalidCombination(clash, asked)
+    for own in plan.privacy.own:
+        _agree_with(own, asked)
+
+
+def _agree_with(own: Protection, asked: CheckedSettings) -> None:
+    """Refuse what a protection of somebody's own does not go together with."""
+    name = type(own).__name__
+    for setting, why in own.refuses.items():
+        if setting not in SETTINGS:
+            near = nearest(setting, SETTINGS)
+            raise ConfigError(f"privacy.own: {name} refuses '{setting}', no setting{near}")
+        if SETTINGS[setting](asked):
+            raise InvalidCombination(Incompatibility(name, setting, f"privacy.own: {why}"), asked)

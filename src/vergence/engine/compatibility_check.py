@@ -1,4 +1,4 @@
-"""Methods in the table of clashes: what its words mean, and the looking up before anything runs.
+"""Check of a method against the table of incompatibilities, before anything runs.
 
 What follows from the number of people is looked at once they are known:
 `robust_aggregation.check`, `sums_for`, `check_privacy`.
@@ -20,8 +20,8 @@ from vergence.engine.compatibility import (
     InvalidCombination,
     RunSettings,
 )
-from vergence.engine.dry_run import unprotected
-from vergence.engine.split_defense import BACK
+from vergence.engine.protections.dry_run import unprotected
+from vergence.engine.protections.split_defense import BACK
 from vergence.methods.split.base import BatchwiseSplit, Cutting
 
 

@@ -1,8 +1,8 @@
-"""How good a model is: on a person's own test samples, and on everybody's put together."""
+"""Evaluation of models: on a person's own test samples, and on everybody's put together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from vergence.core.federation import POOLED, Federation
 from vergence.core.params import Params
 from vergence.core.serialization import quick_digest
 from vergence.core.task import Task
-from vergence.engine.split_defense import DefendedTrainer
+from vergence.privacy.hooks import ClientHooks
 
 KEPT = 1000
 """So many models' scores are remembered: people whose method serves them the same share one."""
@@ -26,7 +26,7 @@ class Evaluation:
         people: those who are here.
         outputs: what a network with these parameters says of samples.
         all_here: whether that is everybody: at a client of a deployment it is not.
-        guard: who stands at the network's cut, if anybody.
+        hooks: protections of the run.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class Evaluation:
         people: Federation,
         outputs: Callable[[Params, Samples], Tensor],
         all_here: bool,
-        guard: DefendedTrainer | None,
+        hooks: Sequence[ClientHooks] = (),
     ) -> None:
-        self.task, self.people, self.outputs, self.guard = task, people, outputs, guard
+        self.task, self.people, self.outputs, self.hooks = task, people, outputs, hooks
         self.pools = all_here and task.pools
         self.scores: dict[str, Mapping[str, float]] = {}
 
@@ -68,8 +68,8 @@ class Evaluation:
         if sha not in self.scores:
             if len(self.scores) == KEPT:
                 self.scores.clear()
-            if self.guard is not None:  # the same noise for a model, whoever is asked first
-                self.guard.begin(POOLED, 0)
+            for hook in self.hooks:  # the same noise for a model, whoever is asked first
+                hook.measuring(POOLED, 0)
             output = self.outputs(params, self.everybody)
             self.scores[sha] = self.task.pooled(output, self.everybody)
         return self.scores[sha]

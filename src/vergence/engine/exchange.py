@@ -1,9 +1,10 @@
-"""The simulator's exchange: deal clients out, fold what they say, count what it cost."""
+"""Exchange with simulated clients: deals turns out, aggregates replies, counts costs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,19 +12,20 @@ import numpy as np
 from vergence.core.aggregation import Aggregate, Sum
 from vergence.core.messages import Message, SealedReply
 from vergence.core.method import Exposure, Method
+from vergence.core.naming import called
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Request, ServedGroups, ServeGroups
 from vergence.engine.participation import Participation
+from vergence.engine.protections.robust_aggregation import LEFT_OUT, RobustAggregator, RobustResult
 from vergence.engine.records import TaskBatch, TaskCall, TaskReceipt
-from vergence.engine.robust_aggregation import LEFT_OUT, RobustAggregator, RobustResult
 from vergence.engine.secure_sums import SecureSum
 from vergence.engine.split_session import UNFIT
 from vergence.engine.storage.client_states import ClientStateIndex
-from vergence.engine.user_level_privacy import UserLevelMechanism
 from vergence.engine.virtual_clock import VirtualClock, waves
 from vergence.engine.workers.pools import WorkerPool
 from vergence.errors import ConfigError
+from vergence.privacy.hooks import ServerHooks
 from vergence.wire.size import size
 
 SERVE = "serve"
@@ -53,8 +55,8 @@ class ClientExchange:
     only if its reply counted. `loads` is each client's amount of work, 1 where it is not known;
     `chunk` is how many clients a worker trains at once. `phase` names the part of the run. A
     `virtual_clock` counts time in rounds; without one nobody is late. A `robust_aggregator` looks
-    at single replies before the method is told of them; a `user_level` mechanism hides people in
-    every sum. With `sums`, what only their sum is asked of is added up as words.
+    at single replies before the method is told of them; `server_hooks` are the protections that
+    draw cohorts or change sums. With `sums`, what only their sum is asked of is added up as words.
     """
 
     method: Method
@@ -71,7 +73,7 @@ class ClientExchange:
     sums: SecureSum | None = None
     late: set[str] | None = None
     robust_aggregator: RobustAggregator | None = None
-    user_level: UserLevelMechanism | None = None
+    server_hooks: Sequence[ServerHooks] = ()
 
     def begin(self, phase: str) -> None:
         """Enter a part of the run: the stamps of its jobs are counted from 1."""
@@ -86,12 +88,13 @@ class ClientExchange:
         """Return whom a round may ask: those drawn, or whoever is not gone where none are."""
         if self.asynchronous:
             return self.presence.staying(clients, round)
-        if self.user_level is not None and self.user_level.draws:
-            return self.user_level.cohort(clients, round)
-        if self.user_level is not None:
-            return self.user_level.admitted(
-                lambda at: self.presence.ask(clients, at, self.stream), round
-            )
+        draw = self._drawn
+        for hook in reversed(self.server_hooks):
+            draw = partial(hook.cohort, draw=draw)
+        return draw(clients, round)
+
+    def _drawn(self, clients: Sequence[str], round: int) -> Sequence[str]:
+        """Clients that a round asks where no protection has a say."""
         asked = self.presence.ask(clients, round, self.stream)
         root = "" if self.robust_aggregator is None else self.robust_aggregator.trusted
         if root and root not in asked and self.presence.here(root, round, self.stream):
@@ -163,12 +166,18 @@ class ClientExchange:
                 f"{type(self.method).__name__} asks for '{request.verb}' revealing "
                 f"{request.reveal}, which its exposure table does not declare"
             )
+        parts = {"setup": self.method.setup_verbs, "finish": self.method.finish_verbs}
+        if self.sums is not None and request.verb not in parts.get(self.phase, (request.verb,)):
+            raise ConfigError(
+                f"{called(self.method)} asks for '{request.verb}' in {self.phase}, and clients in "
+                f"secure sums refuse that: name it in its {self.phase}_verbs"
+            )
         return exposed
 
     def _with_noise(self, shown: Aggregate, messages: Mapping[str, Message]) -> Aggregate:
-        if self.user_level is None:
-            return shown
-        return self.user_level.add_noise(shown, self.phase, self.jobs, len(messages))
+        for hook in self.server_hooks:
+            shown = hook.release(shown, self.phase, self.jobs, len(messages))
+        return shown
 
     def _overruled(
         self, judged: RobustResult, receipts: Mapping[str, TaskReceipt]

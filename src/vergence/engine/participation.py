@@ -1,4 +1,4 @@
-"""Who is there: availability, charging rules, clients lost in a round, clients gone for good."""
+"""Participation of clients: availability, charging rules, losses in a round, final departures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt
 
-from vergence.core.options import Share, check_ranges
+from vergence.core.options import NamedOptions, Share, check_ranges
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError, DataError, nearest
 
@@ -22,7 +22,7 @@ NAMED = 1000
 
 
 @dataclass(frozen=True)
-class Participation:
+class Participation(NamedOptions):
     """Presence of clients in rounds; a data centre (pooled data) is always there.
 
     Args:

@@ -1,4 +1,4 @@
-"""How a run goes."""
+"""Plan of a run: rounds, seeds, evaluation, checkpoints, and all other settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from vergence.core.local_training import Precision
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions, check_ranges
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.compatibility import agree
 from vergence.engine.participation import Participation, round_half_up
@@ -25,7 +25,7 @@ SEEDS = 2**63
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(NamedOptions):
     """Settings of a run: rounds, seeds, who evaluates when, how often to save.
 
     `evaluate_people` measures so many people, the same ones each time, instead of everybody.
@@ -77,9 +77,17 @@ class Plan:
         return min(most, self.delivery.replies) if self.delivery.name == "quorum" else most
 
     def secrecy(self, people: int) -> SecureAggregationConfig | None:
-        """Secure-sum settings for so many people, with the fewest in a sum as a number."""
+        """Secure-sum settings for so many people, with the fewest in a sum as a number.
+
+        Raises:
+            ConfigError: clients' noise would be in several sums over different people.
+        """
         policy = self.privacy.aggregation
-        return None if policy is None else policy.among(self.asked(people))
+        if policy is None:
+            return None
+        if policy.name == "pairwise" and self.privacy.user is not None:
+            return policy.most_of(people, self.asked(people))
+        return policy.among(self.asked(people))
 
     def known(self, people: int) -> Plan:
         """The same plan, with what follows from how many people there are as a number."""

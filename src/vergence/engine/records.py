@@ -1,4 +1,4 @@
-"""What a worker pool is asked, and what it says: plain records."""
+"""Plain records of a worker pool's calls and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The only loop: setup, rounds (cohort, conversation, evaluation, checkpoint), finish."""
+"""The loop over rounds: setup, rounds (cohort, conversation, evaluation, checkpoint), finish."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from vergence.core.randomness import RandomStream
 from vergence.core.requests import Request, ServeGroups
 from vergence.core.serialization import digest, pack
 from vergence.core.task import Task
-from vergence.engine import compatibility_check, robust_aggregation
-from vergence.engine.client_executor import ClientExecutor
+from vergence.engine import compatibility_check
+from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.exchange import ClientExchange, ExchangeTotals
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
-from vergence.engine.privacy_setup import private_solver, user_level_for, watch_for
-from vergence.engine.private_masks import chooser_for
+from vergence.engine.protections import robust_aggregation
+from vergence.engine.protections.setup import client_hooks, server_hooks
 from vergence.engine.secure_sums import SecureSum, sums_for
 from vergence.engine.solver_selection import device_for, loads, solver_for
-from vergence.engine.split_defense import guard_for
 from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
 from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, SolverChoice
 from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
@@ -92,11 +91,8 @@ def run_rounds(
     else:
         pool, registry = pool_factory(runner)
     exchange = setup.exchange(pool, registry, solving.chunk, sums)
-    method, trained_on = setup.method, setup.trained_on
     try:
-        return RoundLoop(
-            method, task, federation, trained_on, plan, folder, exchange, worker, tick, begin
-        ).run(worker.records)
+        return RoundLoop(setup, exchange, worker, tick, begin).run(worker.records)
     finally:
         pool.close()
 
@@ -150,31 +146,16 @@ class RunSetup:
     def executor(
         self, device: torch.device, solving: SolverChoice, all_here: bool
     ) -> ClientExecutor:
-        """Executor of clients' turns; clients elsewhere bring their protections themselves."""
-        method, task, plan, state = self.method, self.task, self.plan, self.folder.state
-        trained_on, private, guard, chooser, watch = self.trained_on, None, None, None, None
-        if all_here:
-            private = private_solver(method, task, trained_on, plan, state)
-            guard = guard_for(plan, method, task, trained_on, state)
-            chooser = chooser_for(plan, method, task, trained_on, state)
-            watch = watch_for(plan, method, task, trained_on, state)
+        """Executor of clients' turns; remote clients bring their protections themselves."""
+        method, task, plan = self.method, self.task, self.plan
+        codec = Compression() if method.pooled else plan.wire  # nothing travels in a data centre
         return ClientExecutor(
             method,
             task,
-            trained_on,
-            self.federation,
+            LocalData(self.trained_on, self.federation, all_here),
             self.stream,
-            plan.precision,
-            solving.solver == "stacked",
-            device,
-            Compression() if method.pooled else plan.wire,  # nothing travels in a data centre
-            plan.pruning,
-            plan.privacy,
-            private,
-            guard,
-            chooser,
-            watch,
-            all_here=all_here,
+            Computation(plan.precision, solving.solver == "stacked", device, codec, plan.pruning),
+            client_hooks(plan, method, task, self.trained_on, self.folder.state, here=all_here),
         )
 
     def exchange(
@@ -195,14 +176,12 @@ class RunSetup:
             virtual_clock=clock,
             robust_aggregator=robust_aggregation.RobustAggregator.of(plan, self.federation, sums),
             sums=sums,
-            user_level=user_level_for(
-                plan, method, len(self.trained_on.clients), self.folder.state, self.task.seed
-            ),
+            server_hooks=server_hooks(plan, method, self.task, self.trained_on, self.folder.state),
         )
 
 
 def refuse_another(device: torch.device, solving: SolverChoice, folder: RunDirectory) -> None:
-    """Refuse to go on elsewhere than a run was begun: bits would differ.
+    """Refuse another kind of device than a run was begun on: bits would differ.
 
     Raises:
         StateError: says where it was.
@@ -241,16 +220,21 @@ def virtual_clock_for(
 class RoundLoop:
     """Setup, rounds and finish of one seed, with what each of them writes."""
 
-    method: Method
-    task: Task
-    federation: Federation
-    trained_on: Federation
-    plan: Plan
-    folder: RunDirectory
+    setup: RunSetup
     simulator: ClientExchange
     worker: ClientExecutor
     tick: Tick | None
     begin: Begin | None
+
+    def __post_init__(self) -> None:
+        setup = self.setup
+        self.method, self.task, self.plan, self.folder = (
+            setup.method,
+            setup.task,
+            setup.plan,
+            setup.folder,
+        )
+        self.federation, self.trained_on = setup.federation, setup.trained_on
 
     def run(self, records: Sequence[type]) -> RunOutcome:
         """Run to the end, from the checkpoint if there is one, which holds such records."""
@@ -319,7 +303,7 @@ class RoundLoop:
         simulator = self.simulator
         cohort = simulator.cohort(self.trained_on.clients, at)
         points = self.plan.points_in(at)
-        if cohort or simulator.user_level is not None:  # that nobody was drawn is not told either
+        if cohort or any(hook.hides_cohort for hook in simulator.server_hooks):
             server = self.converse(self.method.round(server, cohort), server, at, points)
         self.report(at + 1, server, time.perf_counter() - began)
         every = self.plan.checkpoint_every
@@ -350,8 +334,8 @@ class RoundLoop:
             means["train", "replies"] = float(tally.counted)
             if self.simulator.virtual_clock is not None:
                 means["train", "clock"] = self.simulator.virtual_clock.clock
-            if self.simulator.user_level is not None:
-                means["train", "epsilon"] = self.simulator.user_level.epsilon
+            for hook in self.simulator.server_hooks:
+                means |= {("train", name): value for name, value in hook.metrics().items()}
         if (points := self.plan.points_at(done)) and done < self.plan.rounds:
             found = self.simulator.evaluate(
                 measured(self.federation, self.plan), server, done, points

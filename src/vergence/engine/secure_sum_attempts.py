@@ -1,4 +1,4 @@
-"""Protocols that add up rows of words: held to their end, whoever carries their messages."""
+"""Attempts at a secure sum: protocols run to their end, however their messages travel."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def _missing(
 
 
 class InProcessProtocol:
-    """All ends of a run's sums in this process, each with a key of its own; messages are bytes.
+    """All parties of a run's sums in this process, with a key each; messages are bytes.
 
     For trying a protocol out: who has this process's memory sees every row.
     """

@@ -1,4 +1,4 @@
-"""Sums that nobody sees the terms of: replies as rows of words, and who agrees on which sum.
+"""Secure sums of replies, which become rows of words; the server sees no single term.
 
 At a client's edge a reply becomes a row of whole numbers (`reply_layout.py`), a tree like any
 other: workers add rows up without knowing. Where no client is elsewhere the rows are simply added;
@@ -23,8 +23,8 @@ from vergence.core.requests import Request
 from vergence.core.serialization import digest, pack
 from vergence.core.tags import tagged
 from vergence.engine.plan import Plan
+from vergence.engine.protections.user_level import forecast
 from vergence.engine.records import TaskReceipt
-from vergence.engine.user_level_privacy import forecast
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.config import Privacy, SecureAggregationConfig
 from vergence.privacy.dp.user_level import UserLevel
@@ -309,6 +309,19 @@ def server_deals(method: Method, privacy: Privacy) -> bool:
     One that lies could then have them opened.
     """
     return masked(method, privacy) and len(privacy.aggregators) == 2
+
+
+def steered(method: Method) -> tuple[str, ...]:
+    """Names of what a server sends people one by one, in no digest, before their sum is made.
+
+    With gradients of zero for all but one of them the sum is that person's.
+    """
+    exposed = method.exposure.values()
+    if not any(e.trees and e.reveal != "each" for e in exposed):
+        return ()
+    return tuple(
+        dict.fromkeys(name for e in exposed if e.reveal == "each" for name in e.down or ())
+    )
 
 
 def sums_for(plan: Plan, method: Method, people: int) -> SecureSum | None:

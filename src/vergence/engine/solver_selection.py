@@ -1,4 +1,4 @@
-"""Where and how clients are trained: the device, and one by one or in stacks."""
+"""Selection of a run's device, and of its solver: clients trained one by one or in stacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vergence.core.serialization import known_records
 from vergence.core.task import Task
 from vergence.engine.client_executor import STREAMS
 from vergence.engine.plan import Plan
-from vergence.engine.privacy_setup import ONE_BY_ONE
+from vergence.engine.protections.dp_sgd import ONE_BY_ONE
 from vergence.engine.storage.run_directory import SolverChoice
 from vergence.engine.workers.ray_actors import installed
 from vergence.training.device import pick

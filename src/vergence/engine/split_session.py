@@ -1,4 +1,4 @@
-"""One copy of a server's part serves its clients: their talk, message by message, in one place."""
+"""Session of split learning: one copy of a server's part serves its clients, message by message."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from vergence.core.params import Params
 from vergence.core.requests import Quarantine, Request, Requests, Step
 from vergence.core.serialization import is_finite
 from vergence.engine.client_executor import ClientExecutor, ClientResult, ClientTask
-from vergence.engine.range_check import FRONT
 from vergence.engine.records import TaskBatch, TaskCall, TaskReceipt
 from vergence.engine.storage.client_states import ClientState
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError
+from vergence.privacy.hooks import Check
 from vergence.privacy.reply_checks import fault
-from vergence.privacy.split.output_range import Span
 from vergence.wire.size import size, travelled
 
 UNFIT = "shape: the server's layers cannot take it"
@@ -32,7 +31,7 @@ class ServedClient:
 
     call: TaskCall
     kept: ClientState
-    span: Span | None = None
+    checks: Sequence[Check] = ()
     up: dict[str, int] = field(default_factory=dict)
     down: dict[str, int] = field(default_factory=dict)
     told: dict[str, list[float]] = field(default_factory=dict)
@@ -86,7 +85,10 @@ class ServerSession:
 
     def __init__(self, clients: SessionClients, job: TaskBatch, calls: Sequence[TaskCall]) -> None:
         self.clients, self.job, self.worker = clients, job, clients.worker
-        self.served = {call.client: ServedClient(call, clients.kept(call)) for call in calls}
+        self.served = {
+            call.client: ServedClient(call, clients.kept(call), checks=clients.worker.receiving())
+            for call in calls
+        }
         self.round = calls[0].message.round
         self.last = self.served[calls[0].client]
 
@@ -197,11 +199,8 @@ class ServerSession:
             served.up[name] = served.up.get(name, 0) + travelled(tree, told.get(name))
         exposed = self.worker.method.exposure[message.verb]
         served.fault = fault(sealed, self.round, {**like, **message.trees}, exposed)
-        ranges = self.worker.ranges
-        if ranges is not None and served.fault is None:
-            if FRONT in message.trees:
-                served.span = ranges.span(message[FRONT])
-            served.fault = ranges.fault(served.span, sealed)
+        for check in served.checks:
+            served.fault = served.fault or check(message, sealed)
         if served.fault is not None:
             raise NoReplyCounted(served.call.client)
         for name, value in sealed.metrics.items():
@@ -210,7 +209,7 @@ class ServerSession:
         return self.clients.arrived(sealed, told)
 
     def _receipt(self, served: ServedClient) -> TaskReceipt:
-        """File the client's new state if its part of the talk counts."""
+        """File the client's new state if its part of the session counts."""
         call, filed = served.call, None
         if served.fault is None and not served.kept.empty:
             filed, served.fault = self.clients.filed(call, self.job.stamp, served.kept)

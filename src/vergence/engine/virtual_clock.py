@@ -1,4 +1,4 @@
-"""The virtual clock: who is at work, since when, until when; what arrives, and how old it is."""
+"""The virtual clock of asynchronous rounds: clients at work, arrivals of replies, staleness."""
 
 from __future__ import annotations
 

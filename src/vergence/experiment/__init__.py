@@ -1,1 +1,1 @@
-"""Experiments from Python: training, finished runs, comparisons; what `import vergence` offers."""
+"""Experiments: files and names bound to records, trust in code, running and reading back."""

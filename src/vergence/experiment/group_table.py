@@ -1,4 +1,4 @@
-"""Who is in which group at the end of a run, for methods that keep a model per group."""
+"""Groups of people at the end of a run, for methods that keep a model per group."""
 
 from __future__ import annotations
 

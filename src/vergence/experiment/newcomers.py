@@ -1,4 +1,4 @@
-"""People a finished run never saw: who they are, what they predict with, and the models' matrix."""
+"""People a finished run never saw: their models, their scores, and the models' matrix."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from vergence.core.federation import Dataset, Federation
 from vergence.core.messages import Message
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
-from vergence.engine.client_executor import ClientExecutor, ClientTask
-from vergence.engine.split_defense import guard_for
+from vergence.engine.client_executor import ClientExecutor, ClientTask, Computation, LocalData
+from vergence.engine.protections.split_defense import defended_trainer
 from vergence.errors import ConfigError, StateError, nearest
 from vergence.experiment.run import Loaded, digest, load_data
 from vergence.experiment.saved_run import SavedRun, one_run, read_saved
@@ -62,15 +62,14 @@ class NewcomerEvaluator:
     def worker(self) -> ClientExecutor:
         """Computes with the run's task and method, on everybody's data."""
         saved, plan = self.saved, self.saved.experiment.plan
-        guard = guard_for(plan, saved.method, saved.task, self.ready, saved.folder / "state")
+        guard = defended_trainer(plan, saved.method, saved.task, self.ready, saved.folder / "state")
         return ClientExecutor(
             saved.method,
             saved.task,
-            self.ready,
-            self.ready,
+            LocalData(self.ready, self.ready),
             RandomStream("run", saved.task.seed),
-            pruning=plan.pruning,
-            guard=guard,
+            Computation(pruning=plan.pruning),
+            () if guard is None else (guard,),
         )
 
     def shares(self, whole: bool = False) -> bool:

@@ -1,18 +1,32 @@
-"""Runs in which nothing was learned: nobody's reply counted in any round, and why not."""
+"""Detection of runs in which nothing was learned, as no reply counted in any round."""
 
 from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vergence.engine.plan import Plan
+from vergence.engine.protections.user_level import covered_in
 from vergence.errors import PartialRun, StateError
+from vergence.privacy.release_log import FOLDER
 
 
-def refuse_unlearned(folders: Mapping[str, Path], plan: Plan) -> None:
-    """Look for training that counted in the tables of finished methods (label -> folder).
+def mended(folder: Path) -> str:
+    """Advice of the command line on a run in which nothing was learned."""
+    return f"they are kept in {folder}: mend this, and run it into another --out"
+
+
+def refuse_unlearned(
+    folders: Mapping[str, Path], plan: Plan, advice: Callable[[Path], str] = mended
+) -> None:
+    """Look for training that counted in the tables of finished methods.
+
+    Args:
+        folders: of the methods, by label.
+        plan: of their run.
+        advice: where the numbers in a folder are now, and what to do, in words.
 
     Raises:
         PartialRun: there is none of a method in one of its seeds; names both, and the reason that
@@ -28,8 +42,7 @@ def refuse_unlearned(folders: Mapping[str, Path], plan: Plan) -> None:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise PartialRun(
             f"{where}{more}: nobody's reply counted in any round ({why}): nothing was learned, and "
-            f"its numbers are those of the untrained model; they are kept in {folder}: mend this, "
-            "and run it into another --out"
+            f"its numbers are those of the untrained model; {advice(folder)}"
         )
 
 
@@ -42,11 +55,17 @@ def unlearned(folder: Path, plan: Plan) -> dict[int, str]:
     told = {seed: (Counter[str](), Counter[str](), Counter[str]()) for seed in plan.seeds}
     table = folder / "turns.csv"
     try:
+        zeros = {seed: _zeros(folder / "state", seed) for seed in plan.seeds}
         with table.open(newline="") as file:
             for row in csv.DictReader(file):
                 during, steps = 1 <= int(row["round"]) <= plan.rounds, int(row["steps"])
-                trained, asked, beside = told[int(row["seed"])]
-                (beside if not during else trained if steps else asked)[row["status"]] += 1
+                seed, status = int(row["seed"]), row["status"]
+                if seed not in told:
+                    continue
+                if status == "ok":
+                    status = zeros[seed].get((row["client"], int(row["round"]) - 1), status)
+                trained, asked, beside = told[seed]
+                (beside if not during else trained if steps else asked)[status] += 1
     except (OSError, ValueError, TypeError, LookupError, csv.Error) as error:
         raise StateError(f"{table} is damaged ({error}): restore it") from None
     found = {}
@@ -54,6 +73,15 @@ def unlearned(folder: Path, plan: Plan) -> dict[int, str]:
         if not (trained or asked or beside)["ok"]:
             found[seed] = _most(trained + asked or beside)
     return found
+
+
+def _zeros(state: Path, seed: int) -> dict[tuple[str, int], str]:
+    """Turns whose replies were replaced by zeros on this machine, and why."""
+    path = state / FOLDER / covered_in(seed)
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        return {(client, int(at)): why for client, at, why in csv.reader(file)}
 
 
 def _most(statuses: Counter[str]) -> str:

@@ -1,4 +1,4 @@
-"""Python files of one's own: what goes wrong in them, in one line that names file and line."""
+"""Errors in Python files of the user's own, in one line that names file and line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import traceback
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from torch import nn
 
+from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError
 
 SAID = 300
@@ -28,7 +30,19 @@ def running(name: str, file: str) -> Iterator[None]:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if isinstance(error, SystemExit):
             what = f"it ends the program ({what}) as soon as it is read; take that out"
-        raise ConfigError(f"{name}{_line(error, file)}: {what[:SAID]}") from error
+        raise ConfigError(
+            f"{name}{_line(error, file)}: {what[:SAID]}{_lacks(error, file)}"
+        ) from error
+
+
+def _lacks(error: BaseException, file: str) -> str:
+    """The mend where a module was not found; a file's neighbours are on nobody's path."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return ""
+    home = Path(file).parent
+    if any((home / f"{error.name.partition('.')[0]}{end}").exists() for end in (".py", "")):
+        return f": it lies beside the file, so put that folder on PYTHONPATH, as PYTHONPATH={home}"
+    return ": install its package in the environment of vergence, or put its folder on PYTHONPATH"
 
 
 def _line(error: BaseException, file: str) -> str:
@@ -79,5 +93,6 @@ def another_kind(thing: object, base: type) -> str:
             f"and in it `def build(self): return {thing.__name__}()`"
         )
     bases = [kind for kind in reversed(thing.__mro__) if kind.__module__.startswith("vergence.")]
+    bases = [kind for kind in bases if kind is not NamedOptions]
     kinds = [*bases, *thing.__mro__[1:-1], object]
     return f"is a class over {kinds[0].__name__}, {wanted}"

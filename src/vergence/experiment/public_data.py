@@ -1,4 +1,4 @@
-"""Samples of nobody's, which a run's server holds: another data set, or what people gave up."""
+"""Public samples that a run's server holds: another data set, or what people released."""
 
 from __future__ import annotations
 

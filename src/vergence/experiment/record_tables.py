@@ -1,4 +1,4 @@
-"""Option records as the tables of an experiment file: the other way round than `bind`."""
+"""Option records written as tables of an experiment file: the other way round than `bind`."""
 
 from __future__ import annotations
 
@@ -122,7 +122,10 @@ def privacy_table(privacy: Privacy) -> Table:
     found: Table = {}
     for part in fields(privacy):
         record = getattr(privacy, part.name)
-        if record is None:
+        if record is None or record == ():
+            continue
+        if part.name == "own":
+            found["own"] = [{"name": called(own), **table_of(own)} for own in record]
             continue
         options = table_of(record)
         if part.name == "robust":

@@ -1,4 +1,4 @@
-"""How tables become records: names are module names, values are checked against annotations."""
+"""Registry of experiments' names, and binding of tables to records checked by annotations."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, TypeVar
 
+from vergence.core.naming import FROM_FILE
 from vergence.core.options import check_ranges
 from vergence.errors import ConfigError, nearest
 from vergence.experiment.code_names import SUFFIX, parse
 from vergence.experiment.own_files import another_kind, running, wrapper
+from vergence.experiment.same_module import ModuleComparison
 from vergence.experiment.trust import Code, now
 from vergence.experiment.values import fitting
 
@@ -101,7 +103,7 @@ def _module(place: str) -> types.ModuleType:
 def _from_file(place: str, file: Path, text: bytes) -> types.ModuleType:
     """The module that a Python file makes."""
     loader = AdmittedSource(str(file.absolute()), text)
-    name = f"vergence_file_{file.stem}"
+    name = f"{FROM_FILE}{file.stem}"
     if name in {code.module.__name__ for code in now().ran.values()}:
         name += f"_{hashlib.sha256(place.encode()).hexdigest()[:8]}"  # another folder's
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
@@ -120,9 +122,16 @@ def _from_file(place: str, file: Path, text: bytes) -> types.ModuleType:
 def _imported(place: str, file: Path, text: bytes) -> types.ModuleType:
     """The module with this name, made of this text.
 
+    One that somebody imported in the ordinary way is taken if it is what the text makes; else the
+    text runs under another name beside it, so that what is recorded is what runs.
+
     Raises:
-        ConfigError: it cannot be imported, or was imported before from something else.
+        ConfigError: it cannot be imported, or an experiment brought it in before, of another text.
     """
+    there = sys.modules.get(place)
+    if there is not None and not isinstance(_loader(there), AdmittedSource):
+        anew = _beside(place, file, text)
+        return there if ModuleComparison(there, anew).alike else anew
     finder = OneModule(place, file, text)
     sys.meta_path.insert(0, finder)
     try:
@@ -130,13 +139,38 @@ def _imported(place: str, file: Path, text: bytes) -> types.ModuleType:
             module = importlib.import_module(place)
     finally:
         sys.meta_path.remove(finder)
-    loader = module.__spec__.loader if module.__spec__ else None
+    loader = _loader(module)
     before = loader.text if isinstance(loader, AdmittedSource) else text
     if before != text or not file.samefile(str(module.__file__)):
         raise ConfigError(
             f"this Python imported '{place}' from {module.__file__} before it was what {file} is "
             "now: start Python anew"
         )
+    return module
+
+
+def _loader(module: types.ModuleType) -> Any:
+    spec = getattr(module, "__spec__", None)
+    return spec.loader if spec else None
+
+
+def _beside(place: str, file: Path, text: bytes) -> types.ModuleType:
+    """The module that this text makes, under a name of its own; its package is as it was."""
+    package, _, last = place.rpartition(".")
+    mark = hashlib.sha256(place.encode() + text).hexdigest()[:8]
+    loader = AdmittedSource(str(file), text)
+    module = types.ModuleType(f"{FROM_FILE}{last}_{mark}")
+    module.__file__, module.__loader__ = str(file), loader
+    module.__package__ = place if file.name == "__init__.py" else package
+    if module.__name__ in sys.modules:
+        return sys.modules[module.__name__]
+    sys.modules[module.__name__] = module  # dataclasses look up their annotations there
+    try:
+        with running(place, loader.path):
+            exec(loader.source_to_code(text, loader.path), vars(module))
+    except ConfigError:
+        del sys.modules[module.__name__]
+        raise
     return module
 
 
@@ -168,9 +202,21 @@ def chosen(module: types.ModuleType, name: str, whole: str, base: type[T]) -> ty
             f"'{found.__module__}:{found.__name__}'"
         )
     if inspect.isabstract(found):
-        lacks = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
-        raise ConfigError(f"'{whole}' is abstract: it does not define {lacks}")
+        raise ConfigError(f"'{whole}': {undefined(found)}")
     return found
+
+
+def undefined(kind: type) -> str:
+    """Error text: the methods that an abstract class has yet to define."""
+    lacks = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
+    return f"{kind.__name__} is abstract, it does not define {lacks}: write that too"
+
+
+def lacking(module: types.ModuleType, base: type) -> str | None:
+    """Error text where a module's one class of a kind is abstract, else None."""
+    own = [kind for kind in vars(module).values() if isinstance(kind, type)]
+    own = [kind for kind in own if issubclass(kind, base) and kind.__module__ == module.__name__]
+    return undefined(own[0]) if len(own) == 1 and inspect.isabstract(own[0]) else None
 
 
 @functools.cache
@@ -210,6 +256,8 @@ def offered(module: types.ModuleType, base: type[T]) -> list[type[T]]:
 def only(module: types.ModuleType, base: type[T]) -> type[T]:
     """Return the one subclass of `base` that a module defines."""
     found = offered(module, base)
+    if not found and (lacks := lacking(module, base)):
+        raise ConfigError(f"{module.__file__}: {lacks}")
     if len(found) != 1:
         raise ConfigError(wrapper(module, base, [kind.__name__ for kind in found]))
     return found[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -25,30 +26,37 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from vergence.console import note
 from vergence.core.federation import Federation
-from vergence.core.files import saving
+from vergence.core.files import open_in_place, refuse_links, saving
 from vergence.core.method import Method
 from vergence.core.naming import called
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
-from vergence.engine import robust_aggregation
-from vergence.engine.client_executor import ClientExecutor, lent
-from vergence.engine.privacy_setup import check_privacy
+from vergence.engine.client_executor import ClientExecutor, Computation, LocalData, lent
+from vergence.engine.protections import robust_aggregation
+from vergence.engine.protections.setup import check_privacy
 from vergence.engine.round_loop import device_for, measured, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
+from vergence.engine.storage.run_directory import RunDirectory, check_stamp, read_manifest
 from vergence.errors import ConfigError, PartialRun, StateError
-from vergence.experiment import checksums, class_accuracy, group_table
+from vergence.experiment import checksums, class_accuracy, class_counts, group_table
 from vergence.experiment import provenance as stamp
-from vergence.experiment.nothing_learned import refuse_unlearned
+from vergence.experiment.nothing_learned import mended, refuse_unlearned
+from vergence.experiment.own_errors import FILE as TRACEBACK
+from vergence.experiment.own_errors import Listener, own_faults
 from vergence.experiment.privacy import spent as privacy_spent
 from vergence.experiment.sample_maps import write_maps
 from vergence.experiment.saved_run import SavedRun, read_saved
 from vergence.experiment.schema import Experiment, Table, short
 from vergence.experiment.trust import approved, under
+from vergence.privacy.hooks import ProtectedRun
 from vergence.results import write as results
-from vergence.studies import class_partition
 from vergence.tracking.tensorboard import Board
 from vergence.training.pruning import weights
+
+ELSEWHERE = "choose another folder, by --out, or out= in Python"
+SHOWN = 3
+"""Files that a refusal names."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +95,16 @@ class RoundCallback:
         bar: whether progress is drawn.
         kept: what is left of an interrupted run in this folder, and how it goes on, in words.
         taken: what to do where a folder holds a run already, in words.
+        unlearned: what to do where a run in this folder learned nothing, in words.
+        lasting: whether the folder outlives the run, so that a traceback is kept there.
     """
 
     on_round: Callable[[RoundReport], object] | None = None
     bar: bool = True
     kept: Callable[[Path], str] = _kept
     taken: Callable[[Path], str] = _taken
+    unlearned: Callable[[Path], str] = mended
+    lasting: bool = True
 
 
 def load_data(experiment: Experiment) -> Loaded:
@@ -180,41 +192,92 @@ def start(
     with locked(out), under(approved(experiment.code)):
         if (out / "config.toml").exists():
             raise StateError(f"{out} holds a run already: {follower.taken(out)}")
-        loaded = load_data(experiment)
+        with own_faults(experiment, out, follower.lasting):
+            loaded = load_data(experiment)
         if experiment.several:  # first: a config without its stamp could not be resumed
             stamp.write(out, stamped(experiment, experiment.table, loaded))
+        _note_large_cohort(experiment, loaded)
         results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
         _all_methods(experiment, loaded, out, follower)
-    refuse_unlearned(folders_of(experiment, out), experiment.plan)
+    refuse_unlearned(folders_of(experiment, out), experiment.plan, follower.unlearned)
     return loaded
+
+
+def _note_large_cohort(experiment: Experiment, loaded: Loaded) -> None:
+    cohort, people = experiment.plan.presence.cohort, len(loaded.raw.clients)
+    if isinstance(cohort, int) and cohort > people:
+        note(f"presence: cohort asks {cohort} of {people} people: everybody is asked")
+
+
+def check_vacant(out: Path) -> None:
+    """Refuse a folder with somebody's files in it, and no run; hidden ones are no matter.
+
+    Raises:
+        StateError: names the files.
+    """
+    if not out.is_dir() or (out / "config.toml").exists():
+        return
+    # A run that was killed before its config was written leaves its stamp, and locks of methods.
+    theirs = sorted(
+        path.name
+        for path in out.iterdir()
+        if not path.name.startswith((".", stamp.FILE, "config.toml.", TRACEBACK))
+        and not (path.is_dir() and all(each.name == ".lock" for each in path.iterdir()))
+    )
+    if theirs:
+        more = f" and {len(theirs) - SHOWN} more" if len(theirs) > SHOWN else ""
+        raise StateError(
+            f"{out} holds no run, and {', '.join(theirs[:SHOWN])}{more}: a run is not written "
+            f"beside other files; {ELSEWHERE}"
+        )
 
 
 def resume(
     experiment: Experiment,
     out: Path,
     follower: RoundCallback = RoundCallback(),
+    *,
+    asked: bool = False,
 ) -> Loaded | None:
     """Go on with an interrupted experiment; finished methods are left as they are.
 
+    Args:
+        experiment: what is run.
+        out: its folder.
+        follower: who listens.
+        asked: whether the experiment is somebody's wish, and not what was read from this folder:
+            then a finished run is compared with it too, which takes its data.
+
     Returns:
-        Its data; None where all was finished.
+        Its data; None where all was finished and nothing was asked.
 
     Raises:
         StateError: a finished method's files are not those that were sealed, or what is there
-            cannot be gone on from.
+            is of another experiment, or cannot be gone on from.
         PartialRun: as of `start`.
     """
     folders, loaded = folders_of(experiment, out), None
     with locked(out), under(approved(experiment.code)):
-        for folder in filter(checksums.sealed, dict.fromkeys([out, *folders.values()])):
+        every = list(dict.fromkeys([out, *folders.values()]))
+        for folder in filter(checksums.sealed, every):
             checksums.check(folder)
-        if not all(map(checksums.sealed, [out, *folders.values()])):
+        finished = all(map(checksums.sealed, every))
+        if asked or not finished:
+            stamp.check_settings(out, experiment.table)
             loaded = load_data(experiment)
-            if experiment.several:  # a run directory has its stamp in its checkpoint
-                stamp.check(out, stamped(experiment, experiment.table, loaded))
+            _check_stamp(experiment, loaded, out)
+        if loaded is not None and not finished:
             _all_methods(experiment, loaded, out, follower)
-    refuse_unlearned(folders, experiment.plan)
+    refuse_unlearned(folders, experiment.plan, follower.unlearned)
     return loaded
+
+
+def _check_stamp(experiment: Experiment, loaded: Loaded, out: Path) -> None:
+    if experiment.several:
+        stamp.check(out, stamped(experiment, experiment.table, loaded))
+    elif (out / "state" / "checkpoint.json").exists():  # a run directory has its stamp in it
+        made = stamped(experiment, experiment.one(next(iter(experiment.methods))), loaded)
+        check_stamp(out, read_manifest(out)["stamp"], made)
 
 
 def folders_of(experiment: Experiment, out: Path) -> dict[str, Path]:
@@ -224,30 +287,38 @@ def folders_of(experiment: Experiment, out: Path) -> dict[str, Path]:
 
 def stamped(experiment: Experiment, table: Table, loaded: Loaded) -> dict[str, str]:
     """Facts that the bits of a run of this table depend on."""
-    return {**stamp.stamp(table, loaded.sha), **experiment.origin.stamp}
+    return {
+        **stamp.stamp(table, loaded.sha, experiment.plan.presence.trace),
+        **experiment.origin.stamp,
+    }
 
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Keep everybody else out of a directory while a run writes there."""
+    """Keep everybody else out of a directory while a run writes there.
+
+    Raises:
+        StateError: somebody is there, it cannot be made, or links in it lead elsewhere.
+    """
     try:
         nearest = next(path for path in (out, *out.parents) if path.exists())
     except OSError as error:
         raise StateError(
-            f"there can be no folder {short(str(out))} ({error.strerror}); choose another --out"
+            f"there can be no folder {short(str(out))} ({error.strerror}); {ELSEWHERE}"
         ) from None
     if not nearest.is_dir():
-        raise StateError(f"{nearest} is a file; choose another --out")
+        raise StateError(f"{nearest} is a file; {ELSEWHERE}")
+    refuse_links(out)
     with saving(out):
         out.mkdir(parents=True, exist_ok=True)
-        file = (out / ".lock").open("w")
-    with file:
+        lock = open_in_place(out / ".lock", os.O_RDWR | os.O_CREAT)
+    with os.fdopen(lock, "r+b") as file:
         try:
             # Not flock: that one lives on in workers whose parent was killed.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             raise StateError(
-                f"another run is writing to {out}; wait for it, or choose another --out"
+                f"another run is writing to {out}; wait for it, or {ELSEWHERE}"
             ) from None
         yield
 
@@ -258,7 +329,7 @@ def _all_methods(
     task = experiment.task(experiment.plan.seeds[0])
     if not (out / "priors.csv").exists():
         people = loaded.ready.only(measured(loaded.ready, experiment.plan))
-        class_partition.write(out / class_partition.FILE, loaded.raw)
+        class_counts.write(out / class_counts.FILE, loaded.raw)
         results.write_priors(out / "priors.csv", task, people)
     total = experiment.plan.rounds * len(experiment.plan.seeds)
     with progress_bar(follower.bar) as bar:
@@ -270,9 +341,10 @@ def _all_methods(
             line = bar.add_task(label, total=total, score="")
             # Its own lock too: somebody may resume this one method's directory by itself.
             alone = locked(folder) if experiment.several else nullcontext()
+            heard = Listener(follower.on_round) if follower.on_round else None
             try:
-                with alone:
-                    _one_method(experiment, loaded, label, folder, (bar, line), follower.on_round)
+                with alone, own_faults(experiment, folder, follower.lasting, heard):
+                    _one_method(experiment, loaded, label, folder, (bar, line), heard)
             except KeyboardInterrupt:
                 raise PartialRun(f"interrupted; {follower.kept(out)}") from None
             if experiment.several:
@@ -353,10 +425,9 @@ def _leave_behind(
     worker = ClientExecutor(
         method,
         first.task,
-        loaded.ready,
-        loaded.ready,
+        LocalData(loaded.ready, loaded.ready),
         RandomStream("show"),
-        pruning=experiment.plan.pruning,
+        Computation(pruning=experiment.plan.pruning),
     )
     write_maps(path / "maps.npz", worker, first, loaded.raw)
     who = measured(loaded.raw, experiment.plan)
@@ -374,7 +445,10 @@ def _leave_behind(
         {saved.task.seed: saved.fingerprint for saved in finals},
         float(np.mean(shares)) if shares else None,
         experiment.plan.rounds,
-        privacy_spent.spent(experiment.plan.known(len(loaded.raw.clients)), method, path / "state"),
+        privacy_spent.spent(
+            experiment.plan,
+            ProtectedRun(method, first.task, loaded.raw, experiment.plan.rounds, path / "state"),
+        ),
     )
 
 

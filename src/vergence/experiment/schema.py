@@ -216,8 +216,11 @@ def short(text: str) -> str:
     return text if len(text) <= LINE else f"{text[: LINE // 2]} ... {text[-LINE // 2 :]}"
 
 
-def read(path: Path, above: tuple[Path, ...] = ()) -> Table:
-    """Return a TOML file merged over those it extends; `above` are those that extend it."""
+def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -> Table:
+    """Return a TOML file merged over those it extends; `above` are those that extend it.
+
+    What a run folder's config extends was chosen by its `sender`, wherever it lies.
+    """
     try:
         there = path.is_file()
     except OSError:  # a name that no file can have
@@ -232,15 +235,18 @@ def read(path: Path, above: tuple[Path, ...] = ()) -> Table:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}); mend it") from None
-    receive(path, table)
-    if not in_run_folder(path):  # there names are as the run recorded them
+    if in_run_folder(path):
+        sender = path
+    else:  # there names are as the run recorded them
         table = beside(table, path.parent)
+    if sender is not None:
+        receive(sender, table)
     merged: Table = {}
     below = table.pop("extends", [])
     if not isinstance(below, list) or not all(isinstance(other, str) for other in below):
         raise ConfigError(f"{path}: extends must be a list of file names; got {below!r}")
     for other in below:
-        merged = merge(merged, read(path.parent / other, (*above, path.resolve())))
+        merged = merge(merged, read(path.parent / other, (*above, path.resolve()), sender))
     if "methods" in table:
         merged.pop("method", None)
     if "method" in table:

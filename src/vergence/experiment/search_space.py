@@ -1,4 +1,4 @@
-"""Which settings a sweep tries: every method's space, and as many points of one as of another."""
+"""Search spaces of a sweep: every method's settings, and as many points of one as of another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trust: whether the Python code that experiments name may run in this command.
+"""Trust in the Python code that experiments name: permission of this command to run it.
 
 A name such as `my.py` or `package.module:Class` in an experiment is code. It may run where a user
 starts the experiment; the config of a run folder, or of a deployment, may be somebody else's, and
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -39,6 +39,7 @@ LEFT = (
 )
 """What runs, sweeps and deployments leave behind: a config beside it may be somebody else's."""
 IN_PYTHON = "`vergence.load_experiment(FILE, trust_code=True)`"
+OPENED = "`vergence.open_run(FOLDER, trust_code=True)`"
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,13 @@ def typed() -> Trust:
     return Trust(started=True)
 
 
+def opening(trust_code: bool) -> Trust:
+    """Return the trust in what the config of an opened run names, within a command its own."""
+    trust = now()
+    how = OPENED if trust.how == IN_PYTHON else trust.how
+    return replace(trust, given=trust.given or trust_code, how=how)
+
+
 def deployed() -> Trust:
     """Return the trust in a deployment's experiment, which its operator wrote: none, so far.
 
@@ -189,8 +197,8 @@ def in_run_folder(path: Path) -> bool:
 
 
 def receive(path: Path, table: Mapping[str, Any]) -> None:
-    """Take note of the code that a config names, where it lies in a run folder."""
-    if (names := python_files(table)) and in_run_folder(path):
+    """Take note of the code that a run folder's config names, or a file that it extends."""
+    if names := python_files(table):
         told = recorded(path.resolve().parent)
         now().received.update({name: told.get(name, Recorded()) for name in names})
 

@@ -4,6 +4,9 @@ from typing import Any
 
 from vergence.core.exports import exported, public_names
 
+KIND = "Method"
+"""The class whose descendants the package shows."""
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""

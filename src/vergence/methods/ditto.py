@@ -1,4 +1,4 @@
-"""Ditto: a model for everybody, and beside it one's own on a leash."""
+"""Ditto: a common model, and beside it one's own with a proximal term towards the common one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

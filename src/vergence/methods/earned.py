@@ -52,6 +52,7 @@ class Earned(Method[Global, Mixing]):
         "train": Exposure(),
         "settle": Exposure(trees=(), metrics=()),
     }
+    finish_verbs: ClassVar[tuple[str, ...]] = ("settle",)
 
     def server(self, task: Task) -> Global:
         """Start from the task's initial model."""

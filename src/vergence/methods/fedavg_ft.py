@@ -1,4 +1,4 @@
-"""FedAvg and a last bit of training at home: the baseline most papers omit."""
+"""FedAvg and local fine-tuning after the last round: the baseline most papers omit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +35,7 @@ class FedAvgFT(Method[Global, Tuned]):
     weights: Literal["samples", "equal"] = "samples"
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(), "tune": Exposure(trees=())}
+    finish_verbs: ClassVar[tuple[str, ...]] = ("tune",)
 
     def server(self, task: Task) -> Global:
         """Start from the task's initial model."""

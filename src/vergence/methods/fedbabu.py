@@ -1,4 +1,4 @@
-"""FedBABU: learn a common body under a head that never changes, then fine-tune at home."""
+"""FedBABU: learn a common body under a head that never changes, then fine-tune locally."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +48,7 @@ class FedBABU(Method[Global, Untouched]):
         "train": Exposure(trees=("body",)),
         "tune": Exposure(trees=()),
     }
+    finish_verbs: ClassVar[tuple[str, ...]] = ("tune",)
 
     def server(self, task: Task) -> Global:
         """Start from the body of the task's initial model."""

@@ -200,7 +200,7 @@ class FedCPF(Method[Global, Personal]):
         return {n: self.room(mask, p.stop - p.start, taken[n]) for n, p in parts.items()}
 
     def model_on(self, c: Personal, msg: Message, site: ClientContext) -> Params:
-        """Predict with one's own entries where they stayed home, the server's elsewhere."""
+        """Predict with one's own entries where they are personal, the server's elsewhere."""
         return c.kept.merge(c.params, msg["model"])
 
 

@@ -1,4 +1,4 @@
-"""FedDF: the average model imitates the clients' models on samples of nobody's."""
+"""FedDF: the average model is distilled from the clients' models on public samples."""
 
 from __future__ import annotations
 

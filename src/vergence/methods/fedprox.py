@@ -1,4 +1,4 @@
-"""FedProx: FedAvg with a leash."""
+"""FedProx: FedAvg with a proximal term."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

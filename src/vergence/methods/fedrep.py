@@ -40,6 +40,7 @@ class FedRep(Method[Global, Layers]):
         "train": Exposure(trees=("body",)),
         "tune": Exposure(trees=()),
     }
+    finish_verbs: ClassVar[tuple[str, ...]] = ("tune",)
 
     def server(self, task: Task) -> Global:
         """Start from the body of the task's initial model."""

@@ -145,5 +145,5 @@ class FedSelect(Method[Global, Selected]):
         return Mask(torch.from_numpy(grown), mask.layout)
 
     def model_on(self, c: Selected, msg: Message, site: ClientContext) -> Params:
-        """Predict with one's own entries where they stayed home, the server's elsewhere."""
+        """Predict with one's own entries where they are personal, the server's elsewhere."""
         return c.kept.merge(c.params, msg["model"])

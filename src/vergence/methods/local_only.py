@@ -1,4 +1,4 @@
-"""Local-only: every person alone."""
+"""Local-only training: everybody has a model of their own, and nothing is shared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Alone:
 
 @dataclass(frozen=True)
 class LocalOnly(Method[NoState, Alone]):
-    """Train on one's own data and talk to nobody; replies carry metrics only.
+    """Train on one's own data alone; replies carry metrics only.
 
     Source: the local-only baseline of arXiv 2502.18123, section 3.1.
     """

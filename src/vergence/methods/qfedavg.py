@@ -1,4 +1,4 @@
-"""q-FedAvg: whoever the model serves worst pulls it hardest."""
+"""q-FedAvg: clients with a higher loss weigh more in the average."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Correcting predicted gaze angles for one person, from a few samples with known gaze."""
+"""Correction of predicted gaze angles for one person, from a few samples with known gaze."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is alike: K-means, how far groups are apart, and how well two groupings agree."""
+"""Clustering: K-means, separation of groups, and agreement of two groupings."""
 
 from __future__ import annotations
 

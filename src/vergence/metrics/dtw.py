@@ -1,4 +1,4 @@
-"""Dynamic time warping: how far two sequences are apart, whatever their pace."""
+"""Dynamic time warping: a distance of two sequences, whatever their pace."""
 
 from __future__ import annotations
 

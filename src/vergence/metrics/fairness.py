@@ -1,4 +1,4 @@
-"""How a method treats people: its best and worst person, the spread, and whom it harms."""
+"""Fairness of a method to people: its best and worst person, the spread, and whom it harms."""
 
 from __future__ import annotations
 

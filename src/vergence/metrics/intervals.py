@@ -1,4 +1,4 @@
-"""Intervals over people: the unit of inference is the person, never the sample or the seed."""
+"""Confidence intervals over people: the unit is the person, never the sample or the seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gaze maps that need no learning: what any trained map must beat, and what it may hope for."""
+"""Baseline gaze maps without learning: uniform, centre, global and personal prior, others' gaze."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace

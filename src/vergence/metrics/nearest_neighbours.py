@@ -1,4 +1,4 @@
-"""Whether samples lie among their own kind, and how near: what the nearest other sample is."""
+"""Nearest neighbours of samples, and the share of samples whose neighbour is of their own kind."""
 
 from __future__ import annotations
 

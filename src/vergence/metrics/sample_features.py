@@ -1,4 +1,4 @@
-"""A few comparable numbers per sample: small grey pictures, other inputs, and labels in a unit.
+"""Comparable features of samples: small grey pictures, other inputs, and labels in a unit.
 
 What the skew measures (`vergence.metrics.skew`) need of any federation, without a network.
 """

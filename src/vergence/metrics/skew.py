@@ -1,4 +1,4 @@
-"""How people's data differ: one measure for each skew, of every client against all others.
+"""Skew between people's data: one measure for each kind, of every client against all others.
 
 Four compare distributions, P(x), P(y), P(x|y) and P(y|x), by the energy coefficient; the others are
 the dependence of a client's samples on each other and the amount of data. docs/skew.md gives the

@@ -1,4 +1,4 @@
-"""Video summaries judged: the exact knapsack over shots, F against people, rank agreement.
+"""Scores of video summaries: the exact knapsack over shots, F against people, rank agreement.
 
 The protocol of SumMe and TVSum. Scores are given at sampled frames (picks) and spread to all
 frames; a shot is worth the mean score of its frames; the most valuable shots that fit into 15 % of

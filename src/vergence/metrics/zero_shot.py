@@ -1,4 +1,4 @@
-"""How well classes are told apart of which some were never seen, every class counting once."""
+"""Zero-shot scores over seen and unseen classes, every class counting once; and ESZSL."""
 
 from __future__ import annotations
 

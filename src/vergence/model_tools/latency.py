@@ -1,4 +1,4 @@
-"""How long single calls take, measured in turn so that a busy moment hits all of them alike."""
+"""Latency of single calls, measured in turn so that a busy moment hits all of them alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pruning did to a run's models: the table, what must be said about it, and the figure."""
+"""Report on the pruning of a run's models: the table, notes on it, and the figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vergence model prune`: what a finished run's models lose, weigh and take once pruned."""
+"""`vergence model prune`: error, size and speed of a finished run's models once pruned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pieces of a network cost: bytes on the wire, FLOPs, memory.
+"""Cost of the pieces of a network: bytes on the wire, FLOPs, memory.
 
 Nothing is computed: networks run on tensors without data, which have shapes and types.
 """
@@ -103,7 +103,7 @@ class CutChoice:
 
 
 def load_of(federation: Federation, local: LocalTraining) -> Load:
-    """Count what a round trains on, as `fitting.batches` deals it.
+    """Count what a round trains on, as `training.batches` deals it.
 
     Raises:
         ConfigError: more than 100,000 people made on demand.

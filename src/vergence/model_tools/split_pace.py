@@ -1,4 +1,4 @@
-"""How long a round of split learning takes, by the speeds of device, server and network."""
+"""Duration of a round of split learning, by the speeds of device, server and network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vergence model split-plan`: what every cut of a network would cost, before training."""
+"""`vergence model split-plan`: cost of every cut of a network, before training."""
 
 from __future__ import annotations
 

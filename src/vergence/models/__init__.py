@@ -4,6 +4,9 @@ from typing import Any
 
 from vergence.core.exports import exported, public_names
 
+KIND = "Model"
+"""The class whose descendants the package shows."""
+
 SPELLINGS = {
     "GLCFeatures": "GlcFeatures",
     "GLCViT": "GlcVit",

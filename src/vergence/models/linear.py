@@ -1,4 +1,4 @@
-"""A line: the smallest network, for learning the library and for hand-checked tests."""
+"""Linear regression: the smallest network, for learning the library and for hand-checked tests."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

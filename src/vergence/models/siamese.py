@@ -1,4 +1,4 @@
-"""Two views of an eye and one encoder: the network of SimCLR, and with a target of BYOL."""
+"""Siamese network for two views of an eye: that of SimCLR, and with a target that of BYOL."""
 
 from __future__ import annotations
 

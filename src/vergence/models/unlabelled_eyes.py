@@ -1,4 +1,4 @@
-"""Rows for learning without labels: eyes as a camera sees them, and whose they are."""
+"""Rows of unlabelled eye images as a camera sees them, and the people whose eyes they are."""
 
 from __future__ import annotations
 

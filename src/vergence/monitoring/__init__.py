@@ -1,1 +1,1 @@
-"""A run as it goes: its state, its progress by method, on a screen, a page or MLflow."""
+"""Monitoring of a run: its state, its progress by method, on a screen, a page or MLflow."""

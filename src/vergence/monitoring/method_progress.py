@@ -1,4 +1,4 @@
-"""How one method's run stands: rounds, curves, cost, people, and what did not count."""
+"""Progress of one method's run: rounds, curves, cost, people, and turns that did not count."""
 
 from __future__ import annotations
 

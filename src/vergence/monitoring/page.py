@@ -1,4 +1,4 @@
-"""How a run stands, as one read-only page: a file, or served to this machine alone."""
+"""Status page of a run, read-only: a file, or served to this machine alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""How a run stands, from its folder alone: nobody is asked, nothing is locked or written."""
+"""Status of a run, from its folder alone: nobody is asked, nothing is locked or written."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from vergence.core.files import parse_json
 from vergence.deployment import folders
 from vergence.errors import StateError
 from vergence.experiment.code_names import default_label
@@ -154,7 +154,7 @@ def _records(home: Path) -> Iterator[Mapping[str, Any]]:
     path = home / folders.RECORDS
     for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
-            found = json.loads(line)
+            found = parse_json(line)
         except ValueError:
             continue
         if isinstance(found, dict) and {"time", "event", "text"} <= found.keys():

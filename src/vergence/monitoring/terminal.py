@@ -1,4 +1,4 @@
-"""How a run stands, told in a terminal or as JSON."""
+"""Status of a run, printed in a terminal or as JSON."""
 
 from __future__ import annotations
 

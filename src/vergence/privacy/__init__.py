@@ -1,4 +1,4 @@
-"""Checks on what leaves a client, and statements of who learns what."""
+"""Privacy and robustness: differential privacy, secure aggregation, robust rules, defences."""
 
 from typing import Any
 

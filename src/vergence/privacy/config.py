@@ -1,4 +1,4 @@
-"""How a run protects people beyond what its method does: the table `privacy`."""
+"""The table `privacy`: protection of people beyond what a run's method does."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Interval
 
 from vergence.core.messages import Reply, SealedReply
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions, check_ranges
 from vergence.errors import ConfigError
 from vergence.privacy.dp.budget import Budget
 from vergence.privacy.dp.mask_budget import MaskBudget
 from vergence.privacy.dp.tree_aggregation import squared
 from vergence.privacy.dp.user_level import UserLevel
+from vergence.privacy.hooks import Protection
 from vergence.privacy.robust.base import RobustRule
 from vergence.privacy.secure_aggregation.session import FEWEST
 from vergence.privacy.split.defense import SplitDefense
@@ -30,7 +31,8 @@ class SecureAggregationConfig:
             split them among `aggregators`.
         min_contributors: a sum of fewer people is opened to nobody; where masks differ, nor is an
             entry that fewer people share. None: more than half of those whose replies a round
-            waits for, so that it grows with the federation (`among`).
+            waits for, so that it grows with the federation (`among`); under pads with
+            `privacy.user` of all people, and fewer are refused (`most_of`).
         aggregators: 2 to 4 names, of different owners.
         range: the largest entry of an update.
         weight: the largest weight of a reply.
@@ -71,6 +73,32 @@ class SecureAggregationConfig:
         if self.min_contributors is not None:
             return self
         return replace(self, min_contributors=max(FEWEST, (self.groups or people) // 2 + 1))
+
+    def most_of(self, people: int, asked: int) -> SecureAggregationConfig:
+        """The same with more than half of all `people` as the fewest in a sum, under pads.
+
+        A client helps to open one sum of its words. Who helps with two sums over different people
+        is somebody else where each takes half of the federation or less, and then a person who
+        helps with neither is in both: his words are charged once, and his noise is averaged away.
+
+        Raises:
+            ConfigError: fewer are set, or `asked` at once.
+        """
+        least = max(FEWEST, people // 2 + 1) if people else FEWEST
+        if (given := self.min_contributors) is not None and given < least:
+            raise ConfigError(
+                f"privacy.aggregation: min_contributors = {given} of {people} people: with "
+                f"privacy.user one person would be in several sums of a round; take {least} or "
+                "more, or name = 'additive'"
+            )
+        needed = given or least
+        if people and asked < needed:
+            raise ConfigError(
+                f"privacy.aggregation: {asked} of {people} people are asked at once, and with "
+                f"privacy.user a sum under pads is of at least {needed}; ask more (presence.cohort "
+                "or delivery), or take name = 'additive'"
+            )
+        return replace(self, min_contributors=needed)
 
     @property
     def threshold(self) -> int:
@@ -118,6 +146,16 @@ class UserLevelConfig(Budget):
         """Bound and noise that hide a person."""
         return UserLevel(self.clip, noise, self.bits, shares)
 
+    def leaving(self, answer: Reply) -> Reply:
+        """Reply whose trees are bounded together; metrics, which nothing hides, stay at home."""
+        return replace(self.level().bounded(answer), metrics={})
+
+    def fault(self, sealed: SealedReply) -> str | None:
+        """Reason not to count a reply from elsewhere: it is longer than the bound."""
+        if self.level().unbounded({name: tree.total for name, tree in sealed.trees.items()}):
+            return f"bound: it is longer than privacy.user.clip = {self.clip:g}, or off grid"
+        return None
+
 
 @dataclass(frozen=True)
 class DpSgd(Budget):
@@ -136,9 +174,13 @@ class DpSgd(Budget):
     where = "privacy.solver"
     name: Literal["dp_sgd"] = "dp_sgd"
 
+    def leaving(self, answer: Reply) -> Reply:
+        """Reply without metrics, which nothing hides."""
+        return replace(answer, metrics={})
+
 
 @dataclass(frozen=True)
-class Privacy:
+class Privacy(NamedOptions):
     """One field for every means; nothing is done that is not asked for.
 
     Attributes:
@@ -150,6 +192,7 @@ class Privacy:
         cut: what stands at the cut of split learning.
         output_range: in which the server of split learning expects smashed data.
         split_guard: how its clients find out whether the server listens to labels.
+        own: protections of somebody's own, see `vergence.privacy.hooks.Protection`.
     """
 
     robust: RobustRule | None = None
@@ -160,6 +203,7 @@ class Privacy:
     cut: SplitDefense | None = None
     output_range: OutputRange | None = None
     split_guard: SplitGuardConfig | None = None
+    own: tuple[Protection, ...] = ()
 
     @property
     def spends(self) -> bool:
@@ -168,7 +212,7 @@ class Privacy:
 
     @property
     def differential(self) -> bool:
-        """True if data that are sent have an epsilon guarantee, so that metrics stay at home."""
+        """True if data that are sent have an epsilon guarantee, so metrics stay with clients."""
         return self.user is not None or self.solver is not None
 
     @property
@@ -179,13 +223,6 @@ class Privacy:
 
     def leaving(self, answer: Reply) -> Reply:
         """Part of a reply that leaves a client: bounded, without metrics that nothing hides."""
-        if self.user is not None:
-            answer = self.user.level().bounded(answer)
-        return replace(answer, metrics={}) if self.differential else answer
-
-    def fault(self, sealed: SealedReply) -> str | None:
-        """Reason why a reply from elsewhere must not be counted, None if it may."""
-        trees = {name: tree.total for name, tree in sealed.trees.items()}
-        if self.user is not None and self.user.level().unbounded(trees):
-            return f"bound: it is longer than privacy.user.clip = {self.user.clip:g}, or off grid"
-        return None
+        for policy in (self.user, self.solver):
+            answer = answer if policy is None else policy.leaving(answer)
+        return answer

@@ -1,4 +1,4 @@
-"""What was released so far, in a file that only grows: a line is there before the release is.
+"""Log of privacy releases, a file that only grows: a line is there before the release is.
 
 A state may be rolled back, by a resume or by whoever says which of a client's states counts; a book
 is not. The same release again (a turn that is taken again, with the same noise) is one line.
@@ -7,14 +7,14 @@ is not. The same release again (a turn that is taken again, with the same noise)
 from __future__ import annotations
 
 import csv
-import io
 import math
+import os
 import stat
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from vergence.core.files import add_line, make_folder, write_whole
+from vergence.core.files import add_line, csv_of, make_folder, settle, untorn, write_whole
 from vergence.errors import StateError
 from vergence.privacy.dp.accounting import Charge, Ledger
 from vergence.privacy.dp.budget import Budget
@@ -24,6 +24,8 @@ from vergence.privacy.secure_aggregation.masking import SEED, new_seed
 FOLDER = "privacy"
 """Where a run's secret and books lie, in its folder of states."""
 NAME = "secret"
+BOOKS = "privacy.books"
+"""Beside that folder: the names of its secret and books, so that one that is gone is missed."""
 
 
 class Release(NamedTuple):
@@ -40,19 +42,19 @@ class ReleaseLog:
     """The releases of one secret's holder.
 
     Raises:
-        StateError: the file is damaged.
+        StateError: the file is damaged, or gone.
     """
 
     def __init__(self, path: Path) -> None:
+        if not path.exists() and path.name in noted(path.parent):
+            raise _gone(path)
         self.path = path
         self.entries: list[Release] = []
-        text = path.read_bytes().decode(errors="replace") if path.exists() else ""
-        whole, _, torn = text.rpartition("\n")
-        if torn:  # its writer died; what it was about to release it did not
-            with path.open("r+b") as file:
-                file.truncate(len(f"{whole}\n".encode()) if whole else 0)
+        data = path.read_bytes() if path.exists() else b""
+        # What follows the last whole line is no release: its writer died, or has yet to end it.
+        whole = data[: untorn(data)]
         try:
-            for draw, mark, noise, rate, steps in csv.reader(whole.splitlines()):
+            for draw, mark, noise, rate, steps in csv.reader(whole.decode().splitlines()):
                 entry = Release(draw, mark, float(noise), float(rate), int(steps))
                 Charge(*entry[2:])
                 self.entries.append(entry)
@@ -77,13 +79,18 @@ class ReleaseLog:
         """Write a release down before it is one, once, if a budget allows it.
 
         Raises:
-            StateError: it would spend more than that.
+            StateError: it would spend more than that, or was there with other noise.
         """
         if entry.mark in self:
+            if entry not in self.entries:
+                raise StateError(
+                    f"'{entry.mark}' was released before with other noise: nothing more is said of "
+                    "it; start a new run elsewhere"
+                )
             return
         if budget.epsilon is not None:
             after = self.with_(entry).epsilon(budget.delta)
-            if after > budget.epsilon * (1 + 1e-9):
+            if not after <= budget.epsilon * (1 + 1e-9):
                 raise StateError(
                     f"the privacy budget is spent: a sum of round {entry.draw} would make epsilon "
                     f"{after:.3g}, and {budget.epsilon:g} is allowed; what is done is kept"
@@ -93,9 +100,10 @@ class ReleaseLog:
     def enter(self, entry: Release) -> None:
         """Write a release down, before it is one."""
         self.entries.append(entry)
-        line = io.StringIO()
-        csv.writer(line, lineterminator="").writerow(entry)
-        add_line(self.path, line.getvalue())  # it must outlast a blackout, as the release will
+        # The line must outlast a blackout, as the release will.
+        add_line(self.path, csv_of([entry]).removesuffix("\n"))
+        if len(self.entries) == 1:
+            note(self.path)
 
 
 def account(entries: list[Release]) -> Ledger:
@@ -114,16 +122,64 @@ def account(entries: list[Release]) -> Ledger:
     return Ledger(tuple(Charge(*what, steps) for what, steps in sorted(alike.items())))
 
 
+def noted(folder: Path) -> list[str]:
+    """Names of the secret and the books that were begun in a folder."""
+    register = folder.with_name(BOOKS)
+    if folder.name != FOLDER or not register.exists():
+        return []
+    return register.read_text().split("\n")
+
+
+def note(path: Path) -> None:
+    """Note that a secret or a book was begun, so that it is missed where it is gone.
+
+    Several processes may do so at once.
+    """
+    if path.parent.name != FOLDER:
+        return
+    register = path.parent.with_name(BOOKS)
+    with register.open("ab") as file:
+        file.write(f"\n{path.name}\n".encode())  # apart from a line that was torn
+        file.flush()
+        os.fsync(file.fileno())
+    settle(register.parent)
+
+
+def refuse_missing(folder: Path) -> None:
+    """Refuse to go on where the secret or a book that was begun is gone: none is not an empty one.
+
+    Raises:
+        StateError: names it.
+    """
+    for name in noted(folder):
+        if name and not (folder / name).exists():
+            raise _gone(folder / name)
+
+
+def _gone(path: Path) -> StateError:
+    return StateError(
+        f"{path} is missing, and this run has begun it: what was spent, and on which noise, is not "
+        "known without it; restore it, or start a new run elsewhere"
+    )
+
+
 def secret_in(folder: Path) -> NoiseKey:
     """Return the secret of a folder, a fresh one if it has none; only its owner may read it.
 
     Raises:
-        StateError: it is damaged, or others may read it.
+        StateError: it is damaged, or others may read it; it or a book that was begun is gone.
     """
     path = folder / NAME
+    refuse_missing(folder)
     make_folder(folder, 0o700)
     if not path.exists():
+        if book := next(folder.glob("seed*.csv"), None):  # other noise on what it says was released
+            raise StateError(
+                f"{path} is missing, and {book.name} lies there: restore it, or start a new run "
+                "elsewhere"
+            )
         write_whole(path, new_seed(), lasting=True, secret=True)
+        note(path)
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise StateError(f"{path} can be read by others, who could take the noise off: chmod 600")
     key = path.read_bytes()

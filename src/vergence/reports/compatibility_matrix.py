@@ -1,4 +1,4 @@
-"""What can be combined: every method with every setting, and settings with each other.
+"""Compatibility matrix: every method with every setting, and settings with each other.
 
 Nothing here decides; every cell is an experiment that is checked as a file is.
 """

@@ -1,4 +1,4 @@
-"""What clients download: the facts from which `explain` and the page for a board are both told."""
+"""Downloads of clients: facts from which `explain` and the page for an ethics board are told."""
 
 from __future__ import annotations
 

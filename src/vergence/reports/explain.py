@@ -1,4 +1,4 @@
-"""Who learns what: read off a method's committed exposure table and its states."""
+"""Explanation of who learns what, read off a method's exposure table and its states."""
 
 from __future__ import annotations
 
@@ -85,7 +85,12 @@ def explain(experiment: Experiment, console: Console) -> None:
 
 def _foretold(privacy: Privacy) -> bool:
     """True if what a run does for privacy follows from its data."""
-    return privacy.spends or privacy.cut is not None or privacy.split_guard is not None
+    return (
+        privacy.spends
+        or privacy.cut is not None
+        or privacy.split_guard is not None
+        or bool(privacy.own)
+    )
 
 
 def samples(experiment: Experiment) -> Federation | None:
@@ -99,9 +104,10 @@ def samples(experiment: Experiment) -> Federation | None:
 
 
 def counted(experiment: Experiment, data: Federation | None) -> int | None:
-    """Number of people, where the fewest in a sum follow from it; None where it is not known."""
-    policy = experiment.plan.privacy.aggregation
-    if policy is None or policy.min_contributors is not None:
+    """Number of people, where sums depend on it; None where they do not, or it is not known."""
+    privacy = experiment.plan.privacy
+    policy = privacy.aggregation
+    if policy is None or (policy.min_contributors is not None and privacy.user is None):
         return None
     try:
         return len((data or experiment.federation()).clients)

@@ -1,10 +1,10 @@
-"""What secure sums change in who learns what."""
+"""Explanation of secure sums: lines on what they change in who learns what."""
 
 from __future__ import annotations
 
 from vergence.core.method import Method
 from vergence.core.task import Task
-from vergence.engine.secure_sums import SecureSum, masked, server_deals
+from vergence.engine.secure_sums import SecureSum, masked, server_deals, steered
 from vergence.errors import ConfigError
 from vergence.privacy.config import Privacy
 from vergence.privacy.secure_aggregation.packing import BITS
@@ -50,6 +50,12 @@ def rows(method: Method, privacy: Privacy, people: int | None = None) -> list[tu
         others = "another client"
         few = f"{colluders(people or 2 * least, least)} clients{f' of {people}' if people else ''}"
         more = f"the server with {few}; or all others in a sum, who subtract themselves"
+        if people and privacy.user is not None:
+            twice = max(2 * least - people, 1)
+            more += (
+                f"; to see one person's words, under the same noise, in two sums of a round: the "
+                f"server with {twice} client{'s' if twice > 1 else ''}"
+            )
         gone = (
             "up to a third of those asked may vanish at any time; if more do, those who are left "
             "begin anew, and where one had helped to open the sum, or too few are left, the round "
@@ -77,6 +83,7 @@ def rows(method: Method, privacy: Privacy, people: int | None = None) -> list[tu
         ),
         (f"{others}, of sums", "who is in a sum"),
         ("to see one reply", f"must collude: {more}"),
+        *_assumed(method),
         ("if somebody vanishes", gone),
         (
             "out of range",
@@ -84,4 +91,22 @@ def rows(method: Method, privacy: Privacy, people: int | None = None) -> list[tu
             f"{policy.weight:g} are refused, by name alone; nothing is clipped",
         ),
         ("beware", "a sum is still a model: it tells about people what models tell"),
+    ]
+
+
+def _assumed(method: Method) -> list[tuple[str, str]]:
+    """Row on what the sums of a method assume of the server beside the protocol."""
+    if not (sent := steered(method)):
+        return []
+    summed = dict.fromkeys(
+        t for e in method.exposure.values() if e.reveal != "each" for t in e.trees
+    )
+    return [
+        (
+            "assumed",
+            f"the server sends everybody {', '.join(sent)} as the method says: the sum of "
+            f"{', '.join(summed)} hides a person only from a server that does. One that lies needs "
+            "nobody's help: people whose gradients are zero, or whose layers learn nothing, add "
+            "nothing to the sum, and it is one person's",
+        )
     ]

@@ -12,20 +12,27 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from vergence.core.files import replacing
+from vergence.core.files import refuse_links, replacing
 from vergence.errors import ConfigError, nearest
-from vergence.experiment import class_accuracy
-from vergence.reports.plots import gaze_maps
+from vergence.monitoring.unfinished import unfinished
+from vergence.reports.plots import class_accuracy, gaze_maps
 from vergence.reports.plots import masks as plot_masks
 from vergence.reports.plots import results as plots
 from vergence.reports.plots.style import colours, inline, save
 from vergence.results.baselines import kind
-from vergence.results.compare import ANYTHING, ComparisonRow, agree, headline_cells, rows
-from vergence.results.comparison_tables import best_mean, best_pairs, chance, paired_cells
 from vergence.results.display_names import digits, metric_name, number, title
 from vergence.results.read import Run, StudyResults, read
 from vergence.results.significance import ComparedMethod, best, judge
 from vergence.studies import class_partition
+from vergence.studies.compare import (
+    ANYTHING,
+    ComparisonRow,
+    agree,
+    harm_counted,
+    headline_cells,
+    rows,
+)
+from vergence.studies.comparison_tables import best_mean, best_pairs, chance, paired_cells
 
 FIGURES: Mapping[str, Callable[[StudyResults], Figure | None]] = {
     "persons": plots.persons,
@@ -128,10 +135,12 @@ def report(folder: Path | str) -> Path:
     """Write `report.html` into an OUT or a single run directory and return its path.
 
     Raises:
-        StateError: there is no finished run.
+        StateError: there is no finished run, or links in its folder lead elsewhere.
         PartialRun: the page cannot be written.
     """
     study = read(folder)
+    refuse_links(study.folder)
+    study = harm_counted(study)
     environment = Environment(
         loader=PackageLoader("vergence.reports"),
         autoescape=True,
@@ -151,12 +160,14 @@ def figure(folder: Path | str, name: str, path: Path | str) -> Path:
 
     Raises:
         ConfigError: an unknown figure, or the runs lack what it needs.
+        StateError: links in the folder lead elsewhere.
     """
     if name not in FIGURES:
         raise ConfigError(f"no figure '{name}'{nearest(name, FIGURES)}")
     drawn = FIGURES[name](read(folder))
     if drawn is None:
         raise ConfigError(f"figure '{name}' needs {NEEDS[name]}; {folder} has none")
+    refuse_links(Path(folder))
     return save(drawn, path)
 
 
@@ -169,6 +180,7 @@ def _context(study: StudyResults) -> dict[str, Any]:
         "federation": _federation(first),
         "findings": [*best_mean(study, study.headline), *best_pairs(study, study.headline, judged)],
         "poisoned": next((run.poison for run in study.runs if run.poison), ""),
+        "unfinished": unfinished(study.folder),
         "notes": agree(study.runs, ANYTHING),
         "facts": _facts(study),
         "headline": metric_name(study.headline),

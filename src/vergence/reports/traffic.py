@@ -1,4 +1,4 @@
-"""What crosses between a client and the server in one turn, with its bytes, and who sees it."""
+"""Traffic of one turn between a client and the server, with its bytes, and who sees it."""
 
 from __future__ import annotations
 

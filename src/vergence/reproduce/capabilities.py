@@ -1,4 +1,4 @@
-"""Tables 3.1 and 5.1 of the SplitFed thesis, read off the methods: who needs and shares what.
+"""Capability tables 3.1 and 5.1 of the SplitFed thesis, read off the methods.
 
 What leaves a client is what a method declares (`Method.exposure`), which the conformance tests hold
 against transcripts, and, of its labels, the columns that the server's layers and their loss take.

@@ -1,4 +1,4 @@
-"""What a paper's table is: printed numbers, claims about them, and the runs that test them."""
+"""Tables of papers: printed numbers, claims about them, and the runs that test them."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class PaperTable:
         rows: row label -> printed name, where a label alone says too little.
         note: what a reader must know about the comparison.
         tuned: what was chosen by looking at scores, where the data set does not say it.
-        apart: fields of `vergence.results.comparability` in which its parts differ by design.
+        apart: fields of `vergence.studies.comparability` in which its parts differ by design.
         quoted: printed rows of other work, which are not run.
         less: columns where less is better, beside those of a unit where it is.
         front: columns by which rows are weighed at once: those that no other row matches or beats

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from vergence.data.images.partition import TABLE_3_1
+from vergence.experiment import class_counts
 from vergence.experiment.run import load_data
 from vergence.reports.plots.style import save
 from vergence.reproduce.capabilities import leave
@@ -44,7 +45,7 @@ def wanted(ids: Sequence[str]) -> list[Partition]:
     return [TABLE] if {TABLE.id, TABLE.paper} & {*ids} else []
 
 
-def compare(table: Partition, found: class_partition.Counts) -> list[dict[str, Any]]:
+def compare(table: Partition, found: class_counts.Counts) -> list[dict[str, Any]]:
     """Return one record per person: the classes printed, those dealt, and whether they agree."""
     runs = 1 + max(number for row in table.table for number in row)
     records = []
@@ -78,7 +79,7 @@ def write(table: Partition, where: Ground, wish: Wish, folder: Path, console: Co
     experiment = plan(part, where, wish).experiment
     assert experiment is not None
     federation = load_data(experiment).ready
-    found = class_partition.counts(federation)
+    found = class_counts.counts(federation)
     assert found is not None
     records = compare(table, found)
     sizes = [len(splits.test) for splits in federation.people.values()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vergence.core.files import parse_json
 from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
 from vergence.errors import ConfigError, DataError, PartialRun, nearest
 from vergence.experiment.schema import data_root
@@ -49,8 +49,8 @@ from vergence.reproduce.outcome import ReproducedTable
 from vergence.reproduce.protocols import membership, two_tests
 from vergence.reproduce.running import SEEDS, PartResult, Planned, Wish, plan, priors_of
 from vergence.reproduce.verdicts import Evidence, judge, tally
-from vergence.results.comparability import agree
 from vergence.results.read import Run
+from vergence.studies.comparability import agree
 
 TABLES: dict[str, PaperTable] = {
     t.id: t
@@ -339,7 +339,7 @@ def status(name: str, out: Path | None) -> str:
         if not file.is_file():
             continue
         try:
-            found = json.loads(file.read_text())
+            found = parse_json(file.read_text())
             words = [claim["verdict"] for claim in found["claims"]]
             fast = ", fast" if any(s.startswith("fast") for s in found["stamps"]) else ""
             told.append(f"{found['on']}, {found['seeds']} seeds{fast}: {tally(words)}")

@@ -1,4 +1,4 @@
-"""What the tables can be run on: each data set with its task, network and local training."""
+"""Data sets that the tables can be run on, with their tasks, networks and local training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reproduced table says: rows beside the paper's, verdicts, and both as text and JSON."""
+"""Outcome of a reproduced table: rows beside the paper's, verdicts, both as text and JSON."""
 
 from __future__ import annotations
 

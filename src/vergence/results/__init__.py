@@ -1,1 +1,1 @@
-"""What a run leaves behind: written, read and compared."""
+"""Results of a run: written, read and compared."""

@@ -1,4 +1,4 @@
-"""What methods, metrics and numbers look like in print: in tables, pages and figures."""
+"""Display names of methods and metrics, and formats of numbers: in tables, pages and figures."""
 
 from __future__ import annotations
 

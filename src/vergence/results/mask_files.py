@@ -1,8 +1,7 @@
-"""Personal masks of a finished run: which entries each person kept, and how far people agree."""
+"""Personal masks of a finished run: the entries each person kept, and how far people agree."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from vergence.core.files import parse_json
 from vergence.errors import DataError
 
 
@@ -112,11 +112,11 @@ class Masks:
                 for key in file.keys():  # noqa: SIM118 - not a mapping
                     seed, person = key.split("/", 1)
                     packed[int(seed), person] = file.get_tensor(key)
-            shapes = tuple(tuple(shape) for shape in json.loads(about["shapes"]))
+            shapes = tuple(tuple(shape) for shape in parse_json(about["shapes"]))
             order = {person: i for i, person in enumerate(people)}
             packed = dict(
                 sorted(packed.items(), key=lambda item: (item[0][0], order.get(item[0][1], 0)))
             )
-            return cls(int(about["n"]), tuple(json.loads(about["names"])), shapes, packed)
+            return cls(int(about["n"]), tuple(parse_json(about["names"])), shapes, packed)
         except (SafetensorError, KeyError, ValueError) as error:
             raise DataError(f"{path} is damaged ({error}); run again") from error

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from vergence.core.federation import POOLED
 from vergence.core.files import fields_of
 from vergence.errors import ConfigError, DataError, StateError, nearest
-from vergence.experiment.privacy.schema import POISONED
 from vergence.results.mask_files import Masks
-from vergence.results.run_files import read_json, read_text
+from vergence.results.run_files import POISONED, read_json, read_text
 
 Priors = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Prior name -> person -> metric -> value."""

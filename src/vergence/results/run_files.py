@@ -1,4 +1,4 @@
-"""The files of a run's folder, read as what somebody else may have made of them.
+"""Validated reading of the files of a run's folder, which somebody else may have made.
 
 Only regular files of a bounded size are read, and JSON only where it has the shape that the rest of
 the package counts on: everything else is one line that names the file.
@@ -7,7 +7,6 @@ the package counts on: everything else is one line that names the file.
 from __future__ import annotations
 
 import csv
-import json
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -15,12 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from vergence.core.files import parse_json
 from vergence.errors import StateError
 
 JSON_BYTES, TABLE_BYTES = 2**28, 2**31
 """Larger files are none that a run wrote."""
+POISONED = "POISONED"
+"""Under this, data and provenance say who lied in a run on purpose."""
 AGAIN = "restore it from a copy, or run again"
 Number = float | None
 
@@ -90,18 +92,32 @@ class Provenance(OpenRecord):
     deployment: dict[str, Any] = {}
 
 
+def name_inside(name: str) -> str:
+    """Name of what lies in a folder itself.
+
+    Raises:
+        ValueError: it leads elsewhere.
+    """
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError("it must be the name of something in this very folder")
+    return name
+
+
+NameInside = Annotated[str, AfterValidator(name_inside)]
+
+
 class IndexEntry(OpenRecord):
     """One run in index.json."""
 
     label: str
-    dir: str
+    dir: NameInside
 
 
 class Index(OpenRecord):
     """index.json, as far as it is read."""
 
     runs: list[IndexEntry]
-    priors: str | None = None
+    priors: NameInside | None = None
 
 
 class NamedTable(OpenRecord):
@@ -176,8 +192,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     text = read_text(path, JSON_BYTES)
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(text)
+    except ValueError as error:
         raise StateError(f"{path} is not valid JSON ({error}); restore it or run again") from None
     return checked(path, found, KINDS.get(path.name, OpenRecord))
 

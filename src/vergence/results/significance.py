@@ -1,4 +1,4 @@
-"""Tests over a study: who differs from whom, by how much, and whom a method harms."""
+"""Significance tests over a study: differences between methods, ranks, and people harmed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table once, printed three ways: on a console of any width, in Markdown, in CSV."""
+"""Text tables, printed three ways: on a console of any width, in Markdown, in CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing what a run leaves behind: results, provenance, masks and maps beside its tables."""
+"""Writers of a run's results, provenance, masks and priors beside its tables."""
 
 from __future__ import annotations
 

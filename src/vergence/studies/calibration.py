@@ -1,4 +1,4 @@
-"""`vergence study calibrate`: what k labelled samples of a person buy, on predictions or a run."""
+"""`vergence study calibrate`: gaze error over k labelled samples of a person used to calibrate."""
 
 from __future__ import annotations
 

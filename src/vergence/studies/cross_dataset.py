@@ -1,4 +1,4 @@
-"""Train on one data set, test on another: every run's model on everybody of every run's data."""
+"""Cross-dataset tests: every run's model on everybody of every run's data."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from vergence.experiment.newcomers import NewcomerEvaluator
 from vergence.experiment.run import Loaded, load_data
 from vergence.experiment.saved_run import one_run, read_saved
 from vergence.metrics.intervals import interval
-from vergence.results.comparability import ANYTHING, DATA, agree
 from vergence.results.display_names import digits, metric_name, number
 from vergence.results.read import Run, read
+from vergence.studies.comparability import ANYTHING, DATA, agree
 from vergence.studies.curves import write_csv
 
 HEADS = ("trained_on", "tested_on", "seed", "person", "metric", "value")

@@ -1,4 +1,4 @@
-"""What codes learned without labels are worth: few-shot gaze of people nobody trained on."""
+"""Few-shot gaze of people nobody trained on, from codes learned without labels."""
 
 from __future__ import annotations
 

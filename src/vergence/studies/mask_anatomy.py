@@ -1,4 +1,4 @@
-"""What becomes personal: masks by layer, over seeds and between people, against chance."""
+"""Anatomy of personal masks: by layer, over seeds and between people, against chance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured on finished runs: the train x test matrix, and errors by recorded conditions."""
+"""Measures on finished runs: the train x test matrix, and errors by recorded conditions."""
 
 from __future__ import annotations
 

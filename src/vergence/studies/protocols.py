@@ -16,7 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 
-from vergence.core.files import csv_of
+from vergence.core.files import csv_of, refuse_links
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError, PartialRun
 from vergence.experiment import provenance
@@ -74,13 +74,15 @@ def evaluate(
         ConfigError: an unknown protocol, options of another one, or an experiment or data that
             does not suit it.
         PartialRun: interrupted; the same command goes on.
-        StateError: OUT was begun with another experiment, code or data.
+        StateError: OUT was begun with another experiment, code or data, or links in it lead
+            elsewhere.
     """
     if protocol not in PROTOCOLS:
         raise ConfigError(f"no protocol '{protocol}'; known: {', '.join(PROTOCOLS)}")
     for option, given in (("people", sizes), ("unseen", unseen)):
         if given is not None and protocol != PEOPLE:
             raise ConfigError(f"--{option} is for protocol {PEOPLE}; leave it out for {protocol}")
+    refuse_links(out)
     if not experiment.several:
         table = {k: v for k, v in experiment.table.items() if k != "method"}
         experiment = check({**table, "methods": [experiment.table["method"]]})
@@ -101,7 +103,8 @@ def ran(scene: StudyScene, experiment: Experiment, folder: Path, people: Sequenc
         start(experiment, folder)
         return folder
     sha = digest(scene.loaded.ready.only(people))  # a finished run resumes without looking
-    provenance.check(folder, {"config": provenance.config_digest(experiment.table), "data": sha})
+    config = provenance.config_digest(experiment.table, experiment.plan.presence.trace)
+    provenance.check(folder, {"config": config, "data": sha})
     resume(experiment, folder)
     return folder
 

@@ -1,4 +1,4 @@
-"""`vergence data skew`: how people's data differ, as a table and a picture."""
+"""`vergence data skew`: skew between people's data, as a table and a picture."""
 
 from __future__ import annotations
 

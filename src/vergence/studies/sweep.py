@@ -1,4 +1,4 @@
-"""`vergence study sweep`: try settings at an equal budget per method, on validation data alone."""
+"""`vergence study sweep`: a search at an equal budget per method, on validation data alone."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def sweep(experiment: Experiment, out: Path | str) -> SweepResult:
             raise StateError(f"{out} holds a run; choose another --out")
         seen = on_validation(experiment)
         loaded = load_data(seen)
-        made = stamp.stamp(experiment.table, loaded.sha)
+        made = stamp.stamp(experiment.table, loaded.sha, experiment.plan.presence.trace)
         if (out / CONFIG).exists():
             stamp.check(out, made)
         else:

@@ -1,4 +1,4 @@
-"""What the trials of a sweep spend of people's privacy, one by one and all together.
+"""Privacy budget that the trials of a sweep spend, one by one and all together.
 
 Every trial trains on the same people anew, with noise of its own: what they spend adds up.
 """
@@ -6,7 +6,6 @@ Every trial trains on the same people anew, with noise of its own: what they spe
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 from collections import Counter, defaultdict
@@ -14,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vergence.core.files import saving, write_whole
+from vergence.core.files import csv_of, parse_json, saving, write_whole
 from vergence.engine.plan import Plan
-from vergence.engine.user_level_privacy import sums_of
+from vergence.engine.protections.user_level import sums_of
 from vergence.errors import StateError
 from vergence.experiment.privacy.spent import BESIDE
 from vergence.privacy.dp.accounting import MOST, Charge, Ledger
@@ -41,7 +40,7 @@ class SweepSpent(NamedTuple):
 
 
 def spent(plan: Plan, seed: int, state: Path) -> list[SweepSpent]:
-    """Privacy spending of a trial, by the books in its folder of states; deleted with it."""
+    """Privacy spending of a trial, by the logs in its folder of states; deleted with it."""
     privacy, folder, found = plan.privacy, state / FOLDER, []
     if privacy.user is not None:
         found.append(_ledger("person", "", folder / sums_of(seed)))
@@ -114,7 +113,7 @@ class Spendings:
                 for row in csv.DictReader(file):
                     key = (row["method"], int(row["trial"]), int(row["seed"]))
                     charges = tuple(
-                        (float(n), float(r), int(s)) for n, r, s in json.loads(row["charges"])
+                        (float(n), float(r), int(s)) for n, r, s in parse_json(row["charges"])
                     )
                     self.rows.setdefault(key, []).append(
                         SweepSpent(row["unit"], row["who"], charges)
@@ -130,16 +129,14 @@ class Spendings:
         if not found:
             return
         self.rows[trial] = found
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(HEAD)
+        lines: list[tuple[object, ...]] = [HEAD]
         for key, rows in self.rows.items():
             for unit, who, charges in rows:
                 amount = f"{epsilon(self.plan, unit, charges):.4g}"
                 delta = f"{delta_of(self.plan, unit):g}"
-                writer.writerow((*key, unit, who, amount, delta, json.dumps(charges)))
+                lines.append((*key, unit, who, amount, delta, json.dumps(charges)))
         with saving(self.path.parent):
-            write_whole(self.path, text.getvalue().encode())
+            write_whole(self.path, csv_of(lines).encode())
 
     def together(self) -> dict[str, float]:
         """Spending of all trials together, of each unit: of the person who has spent most."""

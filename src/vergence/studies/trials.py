@@ -47,7 +47,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class HeldLock(Dataset):
+class LoadedDataset(Dataset):
     """A federation that is in memory already."""
 
     federation: Federation
@@ -147,7 +147,7 @@ def on_validation(experiment: Experiment) -> Experiment:
         evaluate_people=0,
         presence=replace(plan.presence, gone=gone),
     )
-    return replace(experiment.on(HeldLock(replace(federation, people=people))), plan=plan)
+    return replace(experiment.on(LoadedDataset(replace(federation, people=people))), plan=plan)
 
 
 def one_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick) -> TrialOutcome:
@@ -156,7 +156,7 @@ def one_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick
     task = experiment.task(seed)
     _, method = build_method(entry, experiment.table.get("local", {}))
     base = {k: v for k, v in experiment.table.items() if k not in ("methods", "sweep")}
-    sha = provenance.config_digest({**base, "method": entry})
+    sha = provenance.config_digest({**base, "method": entry}, experiment.plan.presence.trace)
     folder = RunDirectory(path, {**study.stamp, "config": sha})
     folder.open()
     names = ("score", task.headline)

@@ -1,8 +1,11 @@
-"""What is learned: inputs, losses, metrics and one score per task."""
+"""Tasks: inputs, losses, metrics and one score each."""
 
 from typing import Any
 
 from vergence.core.exports import exported, public_names
+
+KIND = "Task"
+"""The class whose descendants the package shows."""
 
 
 def __getattr__(name: str) -> Any:

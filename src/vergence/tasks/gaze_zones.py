@@ -1,4 +1,4 @@
-"""Zones that a person may look into, some of which nobody was seen to look into."""
+"""Zero-shot task of gaze zones, some of which nobody was seen to look into."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A regression that trains in a blink: the whole library on five numbers."""
+"""Toy regression of y on x, which trains in a blink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes told apart by features, of which some are said to have been seen and others not."""
+"""Zero-shot classification of features: some classes are said to have been seen, others not."""
 
 from __future__ import annotations
 

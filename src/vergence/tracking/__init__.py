@@ -1,1 +1,1 @@
-"""What a run writes as it goes, beside its tables: whole rows, TensorBoard events, who holds it."""
+"""Live output of a run beside its tables: whole rows, TensorBoard events, owners of locks."""

@@ -1,4 +1,4 @@
-"""Tables that somebody may be writing: only whole lines count."""
+"""Reading of CSV tables that somebody may still be writing: only whole lines count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds a lock, without trying to take it: a look must never keep a run from starting."""
+"""Owner of a lock, found without trying to take it: a look must never keep a run from starting."""
 
 from __future__ import annotations
 

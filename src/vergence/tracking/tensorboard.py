@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from vergence.core.files import growing
 from vergence.tracking.incremental_csv import parsed, whole_lines
 
 FOLDER = "tensorboard"
@@ -108,7 +109,7 @@ class Board:
         assert self.file is not None
         now = time.time()
         data = [framed(Event(**{"wall_time": now, **e}).SerializeToString()) for e in events]
-        with self.file.open("ab") as file:
+        with growing(self.file) as file:
             file.write(b"".join(data))
 
 

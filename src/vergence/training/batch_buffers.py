@@ -14,7 +14,7 @@ from vergence.core.randomness import RandomStream
 from vergence.training.batches import batches
 
 
-class BufferSpec:
+class BufferPool:
     """Named memory that is allocated once, grows when more is asked for, and is never cleared."""
 
     def __init__(self, device: torch.device) -> None:
@@ -33,7 +33,7 @@ class BufferSpec:
 class BatchBuffer:
     """The batches `[clients, batch, ...]` of clients with equally many samples.
 
-    Every client's samples come in the order in which `fitting.batches` draws them. A batch is
+    Every client's samples come in the order in which `training.batches` draws them. A batch is
     overwritten by the next one.
     """
 
@@ -42,7 +42,7 @@ class BatchBuffer:
         data: Sequence[Samples],
         local: LocalTraining,
         streams: Sequence[RandomStream],
-        room: BufferSpec,
+        room: BufferPool,
     ) -> None:
         self.room, self.clients = room, len(data)
         drawn = [list(batches(len(data[0]), local, stream)) for stream in streams]

@@ -1,4 +1,4 @@
-"""Where training happens, and how the data gets there once."""
+"""Choice of the device for training, and the move of data to it, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gaze read from a frozen code with a few labelled samples: the small network, and ridge."""
+"""Few-shot gaze estimators on a frozen code: the small network, and ridge regression."""
 
 from __future__ import annotations
 

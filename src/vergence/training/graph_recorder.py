@@ -1,4 +1,4 @@
-"""Work on a GPU that is recorded once and started again as a whole."""
+"""Recorder of work on a GPU as a CUDA graph, started again as a whole."""
 
 from __future__ import annotations
 

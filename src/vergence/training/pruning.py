@@ -17,6 +17,7 @@ from safetensors.numpy import load, save
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
+from vergence.core.files import parse_json
 from vergence.core.masks import Mask
 from vergence.core.options import Share, check_ranges
 from vergence.core.params import Params
@@ -328,8 +329,8 @@ def unpack(data: bytes) -> dict[str, Tensor]:
     try:
         # The header's length and the header; the library hands out no metadata of bytes.
         deserialize(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        shapes, kept = json.loads(header["__metadata__"]["shapes"]), load(data)
+        header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        shapes, kept = parse_json(header["__metadata__"]["shapes"]), load(data)
         return {name: _dense(name, shape, kept) for name, shape in shapes.items()}
     except (SafetensorError, KeyError, ValueError, IndexError) as error:
         raise DataError(f"this is no pruned model, or a damaged one ({error!r})") from error

@@ -1,4 +1,4 @@
-"""Which solver trains a network faster here: a short measured trial before the first round."""
+"""Solver trial: a short measurement before the first round of which solver is faster here."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A small network is bound by the cost of calling its operators, not by its arithmetic. `vmap` over
 the clients turns a linear layer into one batched matrix product and calls it once for all of them.
 Only the forward pass is mapped; backward is autograd's ordinary one, and the optimiser's fused
-kernel runs over the blocks. The arithmetic is that of `core.fitting.Solver` in another order of
+kernel runs over the blocks. The arithmetic is that of `sequential.Solver` in another order of
 additions, so results agree within rounding, not bit for bit.
 """
 
@@ -25,7 +25,7 @@ from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit, FitResult
 from vergence.core.task import Task
 from vergence.errors import ConfigError
-from vergence.training.batch_buffers import BatchBuffer, BufferSpec
+from vergence.training.batch_buffers import BatchBuffer, BufferPool
 from vergence.training.cuda_graphs import Graphed
 from vergence.training.gradients import Adjust, take_gradients, training_loss
 from vergence.training.optimizers import SLOTS, stepper
@@ -81,7 +81,7 @@ class Stacked:
         self.loss = _Loss(task, module.to(self.device).train(), precision)
         self.names = [f"module.{name}" for name in self.layout.names]
         self.mapped = vmap(self._one)
-        self.room = BufferSpec(self.device)
+        self.room = BufferPool(self.device)
         self.proved = False
 
     def fit_all(

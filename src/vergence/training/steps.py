@@ -1,4 +1,4 @@
-"""One optimiser step on one batch, of a network or a piece of one: what split learning is made of.
+"""Single optimiser steps on one batch, of a network or a piece of one, for split learning.
 
 A `Fit` trains on data that lie at hand; here every batch arrives from another machine, and the
 gradient of what came in goes back.

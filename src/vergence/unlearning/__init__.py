@@ -1,1 +1,1 @@
-"""Forgetting a person: unlearning, and what a run remembers."""
+"""Unlearning: forgetting a person, and what a run remembers of them."""

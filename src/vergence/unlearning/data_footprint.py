@@ -1,4 +1,4 @@
-"""What a run's folder keeps of one person, and taking it out: states, masks, rows, pictures."""
+"""Data of one person in a run's folder, and their removal: states, masks, rows, pictures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vergence.engine.storage.run_tables import measured
 from vergence.engine.storage.state_journal import StateJournal, StateRef
 from vergence.experiment import checksums
 from vergence.experiment.saved_run import read_saved
-from vergence.privacy.release_log import FOLDER
+from vergence.privacy.release_log import BOOKS, FOLDER
 from vergence.privacy.split.split_guard_client import BLOCK
 from vergence.results import write as results
 from vergence.results.read import Run, read
@@ -59,6 +59,9 @@ def remains(run: Run, person: str) -> list[str]:
     if run.maps is not None and person in run.maps.person:
         found.append(f"{run.maps.person.count(person)} pictures in maps.npz")
     found += rows(folder, person)
+    for path in _listed(folder):
+        count = sum(_is_of(person, line) for line in path.read_text().splitlines(keepends=True))
+        found += [f"{count} line{'s' if count > 1 else ''} of {path.name}"] if count else []
     found += ["audit/, made with this person's pictures"] if _attacked(folder, person) else []
     return found + (["report.html, which a report makes again"] if _reported(folder) else [])
 
@@ -133,11 +136,28 @@ def _states(folder: Path, person: str) -> list[Path]:
     return [folder / "state" / filed[person].file for filed in named if person in filed]
 
 
+def _about(person: str) -> str:
+    """Pattern of how the names of a person's books begin."""
+    return rf"seed\d+\.(client|mask|guard|cut)\.{re.escape(person)}\."
+
+
 def _books(folder: Path, person: str) -> list[Path]:
     """Return the accounts of what is known of a person, and what was paid for or heard."""
-    about = rf"seed\d+\.(client|mask|guard)\.{re.escape(person)}\."
-    kept = re.compile(rf"{about}(csv|[0-9a-f]{{64}}|\d+-\d+{BLOCK})")
+    kept = re.compile(rf"{_about(person)}(csv|[0-9a-f]{{64}}|\d+-\d+{BLOCK})")
     return sorted(p for p in (folder / "state" / FOLDER).glob("seed*") if kept.fullmatch(p.name))
+
+
+def _listed(folder: Path) -> list[Path]:
+    """Return the list of books, and those of turns that zeros took the place of."""
+    state = folder / "state"
+    found = [state / BOOKS, *sorted((state / FOLDER).glob("zeros.seed*.csv"))]
+    return [path for path in found if path.is_file()]
+
+
+def _is_of(person: str, line: str) -> bool:
+    """True if a line of such a list is of a person's turn, or names a book of this person's."""
+    book = re.fullmatch(rf"{_about(person)}csv\n", line)
+    return book is not None or next(iter(csv.reader([line])), [""])[0:1] == [person]
 
 
 def _reported(folder: Path) -> bool:
@@ -177,6 +197,10 @@ def _erase_states(run: Run, person: str) -> None:
         write_whole(state / "checkpoint.json", sealed_manifest(manifest))
         for path in gone:
             path.unlink(missing_ok=True)
+        for path in _listed(folder):
+            lines = path.read_text().splitlines(keepends=True)
+            left = "".join(line for line in lines if not _is_of(person, line))
+            write_whole(path, left.encode(), secret=True)
 
 
 def _rewritten(state: Path, seed: int, file: str, filed: Mapping[str, StateRef]) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""`vergence privacy forget` where a folder is no run: of leave-one-out, or of a deployment."""
+"""`vergence privacy forget` in folders of leave-one-out; folders of a deployment are refused."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 
 from vergence.attacks.membership import chance_without
-from vergence.core.files import replacing, saving
+from vergence.core.files import refuse_links, replacing, saving
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError, StateError, nearest
@@ -80,9 +80,11 @@ def forget(folder: Path, person: str, out: Path, console: Console, options: Forg
     Raises:
         ConfigError: nobody of this name took part, a run that cannot do without somebody so, or a
             deployment's folder.
-        StateError: the run is unfinished, the data is another, or `out` holds something else.
+        StateError: the run is unfinished, the data is another, links in a folder lead elsewhere,
+            or `out` holds something else.
     """
     refuse_deployment(folder)
+    refuse_links(folder)
     if folds(study := read(folder)):
         if options.patch or options.erase:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Whether a finished run's shared model was trained on somebody: runs without them, side by side.
+"""Membership check of a person in a finished run's shared model, beside runs without them.
 
 The attacker knows everybody else's data and the plan: shadow runs are the experiment without this
 person, of other seeds. Where the attacked model fits the person's training samples better than

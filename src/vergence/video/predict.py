@@ -1,4 +1,4 @@
-"""Predicting gaze on somebody's video with a trained model: overlay video and CSV."""
+"""Gaze prediction on somebody's video with a trained model: overlay video and CSV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.data.gaze_video.aria import read as read_recording
 from vergence.data.io.video import Video
-from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.errors import ConfigError, DataError, nearest
 from vergence.experiment.saved_run import SavedRun, read_saved
 from vergence.metrics.saliency import centre_of_mass
@@ -83,10 +83,9 @@ def heat_maps(saved: SavedRun, data: Samples, person: str | None) -> NDArray[np.
     """Return one map per frame `[frames, h, w]`, each summing to 1."""
     raw = Federation("video", {person or NEWCOMER: Splits(data, data, data)})
     ready = saved.task.network.prepare(raw)
-    pruning = saved.experiment.plan.pruning
-    worker = ClientExecutor(
-        saved.method, saved.task, ready, ready, RandomStream("predict"), pruning=pruning
-    )
+    how = Computation(pruning=saved.experiment.plan.pruning)
+    local, stream = LocalData(ready, ready), RandomStream("predict")
+    worker = ClientExecutor(saved.method, saved.task, local, stream, how)
     test = ready.people[person or NEWCOMER].test
     logits = worker.solver.outputs(model_of(saved, worker, person), test)
     assert isinstance(saved.task, GazeMap)

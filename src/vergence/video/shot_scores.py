@@ -1,4 +1,4 @@
-"""Scores that a run learned, for videos that nobody rated: `vergence video summarise --model`."""
+"""Learned shot scores of videos that nobody rated: `vergence video summarise --model`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vergence.core.federation import Federation
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
 from vergence.data.video_summaries.fragments import PARTS, RatedClip, samples_of
-from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.errors import ConfigError, nearest
 from vergence.experiment.saved_run import read_saved
 from vergence.models import pretrained
@@ -52,10 +52,9 @@ def learned(folder: Path, person: str | None = None) -> Scorer:
     worker = ClientExecutor(
         saved.method,
         task,
-        nobody,
-        nobody,
+        LocalData(nobody, nobody),
         RandomStream("summarise"),
-        pruning=saved.experiment.plan.pruning,
+        Computation(pruning=saved.experiment.plan.pruning),
     )
 
     def refuse(_: Any) -> Any:

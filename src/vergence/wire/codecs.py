@@ -1,4 +1,4 @@
-"""A lighter wire: an update's values as fewer bytes, and what was lost, kept for the next round.
+"""Compression codecs for updates, with error feedback: what was lost is kept for the next round.
 
 The values are the entries of an update whose weight is not zero, so every method can be compressed.
 A codec turns them into arrays and back; `Compression` picks one and adds error feedback. All of it

@@ -160,7 +160,7 @@ def test_pathological_is_drawn_by_the_seed_and_alike_in_both_parts():
     ],
 )
 def test_what_cannot_be_dealt_is_refused(options, says):
-    with pytest.raises(ConfigError, match=f"test_partition: .*{says}"):
+    with pytest.raises(ConfigError, match=f"test_partition:Lettered: .*{says}"):
         deal(**options)
 
 

@@ -41,7 +41,7 @@ def test_a_checkpoint_of_another_config_code_or_data(broken, what):
     (broken / "state" / "checkpoint.json").write_bytes(sealed_manifest(manifest))
     before = left_behind(broken)
     said = vergence("resume", broken)
-    said.complains(2, f"made by another {what}", "0000", "start a new run elsewhere")
+    said.complains(2, f"made with other {what}", "0000", "start a new run elsewhere")
     assert left_behind(broken) == before
 
 
@@ -49,7 +49,7 @@ def test_an_edited_config_is_another_config_but_workers_are_not(broken, tmp_path
     config = broken / "config.toml"
     honest = config.read_text()
     config.write_text(honest.replace("lr = 0.05", "lr = 0.06"))
-    vergence("resume", broken).complains(2, "another config")
+    vergence("resume", broken).complains(2, "other config")
     config.write_text(honest.replace("workers = 1", "workers = 2"))
     go_on(broken)
     assert (
@@ -60,7 +60,7 @@ def test_an_edited_config_is_another_config_but_workers_are_not(broken, tmp_path
 
 def test_edited_sources_are_another_code(broken, tmp_path, monkeypatch):
     monkeypatch.setattr(stamp, "code_digest", lambda: "f" * 64)
-    vergence("resume", broken).complains(2, "another code", "now ffff")
+    vergence("resume", broken).complains(2, "other code", "now ffff")
     index = run(tmp_path, SEVERAL, out="several")
     (index / "fedcpf" / "SHA256SUMS").unlink()
     monkeypatch.setattr(stamp, "code_digest", lambda: "e" * 64)

@@ -1,4 +1,4 @@
-"""Pinhole cameras: pixels to rays and back, lens distortion, and what is guessed without any.
+"""Pinhole cameras: pixels to rays and back, lens distortion, and a guess where none is calibrated.
 
 Camera frame: mm, x right, y down, z away from the camera. Pixels count as in OpenCV, the middle of
 the first pixel is (0, 0), so a matrix and coefficients calibrated there are used as they are.
@@ -6,13 +6,13 @@ the first pixel is (0, 0), so a matrix and coefficients calibrated there are use
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vergence.core.files import parse_json
 from vergence.errors import DataError
 
 ROUNDS = 30
@@ -95,7 +95,7 @@ def read_camera(path: Path) -> Camera:
         DataError: the file is missing, or does not hold a camera.
     """
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = parse_json(path.read_text(encoding="utf-8"))
         matrix, (width, height) = np.asarray(told["matrix"], float), map(int, told["size"])
         distortion = np.asarray(told.get("distortion", np.zeros(5)), float).ravel()
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:

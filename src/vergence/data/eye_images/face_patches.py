@@ -1,4 +1,4 @@
-"""Eye patches of pictures of faces as the data sets hold them, and the file they are kept in."""
+"""Normalised eye patches of pictures of faces, and the arrays they are stored as."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eyes of people before a screen, and which zone each looks into; into some zones nobody looks.
+"""Synthetic eye patches labelled by the screen zone looked into; some zones are unseen classes.
 
 The zones are those of a 3 x 3 grid, and what is known of one is where it lies: its name says so
 (semantics `directions`). Pictures are those of `vergence.data.synthetic.eyes.eye_synthetic`.

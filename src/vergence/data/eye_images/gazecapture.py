@@ -16,7 +16,6 @@ Kannan, Bhandarkar, Matusik, Torralba, "Eye tracking for everyone", CVPR 2016.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from vergence.core.data import Splits
 from vergence.core.federation import Dataset, Federation
+from vergence.core.files import parse_json
 from vergence.core.options import check_ranges
 from vergence.data.eye_images.eye_patches import both_eyes, cut, frame_samples, verify_yaw_sign
 from vergence.data.io.checks import (
@@ -217,8 +217,8 @@ def _folders(folder: Path) -> dict[str, Path]:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(need_file(path, WHERE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as fault:
+        return parse_json(need_file(path, WHERE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
         raise DataError(f"cannot read {path} ({first_line(fault)}): {WHERE}") from fault
 
 

@@ -29,7 +29,6 @@ from PIL import Image
 
 from vergence.core.data import Splits
 from vergence.core.federation import Dataset, Federation
-from vergence.core.optional import needed
 from vergence.data.eye_images.eye_patches import both_eyes, cut, frame_samples, verify_yaw_sign
 from vergence.data.eye_images.mpiigaze_crops import verify_angles
 from vergence.data.io.checks import (
@@ -41,8 +40,9 @@ from vergence.data.io.checks import (
     watched,
 )
 from vergence.data.io.generated_cache import Arrays, cached
+from vergence.data.io.hdf5_files import Hdf5Reader, hdf5
 from vergence.data.splits import Shares, check_shares, deal_at_random
-from vergence.errors import DataError, first_line, nearest
+from vergence.errors import DataError, nearest
 
 PEOPLE, FRAMES, SIDE, COLUMNS = 15, 3000, 448, 16
 EYE_WIDTH = 120.0
@@ -201,27 +201,24 @@ def _verify_head_sign(path: Path, corners: NDArray, yaw: NDArray) -> None:
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     """Open `Data/data` and `Data/label` of a file, their shapes verified."""
-    h5py = needed("h5py", "reading MPIIFaceGaze", "hdf5")
-    try:
-        with h5py.File(path, "r") as file:
-            data, label = (_dataset(h5py, file, path, name) for name in ("data", "label"))
-            frames = len(label)
-            expected = (frames, 3, SIDE, SIDE), (frames, COLUMNS)
-            if (data.shape, label.shape) != expected or not frames:
-                raise DataError(
-                    f"{path} is of another version, Data/data is {data.shape} and Data/label "
-                    f"{label.shape} instead of (n, 3, {SIDE}, {SIDE}) and (n, {COLUMNS}): {WHERE}"
-                )
-            yield data, label
-    except OSError as fault:
-        raise DataError(f"cannot read {path} ({first_line(fault)}): {WHERE}") from fault
+    with hdf5(path, "reading MPIIFaceGaze", WHERE) as held:
+        data, label = (_dataset(held, name) for name in ("data", "label"))
+        frames = len(label)
+        expected = (frames, 3, SIDE, SIDE), (frames, COLUMNS)
+        if (data.shape, label.shape) != expected or not frames:
+            raise DataError(
+                f"{path} is of another version, Data/data is {data.shape} and Data/label "
+                f"{label.shape} instead of (n, 3, {SIDE}, {SIDE}) and (n, {COLUMNS}): {WHERE}"
+            )
+        yield data, label
 
 
-def _dataset(h5py: Any, file: Any, path: Path, name: str) -> Any:
-    found = file.get(f"Data/{name}")
-    if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "uif":
-        raise DataError(f"{path} is of another version, it lacks numbers in Data/{name}: {WHERE}")
-    return found
+def _dataset(held: Hdf5Reader, name: str) -> Any:
+    group = held.group(held.file, "Data")
+    found = None if group is None else held.child(group, name)
+    if found is None or not isinstance(found, held.h5py.Dataset) or found.dtype.kind not in "uif":
+        raise held.fault(f"of another version, it lacks numbers in Data/{name}")
+    return held.dataset(found, f"Data/{name}")
 
 
 def check(root: Path) -> list[Check]:

@@ -1,4 +1,4 @@
-"""From a face in a picture to the patch a gaze network sees, and from its answer back.
+"""Data normalisation for gaze: eye patches from faces in pictures, and directions turned back.
 
 Seven landmarks and a model of a face give the head's pose. A virtual camera is turned to the eye
 (or the face), its x axis parallel to the head's, at a fixed distance: heads near and far, upright

@@ -1,4 +1,4 @@
-"""Where somebody looks on a screen, and fitting where the screen is from nine points looked at.
+"""Points of gaze on a screen, and their calibration from nine points looked at.
 
 Screen frame: mm, the top left corner is the origin, x to the right and y down as the person in
 front of it sees them, z into the screen; its surface is z = 0. Everything else is in the camera

@@ -1,4 +1,4 @@
-"""Project Aria glasses, Gen1 and Gen2: what the wearer saw and where they looked.
+"""Project Aria glasses, Gen1 and Gen2: recordings of the scene with the wearer's gaze.
 
 A recording is a folder with either `rgb_upright.mp4` (or another single mp4) and `gaze_2d.csv`
 (columns frame, frame_timestamp_us, gaze_timestamp_us, dt_ms, x, y; x and y in fractions of the

@@ -1,4 +1,4 @@
-"""Decoded video kept on disk as uint8: decoded once, mapped into memory ever after.
+"""Cache of decoded video on disk as uint8: decoded once, mapped into memory ever after.
 
 An entry holds the frames of one bank: the chosen rows of one or more videos at one size. It is a
 safetensors file with a SHA-256 per block of frames. Videos are told apart by size, time of last

@@ -29,6 +29,7 @@ from jaxtyping import UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vergence.core.files import parse_json
 from vergence.errors import DataError
 
 BLOCK_BYTES = 16 << 20
@@ -177,7 +178,7 @@ class _StoreLayout:
     def digests(self, head: bytes) -> list[str] | None:
         """Return the digests in a header, None where it is damaged or of another entry."""
         try:
-            made = json.loads(head[8:])["__metadata__"]["made"]
+            made = parse_json(head[8:])["__metadata__"]["made"]
         except (ValueError, KeyError, TypeError):
             return None
         size = self.blocks * 64

@@ -10,7 +10,6 @@ below `root` is the person. Clocks may jump back: samples are put in time order.
 from __future__ import annotations
 
 import ast
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vergence.core.federation import Dataset, Federation
+from vergence.core.files import parse_json
 from vergence.data.gaze_video.gaze import Event, Gaze
 from vergence.data.gaze_video.recording import (
     Recording,
@@ -278,7 +278,7 @@ def _scene_camera(path: Path) -> tuple[tuple[int, int], float | None]:
 
 def _json(path: Path) -> dict:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as JSON ({error}); export it again") from None
 

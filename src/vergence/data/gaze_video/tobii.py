@@ -10,7 +10,6 @@ the live stream, whose first line is then taken as the start of the video. The f
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vergence.core.federation import Dataset, Federation
+from vergence.core.files import parse_json
 from vergence.data.gaze_video.gaze import Gaze
 from vergence.data.gaze_video.recording import (
     Recording,
@@ -136,12 +136,12 @@ def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    out.append((number, json.loads(line)))
+                    out.append((number, parse_json(line)))
     except FileNotFoundError:
         raise DataError(f"{path} is missing; it is the gaze of a Glasses 2 segment") from None
     except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"{path} is truncated or not gzip ({error}); copy it again") from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise DataError(
             f"{path}: line {len(out) + 1} is not JSON ({error}); copy it again"
         ) from None

@@ -1,4 +1,4 @@
-"""Real pictures with real attributes: the classes that CIFAR-10 and aPY share, some of them unseen.
+"""CIFAR-10 for zero-shot learning: classes shared with aPY, with its attributes, some unseen.
 
 Layout of `root`: that of `images.cifar10`. Attributes are in aPY's att_splits.mat, for
 `semantics`; class names are aPY's ("boat" for CIFAR's "ship", "car" for its "automobile").

@@ -1,4 +1,4 @@
-"""One's own pictures: a folder per class, some of the classes unseen.
+"""Image folders, one per class, as a data set of the user's own; some of the classes unseen.
 
 Layout of `root`: `CLASS/*.jpg`, `.jpeg` or `.png`, a folder's name being its class's (+ and _ are
 spaces). Other files, and what begins with a dot, are left alone. What describes the classes is a

@@ -1,4 +1,4 @@
-"""Images with classes, dealt to made-up people: options, and who gets which image."""
+"""Partitions of labelled images among made-up people: options, and an owner for each image."""
 
 from __future__ import annotations
 

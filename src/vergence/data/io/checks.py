@@ -1,4 +1,4 @@
-"""What a check of local files says, and reading helpers whose failures are one clear line."""
+"""Checks of local data files, and reading helpers whose failures are one clear line."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from vergence.data.io.npz_archives import member
 from vergence.errors import ConfigError, DataError, first_line
 
 T = TypeVar("T")
+SHARED, HERE = "VERGENCE_DATA", "../shared/data"
+"""The environment variable that names the folder of data sets, and its default."""
 PATIENCE_S = 2.0
 """Work longer than this shows its progress when a person is watching."""
 
@@ -63,8 +65,16 @@ def data_folder(root: str | Path | None, name: str, hint: str) -> Path:
         raise DataError(f"data set '{name}' is not packaged: name its folder as root; {hint}")
     folder = Path(root).expanduser()
     if not folder.is_dir():
-        raise DataError(f"no folder {folder} for data set '{name}': correct root; {hint}")
+        raise DataError(f"{no_folder(folder)} for data set '{name}': correct root; {hint}")
     return folder
+
+
+def no_folder(folder: Path) -> str:
+    """Text: a folder that is not there, by all places where it was looked for."""
+    shared = Path(os.environ.get(SHARED, HERE))
+    if not folder.is_relative_to(shared) or folder.is_absolute() != shared.is_absolute():
+        return f"no folder {folder}"
+    return f"no folder {folder}, and no {folder.relative_to(shared)} in the working directory,"
 
 
 def below_data(path: str) -> str:
@@ -75,7 +85,7 @@ def below_data(path: str) -> str:
     given = Path(path).expanduser()
     if given.is_absolute() or given.exists():
         return str(given)
-    return str(Path(os.environ.get("VERGENCE_DATA", "../shared/data")) / path)
+    return str(Path(os.environ.get(SHARED, HERE)) / path)
 
 
 def need_file(path: Path, hint: str) -> Path:

@@ -1,4 +1,4 @@
-"""Numbers of a data set, looked at once before anybody trains on them."""
+"""Check for NaN and infinite numbers in a data set, before anybody trains on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep what a generator made, so that the same options need not be generated twice."""
+"""Cache of generated data, so that the same options need not be generated twice."""
 
 from __future__ import annotations
 

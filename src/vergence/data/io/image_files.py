@@ -1,4 +1,4 @@
-"""Pictures of others, opened: of a few formats only, and every fault one clear line."""
+"""Safe reading of other people's image files: a few formats only, every fault one clear line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays of an npz archive, each looked at before memory is made ready for what it claims."""
+"""Safe reading of npz archives: an array's claimed size is checked before memory is allocated."""
 
 from __future__ import annotations
 

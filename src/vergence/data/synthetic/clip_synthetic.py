@@ -1,4 +1,4 @@
-"""Generated clips of people in three communities that nobody is told of.
+"""Generated clips, as frame features, of people in three communities that nobody is told of.
 
 A clip's features are sines of one speed, with random phases and noise, of which the first has a
 mean of its own. Speed, length and mean are a community's; a fourth one's clips are the proxies that

@@ -1,4 +1,4 @@
-"""A million made-up people, each made when its turn comes: what the size of a crowd costs."""
+"""A million made-up people, each made on demand, to measure what the size of a federation costs."""
 
 from __future__ import annotations
 

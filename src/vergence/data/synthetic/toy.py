@@ -1,4 +1,4 @@
-"""Made-up people who weigh the same inputs differently."""
+"""Linear toy data of made-up people who weigh the same inputs differently."""
 
 from __future__ import annotations
 

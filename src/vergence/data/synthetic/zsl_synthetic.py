@@ -1,4 +1,4 @@
-"""Generated features of classes that attributes describe: a known best answer, real lists at will.
+"""Generated zero-shot features of classes described by attributes, with known likelihoods.
 
 A class's mean features are a non-negative random map of its attributes, and a sample is its class's
 mean times gamma noise, feature by feature. So the likelihood of every class is known

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
 
-from vergence.core.optional import needed
 from vergence.data.io.checks import need_file, read_mat
-from vergence.errors import DataError, first_line
+from vergence.data.io.hdf5_files import hdf5
+from vergence.errors import DataError
 
 PLACES = {
     "summe": ("GT",),
@@ -84,20 +84,21 @@ def _lines(path: Path) -> Iterator[Original]:
 
 
 def _struct(path: Path) -> Iterator[Original]:
-    h5py = needed("h5py", "reading annotations", "hdf5")
-    need_file(path, HINT)
-    try:
-        with h5py.File(path, "r") as file:
-            whole = file["tvsum50"]
+    with hdf5(path, "reading annotations", HINT) as held:
+        whole = held.group(held.file, "tvsum50")
+        if whole is None:
+            raise held.fault("it lacks tvsum50")
+        cells = {
+            field: held.dataset(held.child(whole, field), field, "O")[()]
+            for field in ("video", "category", "user_anno")
+        }
 
-            def cell(field: str, row: int) -> Any:
-                return np.asarray(file[whole[field][row, 0]])
+        def cell(field: str, row: int) -> np.ndarray:
+            return np.asarray(held.dataset(held.file[cells[field][row, 0]], field)[()])
 
-            for row in range(len(whole["video"])):
-                name, category = (
-                    "".join(map(chr, cell(field, row).ravel().tolist()))
-                    for field in ("video", "category")
-                )
-                yield Original(name, category, cell("user_anno", row).astype(np.uint8), True)
-    except (OSError, KeyError, ValueError, TypeError) as fault:
-        raise DataError(f"cannot read {path} ({first_line(fault)}): {HINT}") from fault
+        for row in range(len(cells["video"])):
+            name, category = (
+                "".join(map(chr, cell(field, row).ravel().tolist()))
+                for field in ("video", "category")
+            )
+            yield Original(name, category, cell("user_anno", row).astype(np.uint8), True)

@@ -1,4 +1,4 @@
-"""Clips as sequences of frame features, with what people thought of them, made into samples.
+"""Clips as sequences of frame features with people's ratings, cut and made into samples.
 
 A clip has a feature vector, a target and people's ratings at every sampled frame (step), shots, and
 the frames that people chose. Of choices only counts are kept, which is all that F needs.

@@ -1,4 +1,4 @@
-"""Videos that people summarised or rated: the usual h5 files of SumMe and TVSum, and their splits.
+"""Readers of the usual h5 files of SumMe and TVSum, with people's ratings, and of their splits.
 
 Layout: one h5 file per data set, a group per video (`video_1` ...), of these arrays:
 
@@ -25,7 +25,6 @@ summarizing web videos using titles", CVPR 2015; layout of Zhang et al., ECCV 20
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,10 +33,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
-from vergence.core.optional import needed
+from vergence.core.files import parse_json
 from vergence.data.io.checks import need_file
+from vergence.data.io.hdf5_files import Hdf5Reader, hdf5
 from vergence.data.video_summaries.annotations import PLACES, Original, originals
-from vergence.errors import DataError, first_line
+from vergence.errors import DataError
 
 EVERY, RATINGS = 15, (1, 5)
 """The usual step between sampled frames; the range of TVSum's ratings."""
@@ -93,14 +93,9 @@ def read_videos(path: Path) -> dict[str, Summarised]:
     """
     if path.is_dir() or path.suffix in (".tsv", ".mat"):
         return {f"video_{i}": _sampled(one) for i, one in enumerate(originals(path), 1)}
-    h5py = needed("h5py", "reading annotations", "hdf5")
-    need_file(path, WHERE)
-    try:
-        with h5py.File(path, "r") as file:
-            keys = sorted((k for k in file if isinstance(file[k], h5py.Group)), key=_number)
-            videos = {key: _video(path, key, file[key]) for key in keys}
-    except OSError as fault:
-        raise DataError(f"cannot read {path} ({first_line(fault)}): {WHERE}") from fault
+    with hdf5(path, "reading annotations", WHERE) as held:
+        found = {key: held.group(held.file, key) for key in sorted(held.file, key=_number)}
+        videos = {key: _video(held, key, group) for key, group in found.items() if group}
     if not videos:
         raise DataError(f"{path} holds no videos (groups such as video_1): {WHERE}")
     return videos
@@ -129,7 +124,7 @@ def read_splits(path: Path, known: Collection[str]) -> list[SplitLists]:
     hint = 'give a JSON list of {"train_keys": [...], "test_keys": [...]}'
     need_file(path, hint)
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows = parse_json(path.read_text(encoding="utf-8"))
         splits = [SplitLists(tuple(row["train_keys"]), tuple(row["test_keys"])) for row in rows]
     except (ValueError, KeyError, TypeError) as fault:
         raise DataError(f"{path} is no file of splits ({fault}): {hint}") from fault
@@ -151,26 +146,28 @@ def _sampled(one: Original) -> Summarised:
     return Summarised(one.name, picks, mean, one.users, one.rated, None, None, one.category)
 
 
-def _video(path: Path, key: str, group: Any) -> Summarised:
-    lacking = [name for name in ("n_frames", "picks", "gtscore") if name not in group]
-    kinds = [name for name in ("user_summary", "user_anno") if name in group]
+def _video(held: Hdf5Reader, key: str, group: Any) -> Summarised:
+    there = set(group)
+    lacking = [name for name in ("n_frames", "picks", "gtscore") if name not in there]
+    kinds = [name for name in ("user_summary", "user_anno") if name in there]
     if lacking or not kinds:
         missing = ", ".join([*lacking, *([] if kinds else ["user_summary or user_anno"])])
-        raise DataError(f"{path}: {key} lacks {missing}: {WHERE}")
-    arrays = {k: group[k][()] for k in ("picks", "gtscore", kinds[0])}
-    shots = np.asarray(group["change_points"][()], np.int64) if "change_points" in group else None
-    features = np.asarray(group["features"][()], np.float32) if "features" in group else None
+        raise held.fault(f"{key} lacks {missing}")
+    shots, features = (
+        np.asarray(held.array(group, name), kind) if name in there else None
+        for name, kind in (("change_points", np.int64), ("features", np.float32))
+    )
     found = Summarised(
-        _text(group, "video_name") or key,
-        np.asarray(arrays["picks"], np.int64),
-        np.asarray(arrays["gtscore"], np.float64).ravel(),
-        np.asarray(arrays[kinds[0]], np.uint8),
+        held.text(group, "video_name") or key,
+        np.asarray(held.array(group, "picks"), np.int64),
+        np.asarray(held.array(group, "gtscore"), np.float64).ravel(),
+        np.asarray(held.array(group, kinds[0]), np.uint8),
         kinds[0] == "user_anno",
         shots,
         features,
-        _text(group, "category"),
+        held.text(group, "category"),
     )
-    _agree(f"{path}: {key}", found, int(group["n_frames"][()]))
+    _agree(f"{held.path}: {key}", found, int(held.array(group, "n_frames")))
     return found
 
 
@@ -192,12 +189,6 @@ def _agree(where: str, video: Summarised, frames: int) -> None:
                 f"{where}: change_points do not cover frames 0 to {frames - 1} without gap or "
                 "overlap; both ends of a shot are included"
             )
-
-
-def _text(group: Any, name: str) -> str:
-    """Return a text kept as an attribute or as a data set."""
-    found = group.attrs.get(name, group[name][()] if name in group else "")
-    return found.decode() if isinstance(found, bytes) else str(found)
 
 
 def _number(key: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""A video cut into shots by its sampled frames (KTS), and how much of it each shot adds."""
+"""Shot segmentation of a video by its sampled frames (KTS), and how much each shot adds."""
 
 from __future__ import annotations
 

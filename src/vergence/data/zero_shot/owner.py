@@ -1,4 +1,4 @@
-"""One owner's labelled features, and which classes the teacher that is trained on them sees."""
+"""One owner's labelled features, and the classes that its teacher sees in training."""
 
 from __future__ import annotations
 

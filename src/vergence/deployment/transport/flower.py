@@ -1,4 +1,4 @@
-"""Flower carries the errands: its apps, and a line over its grid.
+"""Transport of requests by Flower: its apps, and bytes sent over its grid.
 
 This file and `flower_processes.py` are the only ones that import Flower, where a process needs it.
 """
@@ -45,7 +45,7 @@ def bundle() -> bytes:
 
 
 def server_app(main: Callable[[GridTransport], None]) -> Any:
-    """Return a ServerApp that does its work over a line."""
+    """Return a ServerApp that does its work over a `GridTransport`."""
     from flwr.serverapp import ServerApp
 
     app = ServerApp()

@@ -1,7 +1,7 @@
 """The processes of a deployment that is carried by Flower.
 
 The link (Flower's SuperLink) beside the server; a node (its SuperNode) beside each client; and at
-every end a labour, which has the libraries and the data in memory and forks for every task that
+each of them a labour, which has the libraries and the data in memory and forks for every task that
 its link or node has. Flower's own way is a new interpreter for each task.
 """
 
@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from vergence.deployment.transport.flower import POLL, bundle
+from vergence.deployment.transport.flower_parts import replace_part
 
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -42,7 +43,7 @@ REFUSED = "refused: "
 
 
 def link(arguments: list[str]) -> None:
-    """Be the link, with a gate before it."""
+    """Run the link (Flower's SuperLink), with admission control before it."""
     from starlette.middleware import Middleware
 
     from vergence.deployment.transport import tls
@@ -53,24 +54,23 @@ def link(arguments: list[str]) -> None:
     gate = Middleware(
         AdmissionMiddleware, key=key, refusals=refusals, keys=Path(keys) if keys else None
     )
-    extensions: Any = importlib.import_module("flwr.superlink.extensions")
-    extensions.get_middleware = lambda: (gate,)
-    checks: Any = importlib.import_module("flwr.superlink.routers.fleet.node_auth")
-    checks.SYSTEM_TIME_TOLERANCE = WINDOW  # clocks that go ahead are the gate's business
-    superlink: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
-    superlink.uvicorn = SimpleNamespace(run=partial(tls.run, refusals))
+    replace_part("flwr.superlink.extensions", "get_middleware", lambda: (gate,))
+    # Clocks that go ahead are the gate's business.
+    replace_part("flwr.superlink.routers.fleet.node_auth", "SYSTEM_TIME_TOLERANCE", WINDOW)
+    program = "flwr.superlink.cli.flower_superlink"
+    replace_part(program, "uvicorn", SimpleNamespace(run=partial(tls.run, refusals)))
+    superlink: Any = importlib.import_module(program)
     sys.argv = ["flower-superlink", *arguments]
     superlink.flower_superlink()
 
 
 def node(arguments: list[str]) -> None:
-    """Be a node, which takes no code but this package's and looks for messages often."""
+    """Run a node, which takes no code but this package's and looks for messages often."""
     from vergence.deployment.transport.admission import REASON
 
-    internal: Any = importlib.import_module("flwr.supernode.start_client_internal")
-    connection: Any = importlib.import_module("flwr.supernode.fleet_http_connection")
-    heartbeat: Any = importlib.import_module("flwr.supercore.heartbeat")
-    connect, ours = internal.http_request_response, hashlib.sha256(bundle()).hexdigest()
+    internal, fleet = "flwr.supernode.start_client_internal", "flwr.supernode.fleet_http_connection"
+    connection: Any = importlib.import_module(fleet)
+    ours = hashlib.sha256(bundle()).hexdigest()
 
     @contextmanager
     def trusting_nobody(*args: Any, **options: Any) -> Iterator[Any]:
@@ -91,10 +91,12 @@ def node(arguments: list[str]) -> None:
                 print(f"{REFUSED}{reason}", flush=True)
             return response
 
-    connection.NodeAuthHttpInterceptor = Heard
-    connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = BEAT
-    internal.http_request_response = trusting_nobody
-    internal.time = SimpleNamespace(**{**vars(time), "sleep": lambda s: time.sleep(min(s, POLL))})
+    replace_part(fleet, "NodeAuthHttpInterceptor", Heard)
+    for module in (fleet, "flwr.supercore.heartbeat"):
+        replace_part(module, "HEARTBEAT_DEFAULT_INTERVAL", BEAT)
+    connect = replace_part(internal, "http_request_response", trusting_nobody)
+    brief = SimpleNamespace(**{**vars(time), "sleep": lambda s: time.sleep(min(s, POLL))})
+    replace_part(internal, "time", brief)
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     sys.argv = ["flower-supernode", *arguments]
@@ -166,7 +168,7 @@ def labour(
 
 
 class FlowerControl:
-    """Speaks to the link on this machine: which keys are let in, start the run, how it stands."""
+    """Control of the link on this machine: the keys let in, the start of the run, its state."""
 
     def __init__(self, address: str, root: Path | None, key: str) -> None:
         from flwr.supercore.control import ControlHttpClient
@@ -230,8 +232,8 @@ def begin(parent: int) -> None:
 
     Flower asks for a part that has not arrived yet after 1, 2, 4, ... seconds again.
     """
-    constant: Any = importlib.import_module("flwr.supercore.constant")
-    constant.PULL_INITIAL_BACKOFF, constant.PULL_BACKOFF_CAP = POLL / 2, 5 * POLL
+    replace_part("flwr.supercore.constant", "PULL_INITIAL_BACKOFF", POLL / 2)
+    replace_part("flwr.supercore.constant", "PULL_BACKOFF_CAP", 5 * POLL)
     end_with(parent)
 
 

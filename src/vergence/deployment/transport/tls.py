@@ -1,4 +1,4 @@
-"""Connection limits before admission: who does not come to the point is closed, with a reason.
+"""Connection limits before admission: a connection that stalls is closed, with a reason.
 
 Flower's server waits a minute for a TLS handshake, for ever for a request, and keeps as much of an
 unfinished header as it is sent.
@@ -150,7 +150,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     @property
     def host(self) -> str:
-        """Host at the other end."""
+        """Host of the peer."""
         return self.client[0] if self.client else "somebody"
 
     def expect(self, seconds: float, what: str) -> None:

@@ -1,4 +1,4 @@
-"""What a checkpoint's words must look like, whoever wrote them: its manifest, and its states.
+"""Validation of a checkpoint's manifest and states, whoever wrote them.
 
 A digest tells that bytes are those that were written. Whoever can write a file can write its
 digest, too: what is read is looked at as well, before a file is cut, removed or computed with.

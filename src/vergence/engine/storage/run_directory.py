@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vergence.core import files as disk
-from vergence.core.files import part_of, saving, settle
-from vergence.core.serialization import Packed, digest, quick_digest, unpack
+from vergence.core.files import parse_json, part_of, saving, settle
+from vergence.core.serialization import Packed, digest, quick_digest, room, unpack
 from vergence.engine.storage.checkpoint import MEND, alike, fits, wrong
 from vergence.engine.storage.run_tables import EVENTS, TABLES, TableFiles
 from vergence.engine.storage.state_journal import (
@@ -28,7 +28,7 @@ from vergence.engine.storage.state_journal import (
     read_journal,
 )
 from vergence.errors import StateError
-from vergence.privacy.release_log import FOLDER
+from vergence.privacy.release_log import BOOKS, FOLDER
 
 if TYPE_CHECKING:
     from vergence.engine.storage.client_states import ClientStateIndex
@@ -100,15 +100,7 @@ class RunDirectory:
 
     def _reopen(self) -> None:
         self.manifest = read_manifest(self.path)
-        then = self.manifest["stamp"]
-        for what in {**self.stamp, **then}:
-            theirs, mine = then.get(what), self.stamp.get(what)
-            if theirs != mine:
-                raise StateError(
-                    f"{self.path}: the checkpoint was made by another {what} ({str(theirs)[:12]}, "
-                    f"now {str(mine)[:12]}); run with that {what} again, or start a new run "
-                    "elsewhere"
-                )
+        check_stamp(self.path, self.manifest["stamp"], self.stamp)
         self._tables.reopen(self.manifest)
         self._sweep()
 
@@ -217,7 +209,7 @@ class RunDirectory:
     def _sweep(self) -> None:
         """Remove what no checkpoint names: what an interrupted round left behind."""
         named = [self.manifest.get("files"), *(d["files"] for d in self.manifest["done"].values())]
-        keep = {"checkpoint.json", FOLDER}
+        keep = {"checkpoint.json", FOLDER, BOOKS}
         for files in filter(None, named):
             keep |= {about[0] for about in files.values()}
             keep |= {entry.file for entry in filed_in(self.path, files).values()}
@@ -244,6 +236,21 @@ class RunDirectory:
         return progress
 
 
+def check_stamp(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuse a stamp other than that of a run directory's checkpoint.
+
+    Raises:
+        StateError: names what differs.
+    """
+    for what in {**now, **then}:
+        theirs, mine = then.get(what), now.get(what)
+        if theirs != mine:
+            raise StateError(
+                f"{path}: the checkpoint was made with other {what} ({str(theirs)[:12]}, now "
+                f"{str(mine)[:12]}); run with that {what} again, or start a new run elsewhere"
+            )
+
+
 def filed_in(path: Path, files: Mapping[str, Sequence[Any]]) -> dict[str, StateRef]:
     """Places of the client states that a manifest's `files` lead to."""
     return read_journal(path / "state", JournalPosition(*files["clients"]))
@@ -265,7 +272,7 @@ def load_progress(
     for name, (file, sha) in ((n, f) for n, f in files.items() if n != "clients"):
         data = read_whole(path, file, sha)
         try:
-            found[name] = unpack(data, *records)
+            found[name] = unpack(data, *records, limit=room(len(data)))
         except StateError as error:
             raise StateError(f"{path}/state/{file}: {error}; {MEND}") from None
     server, others = found.pop("server"), records[2:]
@@ -296,10 +303,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise StateError(f"{path} holds no run (no state/checkpoint.json): give a run directory")
     data = file.read_bytes()
     try:
-        manifest = json.loads(data)
+        manifest = parse_json(data)
         del manifest["sha256"]
         whole = sealed_manifest(manifest) == data
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         manifest, whole = {}, False
     if not whole:
         raise StateError(f"{file} is damaged, its SHA-256 is not that of its text: {MEND}")

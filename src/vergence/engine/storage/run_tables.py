@@ -6,14 +6,13 @@ changed in the middle, or zeros that a power cut left, are found before anything
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vergence.core.files import csv_of, cut, growing
 from vergence.engine.storage.checkpoint import MEND
 from vergence.errors import StateError
 
@@ -100,8 +99,7 @@ class TableFiles:
             raise StateError(f"{self.folder}: {OLDER}")
         self.written = kept(self.folder, manifest)
         for name, written in self.written.items():
-            with (self.folder / name).open("r+b") as file:
-                file.truncate(written.length)
+            cut(self.folder / name, written.length)
         for name in EVENTS.keys() - self.written.keys():
             (self.folder / name).unlink(missing_ok=True)
 
@@ -111,10 +109,8 @@ class TableFiles:
         self._grow(name, [*head, *rows])
 
     def _grow(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        data = text.getvalue().encode()
-        with (self.folder / name).open("ab") as file:
+        data = csv_of(rows).encode()
+        with growing(self.folder / name) as file:
             file.write(data)
         self.written.setdefault(name, WrittenRows()).add(data)
 

@@ -1,4 +1,4 @@
-"""Which file holds each client's state: a table that grows by what a checkpoint changed."""
+"""Journal of the file of each client's state: a table that grows by what a checkpoint changed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from vergence.core.files import csv_of, cut, growing
 from vergence.core.serialization import plain
 from vergence.engine.storage.checkpoint import MEND
 from vergence.errors import StateError
@@ -18,7 +19,7 @@ SLACK = 1000
 
 
 class StateRef(NamedTuple):
-    """File and XXH3 digest of a client's state, and the share of entries it keeps at home.
+    """File and XXH3 digest of a client's state, and the share of entries it keeps to itself.
 
     A state is digested in every turn, to tell when it is damaged; XXH3 costs an eighth of SHA-256.
     The fingerprint of a finished seed is taken from SHA-256 digests.
@@ -62,10 +63,10 @@ class StateJournal:
         return self
 
     def _append(self, filed: Mapping[str, StateRef]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows((c, *entry) for c, entry in filed.items())
-        data = text.getvalue().encode()
-        with self.path.open("ab" if self.length else "wb") as file:
+        data = csv_of((c, *entry) for c, entry in filed.items()).encode()
+        if not self.length:
+            self.path.unlink(missing_ok=True)
+        with growing(self.path) as file:
             file.write(data)
         self.length += len(data)
         self.lines += len(filed)
@@ -88,8 +89,7 @@ class StateJournal:
         filed = read_journal(folder, mark)
         journal = cls(folder, seed, int(mark.file.split(".")[2]))
         data = journal.path.read_bytes()[: mark.length]
-        with journal.path.open("r+b") as file:
-            file.truncate(mark.length)
+        cut(journal.path, mark.length)
         journal.length, journal.lines = mark.length, data.count(b"\n")
         journal.sha.update(data)
         return journal, filed

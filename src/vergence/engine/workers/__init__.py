@@ -1,1 +1,1 @@
-"""Where client work runs: this process, other processes, or Ray."""
+"""Workers that carry out client tasks: in this process, in other processes, or by Ray."""

@@ -1,4 +1,4 @@
-"""Who carries out jobs: this process, this process through bytes, forked processes, or Ray.
+"""Worker pools: this process, this process through bytes, forked processes, or Ray.
 
 All give the same bits: a group of calls and what comes of it are the same whoever carries it out,
 and groups are added up in their order.
@@ -91,7 +91,7 @@ class Bytes(InProcess):
 
 
 class FrozenRunner(ClientRunner):
-    """A runner at the end of a wire: a reply arrives there as bytes."""
+    """A runner that receives replies as bytes, as over a network."""
 
     def delivered(self, message: Message) -> Message:
         """Send a message as bytes."""

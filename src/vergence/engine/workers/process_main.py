@@ -1,4 +1,4 @@
-"""One forked worker: draws groups of a job until none is left, and says what came of each."""
+"""One forked worker process: draws groups of a job until none is left, and reports each result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 
 
 class WorkerProcess:
-    """The worker's end. It dies with the run, also if the run is killed."""
+    """The worker's process. It dies with the run, also if the run is killed."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class WorkerProcess:
         self.layouts = layouts
 
     def forever(self) -> None:
-        """Serve until the other end closes."""
+        """Serve until the run closes the pipe."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         die_with_parent()
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Scale out: a pool of Ray actors, on this machine or on many.
+"""Worker pool of Ray actors, on this machine or on many.
 
 The machines need not share a disk. The driver keeps the store: the bytes of a state travel with the
 call and come back with the result. Data and messages are put into Ray's object store once; every

@@ -1,4 +1,4 @@
-"""What goes to an actor and comes back: how its worker is made, the clients' states, the results.
+"""Data sent to a Ray actor and back: the recipe of its worker, clients' states, results.
 
 All of it is pickled by Ray, within one cluster and between ends that trust each other.
 """
@@ -9,7 +9,7 @@ import importlib.util
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.abc import InspectLoader
 from pathlib import Path
 from typing import Any
@@ -19,26 +19,20 @@ import torch
 from torch import Tensor
 
 from vergence.core.aggregation import Sum
-from vergence.core.federation import Federation
-from vergence.core.local_training import Precision
 from vergence.core.messages import SealedReply
 from vergence.core.method import Method
+from vergence.core.naming import FROM_FILE
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import Packed, digest, quick_digest, unpack
 from vergence.core.task import Task
-from vergence.engine.client_executor import ClientExecutor
+from vergence.engine.client_executor import CPU, ClientExecutor, Computation, LocalData
 from vergence.engine.client_runner import owned
 from vergence.engine.code_digest import code_digest
 from vergence.engine.records import GroupResult, TaskReceipt
 from vergence.engine.storage.client_states import ClientState, ClientStateStore, file_of
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import StateError
-from vergence.privacy.config import Privacy
-from vergence.training.pruning import Gradual
-from vergence.wire.codecs import Compression
-
-FILED = "vergence_file_"
-"""Begins the names of modules that are a user's own files, which other machines do not have."""
+from vergence.privacy.hooks import ClientHooks
 
 Array = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -49,48 +43,20 @@ class WorkerSpec:
 
     method: Method
     task: Task
-    trained_on: Federation
-    people: Federation
+    data: LocalData
     stream: RandomStream
-    precision: Precision
-    stacks: bool
-    wire: Compression
-    pruning: Gradual
-    privacy: Privacy
-    all_here: bool
+    how: Computation
+    hooks: tuple[ClientHooks, ...]
 
     @classmethod
     def of(cls, worker: ClientExecutor) -> WorkerSpec:
         """Recipe for this worker."""
-        return cls(
-            worker.method,
-            worker.task,
-            worker.trained_on,
-            worker.people,
-            worker.stream,
-            worker.solver.precision,
-            worker.stacked is not None,
-            worker.wire,
-            worker.pruning,
-            worker.privacy,
-            worker.all_here,
-        )
+        how = replace(worker.how, device=CPU)
+        return cls(worker.method, worker.task, worker.data, worker.stream, how, worker.hooks)
 
     def worker(self) -> ClientExecutor:
         """Make one like it."""
-        return ClientExecutor(
-            self.method,
-            self.task,
-            self.trained_on,
-            self.people,
-            self.stream,
-            self.precision,
-            self.stacks,
-            wire=self.wire,
-            pruning=self.pruning,
-            privacy=self.privacy,
-            all_here=self.all_here,
-        )
+        return ClientExecutor(self.method, self.task, self.data, self.stream, self.how, self.hooks)
 
 
 @dataclass(frozen=True)
@@ -173,7 +139,7 @@ def kind(worker: ClientExecutor | None = None) -> dict[str, str]:
     for name in modules_of(worker) if worker else ():
         module = sys.modules.get(name)
         loader: Any = getattr(module, "__loader__", None)
-        elsewhere = name.startswith((FILED, "vergence.")) or name in sys.stdlib_module_names
+        elsewhere = name.startswith((FROM_FILE, "vergence.")) or name in sys.stdlib_module_names
         if not elsewhere and hasattr(loader, "get_data"):
             found[f"module {name}"] = digest(loader.get_data(str(getattr(module, "__file__", ""))))
     return found
@@ -188,7 +154,7 @@ def modules_of(worker: ClientExecutor) -> set[str]:
 def files_of(worker: ClientExecutor) -> dict[str, str]:
     """Return the text of the user's own files that a worker's parts are from, by module name."""
     found = {}
-    for name in (name for name in modules_of(worker) if name.startswith(FILED)):
+    for name in (name for name in modules_of(worker) if name.startswith(FROM_FILE)):
         loader: Any = sys.modules[name].__loader__  # has the text that ran, whatever lies there now
         found[name] = loader.get_source(name)
     return found

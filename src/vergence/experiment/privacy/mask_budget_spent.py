@@ -1,4 +1,4 @@
-"""What a budget for masks promises, before a run and after it."""
+"""Privacy budget of masks, as promised before a run and as spent after it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vergence.core.federation import Federation
 from vergence.core.method import Method
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
-from vergence.engine.private_masks import foreseen
+from vergence.engine.protections.private_masks import foreseen
 from vergence.privacy.dp.mask_budget import groups
 from vergence.privacy.dp.private_selection import spent as amounts
 from vergence.privacy.release_log import FOLDER, ReleaseLog
@@ -43,7 +43,7 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
 
 
 def spent(plan: Plan, state: Path) -> Mapping[str, Any]:
-    """Mask budget that a run spent, by its books, for the block `privacy`."""
+    """Mask budget that a run spent, by its release logs, for the block `privacy`."""
     policy = plan.privacy.mask
     paths = sorted((state / FOLDER).glob("seed*.mask.*.csv"))
     if policy is None or not paths:  # they lie with the clients of a deployment

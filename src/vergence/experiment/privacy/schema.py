@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from vergence.core.federation import Federation
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError, nearest
+from vergence.experiment.code_names import parse
 from vergence.experiment.registry import bind, find
 from vergence.privacy.config import DpSgd, Privacy, SecureAggregationConfig, UserLevelConfig
 from vergence.privacy.dp.mask_budget import MaskBudget
+from vergence.privacy.hooks import Protection
 from vergence.privacy.poisoning.data import DataPoison, GazeOffset
 from vergence.privacy.poisoning.updates import Poison
 from vergence.privacy.robust.base import RobustRule
 from vergence.privacy.split.defense import BottleneckCut, NoPeekCut, PixelCut, SplitDefense
 from vergence.privacy.split.output_range import OutputRange
 from vergence.privacy.split.split_guard_config import SplitGuardConfig
+from vergence.results.run_files import POISONED
 
-POISONED = "POISONED"
-"""Under this, data and provenance say who lied in a run on purpose."""
 ON_DATA = {"gaze_offset": GazeOffset, "noisy_data": Noise}
 RECORDS: dict[str, type] = {
     "user": UserLevelConfig,
@@ -41,7 +43,7 @@ ATTACKS = ("sign_flip", "scaling", "alie", "min_max", "min_sum", *ON_DATA)
 def build_privacy(table: Any) -> Privacy:
     """Protection of people beyond the method; an empty table is nothing."""
     rest = _table(table, "privacy")
-    known = ("robust", "aggregation", "cut", *RECORDS)
+    known = ("robust", "aggregation", "cut", "own", *RECORDS)
     if unknown := next((key for key in rest if key not in known), None):
         meant = nearest(unknown, known)
         if unknown.lower() in PRIVATE:
@@ -57,6 +59,8 @@ def build_privacy(table: Any) -> Privacy:
     }
     if "cut" in rest:
         given["cut"] = build_cut(rest["cut"])
+    if "own" in rest:
+        given["own"] = tuple(build_own(entry) for entry in _tables(rest["own"], "privacy.own"))
     rule = build_rule(rest["robust"]) if "robust" in rest else None
     return Privacy(rule, build_secrecy(rest.get("aggregation")), **given)
 
@@ -91,6 +95,23 @@ def build_rule(given: Any) -> RobustRule:
     return bind(find("privacy.robust", name, RobustRule), options, f"privacy.robust ({name})")
 
 
+def build_own(given: Mapping[str, Any]) -> Protection:
+    """Protection of somebody's own, given by a table with the name of its code.
+
+    Raises:
+        ConfigError: there is no such code, or an option does not fit.
+        UntrustedCode: this command may not run it.
+    """
+    options = dict(given)
+    name = options.pop("name", None)
+    if not isinstance(name, str) or parse(name) is None:
+        raise ConfigError(
+            "privacy.own: name a Python file or a class of yours, such as "
+            f'{{ name = "rounding.py" }} or {{ name = "package.module:Class" }}; got {name!r}'
+        )
+    return bind(find("privacy.own", name, Protection), options, f"privacy.own ({name})")
+
+
 def build_poison(table: Any) -> Poison | DataPoison:
     """Poison of a run: who lies, and whether about updates or in the data they train on."""
     options = _table(table, "poison")
@@ -116,6 +137,12 @@ def poisoned(federation: Federation, poison: Poison | DataPoison) -> Federation:
     changed = poison.apply(federation) if isinstance(poison, DataPoison) else federation
     said = f"{poison.attack} by {len(liars)} of {len(federation.clients)} people, on purpose"
     return replace(changed, about={**changed.about, POISONED: f"{said}: {', '.join(liars)}"})
+
+
+def _tables(given: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(given, list):
+        raise ConfigError(f"{where} must be a list of tables, got {given!r}")
+    return [_table(entry, where) for entry in given]
 
 
 def _table(given: Any, where: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What privacy costs: told by `explain` before a run, in results.json and on screen after it."""
+"""Privacy costs: told by `explain` before a run, in results.json and on screen after it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from vergence.core.federation import Federation
 from vergence.core.method import Method
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
-from vergence.engine.privacy_setup import check_solver
-from vergence.engine.user_level_privacy import forecast, sums_of
+from vergence.engine.protections.setup import check_solver
+from vergence.engine.protections.user_level import forecast, sums_of
 from vergence.experiment.privacy import mask_budget_spent, split_defense_spent, split_guard_report
 from vergence.privacy.dp.accounting import Ledger, cross_checked
 from vergence.privacy.dp.dp_sgd_solver import training_schedule
 from vergence.privacy.dp.tree_aggregation import nodes
-from vergence.privacy.release_log import FOLDER, ReleaseLog, account
+from vergence.privacy.hooks import ProtectedRun
+from vergence.privacy.release_log import FOLDER, ReleaseLog, account, refuse_missing
 
 PERSON = "the same people asked, one of them contributing nothing"
 FRAME = "the same samples of a client, one of them left out"
@@ -76,6 +77,8 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
     told += mask_budget_spent.foretold(plan, method, task, federation)
     told += split_defense_spent.foretold(plan, method, task, federation)
     told += split_guard_report.foretold(plan)
+    run = ProtectedRun(method, task, federation, plan.rounds, Path())
+    told += [line for own in plan.privacy.own for line in own.forecast(run)]
     return [*told, beside(method)] if told else []
 
 
@@ -99,11 +102,10 @@ def against(shares: int) -> str:
     )
 
 
-def spent(plan: Plan, method: Method, state: Path) -> dict[str, Any] | None:
-    """Return the block `privacy` of results.json from the books of a run's folder of states.
-
-    The plan knows how many people there are (`Plan.known`).
-    """
+def spent(plan: Plan, run: ProtectedRun) -> dict[str, Any] | None:
+    """Return the block `privacy` of results.json from the logs in a run's folder of states."""
+    method, state, plan = run.method, run.state, plan.known(len(run.federation.clients))
+    refuse_missing(state / FOLDER)
     user, solver, found = plan.privacy.user, plan.privacy.solver, {}
     secure = plan.privacy.aggregation
     if user is not None:
@@ -138,6 +140,8 @@ def spent(plan: Plan, method: Method, state: Path) -> dict[str, Any] | None:
             key: found["sample"][key] + found["mask"][key] for key in ("epsilon", "delta")
         }
     found |= split_guard_report.found(plan, state)
+    own = {type(each).__name__: dict(each.spent(run)) for each in plan.privacy.own}
+    found |= {"own": own} if own else {}
     return {**found, "beside": beside(method), "accountant": _accountant()} if found else None
 
 

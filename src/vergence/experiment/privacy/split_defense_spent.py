@@ -1,4 +1,4 @@
-"""What a defence at the cut promises, before a run and after it."""
+"""Privacy budget of a defence at the cut, as promised before a run and as spent after it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vergence.core.method import Method
 from vergence.core.requests import Forward
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
-from vergence.engine.split_defense import outlook
+from vergence.engine.protections.split_defense import outlook
 from vergence.methods.split.base import Cutting
 from vergence.privacy.release_log import FOLDER
 from vergence.privacy.split.defense import IMAGE, BottleneckCut, NoPeekCut, PixelCut
@@ -66,7 +66,7 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
 
 
 def spent(plan: Plan, state: Path) -> Mapping[str, Any]:
-    """Budget that a run spent on its pictures, by its books, for the block `privacy`."""
+    """Budget that a run spent on its pictures, by its release logs, for the block `privacy`."""
     defence = plan.privacy.cut
     if not isinstance(defence, BottleneckCut | PixelCut):
         return {}

@@ -1,4 +1,4 @@
-"""What clients found out about the server of split learning: told before a run and after it."""
+"""SplitGuard's verdicts on a split-learning server: described before a run, reported after it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def foretold(plan: Plan) -> list[str]:
 
 
 def found(plan: Plan, state: Path) -> Mapping[str, Any]:
-    """Verdicts on a run's server, by the run's books, for the block `privacy`."""
+    """Verdicts on a run's server, by the clients' logs, for the block `privacy`."""
     policy = plan.privacy.split_guard
     paths = sorted((state / FOLDER).glob("seed*.guard.*.csv"))
     if policy is None or not paths:  # they lie with the clients of a deployment

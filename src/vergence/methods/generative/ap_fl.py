@@ -1,4 +1,4 @@
-"""AP-FL: a generator made of people's classifiers serves those who were away.
+"""AP-FL: a generator trained on people's classifiers serves those who were absent.
 
 Not Adaptive Personalised Federated Learning, which is `apfl`.
 """
@@ -137,6 +137,8 @@ class GlobalMemory(Method[Memory, Befriended]):
         super().__post_init__()
         ends = {verb: type(self).exposure[verb] for verb in ("tell", "befriend")}
         object.__setattr__(self, "exposure", {**self.over.exposure, **ends})
+        object.__setattr__(self, "setup_verbs", self.over.setup_verbs)
+        object.__setattr__(self, "finish_verbs", (*self.over.finish_verbs, *ends))
 
     @property
     def over(self) -> Method[Any, Any]:

@@ -1,4 +1,4 @@
-"""Learning from a teacher's answers to made-up samples: what its owner works out, what provider.
+"""Objectives and distances for learning from a teacher's answers to made-up samples.
 
 The owner has data and a teacher; the provider a generator and a student, and no data. Every piece
 here is one network and one loss, trained step by step.

@@ -1,4 +1,4 @@
-"""PE-ZSL: a teacher stands guard over data, and its answers alone train a zero-shot classifier."""
+"""PE-ZSL: an owner's teacher answers in place of data, and trains a zero-shot classifier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A generator of made-up samples, and what it learns: to be told apart by people's classifiers.
+"""A generator of made-up samples, and its objective: classifiers take them for their class.
 
 Nobody's data is used: a classifier says how well a made-up sample shows its class.
 """

@@ -71,6 +71,7 @@ class TeacherMethod(Taught[Owner]):
         ),
         "teach": Exposure("each", trees=("known",), down=()),
     }
+    setup_verbs: ClassVar[tuple[str, ...]] = ("teach",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

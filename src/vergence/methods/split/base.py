@@ -1,4 +1,4 @@
-"""What the methods of split learning share: a client with the first layers, a server with the rest.
+"""Common base of split learning methods: a client with the first layers, a server with the rest.
 
 A client sends what its layers make of a batch (smashed data) and the batch's labels, gets the
 gradient of what it sent, and steps. When the gradient arrives the client computes its layers again:

@@ -61,6 +61,7 @@ class SmashedAverage(Cutting[Blended, ClientFront]):
             trees=("smashed", "labels"), metrics=(), raw=True, numbered=("pass", "batch")
         ),
     }
+    setup_verbs: ClassVar[tuple[str, ...]] = ("count",)
 
     def check(self, task: Task) -> None:
         """Refuse a pass of so many steps, and a server without layers."""

@@ -1,4 +1,4 @@
-"""Epsilon of Gaussian noise, noise for an epsilon, and a book of what was spent.
+"""Privacy accounting: epsilon of Gaussian noise, noise for an epsilon, a ledger of what was spent.
 
 Two independent libraries of the extra `dp` count: Opacus's PRV accountant, the default, and the PLD
 accountant of dp-accounting as its check. Where everybody takes part in every step there is a closed
@@ -61,7 +61,7 @@ class Ledger:
     charges: tuple[Charge, ...] = ()
 
     def charged(self, charge: Charge) -> Ledger:
-        """Return the book with one more entry, joined with the last where it is alike."""
+        """Return the ledger with one more entry, joined with the last where it is alike."""
         last = self.charges[-1] if self.charges else None
         if last is not None and (last.noise, last.rate) == (charge.noise, charge.rate):
             joined = replace(last, steps=last.steps + charge.steps)

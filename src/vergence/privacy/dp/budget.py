@@ -1,4 +1,4 @@
-"""What may be spent, and how much noise follows from it: common to the tables of `privacy`."""
+"""Privacy budgets and the noise that follows from them: common to the tables of `privacy`."""
 
 from __future__ import annotations
 

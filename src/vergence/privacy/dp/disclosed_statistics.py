@@ -1,4 +1,4 @@
-"""Numbers that a person tells alone, with Laplace noise: what bounds them, and what epsilon means.
+"""Laplace noise on numbers that a person discloses: their bounds, and what epsilon means.
 
 Nothing bounds a distance or a count by itself, so they are cut first, to bounds that must be known
 before anybody's data are seen.

@@ -1,4 +1,4 @@
-"""A solver that trains by DP-SGD, and keeps a book of what every client has spent."""
+"""A solver that trains by DP-SGD, and keeps a ledger of what every client has spent."""
 
 from __future__ import annotations
 
@@ -218,7 +218,9 @@ class DpSolver(Solver):
         mark = digest(asked, ask.values.contiguous().numpy().tobytes())
         self._spend(site.id, Release(mark, mark, noise, 1.0, 1), samples)
         draws = self.secret.child(site.id, mark).child("noise").draws()
-        return noised(ask.shortened().sum(0), noise * ask.bound, samples, draws)
+        rows = ask.shortened()  # one that is not finite would make the mean tell of it
+        rows = rows.masked_fill(~rows.isfinite().all(1, keepdim=True), 0)
+        return noised(rows.sum(0), noise * ask.bound, samples, draws)
 
     def _foreseen(self, entries: Sequence[Release], samples: int) -> bool:
         """True if trainings are among those over which the budget was spread.
@@ -238,13 +240,13 @@ class DpSolver(Solver):
         return steps <= whole.steps and means <= whole.means
 
     def _spend(self, client: str, entry: Release, samples: int) -> None:
-        """Write a training into the client's book, if its budget allows it."""
+        """Write a training into the client's release log, if its budget allows it."""
         book, policy = ReleaseLog(self.folder / book_of(self.seed, client)), self.policy
         if entry.mark in book:
             return
         if policy.epsilon is not None and not self._foreseen([*book.entries, entry], samples):
             after = book.with_(entry).epsilon(policy.delta)
-            if after > policy.epsilon * (1 + 1e-9):
+            if not after <= policy.epsilon * (1 + 1e-9):
                 raise DpSgdBudgetSpent(
                     f"budget: training again would make epsilon {after:.3g}, and "
                     f"{policy.epsilon:g} is allowed"
@@ -253,7 +255,7 @@ class DpSolver(Solver):
 
 
 def book_of(seed: int, client: str) -> str:
-    """Return the name of a client's book."""
+    """Return the name of a client's release log."""
     return f"seed{seed}.client.{client}.csv"
 
 

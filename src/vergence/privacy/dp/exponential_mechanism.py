@@ -1,4 +1,4 @@
-"""Choosing personal entries privately: the k highest scores under a budget.
+"""Exponential mechanism for personal entries: the k highest scores under a budget.
 
 Adding Gumbel noise of scale 2 `bound` / eps0 to every score and taking the k highest is the same as
 k draws of the exponential mechanism, each of eps0, without putting back. Scores are cut to [0,

@@ -1,4 +1,4 @@
-"""A budget for masks: which groups of entries become personal, and what each choice spends."""
+"""Privacy budget for masks: groups of entries that become personal, and what each choice spends."""
 
 from __future__ import annotations
 

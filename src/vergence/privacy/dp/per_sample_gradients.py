@@ -14,7 +14,7 @@ privacy", NeurIPS 2022, which chooses per layer as here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,6 +146,9 @@ class Clipper:
     def gradients(self, losses: Tensor, into: Mapping[str, Tensor]) -> None:
         """Write the sum of clipped gradients of `[batch]` losses, one per sample.
 
+        A gradient that is not finite, or whose length is not, counts as zero: a sum that one sample
+        alone makes NaN tells of that sample.
+
         Call it once for every forward pass; an empty batch needs none.
 
         Args:
@@ -160,12 +163,17 @@ class Clipper:
         outputs = [output for _, output, _ in caught.values()]
         backs = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
         with torch.no_grad():
-            parts = {
-                layer: self._part(layer, *seen, back, len(losses))
-                for (layer, seen), back in zip(caught.items(), backs, strict=True)
+            seen = [
+                (layer, (*what, back))
+                for (layer, what), back in zip(caught.items(), backs, strict=True)
                 if back is not None
-            }
-            self.norms = torch.stack([part.squares() for part in parts.values()]).sum(0).sqrt()
+            ]
+            parts = {layer: self._part(layer, *what, len(losses)) for layer, what in seen}
+            self.norms = lengths(parts.values())
+            odd = ~self.norms.isfinite()
+            if odd.any():  # 0 times infinity is none: one sample would spoil the sum of all
+                parts = {layer: self._part(layer, *what, len(losses), odd) for layer, what in seen}
+                self.norms = lengths(parts.values())
             # A rounding error is not to make a gradient longer than the bound.
             factors = (self.clip / (self.norms * (1 + 1e-5) + 1e-30)).clamp(max=1)
             for layer in self.own:
@@ -208,12 +216,15 @@ class Clipper:
         version: int,
         back: Tensor,
         batch: int,
+        odd: Tensor | None = None,
     ) -> LayerRows | WholeLayer:
         if output._version != version:
             raise self._odd(layer, "has its output changed in place")
         if len(output) != batch or any(len(x) != batch for x in given):
             raise self._odd(layer, f"takes {len(output)} rows for {batch} samples")
         given = tuple(x.detach() for x in given)
+        if odd is not None:
+            given, back = tuple(blank(x, odd) for x in given), blank(back, odd)
         biased = layer.bias is not None if isinstance(layer, nn.Linear | nn.Conv2d) else False
         if type(layer) is nn.Linear and output.dim() > 1:
             rows = given[0].reshape(batch, -1, layer.in_features)
@@ -221,7 +232,20 @@ class Clipper:
         if type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros":
             rows, last = _places(layer, given[0])
             return LayerRows(biased, rows, back.permute(0, 2, 3, 1).flatten(1, 2), last)
-        return WholeLayer(_each(layer, given, back))
+        each = _each(layer, given, back)
+        if odd is not None:
+            each = {name: blank(gradients, odd) for name, gradients in each.items()}
+        return WholeLayer(each)
+
+
+def lengths(parts: Iterable[LayerRows | WholeLayer]) -> Tensor:
+    """Length of every sample's gradient over all layers, `[B]`."""
+    return torch.stack([part.squares() for part in parts]).sum(0).sqrt()
+
+
+def blank(rows: Tensor, odd: Tensor) -> Tensor:
+    """Rows `[B, ...]` with zeros for some samples, where they may hold NaN or infinity."""
+    return rows.masked_fill(odd.view(-1, *[1] * (rows.dim() - 1)), 0)
 
 
 def _places(layer: nn.Conv2d, given: Tensor) -> tuple[Tensor, bool]:

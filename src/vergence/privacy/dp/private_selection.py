@@ -1,4 +1,4 @@
-"""Chooses clients' masks in a run: whose noise it is, what was chosen, and what was spent.
+"""Private selection of clients' masks in a run: keyed noise, and a log of choices and spending.
 
 What is asked is known by what the server knows: the turn, how many entries, and which are open. Not
 by scores: were noise or charge bound to them, who asks twice could tell whether they are the same.
@@ -72,7 +72,7 @@ class PrivateMaskSelector:
 
 
 def spent(entries: Sequence[Release], policy: MaskBudget) -> float:
-    """Return epsilon of the choices in a book."""
+    """Return epsilon of the choices in a release log."""
     return policy.amounts((entry.noise, entry.steps) for entry in entries)
 
 

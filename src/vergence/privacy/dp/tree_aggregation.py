@@ -1,4 +1,4 @@
-"""Noise that follows a tree over rounds, for people who come when they like (DP-FTRL).
+"""Tree aggregation (DP-FTRL): noise on sums over rounds, for people who come when they like.
 
 The sum of all rounds so far is made of few nodes: rounds 1 to 6 are 1 to 4 and 5 to 6. Every node
 has its own noise, and the sum up to a round has that of its nodes, however many rounds it is of.

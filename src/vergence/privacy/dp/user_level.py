@@ -163,7 +163,7 @@ class UserLevel:
         return Aggregate(dict(totals), weights, round(expected), {})
 
     def unbounded(self, trees: Mapping[str, Params]) -> bool:
-        """True if a reply from elsewhere is longer than `clip`, or not on the grid."""
+        """True if a remote reply is longer than `clip`, or not on the grid."""
         flats = [tree.flat.double() for tree in trees.values()]
         norm = math.sqrt(sum(float(flat.square().sum()) for flat in flats))
         steps = [flat / self.step for flat in flats]

@@ -1,4 +1,4 @@
-"""Shares with authentication codes, Beaver triples, truncation and comparison: the reference.
+"""Reference for shares with authentication codes, Beaver triples, truncation and comparison.
 
 All parties lie in one process: this is the algebra that private inference rests on, to be tested
 with and to count with, not a service. A dealer stands for the offline phase. Parties may deviate in

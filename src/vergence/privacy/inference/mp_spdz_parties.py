@@ -1,4 +1,4 @@
-"""Private inference that a lying party cannot spoil: an installed MP-SPDZ's parties, given files.
+"""Private inference secure against a lying party: an installed MP-SPDZ's parties, given files.
 
 Every party has a folder with its own key and inputs, and talks TLS over 127.0.0.1. The first owns
 the parameters, the second the images, and only the second is told answers. A party that notices a

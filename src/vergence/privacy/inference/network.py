@@ -1,4 +1,4 @@
-"""A torch network as private inference takes it: a row of layers, arrays, and how many products."""
+"""A torch network in the form of private inference: a row of layers, arrays, number of products."""
 
 from __future__ import annotations
 

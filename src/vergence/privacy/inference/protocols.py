@@ -1,4 +1,4 @@
-"""The protocols private inference runs with: who computes, and whom one has to trust."""
+"""Protocols of private inference: computing parties, and the trust that each one asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers on shares: weights and inputs are both secret, which weights are zero is not.
+"""Layers on secret shares: weights and inputs are secret, which weights are zero is not.
 
 The reference for what private inference computes, and for how many products it takes.
 """

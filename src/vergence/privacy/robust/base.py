@@ -1,4 +1,4 @@
-"""What a robust rule is: replies in, one `Aggregate` out, and why whoever was left out."""
+"""Base of robust rules: replies in, one `Aggregate` out, and reasons for clients left out."""
 
 from __future__ import annotations
 

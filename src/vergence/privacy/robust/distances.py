@@ -1,4 +1,4 @@
-"""How near every update is to its nearest neighbours: the score of Krum."""
+"""Krum scores: distances of every update to its nearest neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of groups: what a robust rule can still judge where secure aggregation hides single replies.
+"""Sums of groups for robust rules, where secure aggregation hides single replies.
 
 Clients are dealt into groups of at least k, each group's replies are added up under secure
 aggregation, and the rule takes every sum for one reply. The server learns one sum per group instead

@@ -1,4 +1,4 @@
-"""The median of every entry."""
+"""Coordinate-wise median: the median of every entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mean of every entry without its highest and lowest values."""
+"""Trimmed mean: the mean of every entry without its highest and lowest values."""
 
 from __future__ import annotations
 

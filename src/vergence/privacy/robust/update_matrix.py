@@ -1,4 +1,4 @@
-"""Single replies as rows of one table: what robust rules weigh, and what attackers know."""
+"""Matrix of single replies, a row each: what robust rules weigh, and what attackers know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sum whose terms nobody sees: clients split their words among 2 to 4 named aggregators.
+"""Secure sum by additive shares: clients split their words among 2 to 4 named aggregators.
 
 All aggregators but the first get a 32-byte seed of a client, the first gets the words less the
 seeds' pads. Each adds up what it has; the results add up to the sum. A client is in if all

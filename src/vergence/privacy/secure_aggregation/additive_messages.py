@@ -1,4 +1,4 @@
-"""What travels in a sum on shares (`additive.py`)."""
+"""Messages of a secure sum by additive shares (`additive.py`)."""
 
 from __future__ import annotations
 

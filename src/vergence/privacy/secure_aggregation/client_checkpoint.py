@@ -1,9 +1,9 @@
-"""What a client of a sum under pads keeps on its disk between two messages; all of it is secret."""
+"""Checkpoint of a client between two messages of a sum under pairwise pads; all of it is secret."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -15,15 +15,18 @@ from vergence.privacy.secure_aggregation.pairwise_messages import Advert, Pairwi
 @tagged("Pending")
 @dataclass(frozen=True)
 class Pending:
-    """An attempt under way: which step is next, secrets, and what the client was shown."""
+    """An attempt under way: which step is next, secrets, and what the client was shown.
+
+    Its `repr` leaves the secrets out: it may end up in a log.
+    """
 
     terms: PairwiseParams
     step: int
-    box_key: bytes
-    pad_key: bytes
-    seed: bytes
+    box_key: bytes = field(repr=False)
+    pad_key: bytes = field(repr=False)
+    seed: bytes = field(repr=False)
     adverts: tuple[Advert, ...]
-    held: Mapping[str, bytes]
+    held: Mapping[str, bytes] = field(repr=False)
     names: tuple[str, ...]
 
 

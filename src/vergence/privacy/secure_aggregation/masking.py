@@ -43,7 +43,7 @@ def derived(secret: bytes, salt: bytes, what: str) -> bytes:
 
 
 def agreed(mine: X25519PrivateKey, public: bytes, salt: bytes, what: str) -> bytes:
-    """Return the key that two ends derive from their own private and the other's public key.
+    """Return the key that two parties derive from their own private and the other's public key.
 
     Raises:
         ValueError: `public` is no key, or a point that makes every secret the same.
@@ -86,7 +86,7 @@ def add_pads(words: Words, plus: Sequence[bytes] = (), minus: Sequence[bytes] = 
 
 
 def close_box(key: bytes, data: bytes, about: bytes) -> bytes:
-    """Encrypt what one end sends another once, under a key for nothing else."""
+    """Encrypt what one party sends another once, under a key for nothing else."""
     return ChaCha20Poly1305(key).encrypt(ONCE, data, about)
 
 

@@ -1,4 +1,4 @@
-"""A sum whose terms nobody sees: clients hide their words under pads that cancel out.
+"""Secure sum by pairwise pads: clients hide their words under pads that cancel out.
 
 Each pair of clients agrees on a seed; one adds its pad, the other subtracts it. Each also adds a
 pad of its own. All secrets are shared among the clients, so that those who are left can help the

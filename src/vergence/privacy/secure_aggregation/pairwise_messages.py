@@ -1,4 +1,4 @@
-"""What travels in a sum under pairs' pads (`pairwise.py`), and what everybody checks."""
+"""Messages of a secure sum by pairwise pads (`pairwise.py`), and checks that everybody makes."""
 
 from __future__ import annotations
 

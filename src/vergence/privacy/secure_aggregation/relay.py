@@ -1,4 +1,4 @@
-"""Who carries messages of a sum on shares (`additive.py`), and learns the sum alone."""
+"""Coordinator of a secure sum by additive shares (`additive.py`), which learns the sum alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reply as one row of words, and the sum of such rows as what a server learns."""
+"""Layout of a reply as one row of words, and of the sum of such rows as an aggregate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all ends of a secure sum agree on, how they sign, and why they refuse or give up."""
+"""Sessions of a secure sum: agreed terms, signed statements, refusals and aborts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Aborted(StateError):
 
 @dataclass(frozen=True)
 class SessionParams:
-    """One attempt at one sum. Every end makes its own from its own plan, and takes no other's.
+    """One attempt at one sum. Every party makes its own from its own plan, and takes no other's.
 
     Args:
         run: which run.
@@ -92,7 +92,7 @@ class SessionParams:
 
 
 class UsedContributions:
-    """Record of all that an end gave away: one row of words per contribution, and one sum of it.
+    """Record of all that a party gave away: one row of words per contribution, and one sum of it.
 
     Two sums of the same contributions over different people differ by what one of them gave, and
     so do two sums over the same people in which one of them gave another row. The very same row
@@ -173,7 +173,7 @@ T = TypeVar("T", bound=SessionParams)
 
 
 class Participant(Generic[T]):
-    """One end's part of an attempt: answers what it is told, each step once and in order.
+    """One party's part of an attempt: answers what it is told, each step once and in order.
 
     `steps` are what comes next, and what answers it.
     """

@@ -1,4 +1,4 @@
-"""Shares of 32-byte secrets: any `threshold` of them give the secret, fewer tell nothing."""
+"""Shamir's shares of 32-byte secrets: any `threshold` of them give it, fewer tell nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which entries have enough contributors, found on shares: smaller counts are never opened.
+"""Threshold on contributors per entry, tested on shares: smaller counts are never opened.
 
 Some parties hold shares of every entry's count, which add up to it modulo m = 2^bits. A dealer
 knows none of the counts and makes, for every entry, a table of [count >= least] for all m counts,

@@ -1,4 +1,4 @@
-"""A guarantee for whole images: few features, clipped, with noise that is drawn once per image.
+"""Private bottleneck for whole images: few features, clipped, with noise drawn once per image.
 
 A client sends clip(z) + noise instead of its smashed vector z. Replacing one image by any other
 moves the clipped vector by at most 2 `clip`: with noise of `deviation` one release is (epsilon,

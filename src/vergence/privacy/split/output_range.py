@@ -1,4 +1,4 @@
-"""The server's check in split learning: smashed data outside a calibrated range do not count.
+"""Range of honest smashed data, calibrated by a server: what lies outside does not count.
 
 Smashed data are one tensor `[samples, ...]`. A server that holds no honest update to compare with
 still knows what its tail was trained on: each value and the length of each sample lie in a range. A

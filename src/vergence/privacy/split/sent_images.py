@@ -1,4 +1,4 @@
-"""Which pictures a client sent through which state of its layers, in a book that only grows."""
+"""Log of pictures sent by a client, and of the state of its layers; it only grows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Released:
 
     @property
     def current(self) -> bool:
-        """True if nobody else has written to the book since."""
+        """True if nobody else has written to the log since."""
         return self.size == self._length()
 
     @property
@@ -63,11 +63,11 @@ class Released:
 
 
 def book_of(seed: int, client: str) -> str:
-    """Return the name of a client's book."""
+    """Return the name of a client's log."""
     return f"seed{seed}.cut.{client}.csv"
 
 
 def books(folder: Path, cost: Cost) -> Iterator[Released]:
-    """Yield the books of all seeds and clients."""
+    """Yield the logs of all seeds and clients."""
     for path in sorted(folder.glob("seed*.cut.*.csv")):
         yield Released(path, cost)

@@ -1,4 +1,4 @@
-"""SplitGuard for gaze: a client that lies about labels now and then, and hears who listens.
+"""SplitGuard for gaze: a client falsifies labels now and then, and so detects hijacking servers.
 
 A server that trains the task answers false labels with another gradient; one that hijacks the
 client's layers answers as always, as it never looks at labels. In every block of `every` batches

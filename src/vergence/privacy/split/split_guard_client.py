@@ -1,4 +1,4 @@
-"""SplitGuard in a run: what a client sends in the place of labels, and what it makes of answers.
+"""SplitGuard in a run: false labels that a client sends, and evidence it gathers from answers.
 
 Blocks lie within rounds: batch n of a round is in block n // every, and what is left over is part
 of the last one. What a block showed is written into a book of the client's own, which only grows,
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vergence.core.files import write_whole
 from vergence.core.messages import Reply
 from vergence.core.params import Params
 from vergence.core.serialization import digest
@@ -99,7 +100,7 @@ class SplitGuardClient:
             if at < len(known):
                 _enter(book, path, known, NOT_FOUND)
             known = known[:at] + told
-            path.write_bytes(known)
+            write_whole(path, known)
         if told and at + len(told) == len(known) == size * len(told):
             block = torch.from_numpy(np.frombuffer(known, answer.dtype).copy()).view(size, -1)
             odd = self.lies(client, round, start + odd_one_out(block.double()), of)

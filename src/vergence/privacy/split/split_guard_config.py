@@ -1,4 +1,4 @@
-"""The table `privacy.split_guard`: how often a client lies, and what it does with what it finds."""
+"""The table `privacy.split_guard`: rate of false labels, and consequences of what is found."""
 
 from __future__ import annotations
 

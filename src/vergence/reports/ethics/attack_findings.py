@@ -1,4 +1,4 @@
-"""What `vergence privacy audit` found in a run, as facts on a page for an ethics board."""
+"""Attack findings of `vergence privacy audit`, as facts on a page for an ethics board."""
 
 from __future__ import annotations
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from vergence.core.federation import Federation, Population
 from vergence.core.method import Method
 from vergence.core.task import Task
-from vergence.engine.dry_run import dry_run
-from vergence.engine.user_level_privacy import forecast
+from vergence.engine.plan import Plan
+from vergence.engine.protections.dry_run import dry_run
+from vergence.engine.protections.user_level import forecast
 from vergence.experiment.privacy import mask_budget_spent, split_defense_spent
 from vergence.experiment.privacy.spent import FRAME, PERSON, against, beside
 from vergence.experiment.schema import Experiment
 from vergence.privacy.dp.dp_sgd_solver import training_schedule
+from vergence.privacy.hooks import ProtectedRun
 from vergence.reports.downloads import downloads
 from vergence.reports.ethics import wording as words
 from vergence.reports.ethics.attack_findings import (
@@ -87,6 +90,7 @@ def facts(
         "budget": spent,
         "masks": [] if people is None else mask_budget_spent.foretold(plan, method, task, people),
         "cut": [] if people is None else split_defense_spent.foretold(plan, method, task, people),
+        "own": own_promises(plan, method, task, people),
         "attacks": tried,
         "rates": found,
         "not_tried": not_tried(run),
@@ -95,6 +99,14 @@ def facts(
         "model": model(experiment, method, task, study, run),
         "data": data(experiment, people, run),
     }
+
+
+def own_promises(plan: Plan, method: Method, task: Task, people: Federation | None) -> list[str]:
+    """Promises of the study's own protections, in their words."""
+    if people is None:
+        return []
+    run = ProtectedRun(method, task, people, plan.rounds, Path())
+    return [line for own in plan.privacy.own for line in own.forecast(run)]
 
 
 def ran(experiment: Experiment, run: Run | None) -> Ran:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vergence.core.federation import Federation
-from vergence.core.files import replacing
+from vergence.core.files import refuse_links, replacing
 from vergence.errors import ConfigError, DataError
 from vergence.experiment import checksums
 from vergence.experiment.run import load_data
@@ -55,7 +55,7 @@ def ethics(source: Path, out: Path | None = None) -> Path:
         ConfigError: an experiment file without `out`; or something says "private" of a plan that
             promises nothing about people.
         DataError: a plan's budget cannot be foretold, as its data are not here.
-        StateError: the run is unfinished.
+        StateError: the run is unfinished, or links in its folder lead elsewhere.
         PartialRun: a file cannot be written.
     """
     plans = [facts(*found) for found in sources(source)]
@@ -63,6 +63,8 @@ def ethics(source: Path, out: Path | None = None) -> Path:
         refuse_claims(plan)
     if out is None and source.is_file():
         raise ConfigError(f"{source} is a plan, not a run: say where its page goes, --out FOLDER")
+    if out is None:
+        refuse_links(source)
     folder = source if out is None else out
     environment = Environment(
         loader=PackageLoader("vergence.reports"),

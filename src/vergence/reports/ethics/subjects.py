@@ -1,4 +1,4 @@
-"""What pages for an ethics board call what is recorded and learned, task by task."""
+"""Words of pages for an ethics board for what is recorded and learned, task by task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sees what of a plan, on a page for an ethics board: told from the facts of `explain`."""
+"""Visibility on a page for an ethics board: parties of a plan, and what each of them sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page for an ethics board says of a plan, sentence by sentence.
+"""Wording of a page for an ethics board: sentences about a plan.
 
 Every sentence follows from what the plan does; none says that anything is hidden unless a mechanism
 of the plan hides it.
@@ -15,7 +15,7 @@ from vergence.core.method import Exposure, Method
 from vergence.core.stages import SMASHED
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
-from vergence.engine.secure_sums import masked, server_deals
+from vergence.engine.secure_sums import masked, server_deals, steered
 from vergence.reports.ethics.subjects import EthicsSubject, subject
 
 STRONG, SOME = 1.0, 10.0
@@ -290,6 +290,12 @@ def _trusted(means: PrivacyMeans) -> list[str]:
             told.append(
                 "Devices send false labels now and then, and notice a server that does "
                 "not learn from labels at all; one that pretends to goes unnoticed."
+            )
+        if secrecy is not None and steered(means.method):
+            told.append(
+                "It is trusted to send everybody what the method says: the sum of what devices "
+                "learned hides a person only from a server that does. One that lies to all but "
+                "one of them sees what that one learned."
             )
         return told
     if not means.sends:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from vergence.metrics.fairness import HARM
 from vergence.reports.plots.style import INK, MARKERS, MUTED, PAPER, canvas, colours, styled
-from vergence.results.compare import rows
 from vergence.results.display_names import MINUS, digits, metric_name, number, title
 from vergence.results.read import Run, StudyResults
+from vergence.studies.compare import rows
 
 
 def _better(study: StudyResults) -> str:

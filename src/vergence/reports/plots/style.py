@@ -1,4 +1,4 @@
-"""One look for every figure: colours, names, and saving as a file or into a page."""
+"""Common style of figures: colours, names, and saving as a file or into a page."""
 
 from __future__ import annotations
 

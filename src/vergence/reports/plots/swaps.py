@@ -1,4 +1,4 @@
-"""The picture of learning without labels: eyes drawn again with codes of other eyes."""
+"""Figure of learning without labels: eyes drawn again with codes of other eyes."""
 
 from __future__ import annotations
 

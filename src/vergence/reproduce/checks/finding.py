@@ -1,4 +1,4 @@
-"""What a paper says, and what comes out when it is computed."""
+"""Finding: a statement of a paper, and what comes out when it is computed."""
 
 from __future__ import annotations
 

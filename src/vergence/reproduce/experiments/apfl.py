@@ -1,4 +1,4 @@
-"""The AP-FL chapter: who has which classes, who is away, and the methods compared.
+"""Runs of the AP-FL chapter: partitions of classes, absent clients, and the methods compared.
 
 Source: the Durham thesis, chapter 3, section 3.4.
 """

@@ -1,4 +1,4 @@
-"""Chapters 5 and 6 of the Durham thesis: what is asked of teachers, and how it is judged.
+"""Runs of chapters 5 and 6 of the Durham thesis: teachers asked in many ways, and their scores.
 
 There is one owner, so that nothing is known about a spread over people: everything is told seed by
 seed. Source: the Durham thesis, sections 5.4 and 6.4.

@@ -1,1 +1,1 @@
-"""How a part of a table is run and scored: on whose data, trained with whom, attacked or not."""
+"""Protocols of a table's parts: on whose data, trained with whom, attacked or not, scored how."""

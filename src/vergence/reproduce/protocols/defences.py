@@ -1,8 +1,7 @@
-"""What a defence costs, what it leaves to an attacker, and what liars do behind it."""
+"""Protocols for defences: their cost, what they leave to an attacker, and liars behind them."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vergence.audit.smashed_data import left_over, sends_smashed
+from vergence.core.files import parse_json
 from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment.run import load_data
@@ -94,7 +94,7 @@ def measured(experiment: Experiment, run: Run) -> dict[str, Any]:
 
 
 def seconds(experiment: Experiment) -> list[float]:
-    """Return the CPU seconds of some rounds, all ends in this process.
+    """Return the CPU seconds of some rounds, server and clients all in this process.
 
     Messages travel as bytes, so that sums are held by their protocols; sums of groups, which have
     none in one process, are simulated.
@@ -129,7 +129,7 @@ def kept(path: Path, measure: Callable[[], Any]) -> Any:
     """Load an earlier measurement, or measure it and write it down."""
     if not path.is_file():
         write_json(path, measure())
-    return json.loads(path.read_text())
+    return parse_json(path.read_text())
 
 
 PROTOCOLS: dict[str, Callable[[TablePart, Experiment, Path], PartResult]] = {

@@ -1,4 +1,4 @@
-"""Whether samples are found in a teacher, and in the student it answered, seed by seed."""
+"""Protocol for membership in a teacher, and in the student it answered, seed by seed."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def befriended(run: Run, experiment: Experiment, shares: Mapping[str, float]) ->
     found: dict[str, Cells] = {row: {} for row in shares}
     for seed in run.seeds:
         saved = read_saved(run.folder, seed)
-        measure = Evaluation(saved.task, ready, Solver(saved.task).outputs, True, None)
+        measure = Evaluation(saved.task, ready, Solver(saved.task).outputs, True)
         for person in ready.clients:
             state = saved.clients.get(person, None)
             for row, share in shares.items():

@@ -1,4 +1,4 @@
-"""Where a synthetic wearer looks: choice of targets, saccades, pursuit, head movement, tracker.
+"""Gaze of a synthetic wearer: choice of targets, saccades, pursuit, head movement, tracker.
 
 Source: egovideo design note, 6.2, with the head-follow row of 6.3 that matches recorded people.
 """

@@ -1,4 +1,4 @@
-"""Who the synthetic wearers are: their rooms, cameras and hands, and where they like to look.
+"""Synthetic wearers: their rooms, cameras and hands, and their habits of looking.
 
 Source: egovideo note 6.1, 6.2 and the presets of 6.4 (published numbers of EGTEA and GTEA Gaze+ and
 the recordings of its section 4 fix the spreads).

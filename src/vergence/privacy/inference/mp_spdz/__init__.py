@@ -1,1 +1,1 @@
-"""What MP-SPDZ's compiler runs, beside which vergence is not installed: a plain script."""
+"""Plain script that MP-SPDZ's compiler runs, beside which vergence is not installed."""

@@ -1,1 +1,1 @@
-"""What runs in SPU's own Python, beside which vergence is not installed: plain scripts."""
+"""Plain scripts that SPU's own Python runs, beside which vergence is not installed."""

@@ -1,4 +1,4 @@
-"""Who owns image and weights: shares them among the parties, and puts the answers together.
+"""Owner of image and weights: shares them among the parties, and puts the answers together.
 
 usage: owner.py share FOLDER   job.json, weights.npz, inputs.npz -> clear.npy, shares and program
        owner.py open FOLDER    the parties' shares -> answers.npy

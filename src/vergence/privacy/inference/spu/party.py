@@ -1,4 +1,4 @@
-"""One party: has its own folder with its shares, and talks to the others over TCP.
+"""One computing party: has its own folder with its shares, and talks to the others over TCP.
 
 usage: party.py FOLDER
 

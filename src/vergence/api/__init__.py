@@ -1,0 +1,1 @@
+"""Python API: train on objects, open finished runs, compare and explain them."""

@@ -1,0 +1,140 @@
+"""The tables of `vergence compare`, for notebooks and scripts."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from vergence.api.trained_run import TrainedRun
+from vergence.errors import ConfigError
+from vergence.monitoring.unfinished import told_unfinished
+from vergence.results.significance import Unit
+from vergence.results.text_tables import TextTable
+from vergence.studies import compare as tables
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+WIDTH = 120
+"""Columns of the printed tables."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods side by side: means, how they treat people, which differences are real.
+
+    It is printed as `vergence compare` prints it, and shows as tables in a notebook.
+    """
+
+    parts: tables.Parts
+    rows: tuple[tables.ComparisonRow, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def table(self) -> DataFrame:
+        """A row per method and baseline: every metric's mean and interval, and costs."""
+        import pandas as pd
+
+        return pd.read_csv(io.StringIO(tables.to_csv(self.rows)), index_col="row")
+
+    @property
+    def tests(self) -> DataFrame:
+        """A row per pair of methods: their difference over people, its interval and p values.
+
+        Empty where there is nothing to pair with: FedAvg, local-only, or a `reference`.
+        """
+        return self._records("tests")
+
+    @property
+    def fairness(self) -> DataFrame:
+        """A row per method: the people served worst and best, and those worse off than alone."""
+        return self._records("fairness")
+
+    @property
+    def ranks(self) -> DataFrame:
+        """A row per method: its mean rank over people; empty for fewer than three methods."""
+        return self._records("ranks")
+
+    def markdown(self) -> str:
+        """The tables in Markdown."""
+        return "\n".join(block.markdown() for block in self._blocks())
+
+    def _records(self, part: tables.Part) -> DataFrame:
+        import pandas as pd
+
+        blocks = self.parts[part]
+        return pd.DataFrame(list(blocks[0].records)) if blocks else pd.DataFrame()
+
+    def _blocks(self) -> Iterable[TextTable]:
+        return (block for blocks in self.parts.values() for block in blocks)
+
+    def __repr__(self) -> str:
+        text = io.StringIO()
+        tables.print_parts(self.parts, Console(file=text, width=WIDTH), notes=self.notes)
+        return text.getvalue()
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<p>Note: {html.escape(note)}</p>" for note in self.notes)
+        return notes + "".join(map(html_table, self._blocks()))
+
+
+def compare(
+    *given: Any,
+    metric: str | None = None,
+    reference: str | None = None,
+    margin: float | None = None,
+    unit: Unit = "person",
+    allow: Iterable[str] = (),
+) -> Comparison:
+    """Compare finished runs.
+
+    Args:
+        given: runs, mappings of runs as `run_experiment` gives them, or folders.
+        metric: to test differences of; default the headline.
+        reference: the label of the run that all others are paired with; default FedAvg and
+            local-only.
+        margin: differences up to this, in the metric's units, are of no importance: adds a test of
+            equivalence. Choose it before looking.
+        unit: what is one observation: a person, seeds averaged first, or a person in one seed.
+        allow: fields in which runs may differ all the same, such as "rounds" or "local.lr".
+
+    Raises:
+        ConfigError: nothing is given, or runs differ in what would make the table unfair; names it.
+    """
+    listed = [
+        run for item in given for run in (item.values() if isinstance(item, Mapping) else [item])
+    ]
+    if wrong := [item for item in listed if not isinstance(item, TrainedRun | str | Path)]:
+        raise ConfigError(
+            f"compare takes runs, as vergence.train gives them, or their folders; got {wrong[0]!r}"
+        )
+    allowed = [allow] if isinstance(allow, str) else list(allow)
+    folders = [item.folder if isinstance(item, TrainedRun) else Path(item) for item in listed]
+    study = tables.gather(folders, allowed)
+    called = Counter(item.label for item in listed if isinstance(item, TrainedRun))
+    twice = [label for label, times in called.items() if times > 1]
+    parts = tables.blocks(study, metric, reference, margin, unit)
+    alike = [f"several runs are called '{m}': give train label= to tell them apart" for m in twice]
+    notes = [*alike, *told_unfinished(folders), *tables.agree(study.runs, allowed)]
+    return Comparison(parts, tuple(tables.rows(study)), tuple(notes))
+
+
+def html_table(block: TextTable) -> str:
+    """A table as HTML, with its notes below."""
+    heads = "".join(f"<th>{html.escape(head)}</th>" for head in block.heads)
+    lines = "".join(
+        f"<tr{' style=opacity:0.6' if number in block.dim else ''}>"
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in line)
+        + "</tr>"
+        for number, line in enumerate(block.lines)
+    )
+    notes = "".join(f"<p>{html.escape(note)}</p>" for note in block.notes)
+    caption = f"<caption>{html.escape(block.heading)}</caption>"
+    return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>{notes}"

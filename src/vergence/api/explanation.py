@@ -1,0 +1,55 @@
+"""Python access to `vergence explain`: what leaves a client, what stays there, and who sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from vergence.api.from_objects import experiment_from, plan_from
+from vergence.api.trained_run import TrainedRun
+from vergence.core.federation import Dataset, Federation
+from vergence.core.task import Task
+from vergence.engine.plan import Plan
+from vergence.errors import ConfigError
+from vergence.experiment.schema import Experiment, load
+from vergence.privacy.config import Privacy
+from vergence.reports.explain import explain as tell
+
+
+def explain(
+    what: Any,
+    task: Task | None = None,
+    people: Dataset | Federation | None = None,
+    *,
+    privacy: Privacy | Mapping[str, Any] | None = None,
+    plan: Plan | None = None,
+) -> None:
+    """Print what leaves a client, what stays there, and who sees it.
+
+    Args:
+        what: a run, an experiment, an experiment file, or a method, with its `task` and `people`.
+        task: of the method.
+        people: of the method.
+        privacy: as `train` takes it.
+        plan: as `train` takes it.
+
+    Raises:
+        ConfigError: this is nothing that can be explained.
+    """
+    if isinstance(what, TrainedRun):
+        experiment = what.experiment
+    elif isinstance(what, Experiment):
+        experiment = what
+    elif isinstance(what, str | Path):
+        experiment = load(what)
+    elif task is None or people is None:
+        raise ConfigError(
+            "explain takes a run, an experiment or its file; or a method, its task and its people, "
+            "explain(FedAvg(), task, people)"
+        )
+    else:
+        experiment = experiment_from(what, task, people, plan_from(plan, privacy=privacy))
+    tell(experiment, Console())

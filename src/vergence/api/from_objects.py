@@ -1,0 +1,377 @@
+"""Experiments from Python objects, in the same form as from a file.
+
+Where every object is one that an experiment file can name (a class of this package with plain
+options), the experiment is the one that such a file gives, and a run of it is resumed, verified and
+explained by any command. Where one is not (arrays, a function, somebody's own class), the run's
+config.toml says which, and describes it; only Python can go on with it then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.utils.data import Dataset as TorchDataset
+
+from vergence.api.behaviour import qualified_name
+from vergence.api.task_from import FactoryModel, FunctionTask, is_importable
+from vergence.core.federation import Dataset, Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.method import Method
+from vergence.core.naming import called
+from vergence.core.params import Params
+from vergence.core.serialization import digest, pack
+from vergence.core.task import Model, Task
+from vergence.data.noise import Noise
+from vergence.engine.participation import Participation
+from vergence.engine.plan import Plan
+from vergence.errors import ConfigError
+from vergence.experiment.privacy.schema import build_privacy
+from vergence.experiment.record_tables import (
+    BESIDE,
+    NotWritable,
+    Table,
+    method_table,
+    plan_tables,
+    table_of,
+    written,
+)
+from vergence.experiment.registry import bind, find
+from vergence.experiment.schema import (
+    Experiment,
+    TableOrigin,
+    agreed,
+    build_method,
+    check,
+    check_label,
+)
+from vergence.privacy.config import Privacy
+from vergence.training.device import pick
+
+CALLED = TableOrigin({"command": "vergence.train(...), in Python"})
+"""What provenance.json says in place of a command."""
+SHOWN = 2000
+"""Characters of a network's description that config.toml holds; its parameters' digest is whole."""
+
+
+@dataclass(frozen=True)
+class InMemory(Dataset):
+    """Data that is loaded already."""
+
+    federation: Federation
+
+    def load(self, root: str | None = None) -> Federation:
+        """The federation itself."""
+        return self.federation
+
+
+def experiment_from(
+    method: Method,
+    task: Task,
+    people: Dataset | Federation,
+    plan: Plan,
+    label: str | None = None,
+    root: Path | str | None = None,
+) -> Experiment:
+    """One method's experiment, begun by a call in Python.
+
+    Raises:
+        ConfigError: an object is of another kind, or they cannot be combined; says how to mend it.
+    """
+    check_kinds(method, task, people)
+    method = with_base(method)
+    label = label or (called(method) if _packaged(method, "methods") else type(method).__name__)
+    check_label(label)
+    root = None if root is None else str(root)
+    if root is not None and isinstance(people, Federation):
+        raise ConfigError("root is the folder of a data set's files; a Federation has no files")
+    table, python = _described(method, task, people, plan, label, root)
+    if not python:
+        return replace(check(table), origin=CALLED)
+    plan = one_process(plan, objects_in(method, task))
+    pick(plan.device)
+    built = replace(task, seed=plan.seeds[0])
+    model = task.network
+    if "task" in python or "model" in python:
+        table["model"] = {**table["model"], **_network(built)}
+    table["run"] = {**table["run"], **({"workers": plan.workers} if plan.workers else {})}
+    dataset = InMemory(people) if isinstance(people, Federation) else people
+    return agreed(
+        Experiment(
+            {"python": python, **table},
+            dataset,
+            root,
+            model,
+            {label: method},
+            plan,
+            Noise(),
+            poison=plan.poison,
+            tasks=type(task),
+            built=built,
+            origin=CALLED,
+        )
+    )
+
+
+def with_base(method: Method) -> Method:
+    """The method; one that goes over another goes over FedAvg where nobody says over which."""
+    if "base" not in {part.name for part in fields(method)} or getattr(method, "base", None):
+        return method
+    _, base = build_method({"name": "fedavg"}, table_of(method.local))
+    return replace(method, base=base)  # type: ignore[call-arg]
+
+
+def check_kinds(method: Any, task: Any, people: Any) -> None:
+    """Accept a method, a task and people, and say of anything else what to write instead.
+
+    Raises:
+        ConfigError: names what it got.
+    """
+    if not isinstance(method, Method):
+        raise ConfigError(
+            f"the method must be one of vergence.methods, as FedAvg(); got {_shown(method)}"
+            f"{_called_for(method, Method)}"
+        )
+    if not isinstance(task, Task):
+        hint = _called_for(task, Task)
+        if isinstance(task, nn.Module) or (isinstance(task, type) and issubclass(task, nn.Module)):
+            hint = ": wrap the network, vergence.task_from(lambda: ..., loss=...)"
+        elif isinstance(task, Model) or (callable(task) and not isinstance(task, type)):
+            hint = ": a network needs a loss: vergence.task_from(lambda: ..., loss=...)"
+        raise ConfigError(
+            f"the task must be one of vergence.tasks, or made by task_from; got {_shown(task)}"
+            f"{hint}"
+        )
+    if not isinstance(task.network, Model):
+        raise ConfigError(
+            f"the network of task {type(task).__name__} must be one of vergence.models; got "
+            f"{_shown(task.network)}: write a class Own(vergence.Model) whose build() returns yours"
+        )
+    if not isinstance(people, Dataset | Federation):
+        raise ConfigError(
+            f"people must be a data set of vergence.data or a Federation; got {_shown(people)}"
+            f"{_how_to_federate(people)}"
+        )
+
+
+def _shown(thing: Any) -> str:
+    return f"the class {thing.__name__}" if isinstance(thing, type) else f"a {type(thing).__name__}"
+
+
+def _called_for(thing: Any, base: type) -> str:
+    if isinstance(thing, str) and base is Method:
+        try:
+            name = find("methods", thing, Method).__name__
+        except ConfigError as error:
+            return f": {error}"
+        return f": write vergence.methods.{name}()"
+    if isinstance(thing, type) and issubclass(thing, base):
+        return f": write {thing.__name__}(...), with its options"
+    return ""
+
+
+def _how_to_federate(people: Any) -> str:
+    if isinstance(people, type) and issubclass(people, Dataset):
+        return f": write {people.__name__}(), with its options"
+    if hasattr(people, "iloc"):
+        return ": write Federation.from_frame(frame, person=COLUMN)"
+    if isinstance(people, TorchDataset):
+        return (
+            ": it does not say whose samples are whose; give a data set for each person, "
+            "Federation.from_datasets({person: dataset, ...})"
+        )
+    return ": write Federation.from_arrays({person: {'x': inputs, 'y': targets}, ...})"
+
+
+def _described(
+    method: Method,
+    task: Task,
+    people: Dataset | Federation,
+    plan: Plan,
+    label: str,
+    root: str | None,
+) -> tuple[Table, list[str]]:
+    """The experiment's tables, and which of them only describe a Python object."""
+    local = method.local
+    ways: Mapping[str, tuple[Any, str, Callable[[], Table]]] = {
+        "task": (task, "tasks", lambda: table_of(task, "network", "seed")),
+        "model": (task.network, "models", lambda: table_of(task.network)),
+        "federation": (people, "data", lambda: table_of(people)),
+        "method": (method, "methods", lambda: method_table(method, local)),
+    }
+    table: Table = {}
+    python = []
+    for part, (thing, kind, options) in ways.items():
+        try:
+            if not _packaged(thing, kind):
+                raise NotWritable
+            table[part] = {"name": called(thing), **options()}
+        except NotWritable:
+            table[part] = described(thing)
+            python.append(part)
+    if root is not None:
+        table["federation"]["root"] = root
+    if label != table["method"]["name"]:
+        table["method"]["label"] = label
+    table["local"] = table_of(local)
+    try:
+        table |= plan_tables(plan)
+    except NotWritable as reason:
+        raise ConfigError(f"the plan holds {reason}, which no experiment can say") from None
+    if not python:
+        options = {key: value for key, value in table["task"].items() if key != "name"}
+        bound = bind(type(task), options, "task", network=task.network, seed=task.seed)
+        python = list(_unequal(check(table), method, (bound, task), people, plan))
+    return table, python
+
+
+def _packaged(thing: Any, kind: str) -> bool:
+    return type(thing).__module__.startswith(f"vergence.{kind}.")
+
+
+def _unequal(
+    found: Experiment, method: Method, tasks: tuple[Task, Task], people: Any, plan: Plan
+) -> Iterator[str]:
+    """The parts that come back from their table as something else than they were."""
+    (again,) = found.methods.values()
+    pairs = {
+        "task": tasks,
+        "model": (found.model, tasks[1].network),
+        "federation": (found.dataset, people),
+        "method": (again, method),
+        "run": (found.plan, plan),
+    }
+    for part, (one, other) in pairs.items():
+        if plain(one) != plain(other):
+            yield part
+
+
+def plain(thing: Any) -> Any:
+    """A record as its class and its fields, lists and tuples alike, to compare it by."""
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return type(thing), {f.name: plain(getattr(thing, f.name)) for f in fields(thing)}
+    if isinstance(thing, list | tuple):
+        return [plain(item) for item in thing]
+    return thing
+
+
+def described(thing: Any) -> Table:
+    """A Python object in a table: what it is called, and its plain options."""
+    if isinstance(thing, FunctionTask):
+        return thing.describe()
+    if isinstance(thing, FactoryModel):
+        return {
+            "name": "task_from",
+            "factory": qualified_name(thing.factory),
+            "head": list(thing.head),
+        }
+    if isinstance(thing, Federation):
+        return {"name": thing.name, "object": f"a Federation of {len(thing.people)} people"}
+    table: Table = {"name": f"{type(thing).__module__}:{type(thing).__qualname__}"}
+    for part in fields(thing):
+        value = getattr(thing, part.name)
+        if part.name in ("network", "seed", "local") and isinstance(thing, Task | Method):
+            continue
+        try:
+            table[part.name] = written(value)
+        except NotWritable:
+            table[part.name] = f"a {type(value).__name__}"
+    return table
+
+
+def _network(task: Task) -> Table:
+    """Marks of a network: its layers, and the digest of what it starts from."""
+    module = task.module()
+    start = Params.of(module)
+    return {
+        "network": repr(module)[:SHOWN],
+        "parameters": start.layout.n,
+        "initial": digest(pack(start)),
+    }
+
+
+def objects_in(method: Method, task: Task) -> Iterator[tuple[str, Any]]:
+    """The Python objects that another process would have to import, by what they are."""
+    yield "the method", type(method)
+    yield "the task", type(task)
+    yield "the network", type(task.network)
+    if isinstance(task.network, FactoryModel):
+        yield "the network's factory", task.network.factory
+    if isinstance(task, FunctionTask):
+        yield from ((f"the {name}", function) for name, function in task.functions().items())
+
+
+def one_process(plan: Plan, objects: Iterator[tuple[str, Any]]) -> Plan:
+    """The plan, in one process where objects cannot be imported by name.
+
+    Raises:
+        ConfigError: it asks for several processes, or Ray.
+    """
+    lone = next(((what, thing) for what, thing in objects if not is_importable(thing)), None)
+    if lone is None:
+        return plan
+    if plan.workers > 1 or plan.engine == "ray":
+        asked = "Ray" if plan.engine == "ray" else f"{plan.workers} workers"
+        raise ConfigError(
+            f"{lone[0]}, {qualified_name(lone[1])}, cannot be imported by name, and {asked} would "
+            "have to: put it into a module of its own, as def ... in mine.py, and import it from "
+            "there; or train in one process, workers=1"
+        )
+    return replace(plan, workers=1)
+
+
+def plan_from(plan: Plan | None, **options: Any) -> Plan:
+    """A plan with the options that are given in place of its own.
+
+    Raises:
+        ConfigError: an option is out of range, or of another kind.
+    """
+    plan = plan or Plan()
+    if not isinstance(plan, Plan):
+        raise ConfigError(f"plan must be a vergence.Plan; got {_shown(plan)}")
+    given = {name: value for name, value in options.items() if value is not None}
+    beside = {name: given.pop(name, getattr(plan, name)) for name in BESIDE}
+    privacy = beside["privacy"]
+    if isinstance(privacy, Mapping):
+        beside["privacy"] = build_privacy(dict(privacy))
+    for name, kind, public in (
+        ("privacy", Privacy, "privacy"),
+        ("presence", Participation, "participation"),
+    ):
+        if not isinstance(beside[name], kind):
+            raise ConfigError(
+                f"{public} must be a vergence.{public.capitalize()}; got {_shown(beside[name])}"
+                f"{_as_cohort(beside[name]) if kind is Participation else ''}"
+            )
+    own = {f.name: getattr(plan, f.name) for f in fields(Plan) if f.name not in BESIDE}
+    return bind(Plan, {**own, **given}, "train", **beside)
+
+
+def _as_cohort(value: Any) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f": write vergence.Participation(cohort={value})" if number else ""
+
+
+def with_local(method: Method, local: LocalTraining | None) -> Method:
+    """The method, training as `local` says, and what it goes over too.
+
+    Raises:
+        ConfigError: the method has been told how to train already.
+    """
+    if local is None:
+        return method
+    if not isinstance(local, LocalTraining):
+        raise ConfigError(
+            "local must be a vergence.LocalTraining, as LocalTraining(lr=0.01); got "
+            f"{_shown(local)}"
+        )
+    if method.local not in (LocalTraining(), local):
+        raise ConfigError(
+            f"local is given twice, to {type(method).__name__} and to train: give it to one of them"
+        )
+    base = getattr(method, "base", None)
+    below = {"base": with_local(base, local)} if isinstance(base, Method) else {}
+    return replace(method, local=local, **below)

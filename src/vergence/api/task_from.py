@@ -1,0 +1,388 @@
+"""Tasks made of the user's functions: a network's builder, a loss, and scores of its outputs."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vergence.api.behaviour import behaviour_digest, qualified_name
+from vergence.core.data import Batch, Samples
+from vergence.core.params import Params
+from vergence.core.task import Model, Task, own_randomness
+from vergence.errors import ConfigError, VergenceError, first_line
+
+Factory = Callable[[], nn.Module]
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, targets) -> the mean loss."""
+Metric = Callable[[Tensor, Tensor], Any]
+"""(outputs, targets) of all of a person's test samples -> one number."""
+KIND = re.compile("type|bool|not implemented for")
+"""A word of torch's where numbers are of a kind that it does not take."""
+
+
+def task_from(
+    module_factory: Factory,
+    loss: LossFunction,
+    metrics: Mapping[str, Metric] | None = None,
+    lower_is_better: bool | Collection[str] | None = None,
+    *,
+    inputs: str | Sequence[str] = "x",
+    target: str = "y",
+    head: Sequence[str] = (),
+) -> FunctionTask:
+    """A task for any network: what builds it, its loss, and how its outputs are scored.
+
+    Args:
+        module_factory: builds the network anew at every call, as `lambda: nn.Linear(4, 1)` or a
+            class that takes no arguments. What cannot be imported by name, such as a lambda, trains
+            in one process.
+        loss: (outputs, targets) -> a scalar, as `torch.nn.functional.mse_loss` or `cross_entropy`.
+        metrics: name -> (outputs, targets) -> a number, over all test samples of a person; the
+            first is the headline. Default: the loss itself, as "test_loss".
+        lower_is_better: the metrics of which less is better; or True or False for all of them.
+        inputs: the column that the network takes, or several, in the order of its arguments.
+        target: the column that losses and metrics compare outputs with.
+        head: names (patterns) of the parameters that methods such as FedPer keep at home; default:
+            those of the last layer that has any.
+
+    Raises:
+        ConfigError: this is no factory, it builds no network that can be averaged, or nobody says
+            of which metrics less is better.
+
+    Example:
+        >>> from torch.nn.functional import mse_loss
+        >>> task_from(lambda: nn.Linear(4, 1), loss=mse_loss).headline
+        'test_loss'
+    """
+    _check_functions(loss, metrics or {})
+    task = FunctionTask(
+        FactoryModel(module_factory, head=_names("head", head)),
+        loss_function=loss,
+        metric_functions=tuple((metrics or {"test_loss": loss}).items()),
+        lower_is_better=_lower(metrics, lower_is_better),
+        input_columns=_names("inputs", inputs),
+        target=target,
+    )
+    _check_factory(task)
+    return task
+
+
+def _check_functions(loss: LossFunction, metrics: Mapping[str, Metric]) -> None:
+    for what, function in (
+        ("loss", loss),
+        *((f"metric {n!r}", m) for n, m in metrics.items()),
+    ):
+        if not callable(function) or (
+            isinstance(function, type) and issubclass(function, nn.Module)
+        ):
+            raise ConfigError(
+                f"task_from: {what} must be a function of (outputs, targets), as "
+                f"torch.nn.functional.mse_loss or nn.MSELoss(); got {function!r}"
+                f"{_instead(function)}"
+            )
+    if "score" in metrics:
+        raise ConfigError(
+            "task_from: 'score' is the number in [0, 1] that methods steer by, which follows from "
+            "the first metric; call this metric something else"
+        )
+
+
+def _names(what: str, given: Any) -> tuple[str, ...]:
+    """Names, which one text is too."""
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"task_from: {what} must be names, as ['x']; got {given!r}")
+    return tuple(names)
+
+
+def _instead(function: Any) -> str:
+    return f": write nn.{function.__name__}()" if isinstance(function, type) else ""
+
+
+def _lower(metrics: Mapping[str, Metric] | None, told: Any) -> frozenset[str]:
+    if metrics is None:
+        if told not in (None, True):
+            raise ConfigError(
+                "task_from: without metrics the score is the loss, of which less is better; got "
+                f"lower_is_better={told!r}: leave it out, or give metrics"
+            )
+        return frozenset({"test_loss"})
+    if not metrics:
+        raise ConfigError("task_from: metrics are empty; leave them out to score by the loss")
+    if told is None:
+        first = next(iter(metrics))
+        raise ConfigError(
+            f"task_from: say of which metrics ({', '.join(metrics)}) less is better, as "
+            f"lower_is_better=[{first!r}], or lower_is_better=False for none"
+        )
+    if isinstance(told, bool):
+        return frozenset(metrics if told else ())
+    if not isinstance(told, str | list | tuple | set | frozenset):
+        raise ConfigError(
+            "task_from: lower_is_better must be True, False or names of metrics, as "
+            f"{list(metrics)[:1]}; got {told!r}"
+        )
+    names = {told} if isinstance(told, str) else set(map(str, told))
+    if unknown := sorted(names - set(metrics)):
+        raise ConfigError(
+            f"task_from: lower_is_better names {unknown[0]!r}, which is no metric; there are "
+            f"{', '.join(metrics)}"
+        )
+    return frozenset(names)
+
+
+@dataclass(frozen=True)
+class FactoryModel(Model):
+    """A network that a function of the user's builds.
+
+    Attributes:
+        factory: builds it, from torch's global generator.
+        head: names (patterns) of its head's parameters.
+    """
+
+    factory: Factory
+    head: tuple[str, ...] = field(kw_only=True, default=())  # type: ignore[misc]
+
+    def build(self) -> nn.Module:
+        """A fresh network."""
+        return self.factory()
+
+
+@dataclass(frozen=True)
+class FunctionTask(Task):
+    """A task made of functions; see `task_from`.
+
+    score = 1/2 - atan(headline) / pi where less is better, else 1/2 + atan(headline) / pi: in
+    [0, 1], more is better, and in the order of the headline, for methods that steer by it.
+
+    Attributes:
+        loss_function: (outputs, targets) -> the mean loss.
+        metric_functions: names and functions of metrics, the headline first.
+        lower_is_better: the metrics of which less is better.
+        input_columns: the columns that the network takes.
+        target: the column that it is to predict.
+    """
+
+    loss_function: LossFunction = field(kw_only=True)
+    metric_functions: tuple[tuple[str, Metric], ...] = field(kw_only=True)
+    lower_is_better: frozenset[str] = field(kw_only=True)  # type: ignore[misc]
+    input_columns: tuple[str, ...] = field(kw_only=True, default=("x",))
+    target: str = field(kw_only=True, default="y")
+
+    @property
+    def headline(self) -> str:  # type: ignore[override]
+        """The first metric."""
+        return self.metric_functions[0][0]
+
+    @property
+    def labels(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The column that the loss looks at."""
+        return (self.target,)
+
+    def forward(self, module: nn.Module, batch: Batch) -> Tensor:
+        """The network's output on a batch."""
+        given = [self._column(batch, name) for name in self.input_columns]
+        with _explained("the network", dict(zip(self.input_columns, given, strict=True))):
+            return module(*given)
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The first column, and what stands beside it."""
+        first, *beside = (self._column(batch, name) for name in self.input_columns)
+        return first, tuple(beside)
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor:
+        """The loss function's mean over the batch."""
+        target = self._column(batch, self.target)
+        with _explained("the loss", {self.target: target}):
+            return self.loss_function(self._matched(output, target), target)
+
+    def class_of(self, batch: Batch) -> Tensor:
+        """The targets, where they are classes."""
+        target = self._column(batch, self.target)
+        if target.is_floating_point() or target.ndim != 1:
+            return super().class_of(batch)
+        return target
+
+    def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
+        """Every metric over all samples, and the score."""
+        target = self._column(samples.columns, self.target)
+        matched = self._matched(outputs, target)
+        found = {}
+        for name, of in self.metric_functions:
+            with torch.no_grad(), _explained(f"metric {name!r}", {self.target: target}):
+                found[name] = _number(name, of(matched, target))
+        angle = math.atan(found[self.headline]) / math.pi
+        score = 0.5 - angle if self.headline in self.lower_is_better else 0.5 + angle
+        return {**found, "score": score}
+
+    def describe(self) -> dict[str, Any]:
+        """Description of the task in config.toml, with digests of what its functions do."""
+        return {
+            "name": "task_from",
+            "loss": qualified_name(self.loss_function),
+            "metrics": {name: qualified_name(of) for name, of in self.metric_functions},
+            "loss_digest": behaviour_digest(self.loss_function),
+            "metric_digests": {name: behaviour_digest(of) for name, of in self.metric_functions},
+            "lower_is_better": sorted(self.lower_is_better),
+            "inputs": list(self.input_columns),
+            "target": self.target,
+        }
+
+    def functions(self) -> dict[str, Any]:
+        """Its functions, by what they are for."""
+        named = {f"metric {name!r}": of for name, of in self.metric_functions}
+        return {"loss": self.loss_function, **named}
+
+    def _column(self, batch: Mapping[str, Tensor], name: str) -> Tensor:
+        if name not in batch:
+            raise ConfigError(
+                f"the task looks for a column {name!r}, and samples have {', '.join(batch)}: say "
+                "which, task_from(..., inputs=..., target=...)"
+            )
+        return batch[name]
+
+    def _matched(self, output: Tensor, target: Tensor) -> Tensor:
+        """An output `[n, 1]` as `[n]` where the targets are numbers `[n]`, and the other way round.
+
+        Losses would otherwise pair every output with every target.
+        """
+        if output.shape == target.shape:
+            return output
+        if not target.is_floating_point():  # classes have an output each: [n, C] for [n]
+            columns = {(len(target),), (len(target), 1)}
+            pair = {tuple(output.shape), tuple(target.shape)}
+            return output.reshape(target.shape) if pair == columns else output
+        if output.numel() == target.numel() and output.ndim and output.shape[0] == target.shape[0]:
+            return output.reshape(target.shape)
+        classes = target.ndim == 1 and output.ndim == 2
+        raise ConfigError(
+            f"the network puts out {list(output.shape)} for targets {list(target.shape)} "
+            f"({self.target!r}): give it an output of the targets' shape"
+            f"{_as_type('; classes are whole numbers', self.target, 'int64') if classes else ''}"
+        )
+
+
+def _as_type(why: str, column: str, kind: str) -> str:
+    return f"{why}, {column}.astype({kind!r})"
+
+
+@contextmanager
+def _explained(what: str, columns: Mapping[str, Tensor]) -> Iterator[None]:
+    """Reason and mend of columns of whole numbers where floating-point ones are taken.
+
+    Raises:
+        ConfigError: in place of torch's error, which names neither the column nor the mend.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        whole = [name for name, column in columns.items() if not column.is_floating_point()]
+        reason = first_line(error)
+        if not whole or not KIND.search(reason):
+            raise
+        kind = str(columns[whole[0]].dtype).removeprefix("torch.")
+        raise ConfigError(
+            f"{what} does not take {whole[0]!r}, which is {kind} ({reason})"
+            f"{_as_type(': give floating-point numbers', whole[0], 'float32')}"
+        ) from error
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        what = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise ConfigError(
+            f"metric {name!r} must give one number for all samples; got {what}"
+        ) from None
+
+
+def _check_factory(task: FunctionTask) -> None:
+    """Build the network twice, and refuse what could not be trained or gone on with."""
+    assert isinstance(task.network, FactoryModel)
+    factory = task.network.factory
+    if isinstance(factory, nn.Module):
+        raise ConfigError(
+            f"task_from takes a function that builds the network, so that every seed has its own "
+            f"parameters to start from; got a {type(factory).__name__}: write task_from(lambda: "
+            "...) around what built it, or task_from(lambda: copy.deepcopy(net)) to start every "
+            "seed from these very parameters"
+        )
+    if not callable(factory):
+        raise ConfigError(
+            "task_from takes a function that builds the network, as lambda: nn.Linear(4, 1); got "
+            f"{factory!r}"
+        )
+    first, second = _built(task), _built(task)
+    if first is second:
+        raise ConfigError(
+            f"{qualified_name(factory)} gives the same network at every call: build a new one in "
+            "it, or copy yours, lambda: copy.deepcopy(net)"
+        )
+    one, other = Params.of(first), Params.of(second)
+    if not one.layout.n:
+        raise ConfigError(f"{qualified_name(factory)} builds a network without parameters to train")
+    if one.layout != other.layout or not torch.equal(one.flat, other.flat):
+        raise ConfigError(
+            f"{qualified_name(factory)} builds other parameters at every call, whatever the seed: "
+            "draw them from torch's global generator alone, so that a run can be gone on with"
+        )
+
+
+def _built(task: FunctionTask) -> nn.Module:
+    assert isinstance(task.network, FactoryModel)
+    factory = task.network.factory
+    try:
+        with own_randomness():
+            torch.default_generator.manual_seed(task.seed)
+            module = factory()
+    except VergenceError:
+        raise
+    except Exception as error:
+        raise ConfigError(_failed(factory, error)) from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"{qualified_name(factory)} must build a torch.nn.Module; it gives a "
+            f"{type(module).__name__}"
+        )
+    return module
+
+
+def _failed(factory: Any, error: Exception) -> str:
+    """Fault of a factory that built nothing: it takes arguments, or its own code failed."""
+    name, reason = qualified_name(factory), first_line(error)
+    own_frames = error.__traceback__ and error.__traceback__.tb_next
+    if isinstance(error, TypeError) and own_frames is None:
+        return (
+            f"{name} cannot be called without arguments ({reason}): write task_from(lambda: ...) "
+            "around it"
+        )
+    kind = type(error).__name__
+    told = kind if reason == kind else f"{kind}: {reason}"
+    return f"{name}, called to build the network, failed with {told}; mend it"
+
+
+def is_importable(thing: Any) -> bool:
+    """True if another process can import a function, or an object's class, by its name."""
+    if isinstance(thing, partial):
+        return all(map(is_importable, (thing.func, *thing.args, *thing.keywords.values())))
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    module, name = getattr(named, "__module__", None), named.__qualname__
+    if module in (None, "__main__", "builtins") or "<" in name:
+        return module == "builtins"
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return False
+    return found is named

@@ -1,0 +1,254 @@
+"""Training from Python: the same runs, folders and bits as of `vergence run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vergence.api.from_objects import experiment_from, plan_from, with_local
+from vergence.api.reopened import rebuilt
+from vergence.api.trained_run import ScratchFolder, TrainedRun
+from vergence.core.federation import Dataset, Federation
+from vergence.core.local_training import LocalTraining
+from vergence.core.method import Method
+from vergence.core.options import named_arguments
+from vergence.core.task import Task
+from vergence.engine.participation import Participation
+from vergence.engine.plan import Plan
+from vergence.errors import ConfigError
+from vergence.experiment.run import (
+    RoundCallback,
+    RoundReport,
+    check_vacant,
+    folders_of,
+    resume,
+    start,
+)
+from vergence.experiment.schema import Experiment, load
+from vergence.privacy.config import Privacy
+
+OnRound = Callable[[RoundReport], object]
+
+
+@named_arguments
+def train(
+    method: Method,
+    task: Task,
+    people: Dataset | Federation,
+    *,
+    rounds: int | None = None,
+    seed: int | None = None,
+    seeds: Sequence[int] | None = None,
+    local: LocalTraining | None = None,
+    participation: Participation | None = None,
+    privacy: Privacy | Mapping[str, Any] | None = None,
+    evaluate_every: int | None = None,
+    workers: int | None = None,
+    device: str | None = None,
+    plan: Plan | None = None,
+    label: str | None = None,
+    root: Path | str | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    progress: bool = True,
+) -> TrainedRun:
+    """A finished run of one method on one task: trained over people, everybody evaluated.
+
+    Args:
+        method: one of `vergence.methods`, or your own.
+        task: one of `vergence.tasks` around a network, or what `task_from` gives.
+        people: a data set of `vergence.data`, or a `Federation` of your own data.
+        rounds: of training (default 20).
+        seed: of everything that is drawn (default 0).
+        seeds: several of them, in one run.
+        local: how clients train between two messages.
+        participation: who takes part in which round.
+        privacy: a `Privacy`, or the table `[privacy]` of an experiment file as a mapping.
+        evaluate_every: rounds between evaluations (default 5); 0: at the end only.
+        workers: processes; default one per core. The bits are the same with any number.
+        device: "cpu", "cuda" or "auto".
+        plan: all other settings; what is given beside it wins.
+        label: what tables call the run; default the method's name.
+        root: the folder of a data set's files.
+        out: where the run directory is kept; default a temporary one, which goes with the result.
+        resume: go on with the run in `out`, where it was interrupted; begin it where there is none.
+        on_round: called after every round with a `RoundReport`.
+        progress: whether a bar is drawn, in terminals and notebooks.
+
+    Raises:
+        ConfigError: an argument cannot be used; says which, and what to write instead.
+        DataError: the data cannot be used; names person, column and row.
+        StateError: `out` holds a run already, or another one than is to be resumed.
+        PartialRun: interrupted; what is done is kept in `out`.
+    """
+    who = {"presence": participation, "privacy": privacy}
+    how = {"evaluate_every": evaluate_every, "workers": workers, "device": device}
+    chosen = plan_from(plan, rounds=rounds, seeds=_seeds(seed, seeds), **who, **how)
+    made = experiment_from(with_local(method, local), task, people, chosen, label, root)
+    return _run(made, out, resume, on_round, progress)[next(iter(made.methods))]
+
+
+def _seeds(seed: int | None, seeds: Sequence[int] | None) -> list[int] | None:
+    if seed is not None and seeds is not None:
+        raise ConfigError("train: give seed or seeds, not both")
+    if seeds is None:
+        return None if seed is None else [seed]
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+        raise ConfigError(
+            f"train: seeds must be several whole numbers, as [0, 1, 2], one seed is seed=0; got "
+            f"{seeds!r}"
+        )
+    return list(seeds)
+
+
+def load_experiment(
+    path: Path | str, sets: Sequence[str] = (), trust_code: bool = False
+) -> Experiment:
+    """Read and check an experiment file, or that of a run directory.
+
+    Args:
+        path: the file, or the name of an experiment of the package, such as "quickstart".
+        sets: `"a.b=c"` overrides a value of the file.
+        trust_code: run the Python code that it names; read it first.
+
+    Raises:
+        ConfigError: names the key or value, what is allowed, and the file.
+    """
+    return load(path, sets, trust_code)
+
+
+def run_experiment(
+    experiment: Experiment | Path | str,
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    progress: bool = True,
+) -> dict[str, TrainedRun]:
+    """Run every method of an experiment, as `vergence run` does.
+
+    Args:
+        experiment: what `load_experiment` gives, or a file.
+        out: where the run directories are kept; default a temporary one, which goes with the runs.
+        resume: go on with the run in `out`, where it was interrupted; begin it where there is none.
+        on_round: called after every round with a `RoundReport`.
+        progress: whether a bar is drawn.
+
+    Returns:
+        The finished runs, by label.
+
+    Raises:
+        ConfigError: the experiment cannot be used.
+        StateError: `out` holds a run already, or another one than is to be resumed.
+        PartialRun: interrupted; what is done is kept in `out`.
+    """
+    found = experiment if isinstance(experiment, Experiment) else load_experiment(experiment)
+    return _run(found, out, resume, on_round, progress)
+
+
+def _run(
+    experiment: Experiment,
+    out: Path | str | None,
+    going_on: bool,
+    on_round: OnRound | None,
+    progress: bool,
+) -> dict[str, TrainedRun]:
+    if going_on and out is None:
+        raise ConfigError("resume=True needs out, the folder of the run to go on with")
+    if on_round is not None and not callable(on_round):
+        raise ConfigError(
+            f"on_round must be a function of a RoundReport, as on_round=print; got {on_round!r}"
+        )
+    keeper = ScratchFolder() if out is None else None
+    folder = keeper.path if keeper else Path(str(out))
+    follower = _follower(folder, keeper is None, on_round, progress)
+    begun = going_on and (folder / "config.toml").exists()
+    return run_into(folder, experiment, follower, resumed=begun, asked=True, keeper=keeper)
+
+
+def _follower(folder: Path, stays: bool, on_round: OnRound | None, progress: bool) -> RoundCallback:
+    """The listener of a call, and its words on a folder that stays, or goes with the call."""
+    kept = "nothing of it is kept: give out=FOLDER to go on later by resume=True"
+    unlearned = "nothing of it is kept: mend this, and train again; out=FOLDER keeps what was done"
+    if stays:
+        kept = f"the rounds done are kept in {folder}: go on by the same call with resume=True"
+        unlearned = f"they are kept in {folder}: mend this, and train into another out"
+    taken = (
+        f"go on with it by resume=True, open it by vergence.open_run({str(folder)!r}), or choose "
+        "another out"
+    )
+    words = (lambda _: kept, lambda _: taken, lambda _: unlearned)
+    return RoundCallback(on_round, progress, *words, lasting=stays)
+
+
+def run_into(
+    folder: Path,
+    experiment: Experiment,
+    follower: RoundCallback = RoundCallback(),  # noqa: B008
+    *,
+    resumed: bool = False,
+    asked: bool = False,
+    keeper: ScratchFolder | None = None,
+) -> dict[str, TrainedRun]:
+    """Run every method of an experiment into a folder, or go on with what is there.
+
+    Args:
+        folder: where the run directories go.
+        experiment: what is run.
+        follower: who is told of rounds, and in which words of an interruption.
+        resumed: whether the folder holds its run already.
+        asked: whether a finished run there has to be of this very experiment and data.
+        keeper: removes the folder when the runs are gone.
+
+    Returns:
+        The finished runs, by label.
+    """
+    # The engine takes one thread and draws from torch's generator; a notebook goes on with its own.
+    threads = torch.get_num_threads()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            if resumed:
+                loaded = resume(experiment, folder, follower, asked=asked)
+            else:
+                check_vacant(folder)
+                loaded = start(experiment, folder, follower)
+    finally:
+        torch.set_num_threads(threads)
+    return {
+        label: TrainedRun(path, experiment.alone(label), loaded, keeper)
+        for label, path in folders_of(experiment, folder).items()
+    }
+
+
+def open_run(
+    path: Path | str,
+    *,
+    task: Task | None = None,
+    people: Dataset | Federation | None = None,
+    method: Method | None = None,
+    trust_code: bool = False,
+) -> TrainedRun:
+    """A finished run, read from its directory.
+
+    Scores need nothing else. For models of a run whose task, method or people are Python objects,
+    which no file can build again, give these.
+
+    Args:
+        path: the run directory of one method.
+        task: the task that it was trained with.
+        people: the people that it was trained on.
+        method: the method, where it is one of your own.
+        trust_code: run the Python code that its config.toml names; read it first.
+
+    Raises:
+        StateError: there is no finished run of one method, or it was made by other objects.
+        UntrustedCode: its config names Python code, and this is to be compared with what is given.
+    """
+    found = TrainedRun(path, trust_code=trust_code)
+    if task is None and people is None and method is None:
+        return found
+    return TrainedRun(path, rebuilt(found, task, people, method), trust_code=trust_code)

@@ -1,0 +1,83 @@
+"""Parts of Flower that a deployment replaces, behind its public interface, and their check.
+
+A deployment's link and nodes are Flower's own programs with a few parts replaced: the gate before
+the link, the limits of its connections, the check of the code that a node takes. Flower promises
+none of these names, so that they hold for one minor version.
+"""
+
+# Flower is an extra.
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+from vergence.errors import ConfigError
+
+FLOWER = "1.41"
+"""Minor version of Flower whose parts these are."""
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "flwr.superlink.extensions": ("get_middleware",),
+    "flwr.superlink.routers.fleet.node_auth": ("SYSTEM_TIME_TOLERANCE",),
+    "flwr.superlink.cli.flower_superlink": ("uvicorn", "flower_superlink"),
+    "flwr.supernode.start_client_internal": ("http_request_response", "time"),
+    "flwr.supernode.fleet_http_connection": (
+        "NodeAuthHttpInterceptor",
+        "HEARTBEAT_DEFAULT_INTERVAL",
+    ),
+    "flwr.supercore.heartbeat": ("HEARTBEAT_DEFAULT_INTERVAL",),
+    "flwr.supercore.constant": ("PULL_INITIAL_BACKOFF", "PULL_BACKOFF_CAP", "TaskType"),
+    "flwr.supercore.runtime": ("RuntimeHttpClient",),
+    "flwr.supercore.control": ("ControlHttpClient",),
+    "flwr.superlink.runtime": ("run_serverapp",),
+    "flwr.supernode.runtime.run_clientapp": ("run_clientapp",),
+    "flwr.cli.build": ("build_fab_from_files",),
+}
+"""Module of Flower -> the names in it that are replaced or used."""
+
+
+def check_flower() -> None:
+    """Refuse to go on without Flower, or with another version than the one that is known.
+
+    Raises:
+        ConfigError: names both versions, and the first part that the other one lacks.
+    """
+    if find_spec("flwr") is None:
+        raise ConfigError("deployments need Flower: pip install 'vergence[deploy]'")
+    if (installed := version("flwr")).split(".")[:2] != FLOWER.split("."):
+        lacks = first_missing()
+        part = f", which has no {lacks}" if lacks else ""
+        raise ConfigError(
+            f"deployments replace parts of Flower {FLOWER}, and Flower {installed} is installed"
+            f"{part}: pip install 'flwr=={FLOWER}.*'"
+        )
+
+
+def first_missing() -> str | None:
+    """First name that this Flower lacks, None if it has all of them."""
+    for module, names in PARTS.items():
+        try:
+            found = importlib.import_module(module)
+        except ImportError:
+            return module
+        for name in names:
+            if not hasattr(found, name):
+                return f"{module}.{name}"
+    return None
+
+
+def replace_part(module: str, name: str, new: Any) -> Any:
+    """Replace a part that is in the list and in Flower; return what was there.
+
+    Raises:
+        ConfigError: Flower has no such part.
+    """
+    found = importlib.import_module(module)
+    if name not in PARTS.get(module, ()) or not hasattr(found, name):
+        raise ConfigError(f"Flower {version('flwr')} has no {module}.{name} to be replaced")
+    old = getattr(found, name)
+    setattr(found, name, new)
+    return old

@@ -1,0 +1,1 @@
+"""Protections in a run: what each does in clients' turns, on the server, and to its budget."""

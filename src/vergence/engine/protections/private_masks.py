@@ -1,0 +1,133 @@
+"""Privacy budget of masks in a run: a forecast of how it is spread over the choices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vergence.core.client import ClientContext
+from vergence.core.conversation import drive
+from vergence.core.federation import Federation
+from vergence.core.masks import Mask
+from vergence.core.messages import Message
+from vergence.core.method import Method
+from vergence.core.naming import called
+from vergence.core.params import Params
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit, FitResult
+from vergence.core.task import Task
+from vergence.errors import ConfigError
+from vergence.privacy.dp.mask_budget import MaskBudget, groups, whole
+from vergence.privacy.dp.private_selection import PrivateMaskSelector
+from vergence.privacy.hooks import ClientHooks
+from vergence.privacy.keyed_noise import NoiseKey
+from vergence.privacy.secure_aggregation.masking import SEED
+from vergence.training.sequential import Solver
+
+if TYPE_CHECKING:
+    from vergence.engine.plan import Plan
+
+NOBODY = NoiseKey(bytes(SEED))
+"""Of the noise of a dry run, which hides nothing."""
+
+
+@dataclass(frozen=True)
+class MaskForecast:
+    """Forecast of a run's requests to every client: how many choices, and draws in all."""
+
+    choices: int
+    draws: int
+
+
+def foreseen(plan: Plan, method: Method, task: Task, federation: Federation) -> MaskForecast:
+    """Forecast of a run, made by holding a client's turns without training.
+
+    Its masks grow by other groups in truth; a client whose turn is more than was foreseen keeps the
+    mask it has.
+
+    Raises:
+        ConfigError: the method's options choose no mask by what data say, or in another way.
+    """
+    policy, verb = plan.privacy.mask, next(iter(method.exposure))
+    assert policy is not None
+    counter = _MaskChoiceCounter(policy, Solver(task))
+    client = federation.clients[0]
+    data, state = federation.people[client], method.client(task)
+    message = Message(verb, dict(method.offer(method.server(task), client)))
+    for round in range(plan.rounds):
+        site = ClientContext(client, data.train, data.val, task, round, RandomStream("rehearsal"))
+        site = replace(site, choose=partial(counter.choose, round))
+        turn = getattr(method, f"on_{verb}")(state, message, site)
+        state, _ = drive(turn, counter.answer)
+    if not counter.draws:
+        name = called(method)
+        raise ConfigError(_nothing(name, policy.of, counter.room))
+    return MaskForecast(counter.choices, counter.draws)
+
+
+def _nothing(name: str, of: str, room: int) -> str:
+    """Reason why nothing is chosen, where at most `room` entries were asked for at a time."""
+    if room:
+        return (
+            f"privacy.mask: '{name}' makes at most {room:,} entries personal in a round, and every "
+            f'{of} of this network has more; take of = "entry", or a higher rate'
+        )
+    return (
+        f"privacy.mask is for masks that a person's data choose, and with these options '{name}' "
+        'has none, or chooses in a way of its own; leave out select = "random" (fedcpf), rule = '
+        '"code" (fedselect), or privacy.mask'
+    )
+
+
+class _MaskChoiceCounter:
+    """Answers what turns ask for, and counts what they would draw."""
+
+    def __init__(self, policy: MaskBudget, solver: Solver) -> None:
+        self.policy, self.solver = policy, solver
+        self.choices = self.draws = self.room = 0
+
+    def answer(self, ask: Any) -> Any:
+        """Answer one ask."""
+        if not isinstance(ask, Fit):
+            return self.solver.compute(ask)
+        metrics = {"loss": 0.0, "score": 0.0}
+        return FitResult(ask.params, self.solver.task.weigh(ask.data), 0, ask.optimiser, metrics)
+
+    def choose(self, round: int, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
+        """Choose blindly."""
+        room, by = whole(k), groups(score.layout, self.policy.of)
+        self.room = max(room, self.room)
+        open = by.open(room, among)
+        count = by.share(room, open)
+        if not count:
+            return Mask.none(score.layout)
+        self.choices += 1
+        self.draws += count
+        best = by.best(score * 0.0, count, open)
+        bits = by.drawn(best, room, open, 1e-9, NOBODY.child(round).draws())
+        return Mask(bits, score.layout)
+
+
+@dataclass(frozen=True)
+class MaskHooks(ClientHooks):
+    """Lets a client choose masks under its budget alone."""
+
+    chooser: PrivateMaskSelector
+
+    def context(self, site: ClientContext) -> ClientContext:
+        """A client's place with choices under its budget."""
+        return self.chooser.at(site)
+
+
+def mask_hooks(
+    plan: Plan, method: Method, task: Task, federation: Federation, state: Path
+) -> MaskHooks | None:
+    """Hooks of a private choice of masks, None where methods choose them or nobody is here."""
+    policy = plan.privacy.mask
+    if policy is None or not federation.clients:
+        return None
+    each = policy.each(foreseen(plan, method, task, federation).draws)
+    return MaskHooks(PrivateMaskSelector(policy, each, state, task.seed))

@@ -1,0 +1,48 @@
+"""Class counts: numbers of everybody's training samples of each class, in classes.csv."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from vergence.core.federation import Federation
+from vergence.core.files import csv_of, saving, write_whole
+
+MOST = 100
+"""So many people fit into a picture of the table."""
+FILE = "classes.csv"
+Counts = Mapping[str, Mapping[str, int]]
+"""Person -> class -> training samples; every person has all classes, in the order of labels."""
+
+
+def counts(federation: Federation) -> Counts | None:
+    """Count everybody's training samples by their `label`; None where samples have none."""
+    label = next(iter(federation.people.values())).train.columns.get("label")
+    if label is None or label.dtype != torch.int64 or label.ndim != 1:
+        return None
+    found = {p: s.train.columns["label"].bincount() for p, s in federation.people.items()}
+    names = federation.about.get("classes", "").split(", ")
+    width = max(len(names), *(len(own) for own in found.values()))
+    names = names if len(names) == width else [str(number) for number in range(width)]
+    return {
+        p: dict(
+            zip(names, torch.nn.functional.pad(own, (0, width - len(own))).tolist(), strict=True)
+        )
+        for p, own in found.items()
+    }
+
+
+def write(path: Path, federation: Federation) -> None:
+    """Write classes.csv (`person,class,samples`) where a picture of it can be drawn."""
+    if len(federation.people) > MOST or (found := counts(federation)) is None:
+        return
+    text = csv_of(
+        [
+            ("person", "class", "samples"),
+            *((p, kind, n) for p, own in found.items() for kind, n in own.items()),
+        ]
+    )
+    with saving(path.parent):
+        write_whole(path, text.encode())

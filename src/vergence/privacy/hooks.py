@@ -1,0 +1,194 @@
+"""Protections: their hooks in a client's turns and on the server, and what they tell of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from torch import nn
+
+from vergence.core.aggregation import Aggregate
+from vergence.core.client import ClientContext
+from vergence.core.federation import Federation
+from vergence.core.messages import Message, Reply, SealedReply
+from vergence.core.method import Method
+from vergence.core.randomness import RandomStream
+from vergence.core.task import Task
+
+Check = Callable[[Message, SealedReply], str | None]
+"""(message, what a client answered) -> reason not to compute with the answer, None if it may be."""
+
+
+class Turn(Protocol):
+    """A client's turn, as a protection sees it.
+
+    Attributes:
+        site: what the client sees.
+        message: what it was sent.
+        before: the client's state as the turn began, None if it never took part.
+        after: its state at the end; only `outgoing` may look at it.
+        progress: share of the run's rounds that are done.
+    """
+
+    site: ClientContext
+    message: Message
+    before: Any
+    after: Any
+    progress: float
+
+    def batches(self) -> RandomStream:
+        """Randomness of the training that is asked for."""
+        ...
+
+
+class ClientHooks:
+    """One protection in a client's turns. Methods that are not overridden change nothing.
+
+    Hooks are asked in the order of the run's list: the first is the outermost in `answer`, and the
+    first to see a reply in `outgoing`.
+
+    Attributes:
+        answers: kinds of requests whose results `answer` changes; with `Fit` among them, clients
+            are trained one by one.
+    """
+
+    answers: ClassVar[tuple[type, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.answer is not ClientHooks.answer and not cls.answers:
+            raise TypeError(f"{cls.__name__} overrides answer(): name in `answers` what it changes")
+
+    def attach(self, network: nn.Module) -> None:
+        """Take note of, or change, the network that people are measured with."""
+
+    def context(self, site: ClientContext) -> ClientContext:
+        """Data and random numbers that a client sees, before its turn begins."""
+        return site
+
+    def answer(self, ask: Any, turn: Turn, then: Callable[[Any], Any]) -> Any:
+        """Result of a request of a turn: `then(ask)` is what it is without this protection."""
+        return then(ask)
+
+    def outgoing(self, reply: Reply, turn: Turn) -> Reply:
+        """Reply of a turn as it leaves the client."""
+        return reply
+
+    def measuring(self, client: str, round: int) -> None:
+        """Prepare for a measurement of what a client predicts with."""
+
+    def fault(self, sealed: SealedReply) -> str | None:
+        """Reason not to count a reply that came from another machine, None if it may be."""
+        return None
+
+    def covers(self, client: str, round: int, why: str) -> bool:
+        """True if a client's reply that does not count leaves as one of zeros, that counts.
+
+        Then the server does not learn that it was faulty, which may tell of the client's data.
+        """
+        return False
+
+    def receiving(self) -> Check | None:
+        """Check of what one client sends while it is served, None if there is none."""
+        return None
+
+
+class ServerHooks:
+    """One protection on the server. Methods that are not overridden change nothing.
+
+    Attributes:
+        hides_cohort: who was asked in a round is told to nobody, not even that nobody was.
+    """
+
+    hides_cohort: ClassVar[bool] = False
+
+    def cohort(
+        self,
+        clients: Sequence[str],
+        round: int,
+        draw: Callable[[Sequence[str], int], Sequence[str]],
+    ) -> Sequence[str]:
+        """Clients that a round may ask: `draw(clients, round)` are those without this protection.
+
+        `draw` may be asked about earlier rounds, too.
+        """
+        return draw(clients, round)
+
+    def release(self, whole: Aggregate, phase: str, number: int, asked: int) -> Aggregate:
+        """Sum as the method sees it.
+
+        Args:
+            whole: the sum of the replies that counted.
+            phase: the round's number, "setup" or "finish".
+            number: of the request in its phase, from 1.
+            asked: how many clients were asked.
+        """
+        return whole
+
+    def metrics(self) -> Mapping[str, float]:
+        """Numbers for the round's row of rounds.csv, such as the epsilon spent so far."""
+        return {}
+
+
+@dataclass(frozen=True)
+class ProtectedRun:
+    """Facts about a run that a protection may use.
+
+    Attributes:
+        method: of the run.
+        task: of the run, with its seed.
+        federation: the people whose data are here.
+        rounds: of the run.
+        state: folder of states, where secrets and logs may lie.
+        here: whether people's data are at hand; false on the server of a deployment.
+    """
+
+    method: Method
+    task: Task
+    federation: Federation
+    rounds: int
+    state: Path
+    here: bool = True
+
+
+class Protection:
+    """Base of a protection of one's own: a frozen dataclass of its options, in a file of its own.
+
+    An experiment names it as `privacy.own = [{ name = "rounding.py", digits = 3 }]`, or
+    `"package.module:Class"`. Methods that are not overridden change nothing and say nothing.
+
+    Attributes:
+        refuses: settings that it does not go together with, in the words of the table in
+            `vergence.engine.compatibility` (such as "secure sums"), each with the reason.
+    """
+
+    refuses: ClassVar[Mapping[str, str]] = {}
+
+    def check(self, run: ProtectedRun) -> None:
+        """Refuse a run that it cannot protect, by a `ConfigError` that says why."""
+
+    def client(self, run: ProtectedRun) -> ClientHooks | None:
+        """Hooks of clients' turns, if there are any."""
+
+    def server(self, run: ProtectedRun) -> ServerHooks | None:
+        """Hooks of the server, if there are any."""
+
+    def forecast(self, run: ProtectedRun) -> Sequence[str]:
+        """Sentences for `vergence explain` and the ethics page: what it promises, and to whom."""
+        return ()
+
+    def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
+        """Numbers for results.json after a run: what it did, or what was spent."""
+        return {}
+
+
+def answered(
+    hooks: Sequence[ClientHooks], ask: Any, turn: Turn, plain: Callable[[Any], Any]
+) -> Any:
+    """Result of what a turn asks for, through all hooks, the first of them outermost."""
+    at = next((at for at, hook in enumerate(hooks) if isinstance(ask, hook.answers)), None)
+    if at is None:
+        return plain(ask)
+    return hooks[at].answer(ask, turn, lambda ask: answered(hooks[at + 1 :], ask, turn, plain))

@@ -1,0 +1,62 @@
+"""Accuracies by method and class, drawn from per_class.csv."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from vergence.errors import StateError
+from vergence.experiment.class_accuracy import FILE
+from vergence.reports.plots.style import canvas, column_names, styled
+from vergence.results.display_names import title
+from vergence.results.read import StudyResults
+
+
+@styled
+def of_study(study: StudyResults) -> Figure | None:
+    """Draw accuracies by method and class, means over seeds and people; unseen classes last."""
+    told = {title(run): _read(run.folder / FILE) for run in study.runs}
+    told = {name: found for name, found in told.items() if found}
+    if not told:
+        return None
+    hidden = {kind: unseen for found in told.values() for kind, (unseen, _) in found.items()}
+    kinds = sorted(hidden, key=hidden.__getitem__)
+    nothing = (0, [float("nan")])
+    table = np.array(
+        [[np.mean(found.get(kind, nothing)[1]) for kind in kinds] for found in told.values()]
+    )
+    figure = canvas(2.6 + 0.3 * len(kinds), 1.8 + 0.3 * len(told))
+    axes = figure.add_subplot()
+    image = axes.imshow(table, cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
+    axes.set_yticks(range(len(told)), list(told))
+    column_names(axes, [f"{kind} *" if hidden[kind] else kind for kind in kinds])
+    axes.tick_params(length=0)
+    axes.grid(False)
+    if 0 < sum(hidden.values()) < len(kinds):
+        axes.axvline(len(kinds) - sum(hidden.values()) - 0.5, color="white", linewidth=3)
+    bar = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02)
+    bar.set_label("accuracy; * unseen")
+    bar.outline.set_visible(False)  # type: ignore[operator]
+    return figure
+
+
+def _read(path: Path) -> dict[str, tuple[int, list[float]]]:
+    """Return class -> whether it is unseen, and its accuracies; nothing where no file is.
+
+    Raises:
+        StateError: it is damaged.
+    """
+    if not path.is_file():
+        return {}
+    found: dict[str, tuple[int, list[float]]] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            try:
+                _, values = found.setdefault(row["class"], (int(row["unseen"]), []))
+                values.append(float(row["accuracy"]))
+            except (KeyError, ValueError, TypeError) as fault:
+                raise StateError(f"{path} is damaged ({fault}); restore it or run again") from fault
+    return found

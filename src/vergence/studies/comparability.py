@@ -1,0 +1,300 @@
+"""Comparability of runs: those that may stand in one table, and under which names.
+
+Runs agree when what a method does not choose is equal: data, split, people, seeds, budget, tuning,
+wire, precision, and the point of measuring. What belongs to a method (its options, extra steps of
+fine-tuning) may differ and is shown as gradient steps instead. Docs: docs/statistics.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from vergence.core.federation import Dataset
+from vergence.core.local_training import LocalTraining
+from vergence.core.task import Model, Task
+from vergence.engine.asynchronous_aggregation import Delivery
+from vergence.engine.participation import Participation
+from vergence.engine.round_loop import Plan
+from vergence.errors import ConfigError, StateError, nearest
+from vergence.experiment.registry import find, modules
+from vergence.experiment.schema import merge
+from vergence.results.read import Run, StudyResults
+from vergence.results.run_files import read_config
+from vergence.training.pruning import Gradual
+from vergence.wire.codecs import Compression
+
+ABSENT = "none"
+BUDGET = ("epochs", "steps", "batch")
+"""Keys of `local` that say how much a client computes; the others say how it was tuned."""
+TUNING = ("trials", "people", "seeds", "chosen_on", "metric")
+
+Table = dict[str, Any]
+Difference = tuple[str, Any, Any]
+"""Field, value of the one run, value of the other."""
+
+
+def agree(runs: Sequence[Run], allow: Iterable[str] = (), hide: Sequence[str] = ()) -> list[str]:
+    """Check that runs may stand in one table; return a note for every difference let through.
+
+    The first notes say which runs are poisoned.
+
+    `allow` names fields (`rounds`, `local.lr`), or a table for all fields in it (`local`);
+    `tuning` allows learning rates and the like too. Of allowed fields, `hide` gets no note.
+
+    Raises:
+        ConfigError: a field differs, with both values; or `allow` names no field.
+        StateError: neither of two runs says what data it read.
+    """
+    allowed = set(allow)
+    for name in allowed:
+        if name.partition(".")[0] not in DO:
+            raise ConfigError(
+                f"allow {name}: no such field{nearest(name.partition('.')[0], list(DO))}"
+            )
+    if "tuning" in allowed:
+        allowed |= {f"local.{f.name}" for f in fields(LocalTraining) if f.name not in BUDGET}
+    told: dict[str, dict[str, list[str]]] = {}
+    first = runs[0]
+    for run in runs[1:]:
+        for field, one, other in differences(first, run):
+            here, there = _shown(one, other), _shown(other, one)
+            if not _within(field, allowed) and one is other is None:
+                raise StateError(
+                    f"cannot compare: {field} is not known, the provenance.json of {first.label} "
+                    f"and of {run.label} do not say what was read; run them again, or "
+                    f"{_allowing(field)}"
+                )
+            if not _within(field, allowed):
+                raise ConfigError(
+                    f"cannot compare: {field} differs, {first.label} has {here}, {run.label} has "
+                    f"{there}; {DO[field.partition('.')[0]]}, or {_allowing(field)}"
+                )
+            if _within(field, hide):
+                continue
+            values = told.setdefault(field, {here: [first.label]})
+            values.setdefault(there, []).append(run.label)
+    lies = [f"{run.label} is POISONED: {run.poison}" for run in runs if run.poison]
+    return lies + [
+        f"{field} {'is not known' if list(values) == [ABSENT] else 'differs'}: "
+        f"{'; '.join(f'{_few(who)} {value}' for value, who in values.items())}"
+        for field, values in told.items()
+    ]
+
+
+def _allowing(field: str) -> str:
+    return f'compare all the same: --allow {field}, or allow=["{field}"] in Python'
+
+
+def _few(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - 1} more have" if len(labels) > 1 else " has"
+    return labels[0] + more
+
+
+def differences(one: Run, other: Run) -> Iterator[Difference]:
+    """Yield differences, the most basic first; a later field is read only when it is asked for.
+
+    Learning rates and the like may differ between methods that were tuned with equally many trials.
+    A digest that is missing is not equal to another one that is missing.
+    """
+    for field, trait in TRAITS:
+        if field == "local tuning":
+            if min(_tuning(run)["trials"] for run in (one, other)) > 0:
+                continue
+            field = "local"
+        here, there = trait(one), trait(other)
+        if field == "data" and here is there is None:
+            yield field, here, there
+        yield from _unequal(field, here, there)
+
+
+def tuned_on(runs: Iterable[Run]) -> list[str]:
+    """Return the people on whom a sweep chose the settings of any of the runs."""
+    return list(dict.fromkeys(p for run in runs for p in _tuning(run).get("people", [])))
+
+
+def told_apart(studies: Sequence[StudyResults]) -> list[Run]:
+    """Return all runs; where labels clash, each gets as much of its folder as tells it apart.
+
+    Raises:
+        ConfigError: a run is named twice.
+    """
+    runs = [run for study in studies for run in study.runs]
+    places = [run.folder.resolve() for run in runs]
+    for place, times in Counter(places).items():
+        if times > 1:
+            raise ConfigError(f"{place} is named {times} times; name every run once")
+    alike: dict[str, list[Path]] = {}
+    for run, place in zip(runs, places, strict=True):
+        alike.setdefault(run.label, []).append(place)
+    return [
+        Run(run.folder, _name(place, run.label, alike[run.label]), run.results)
+        for run, place in zip(runs, places, strict=True)
+    ]
+
+
+def _name(place: Path, label: str, alike: Sequence[Path]) -> str:
+    """Return a label, led by the shortest end of its folder that differs among those alike."""
+    if len(alike) == 1:
+        return label
+    for depth in range(1, len(place.parts) + 1):
+        ends = [_end(p, label, depth) for p in alike]
+        if len(set(ends)) == len(ends):
+            return _end(place, label, depth)
+    return f"{place}/{label}"
+
+
+def _end(place: Path, label: str, depth: int) -> str:
+    above = place.parent if place.name == label else place
+    return "/".join((*above.parts[-depth:], label))
+
+
+def _within(field: str, allowed: Iterable[str]) -> bool:
+    return any(field == name or field.startswith(f"{name}.") for name in allowed)
+
+
+def _config(run: Run) -> Table:
+    return read_config(run.folder / "config.toml")
+
+
+def _filled(table: Mapping[str, Any], record: type | None) -> Table:
+    """Return a table with the defaults of its dataclass: saying a default changes nothing."""
+    given: Table = {}
+    for f in fields(record) if record is not None and is_dataclass(record) else ():
+        if f.default is not MISSING:
+            given[f.name] = f.default
+        elif f.default_factory is not MISSING:
+            given[f.name] = f.default_factory()
+    return {key: _plain(value) for key, value in merge(given, dict(table)).items()}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return {k: _plain(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+
+
+def _part(part: str, kind: str, base: type) -> Callable[[Run], Table]:
+    """Return a reader of task, model or federation with all options, less where data lies."""
+
+    def read(run: Run) -> Table:
+        table = {k: v for k, v in _config(run).get(part, {}).items() if k != "root"}
+        name = table.get("name")
+        known = isinstance(name, str) and not name.endswith(".py") and name in modules(kind)
+        return _filled(table, find(kind, name, base) if known and name else None)
+
+    return read
+
+
+def _local(run: Run) -> Table:
+    config = _config(run)
+    local = _filled(
+        merge(config.get("local", {}), config.get("method", {}).get("local", {})), LocalTraining
+    )
+    if local["steps"] is not None:  # steps are taken instead of epochs
+        local["epochs"] = None
+    return local
+
+
+def _plan(key: str, default: Any) -> Callable[[Run], Any]:
+    return lambda run: _config(run).get("run", {}).get(key, default)
+
+
+def _tuning(run: Run) -> Table:
+    """Cost of a choice of settings, and on whom it was made; not what could be chosen."""
+    tuning = _config(run).get("tuning", {})
+    return {"trials": 0, **{key: tuning[key] for key in TUNING if key in tuning}}
+
+
+def _unequal(field: str, one: Any, other: Any) -> Iterator[Difference]:
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        if one != other:
+            yield field, one, other
+        return
+    if one.get("name") != other.get("name"):  # told by a field of its own; all else is noise
+        return
+    for key in dict.fromkeys((*one, *other)):
+        if one.get(key) != other.get(key):
+            yield f"{field}.{key}", one.get(key), other.get(key)
+
+
+def _shown(value: Any, other: Any) -> str:
+    """Print a value; of a digest its start, of a table what the other has otherwise.
+
+    Of a long list it is how many there are, and what the other lacks.
+    """
+    if value is None:
+        return ABSENT
+    if isinstance(value, str) and len(value) == 64 and " " not in value:
+        return value[:12]
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        here = {k: _shown(v, other.get(k)) for k, v in value.items() if v != other.get(k)}
+        return ", ".join(f"{key} {told}" for key, told in here.items()) or str(dict(value))
+    if isinstance(value, list) and len(value) > 6:
+        lacks = [str(v) for v in value if not isinstance(other, list) or v not in other]
+        more = f", only here: {', '.join(lacks[:6])}{' ...' if len(lacks) > 6 else ''}"
+        return f"{len(value)} of them{more if lacks else ' in this order'}"
+    return str(value)
+
+
+TRAITS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
+    ("task", lambda run: run.results["task"]),
+    ("federation", lambda run: run.results["federation"]),
+    ("headline", lambda run: run.headline),
+    ("seeds", lambda run: sorted(run.seeds)),
+    ("people", lambda run: run.people),
+    ("rounds", lambda run: run.results.get("rounds")),
+    ("task", _part("task", "tasks", Task)),
+    ("model", lambda run: _config(run).get("model", {}).get("name")),
+    ("model", _part("model", "models", Model)),
+    ("federation", _part("federation", "data", Dataset)),
+    ("split", lambda run: run.provenance.get("data", {}).get("split")),
+    ("data", lambda run: run.provenance.get("data", {}).get("sha256")),
+    ("points", _plan("points", ["P0"])),
+    ("evaluate_people", _plan("evaluate_people", Plan.evaluate_people)),
+    ("precision", _plan("precision", Plan.precision)),
+    ("presence", lambda run: _filled(_config(run).get("presence", {}), Participation)),
+    ("delivery", lambda run: _filled(_config(run).get("delivery", {}), Delivery)),
+    ("wire", lambda run: _filled(_config(run).get("wire", {}), Compression)),
+    ("privacy", lambda run: _config(run).get("privacy", {})),
+    ("poison", lambda run: _config(run).get("poison", {})),
+    ("pruning", lambda run: _filled(_config(run).get("pruning", {"amount": 0.0}), Gradual)),
+    ("local", lambda run: {k: v for k, v in _local(run).items() if k in BUDGET}),
+    ("tuning", _tuning),
+    ("local tuning", lambda run: {k: v for k, v in _local(run).items() if k not in BUDGET}),
+)
+"""What must be equal, the most basic first: what results.json knows, then config and provenance."""
+
+ONE = "compare runs of one configuration"
+DO: Mapping[str, str] = {
+    "task": ONE,
+    "federation": ONE,
+    "headline": ONE,
+    "model": ONE,
+    "seeds": "run both with the same run.seeds",
+    "people": "run both on the same people",
+    "rounds": "give both the same run.rounds",
+    "split": "run both on the same split",
+    "data": "run both on the same copy of the data, read in the same way",
+    "points": "measure both at the same run.points",
+    "evaluate_people": "run both with the same run.evaluate_people",
+    "precision": "run both with the same run.precision",
+    "presence": "run both with the same presence",
+    "delivery": "run both with the same delivery",
+    "wire": "send the updates of both with the same wire",
+    "pruning": "prune both alike, or neither",
+    "privacy": "give both the same privacy",
+    "poison": "poison both alike, or neither",
+    "local": "give both the same local",
+    "tuning": "choose both with equally many trials, on the same people",
+}
+"""What to do about each; the keys are what may be allowed."""
+ANYTHING = tuple(DO)
+"""Allows all: for showing one experiment as it was run, with notes."""
+DATA = ("federation", "people", "split", "data")
+"""Fields that say what data was read, and of whom."""

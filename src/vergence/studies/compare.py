@@ -1,0 +1,379 @@
+"""Comparison tables: methods as rows, priors first, then fairness, ranks and paired tests."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from vergence.core.federation import POOLED
+from vergence.errors import ConfigError
+from vergence.metrics.intervals import interval
+from vergence.monitoring.unfinished import unfinished
+from vergence.results.baselines import kind, plain
+from vergence.results.display_names import DASH, digits, metric_name, number, title
+from vergence.results.read import Estimate, PersonValue, Run, StudyResults, read
+from vergence.results.significance import Unit, treatment
+from vergence.results.significance import paired as paired
+from vergence.results.text_tables import TextTable, csv_text, markdown_table
+from vergence.results.write import summary
+from vergence.studies.comparability import ANYTHING as ANYTHING
+from vergence.studies.comparability import agree, told_apart, tuned_on
+from vergence.studies.comparison_tables import best_mean, fairness_block, paired_block, ranks_block
+
+HEADS = ("mean", "95 % interval", "worst", "harmed", "MB up", "MB down", "s", "steps")
+Part = Literal["methods", "fairness", "tests", "ranks"]
+Parts = Mapping[Part, Sequence[TextTable]]
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One line of the table. A prior learns nothing: it has metrics and no costs.
+
+    `mb_up`, `mb_down` are megabytes (10^6) per client and round, `steps` gradient steps per client
+    over the whole run; NaN = not applicable.
+    """
+
+    label: str
+    name: str
+    prior: bool
+    metrics: Mapping[str, Estimate]
+    harmed: float = math.nan
+    mb_up: float = math.nan
+    mb_down: float = math.nan
+    seconds: float = math.nan
+    steps: float = math.nan
+
+
+def gather(folders: Iterable[Path | str], allow: Iterable[str] = ()) -> StudyResults:
+    """Read folders (an OUT with its index, or single runs) as one study.
+
+    `allow` names fields in which runs may differ all the same; see `agreement.agree`.
+
+    Raises:
+        ConfigError: no folder, or runs that may not stand in one table.
+        StateError: a folder holds no finished run.
+    """
+    studies = [harm_counted(read(folder)) for folder in folders]
+    if not studies:
+        raise ConfigError("nothing to compare: name at least one folder that vergence run wrote")
+    runs = told_apart(studies)
+    agree(runs, allow)
+    priors = next((s.priors for s in studies if s.priors), {})
+    return StudyResults(studies[0].folder, tuple(runs), priors)
+
+
+def harm_counted(study: StudyResults) -> StudyResults:
+    """The study; an unfinished one with the people harmed so far, whom its end would count."""
+    if study.find("local_only") is None or not unfinished(study.folder):
+        return study
+    harm = treatment(study)
+    runs = [_with(r, harmed_vs_local=harm[r.label].harmed) for r in study.runs if r.label in harm]
+    return replace(study, runs=tuple(runs))
+
+
+@dataclass(frozen=True)
+class ComparisonRest(Run):
+    """A run as far as `people` of its results go: nobody else was ever measured."""
+
+    @cached_property
+    def values(self) -> list[PersonValue]:
+        """Rows of people.csv about these people."""
+        people = set(self.people)
+        return [row for row in super().values if row.person in people]
+
+
+def unseen(study: StudyResults) -> tuple[StudyResults, str]:
+    """Drop the people on whom a sweep chose settings from every run and prior, and name them.
+
+    What is a mean over people is computed again over those left; costs are those of the whole run.
+
+    Raises:
+        ConfigError: no settings were chosen on anybody, or nobody else is left.
+    """
+    seen = tuned_on(study.runs)
+    if not seen:
+        raise ConfigError(
+            "--unseen: no settings were chosen on anybody (tuning.people, which vergence study "
+            "sweep writes); leave --unseen out"
+        )
+    runs = [_rest(run, seen) for run in study.runs]
+    if not all(run.people for run in runs):
+        raise ConfigError(
+            f"--unseen: settings were chosen on everybody ({len(seen)} people), nobody is left to "
+            "compare on; sweep again with fewer people (sweep.people)"
+        )
+    priors = {
+        name: {person: metrics for person, metrics in people.items() if person not in seen}
+        for name, people in study.priors.items()
+    }
+    harm = treatment(StudyResults(study.folder, tuple(runs), priors))
+    runs = [_with(run, harmed_vs_local=harm[run.label].harmed) for run in runs]
+    dropped = [p for p in seen if any(p in run.people for run in study.runs)]
+    who = f"without {', '.join(dropped)}" if dropped else f"{', '.join(seen)} are not in these runs"
+    note = f"{who}: settings were chosen on them (tuning.people)"
+    return StudyResults(study.folder, tuple(runs), priors), note
+
+
+def _rest(run: Run, seen: Sequence[str]) -> Run:
+    people = [person for person in run.people if person not in seen]
+    rest = ComparisonRest(run.folder, run.label, {**run.results, "people": people})
+    scores = {metric: rest.scores(metric) for metric in run.results["metrics"]}
+    found = {m: summary(s, m in run.lower_is_better) for m, s in scores.items() if s}
+    return _with(rest, metrics=found)
+
+
+def _with(run: Run, **results: Any) -> Run:
+    return replace(run, results={**run.results, **results})
+
+
+def table(dirs: Iterable[Path | str]) -> list[ComparisonRow]:
+    """Return the rows for these folders: priors, then methods in the order of the index.
+
+    Raises:
+        ConfigError: the runs cannot be compared.
+    """
+    return rows(gather(dirs))
+
+
+def rows(study: StudyResults) -> list[ComparisonRow]:
+    """Return the table of a study, headline metric first in every row."""
+    order = list(dict.fromkeys(m for run in study.runs for m in run.estimates))
+    found = [_prior(name, people, order, study) for name, people in study.priors.items()]
+    for run in study.runs:
+        sent = run.results.get("bytes") or {}
+        harmed = run.results.get("harmed_vs_local")
+        found.append(
+            ComparisonRow(
+                label=run.label,
+                name=title(run),
+                prior=False,
+                metrics=run.estimates,
+                harmed=math.nan if harmed is None else float(harmed),
+                mb_up=float(sent.get("up", math.nan)) / 1e6,
+                mb_down=float(sent.get("down", math.nan)) / 1e6,
+                seconds=float(run.results.get("seconds", math.nan)),
+                steps=steps(run),
+            )
+        )
+    return found
+
+
+def _prior(
+    name: str, people: Mapping[str, Mapping[str, float]], order: Sequence[str], study: StudyResults
+) -> ComparisonRow:
+    estimates = {}
+    for metric in order:
+        values = [v[metric] for v in people.values() if math.isfinite(v.get(metric, math.nan))]
+        if values:
+            worst = max(values) if metric in study.lower_is_better else min(values)
+            std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+            estimates[metric] = Estimate(float(np.mean(values)), *interval(values), std, worst)
+    return ComparisonRow(label=name, name=plain(name), prior=True, metrics=estimates)
+
+
+def steps(run: Run) -> float:
+    """Return gradient steps per client over the whole run, seeds averaged, from turns.csv.
+
+    A turn has a row per tree, and counts once. What a data centre computes is spread over its
+    people. NaN where replies do not say how many steps they took, as under secure sums.
+    """
+    total, before = 0.0, None
+    for turn in run.turns:
+        here = (turn.seed, turn.round, turn.client, turn.verb)
+        if before is None or here != before[0] or turn.tree <= before[1]:
+            total += turn.steps
+        before = (here, turn.tree)
+    if not total:
+        return math.nan
+    clients = run.results.get("clients") or len({t.client for t in run.turns} - {POOLED})
+    return total / max(int(clients), 1) / max(len({t.seed for t in run.turns}), 1)
+
+
+def blocks(
+    study: StudyResults,
+    metric: str | None = None,
+    reference: str | None = None,
+    margin: float | None = None,
+    unit: Unit = "person",
+) -> Parts:
+    """Return the tables of a study, those that it has runs enough for.
+
+    Raises:
+        ConfigError: an unknown metric or reference, or a margin that is not positive.
+    """
+    listed = rows(study)
+    names = _metrics(listed)
+    chosen = metric or study.headline
+    if chosen not in names:
+        raise ConfigError(f"no run has the metric '{chosen}'; measured: {', '.join(names)}")
+    people, seeds = len(study.runs[0].people), len(study.runs[0].seeds)
+    lower = ", lower is better" if chosen in study.lower_is_better else ""
+    about = f"mean and 95 % interval over {people} people, {seeds} seed{'s'[: seeds > 1]}{lower}"
+    others = [n for n in names if n != chosen]
+    faint = frozenset(i for i, row in enumerate(listed) if row.prior)
+    methods = [
+        TextTable(
+            f"{metric_name(chosen)}: {about}",
+            ["", metric_name(chosen), *HEADS[1:]],
+            [[_named(row), *_cells(listed, row, chosen)] for row in listed],
+            dim=faint,
+            notes=best_mean(study, chosen),
+        )
+    ]
+    if others:
+        lines = [[row.name, *_means(listed, row, others)] for row in listed]
+        heads = ["", *map(metric_name, others)]
+        methods.append(TextTable("Other metrics, mean over people", heads, lines, dim=faint))
+    tests = paired_block(study, chosen, reference, margin, unit)
+    ranks = ranks_block(study, chosen, unit)
+    return {
+        "methods": methods,
+        "fairness": [fairness_block(study, chosen)],
+        "ranks": [ranks] if ranks else [],
+        "tests": [tests] if tests else [],
+    }
+
+
+def show(study: StudyResults, console: Console, metric: str | None = None) -> None:
+    """Print all tables, in as many pieces as the width asks for."""
+    print_parts(blocks(study, metric), console)
+
+
+def print_parts(
+    parts: Parts, console: Console, only: Part | None = None, notes: Sequence[str] = ()
+) -> None:
+    """Print tables, or one of them, led by notes on what was let through.
+
+    Raises:
+        ConfigError: there are not runs enough for the table asked for.
+    """
+    for note in notes:
+        console.print(Text(f"Note: {note}", style="yellow"), soft_wrap=True)
+    for part in _wanted(parts, only):
+        for block in parts[part]:
+            block.show(console)
+
+
+def written(
+    study: StudyResults,
+    parts: Parts,
+    style: Literal["csv", "markdown"],
+    only: Part | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """Return tables as text: CSV holds one of them, by default that of methods.
+
+    Notes lead, in Markdown as a quotation, in CSV as lines after a `#`.
+
+    Raises:
+        ConfigError: there are not runs enough for the table asked for.
+    """
+    wanted = _wanted(parts, only)
+    if style == "csv":
+        only = only or "methods"
+        text = to_csv(rows(study)) if only == "methods" else parts[only][0].csv()
+        return "".join(f"# {note}\n" for note in notes) + text
+    texts = [f"> Note: {note}\n" for note in notes]
+    texts += [to_markdown(rows(study))] if "methods" in wanted else []
+    texts += [b.markdown() for part in wanted if part != "methods" for b in parts[part]]
+    return "\n".join(texts)
+
+
+def _wanted(parts: Parts, only: Part | None) -> list[Part]:
+    if only is not None and not parts[only]:
+        needs = {
+            "tests": "a run to be paired with: FedAvg, local-only, or --reference NAME",
+            "ranks": "three methods and two people",
+        }
+        raise ConfigError(f"the table of {only} needs {needs[only]}")
+    return [part for part in parts if only in (None, part)]
+
+
+def _metrics(listed: Sequence[ComparisonRow]) -> list[str]:
+    return list(dict.fromkeys(m for row in listed if not row.prior for m in row.metrics))
+
+
+def _decimals(listed: Sequence[ComparisonRow], metric: str) -> int:
+    return digits(row.metrics[metric].mean for row in listed if metric in row.metrics)
+
+
+def _named(row: ComparisonRow) -> str:
+    return f"{row.name} ({kind(row.label)})" if row.prior else row.name
+
+
+def _cells(listed: Sequence[ComparisonRow], row: ComparisonRow, metric: str) -> list[str]:
+    return [*headline_cells(listed, row, metric), "" if row.prior else number(row.steps, 0)]
+
+
+def _means(
+    listed: Sequence[ComparisonRow], row: ComparisonRow, metrics: Sequence[str]
+) -> list[str]:
+    return [
+        number(row.metrics[m].mean, _decimals(listed, m)) if m in row.metrics else ""
+        for m in metrics
+    ]
+
+
+def headline_cells(listed: Sequence[ComparisonRow], row: ComparisonRow, metric: str) -> list[str]:
+    """Return the printed cells of a row: mean, interval, worst, harmed, MB up, MB down, seconds."""
+    e = row.metrics.get(metric)
+    places = _decimals(listed, metric)
+    first = [""] * 3
+    if e is not None:
+        spread = f"[{number(e.lo, places)}, {number(e.hi, places)}]"
+        first = [number(e.mean, places), spread, number(e.worst, places)]
+    if row.prior:
+        return [*first, "", "", "", ""]
+    harmed = DASH if math.isnan(row.harmed) else f"{row.harmed:.0%}"
+    sent = [v for r in listed for v in (r.mb_up, r.mb_down) if v > 0]
+    top = max(sent, default=1.0)
+    fine = 2 if top >= 0.1 else 4 if top >= 1e-3 else 6
+    return [
+        *first,
+        harmed,
+        number(row.mb_up, fine),
+        number(row.mb_down, fine),
+        number(row.seconds, 0),
+    ]
+
+
+def to_csv(listed: Sequence[ComparisonRow]) -> str:
+    """Return the table with full precision: one line per row, `_lo`, `_hi`, `_worst` columns."""
+    records = []
+    for row in listed:
+        record: dict[str, object] = {"row": row.label, "kind": "prior" if row.prior else "method"}
+        for name in _metrics(listed):
+            e = row.metrics.get(name)
+            for part in ("mean", "lo", "hi", "std", "worst"):
+                key = name if part == "mean" else f"{name}_{part}"
+                record[key] = None if e is None else float(getattr(e, part))
+        record |= {
+            "harmed_vs_local": row.harmed,
+            "mb_up": row.mb_up,
+            "mb_down": row.mb_down,
+            "seconds": row.seconds,
+            "steps": row.steps,
+        }
+        records.append(record)
+    return csv_text(records)
+
+
+def to_markdown(listed: Sequence[ComparisonRow]) -> str:
+    """Return the table in Markdown: headline with interval, costs, then the other metrics."""
+    first, *others = _metrics(listed)
+    heads = ["", metric_name(first), *HEADS[1:], *map(metric_name, others)]
+    lines = [
+        [
+            f"*{row.name}* ({kind(row.label)})" if row.prior else row.name,
+            *_cells(listed, row, first),
+            *_means(listed, row, others),
+        ]
+        for row in listed
+    ]
+    return markdown_table(heads, lines)

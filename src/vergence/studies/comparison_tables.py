@@ -1,0 +1,261 @@
+"""Fairness, paired tests and ranks of a study as tables; every number: docs/statistics.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from vergence.metrics.fairness import Fairness
+from vergence.metrics.statistics import ALPHA, DRAWS
+from vergence.results import baselines
+from vergence.results.display_names import DASH, digits, metric_name, number, title
+from vergence.results.read import StudyResults
+from vergence.results.significance import (
+    ComparedMethod,
+    Paired,
+    Unit,
+    best,
+    family,
+    judge,
+    rank,
+    treatment,
+)
+from vergence.results.text_tables import TextTable
+
+PAIR = ("difference", "95 % interval", "better for")
+PAIRED_BY = {"person": "person by person", "person-seed": "each person in each seed"}
+ALIKE = "Not apart in mean ranks"
+COARSER = "a coarser look at all pairs than the paired tests, which give the verdict"
+UNITS = {"person": "people", "person-seed": "pairs of person and seed"}
+
+
+def fairness_block(study: StudyResults, metric: str) -> TextTable:
+    """Fairness of every method to people: worst, p10, p90, best, spread, harm."""
+    found = treatment(study, metric)
+    places = digits(v for f in found.values() for v in (f.worst, f.best))
+    lines = [
+        [
+            title(study.run(label)),
+            number(f.worst, places),
+            f.worst_person,
+            *(number(v, places) for v in (f.p10, f.p90, f.best, f.std, f.spread)),
+            *_harm(f),
+        ]
+        for label, f in found.items()
+    ]
+    heads = [
+        "method",
+        "worst",
+        "who",
+        "p10",
+        "p90",
+        "best",
+        "std",
+        "p90 − p10",
+        "harmed",
+        "worst harm",
+    ]
+    records = [
+        {"row": label, "metric": metric, **asdict(f), "spread": f.spread}
+        for label, f in found.items()
+    ]
+    people = len(study.runs[0].people)
+    lower = ", lower is better" if metric in study.lower_is_better else ""
+    notes = [] if study.find("local_only") else ["Harm needs a local-only run beside these."]
+    heading = f"Fairness in {metric_name(metric)} over {people} people{lower}"
+    return TextTable(heading, heads, lines, notes=notes, records=records)
+
+
+def _harm(f: Fairness) -> list[str]:
+    if f.harmed is None or f.worst_harm is None:
+        return [DASH, DASH]
+    who = f" {f.most_harmed}" if f.most_harmed else ""
+    return [f"{f.harmed:.0%}", f"{f.worst_harm:.1%}{who}"]
+
+
+def paired_block(
+    study: StudyResults,
+    metric: str,
+    reference: str | None = None,
+    margin: float | None = None,
+    unit: Unit = "person",
+) -> TextTable | None:
+    """Return the paired tests, None where there is nobody to be paired with."""
+    judged = judge(study, metric, reference, margin, unit)
+    if not judged:
+        return None
+    heads = [
+        "method",
+        "against",
+        *PAIR[:2],
+        "bootstrap",
+        PAIR[2],
+        "Wilcoxon p",
+        "Holm p",
+        "t test p",
+        "d_z",
+    ]
+    if margin is not None:
+        heads.append(f"within ±{margin:g}")
+    lines = [
+        [title(study.run(j.pair.a)), title(study.run(j.pair.b)), *_cells(j, margin is not None)]
+        for j in judged
+    ]
+    notes = [*_caveats(judged, unit), *best_pairs(study, metric, judged)]
+    return TextTable(
+        f"Paired differences in {metric_name(metric)}, {PAIRED_BY[unit]}",
+        heads,
+        lines,
+        keys=2,
+        dim=frozenset(i for i, j in enumerate(judged) if not j.different),
+        notes=notes,
+        records=[
+            {
+                **asdict(j.pair),
+                "unit": unit,
+                "bootstrap_lo": j.bootstrap[0],
+                "bootstrap_hi": j.bootstrap[1],
+                "wilcoxon_p": j.p,
+                "holm_p": j.holm,
+                "t_p": j.t,
+                "d_z": j.dz,
+                "rank_biserial": j.rank_biserial,
+                "margin": margin,
+                "tost_p": j.equivalence,
+                "verdict": j.verdict,
+            }
+            for j in judged
+        ],
+    )
+
+
+def best_mean(study: StudyResults, metric: str) -> list[str]:
+    """Sentences on the best trained method, and on what needs no training beside it."""
+    run = best(study, metric)
+    if run is None:
+        return []
+    e = run.estimates[metric]
+    places = digits([e.mean])
+    many = "Best mean of the trained methods: " if len(study.runs) > 1 else ""
+    spread = f" (95 % interval {number(e.lo, places)} to {number(e.hi, places)})"
+    told = f"{many}{title(run)}, {metric_name(metric)} {number(e.mean, places)}"
+    beside = baselines.beside(study, metric)
+    return [f"{told}{spread if math.isfinite(e.lo) else ''}.", *([beside] if beside else [])]
+
+
+def best_pairs(study: StudyResults, metric: str, judged: Sequence[ComparedMethod]) -> list[str]:
+    """A sentence on every pair of a table whose left method is the best one."""
+    run, found = best(study, metric), []
+    for j in judged:
+        if run is None or j.pair.a != run.label:
+            continue
+        difference, spread, better = paired_cells(j.pair)
+        found.append(
+            f"{title(run)} against {title(study.run(j.pair.b))}: {difference}, interval {spread}, "
+            f"better for {better} people; {verdict_on(j, judged)}."
+        )
+    return found
+
+
+def verdict_on(j: ComparedMethod, judged: Sequence[ComparedMethod]) -> str:
+    """The verdict on a pair in words, the same wherever the pair is shown."""
+    least = 2.0 ** (1 - j.pair.people) * family(judged)
+    few = least >= ALPHA and not j.different
+    why = f"Holm's p {chance(j.holm)}" + (", and so few people cannot show one" if few else "")
+    return f"{'different' if j.different else 'no difference shown'} ({why})"
+
+
+def paired_cells(p: Paired) -> list[str]:
+    """Return the printed cells of a comparison: difference, interval, people better."""
+    places = max(3, digits([p.mean]))
+    plus = "+" if p.mean > 0 else ""
+    return [
+        plus + number(p.mean, places),
+        _interval(p.lo, p.hi, places),
+        f"{p.better} of {p.people}",
+    ]
+
+
+def _cells(j: ComparedMethod, verdict: bool) -> list[str]:
+    difference, spread, better = paired_cells(j.pair)
+    places = max(3, digits([j.pair.mean]))
+    said = [f"{j.verdict} ({chance(j.equivalence)})"] if verdict else []
+    return [
+        difference,
+        spread,
+        _interval(*j.bootstrap, places),
+        better,
+        chance(j.p),
+        chance(j.holm),
+        chance(j.t),
+        number(j.dz, 2),
+        *said,
+    ]
+
+
+def _interval(lo: float, hi: float, places: int) -> str:
+    return f"[{number(lo, places)}, {number(hi, places)}]"
+
+
+def chance(p: float) -> str:
+    """Print a p-value."""
+    return "<0.001" if p < 0.001 else number(p, 3)
+
+
+def _caveats(judged: Sequence[ComparedMethod], unit: Unit) -> list[str]:
+    many = family(judged)
+    draws = UNITS[unit]
+    told = [
+        f"Holm over {many} comparison{'s'[: many != 1]}, a pair below {ALPHA} is different; "
+        f"bootstrap: BCa, {DRAWS:,} samples of {draws}."
+    ]
+    count = min(j.pair.people for j in judged)
+    least = 2.0 ** (1 - count)
+    if least * many >= ALPHA:
+        told.append(
+            f"Of {count} {draws}, Wilcoxon's p cannot be below {chance(least)}, nor Holm's below "
+            f"{chance(min(1.0, least * many))}."
+        )
+    if unit == "person-seed":
+        told.append("Seeds of one person are not independent: these p-values are too small.")
+    return told
+
+
+def ranks_block(study: StudyResults, metric: str, unit: Unit = "person") -> TextTable | None:
+    """Return mean ranks, best first, and who is alike in them; None below three methods.
+
+    Over all pairs at once this is coarser than the paired tests, which give the verdict.
+    """
+    found = rank(study, metric, unit)
+    if found is None:
+        return None
+    names = [title(study.run(label)) for label in found.labels]
+    ranks = found.ranking.ranks
+    order = sorted(range(len(names)), key=ranks.__getitem__)
+    groups = found.ranking.groups()
+    apart = [f"{ALIKE}: {', '.join(names[i] for i in group)}." for group in groups]
+    if found.ranking.p >= ALPHA:
+        apart = [f"{ALIKE}: all of these methods (Friedman's test)."]
+    return TextTable(
+        f"Mean ranks in {metric_name(metric)} over {found.people} {UNITS[unit]}, 1 = best",
+        ["method", "mean rank"],
+        [[names[i], number(ranks[i], 2)] for i in order],
+        notes=[
+            f"Friedman's p {chance(found.ranking.p)}; mean ranks differ from a distance of "
+            f"{number(found.ranking.critical, 2)} on (Nemenyi, {ALPHA}): {COARSER}.",
+            *(apart or ["In mean ranks every method differs from every other one."]),
+        ],
+        records=[
+            {
+                "row": found.labels[i],
+                "metric": metric,
+                "mean_rank": ranks[i],
+                "groups": " ".join(str(g) for g, group in enumerate(groups) if i in group),
+                "friedman": found.ranking.statistic,
+                "friedman_p": found.ranking.p,
+                "critical_difference": found.ranking.critical,
+            }
+            for i in order
+        ],
+    )

@@ -1,0 +1,102 @@
+"""Comparisons are the tables of `vergence compare`, in a notebook too."""
+
+import io
+import re
+
+import pandas as pd
+import pytest
+
+import vergence as vg
+from tests.cli.commands import vergence as command
+from tests.experiment.made_up import arrays, regression, trained
+from vergence.api.comparison import html_table
+from vergence.results.text_tables import TextTable
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    return [
+        trained(out / label, method=method)
+        for label, method in (
+            ("alone", vg.methods.LocalOnly()),
+            ("shared", vg.methods.FedAvg()),
+            ("mixed", vg.methods.FedPer()),
+        )
+    ]
+
+
+def test_the_tables_are_those_of_the_command(runs):
+    found = vg.compare(*runs)
+    folders = [run.folder for run in runs]
+    said = command("compare", *folders, "--format", "markdown").out
+    headings = re.findall(r"^## (.*)$", said, re.MULTILINE)
+    assert len(headings) == 3
+    for heading in headings:
+        assert heading in found.markdown()
+        assert " ".join(heading.split()) in " ".join(repr(found).split())
+    csv = command("compare", *folders, "--format", "csv").out
+    table = found.table
+    assert table.equals(pd.read_csv(io.StringIO(csv), index_col="row"))
+    assert list(table.index) == ["local_only", "fedavg", "fedper"]
+    for run in runs:
+        mean = run.summary.loc["test_loss", "mean"]
+        assert table.loc[run.label, "test_loss"] == pytest.approx(mean)
+    assert set(found.tests["a"]) | set(found.tests["b"]) == {"local_only", "fedavg", "fedper"}
+    assert len(found.ranks) == 3
+    assert len(found.fairness) == 3
+
+
+def test_runs_of_one_name_are_told_apart_by_a_label(runs):
+    said = repr(vg.compare(runs[1], trained(method=vg.methods.FedAvg())))
+    assert "several runs are called 'fedavg': give train label= to tell them apart" in said
+    assert "label=" not in repr(vg.compare(*runs))
+
+
+def test_one_comparison_is_not_comparisons(runs):
+    assert "Holm over 1 comparison, a pair" in repr(vg.compare(runs[1], runs[2]))
+
+
+def test_a_refusal_says_what_to_write_in_python_too(runs):
+    other = trained(method=vg.methods.FedPer(), rounds=4, label="longer")
+    with pytest.raises(vg.ConfigError, match=r'--allow rounds, or allow=\["rounds"\] in Python'):
+        vg.compare(runs[1], other)
+
+
+def test_a_notebook_shows_every_table_as_html(runs):
+    page = vg.compare(*runs)._repr_html_()
+    assert page.count("<table>") == page.count("</table>") >= 4
+    assert "<td>FedPer</td>" in page
+    assert "<caption>test loss: mean and 95 % interval over 5 people, 1 seed, lower is" in page
+
+
+def test_names_are_escaped():
+    page = html_table(TextTable("a <b>", ["", "<i>"], [["<script>", "1 & 2"]], notes=["x < y"]))
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "1 &amp; 2" in page
+    assert "<p>x &lt; y</p>" in page
+
+
+def test_folders_and_mappings_compare_as_runs_do(runs):
+    folders = vg.compare(*(run.folder for run in runs))
+    assert repr(folders) == repr(vg.compare({run.label: run for run in runs}))
+    paired = vg.compare(*runs, reference="fedper", metric="score").tests
+    assert set(paired["b"]) == {"fedper"}
+
+
+def test_runs_that_are_not_comparable_are_refused(runs):
+    longer = trained(rounds=4)
+    with pytest.raises(vg.ConfigError, match="cannot compare: rounds differs"):
+        vg.compare(runs[0], longer)
+    assert "Note: rounds differs" in vg.compare(runs[0], longer, allow="rounds")._repr_html_()
+    others = trained(people=vg.Federation.from_arrays(arrays(seed=3)))
+    with pytest.raises(vg.ConfigError, match="cannot compare: data differs"):
+        vg.compare(runs[1], others)
+    scored = trained(task=regression(inputs="x", head=["2.*"]), label="other_head")
+    with pytest.raises(vg.ConfigError, match=r"cannot compare: model.head differs"):
+        vg.compare(runs[1], scored)
+    with pytest.raises(vg.ConfigError, match=r"compare takes runs, .* got 3"):
+        vg.compare(runs[0], 3)
+    with pytest.raises(vg.ConfigError, match="nothing to compare"):
+        vg.compare()

@@ -1,0 +1,134 @@
+"""Runs opened again: the objects that made one are taken, whatever way it says so; others not."""
+
+import sys
+
+import pytest
+import tomli_w
+import torch
+from torch.nn.functional import l1_loss
+
+import vergence as vg
+from tests.experiment.made_up import arrays, network, regression, trained
+
+TABLE = {
+    "task": {"name": "toy"},
+    "model": {"name": "linear", "inputs": 4},
+    "federation": {"name": "toy", "people": 3},
+    "method": "fedavg",
+    "local": {"lr": 0.02, "batch": 8},
+    "run": {"rounds": 1, "seeds": [5], "workers": 1},
+}
+
+
+def by_file(folder, **tables):
+    (folder / "e.toml").write_text(tomli_w.dumps({**TABLE, **tables}))
+    return next(iter(vg.run_experiment(folder / "e.toml", folder / "out", progress=False).values()))
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    return by_file(tmp_path_factory.mktemp("file"))
+
+
+def toy(inputs=4):
+    return vg.tasks.ToyTask(vg.models.Linear(inputs=inputs))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"people": vg.data.Toy(people=3)},
+        {"people": vg.data.Toy()},
+        {"method": vg.methods.FedAvg()},
+        {"method": vg.methods.FedAvg(vg.LocalTraining(lr=0.02, batch=8))},
+        {"task": toy()},
+        {"task": toy(), "people": vg.data.Toy(), "method": vg.methods.FedAvg()},
+    ],
+)
+def test_the_objects_that_a_file_names_are_taken(given, ran):
+    opened = vg.open_run(ran.folder, **given)
+    assert torch.equal(opened.model("p01").weight, ran.model("p01").weight)
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ({"people": vg.data.Toy(people=4)}, "federation"),
+        ({"people": vg.Federation.from_arrays(arrays())}, "federation"),
+        ({"method": vg.methods.FedPer()}, "method"),
+        ({"method": vg.methods.FedAvg(vg.LocalTraining(lr=0.5))}, "method"),
+        ({"task": toy(inputs=5)}, "model"),
+        ({"task": regression()}, "model"),
+    ],
+)
+def test_other_objects_are_refused(given, part, ran):
+    with pytest.raises(vg.StateError, match=f"was made by another {part}: its config") as refused:
+        vg.open_run(ran.folder, **given)
+    assert len(str(refused.value)) < 600
+    assert "\n" not in str(refused.value)
+
+
+def test_what_a_file_says_beside_them_is_kept(tmp_path):
+    run = by_file(tmp_path, proxy={"name": "toy", "seed": 3})
+    opened = vg.open_run(run.folder, people=vg.data.Toy())
+    assert opened.loaded.sha == run.loaded.sha
+    assert opened.loaded.ready.proxies is not None
+
+
+def test_a_method_over_another_is_the_one_that_a_file_names(tmp_path):
+    tuned = {"name": "fedavg_ft", "local": {"lr": 0.05}}
+    run = by_file(tmp_path, method=tuned)
+    local = vg.LocalTraining(lr=0.05, batch=8)
+    assert vg.open_run(run.folder, method=vg.methods.FedAvgFT(local)).model("p00") is not None
+
+
+def test_the_folder_of_the_data_is_read_from_the_run(tmp_path):
+    task = vg.task_from(lambda: torch.nn.Linear(4, 1), l1_loss)
+    method, people = vg.methods.FedAvg(), vg.data.Toy()
+    made = trained(tmp_path / "out", method, task=task, people=people, root=str(tmp_path))
+    opened = vg.open_run(tmp_path / "out", task=task, people=people)
+    assert torch.equal(opened.model("p00").weight, made.model("p00").weight)
+    assert vg.open_run(tmp_path / "out", task=task).model("p00") is not None
+    with pytest.raises(vg.StateError, match="made by another federation"):
+        vg.open_run(tmp_path / "out", task=task, people=vg.data.Toy(people=5))
+
+
+def test_another_loss_is_another_task(tmp_path):
+    run = trained(tmp_path / "out", task=vg.task_from(network, lambda o, t: 2 * l1_loss(o, t)))
+    people = vg.Federation.from_arrays(arrays())
+    with pytest.raises(vg.StateError, match="made by another task"):
+        vg.open_run(
+            run.folder, task=vg.task_from(network, lambda o, t: l1_loss(o, t)), people=people
+        )
+
+
+OTHER = """
+import vergence as vg
+
+
+class Other(vg.methods.FedAvg):
+    pass
+"""
+
+
+def test_a_run_that_names_code_is_opened_where_it_is_trusted(tmp_path, monkeypatch):
+    (tmp_path / "mine_mod.py").write_text(OTHER)
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "e.toml"
+    file.write_text(tomli_w.dumps({**TABLE, "method": "mine_mod:Other"}))
+    experiment = vg.load_experiment(file, trust_code=True)
+    run = next(iter(vg.run_experiment(experiment, tmp_path / "out", progress=False).values()))
+    untrusted = vg.open_run(run.folder)
+    assert untrusted.scores.equals(run.scores)
+    with pytest.raises(vg.UntrustedCode, match=r"`vergence.open_run\(FOLDER, trust_code=True\)`"):
+        untrusted.model("p00")
+    with pytest.raises(vg.UntrustedCode, match=r"open_run\(FOLDER, trust_code=True\)"):
+        vg.open_run(run.folder, people=vg.data.Toy())
+    for opened in (
+        vg.open_run(run.folder, trust_code=True),
+        vg.open_run(run.folder, trust_code=True, people=vg.data.Toy()),
+        vg.open_run(run.folder, trust_code=True).save(tmp_path / "kept"),
+    ):
+        assert torch.equal(opened.model("p00").weight, run.model("p00").weight)
+        assert opened.verify() == run.fingerprint
+    sys.modules.pop("mine_mod", None)
