@@ -9,6 +9,7 @@ turn the second is refused, since the step is over; only a lock makes them come 
 import errno
 import fcntl
 import io
+import os
 import threading
 import time
 from dataclasses import replace
@@ -157,14 +158,14 @@ def test_the_same_request_twice_at_once_is_answered_once(circle):
 
 def say_no(monkeypatch, number):
     """Let the lock's file be one that cannot be opened, for this reason."""
-    honest = io.open
+    honest = os.open
 
     def opens(path, *arguments, **more):
-        if Path(str(path)).name == ".turn":
+        if Path(os.fsdecode(path)).name == ".turn":
             raise OSError(number, "no")
         return honest(path, *arguments, **more)
 
-    monkeypatch.setattr(io, "open", opens)
+    monkeypatch.setattr(os, "open", opens)
 
 
 def first_turn(folder):

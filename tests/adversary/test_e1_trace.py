@@ -51,7 +51,7 @@ def begun(tmp_path, monkeypatch):
 
 def test_a_run_does_not_go_on_with_another_trace(begun):
     write(begun, {4, 5})
-    with pytest.raises(StateError, match="made by another config"):
+    with pytest.raises(StateError, match="made with other config"):
         resume(load(begun / "out" / "config.toml"), begun / "out")
 
 
