@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.engine.toys import CHAIN, mostly_slow
+from tests.engine.turns import watch_turns
 from vergence.core.aggregation import add_up
 from vergence.core.conversation import drive
 from vergence.core.local_training import LocalTraining
@@ -23,9 +24,11 @@ from vergence.core.randomness import RandomStream
 from vergence.core.requests import Request, ServedGroups, ServeGroups
 from vergence.core.serialization import pack, same, unpack
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.client_executor import ClientExecutor, ClientTask, LocalData
+from vergence.engine.channel import Channel
+from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.exchange import ClientExchange
+from vergence.engine.records import ClientState, ClientTask, TaskBatch
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
 from vergence.engine.storage.run_directory import TABLES, RunDirectory
@@ -81,22 +84,21 @@ def task_of(method):
     return CHAIN if isinstance(method, Cutting) else TASK
 
 
-class Listening(ClientRunner):
-    """A runner that writes down what crosses between a served client and the server's copy."""
+class Listening(Channel):
+    """A channel that writes down what crosses between a served client and the server's copy."""
 
-    def __init__(self, worker, store):
-        super().__init__(worker, store)
-        self.heard = []
+    def __init__(self):
+        self.heard, self.asked = [], None
 
-    def delivered(self, message):
-        self.message = message
+    def message(self, message):
+        self.asked = message
         return message
 
-    def arrived(self, sealed, known):
-        verb = self.message.verb
-        self.heard.append(
-            (SimpleNamespace(verb=verb, reveal="each"), "", self.message, sealed, None)
-        )
+    def reply(self, sealed, known):
+        if self.asked is not None:
+            request = SimpleNamespace(verb=self.asked.verb, reveal="each")
+            self.heard.append((request, "", self.asked, sealed, None))
+            self.asked = None
         return sealed
 
 
@@ -262,7 +264,9 @@ def transcript(method, place, rounds=3):
         method, task_of(method), LocalData(trained_on, people), RandomStream("run", 0)
     )
     place.mkdir(exist_ok=True)
-    runner = Listening(worker, ClientStateStore(place, 0, worker.records))
+    channel = Listening()
+    store = ClientStateStore(place, 0, worker.records)
+    runner = ClientRunner(worker, store, channel=channel)
     simulator = ClientExchange(
         method,
         InProcess(runner),
@@ -270,7 +274,7 @@ def transcript(method, place, rounds=3):
         RandomStream("run", 0),
         ClientStateIndex(runner.store),
     )
-    seen, server = runner.heard, method.server(task_of(method))
+    seen, server = channel.heard, method.server(task_of(method))
 
     def answer(request, at):
         if isinstance(request, ServeGroups):
@@ -283,8 +287,9 @@ def transcript(method, place, rounds=3):
         }
         got = simulator.exchange(request, server, at, 0.0)
         for client, message in orders.items():
-            done = worker.do(_order(client, message, before.get(client)))
-            seen.append((request, client, message, done.sealed, before.get(client)))
+            task, kept = ClientTask(client, message), ClientState(before.get(client))
+            _, sealed, _ = worker.turn(task, kept, TaskBatch("turn", [task], [1]))
+            seen.append((request, client, message, sealed, before.get(client)))
         return got
 
     server = drive(method.setup(server, trained_on.clients), lambda ask: answer(ask, 0))
@@ -292,10 +297,6 @@ def transcript(method, place, rounds=3):
         server = drive(method.round(server, trained_on.clients), lambda ask, at=at: answer(ask, at))
     drive(method.finish(server, trained_on.clients), lambda ask: answer(ask, rounds))
     return seen
-
-
-def _order(client, message, state):
-    return ClientTask("turn", client, message, state)
 
 
 def test_exposure_equals_the_committed_table(method, tmp_path):
@@ -360,7 +361,7 @@ def test_alike_people_agree_with_fedavg(method, tmp_path):
     state = mine.clients.get("a", method.client(task))
     trees = {**method.offer(mine.server, "a"), **method.beside(mine.server)}
     message = Message("evaluate", trees)
-    site = worker.site(clones, ClientTask("evaluate", "a", message))
+    site = worker.site(clones, "a", message)
     params = drive(method.model_on(state, message, site), worker.solver.compute)
     weights = [params[name] for name in reversed(params.layout.names) if name.endswith("weight")]
     line = torch.linalg.multi_dot(weights) if task is CHAIN else weights[0]
@@ -372,17 +373,14 @@ def test_bad_replies_are_quarantined_as_if_silent(method, tmp_path, monkeypatch)
     """A client that sends NaN changes nothing for the server or anyone else."""
     if not any(e.trees for e in method.exposure.values()) or method.pooled:
         pytest.skip("this method's replies hold no parameters of several people")
-    honest = ClientExecutor._turn
 
-    def poisoned(self, order):
-        done = honest(self, order)
-        if order.client == "p01" and done.sealed.trees:
-            for tree in done.sealed.trees.values():
+    def poison(task, sealed):
+        if task.client == "p01":
+            for tree in sealed.trees.values():
                 tree.total.flat[:1] = float("nan")
-        return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(ClientExecutor, "_turn", poisoned)
+        watch_turns(patch, poison)
         folder, bad = run(method, tmp_path / "bad")
     with monkeypatch.context() as patch:
         patch.setattr(

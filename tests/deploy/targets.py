@@ -19,8 +19,8 @@ from vergence.core.serialization import quick_digest, unpack, unpack_file
 from vergence.deployment.protocol import framed, unframed
 from vergence.deployment.remote_clients import RemoteClients, absent, remote_pool
 from vergence.engine.client_executor import ClientExecutor, LocalData
+from vergence.engine.records import ClientState
 from vergence.engine.round_loop import Plan, run_rounds
-from vergence.engine.storage.client_states import ClientState
 from vergence.engine.storage.run_directory import RunDirectory, read_manifest
 from vergence.experiment.schema import load
 from vergence.methods.fedcpf import FedCPF

@@ -148,7 +148,7 @@ def test_the_same_request_again_gets_the_stored_answer(tmp_path, monkeypatch):
         (c, e) for c, e in reversed(line.asked) if unpack(e, ClientRequest).kind == "turn"
     )
     first = line.home(client).answer(request)
-    monkeypatch.setattr(ClientExecutor, "do", lambda *_: pytest.fail("it was carried out again"))
+    monkeypatch.setattr(ClientExecutor, "turn", lambda *_: pytest.fail("it was carried out again"))
     assert line.home(client).answer(request) == first
 
 

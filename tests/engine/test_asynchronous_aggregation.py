@@ -16,10 +16,11 @@ from vergence.core.serialization import same
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine import virtual_clock
 from vergence.engine.asynchronous_aggregation import Delivery
-from vergence.engine.client_executor import ClientExecutor, ClientTask, LocalData
+from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.compatibility_check import check
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
+from vergence.engine.records import ClientState, ClientTask, TaskBatch
 from vergence.errors import ConfigError, DataError
 from vergence.methods.clustered.cfedvs import CFedVS
 from vergence.methods.clustered.fedgroup import FedGroup
@@ -61,8 +62,9 @@ def told(path):
 def one_turn(worker, client, model, turn):
     """Return what a client makes of a model in its `turn`-th turn."""
     message = Message("train", {"model": model}, round=turn)
-    done = worker.do(ClientTask("turn", client, message))
-    tree = done.sealed.trees["model"]
+    task = ClientTask(client, message)
+    _, sealed, _ = worker.turn(task, ClientState(), TaskBatch("turn", [task], [1]))
+    tree = sealed.trees["model"]
     return model + tree.total / tree.weight, tree.weight
 
 

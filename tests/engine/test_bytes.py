@@ -20,8 +20,8 @@ from vergence.core.method import Method
 from vergence.core.params import Layout
 from vergence.core.serialization import array_bytes, pack
 from vergence.data.synthetic.toy import Toy as People
+from vergence.engine import channel
 from vergence.engine.participation import Participation
-from vergence.engine.workers import pools
 from vergence.experiment.registry import find, names
 from vergence.methods.centralised import Centralised
 from vergence.methods.fedavg import FedAvg
@@ -159,14 +159,14 @@ def test_what_is_counted_is_what_the_wire_carries(tmp_path, name, monkeypatch):
     if isinstance(method, FedCPF | FedSelect):
         method = replace(method, rate=0.1)
     carried = []
-    honest = pools.encode
+    honest = channel.encode
 
     def watch(sealed, known):
         data = honest(sealed, known)
         carried.append(sum(a.numel() * a.element_size() for a in load(data).values()))
         return data
 
-    monkeypatch.setattr(pools, "encode", watch)
+    monkeypatch.setattr(channel, "encode", watch)
     split = isinstance(method, Cutting)
     shape = {"task": CHAIN} if split else {"inputs": 49}
     run_toy(tmp_path, method, engine="bytes", presence=Participation(lost=0.2), **shape)

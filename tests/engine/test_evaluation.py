@@ -14,7 +14,8 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
-from vergence.engine.client_executor import ClientExecutor, ClientTask, LocalData
+from vergence.engine.client_executor import ClientExecutor, LocalData
+from vergence.engine.records import ClientState
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientStateIndex
 from vergence.engine.storage.run_directory import RunDirectory
@@ -65,10 +66,8 @@ def of(left, right):
 
 
 def measured(worker, client, model):
-    order = ClientTask(
-        "evaluate", client, Message("evaluate", {"model": model}), points=("P0", "P2")
-    )
-    return worker.do(order).metrics
+    message = Message("evaluate", {"model": model})
+    return worker.evaluate(client, message, ClientState(), ("P0", "P2")).measured
 
 
 def test_every_test_image_counts_alike_whosever_it_is():

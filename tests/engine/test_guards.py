@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tests.engine.toys import LOCAL, mostly_slow, run_toy, table
+from tests.engine.turns import watch_turns
 from vergence.core.masks import Mask
 from vergence.core.messages import SealedTree
 from vergence.core.params import Layout, Params
 from vergence.core.serialization import same
-from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.participation import Participation
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
@@ -105,16 +105,12 @@ HARMS = {
 def test_a_bad_reply_counts_for_nothing(tmp_path, monkeypatch, name, harm):
     """p01 misbehaves in round 2 of 4 (its mask has changed by then); then it behaves again."""
     change, says = HARMS[harm]
-    honest = ClientExecutor._turn
 
-    def turn(self, order):
-        done = honest(self, order)
-        if (order.client, order.message.round) == ("p01", 2):
-            done = replace(done, sealed=change(done.sealed))
-        return done
+    def once(task, sealed):
+        return change(sealed) if (task.client, task.message.round) == ("p01", 2) else None
 
     with monkeypatch.context() as patch:
-        patch.setattr(ClientExecutor, "_turn", turn)
+        watch_turns(patch, once)
         bad = run_toy(tmp_path / "bad", METHODS[name])
     with monkeypatch.context() as patch:
         patch.setattr(Participation, "loses", lambda _, client, at, __: (client, at) == ("p01", 2))
@@ -131,24 +127,14 @@ def test_a_bad_reply_counts_for_nothing(tmp_path, monkeypatch, name, harm):
 
 @pytest.mark.parametrize("number", [0.0, 1.0, HEAVIEST])
 def test_weights_at_the_edges_are_allowed(tmp_path, monkeypatch, number):
-    honest = ClientExecutor._turn
-    monkeypatch.setattr(
-        ClientExecutor,
-        "_turn",
-        lambda self, o: replace(d := honest(self, o), sealed=weight(number)(d.sealed)),
-    )
+    watch_turns(monkeypatch, lambda _, sealed: weight(number)(sealed))
     run_toy(tmp_path, METHODS["fedavg"])
     assert {t["status"] for t in table(tmp_path, "turns.csv")} == {"ok"}
 
 
 def test_everybody_quarantined_leaves_the_server_as_it_was(tmp_path, monkeypatch):
-    honest = ClientExecutor._turn
     harm = value(float("nan"))
-    monkeypatch.setattr(
-        ClientExecutor,
-        "_turn",
-        lambda self, o: replace(d := honest(self, o), sealed=harm(d.sealed)),
-    )
+    watch_turns(monkeypatch, lambda _, sealed: harm(sealed))
     outcome = run_toy(tmp_path, METHODS["fedcpf"])
     assert not outcome.server.model.flat.any()
     assert outcome.clients == {}

@@ -10,10 +10,10 @@ from scipy.stats import chi2
 
 from tests.cli.commands import ONE, vergence, write
 from tests.engine.toys import LOCAL, run_toy, table
+from tests.engine.turns import watch_turns
 from vergence.core.federation import NumberedIds
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import same
-from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.participation import Participation
 from vergence.errors import ConfigError, DataError
 from vergence.methods.centralised import Centralised
@@ -302,12 +302,7 @@ def test_the_lost_keep_their_state_send_nothing_and_are_told_apart(tmp_path, mon
         Participation, "loses", lambda _, client, round, __: (client, round) in lost
     )
     trained = []
-    honest = ClientExecutor._turn
-    monkeypatch.setattr(
-        ClientExecutor,
-        "_turn",
-        lambda self, o: trained.append((o.client, o.message.round)) or honest(self, o),
-    )
+    watch_turns(monkeypatch, lambda task, _: trained.append((task.client, task.message.round)))
     before = run_toy(tmp_path / "one", FEDCPF, rounds=1)
     after = run_toy(tmp_path / "two", FEDCPF, rounds=2)
     assert ("p01", 1) not in trained

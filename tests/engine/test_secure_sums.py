@@ -8,12 +8,12 @@ import torch
 
 from tests.conformance.test_methods import NAMES, Shuffled, build, run, trees
 from tests.engine.toys import mostly_slow, table
+from tests.engine.turns import watch_turns
 from vergence.core.aggregation import Sum, add_up
 from vergence.core.masks import Mask
 from vergence.core.messages import reply, seal
 from vergence.core.params import Params
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.secure_sums import SecureSum, sums_for, unpack_words
@@ -180,16 +180,12 @@ def test_what_the_server_learns_is_the_quantised_sum_and_nothing_of_fewer_than_t
 
 
 def test_an_update_out_of_range_is_quarantined_by_name_and_never_clipped(tmp_path, monkeypatch):
-    honest = ClientExecutor._turn
-
-    def large(self, order):
-        done = honest(self, order)
-        if order.client == "p01":
-            done.sealed.trees["model"].total.flat[:1] = 1e9
-        return done
+    def large(task, sealed):
+        if task.client == "p01":
+            sealed.trees["model"].total.flat[:1] = 1e9
 
     with monkeypatch.context() as patch:
-        patch.setattr(ClientExecutor, "_turn", large)
+        watch_turns(patch, large)
         folder, bad = run(build("scaffold"), tmp_path / "bad", privacy=PADS)
     with monkeypatch.context() as patch:
         patch.setattr(

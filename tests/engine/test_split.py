@@ -13,7 +13,7 @@ from vergence.core.params import Params
 from vergence.core.requests import Forward, Step
 from vergence.core.stages import SMASHED, pieces, stages_of
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
-from vergence.engine.client_runner import ClientRunner
+from vergence.engine.channel import Channel
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
@@ -148,16 +148,17 @@ class Tap:
     def __init__(self, monkeypatch):
         self.down, self.up = [], []
 
-        def delivered(_, message):
+        def message(_, message):
             self.down.append(message)
             return message
 
-        def arrived(_, sealed, __):
-            self.up.append(sealed)
+        def reply(_, sealed, __):
+            if len(self.up) < len(self.down):  # else it is of no session
+                self.up.append(sealed)
             return sealed
 
-        monkeypatch.setattr(ClientRunner, "delivered", delivered)
-        monkeypatch.setattr(ClientRunner, "arrived", arrived)
+        monkeypatch.setattr(Channel, "message", message)
+        monkeypatch.setattr(Channel, "reply", reply)
 
     def up_bytes(self):
         return b"".join(t.total.flat.numpy().tobytes() for s in self.up for t in s.trees.values())

@@ -7,8 +7,8 @@ import torch
 
 from tests.engine.test_split import LOCAL, run, whole
 from tests.engine.toys import table
+from tests.engine.turns import watch_turns
 from vergence.core.params import Params
-from vergence.engine.client_executor import ClientExecutor
 from vergence.methods.split.local_loss_split import LocalLossSplit
 from vergence.methods.split.split import SplitLearning
 from vergence.methods.split.splitfed import SplitFed
@@ -24,20 +24,17 @@ def test_nan_from_a_client_is_its_silence(method, number, reason, tmp_path, monk
     """In the middle of a session: the round is as if that client had never spoken."""
     method = method(local=LOCAL, number=number)
 
-    def turn(self, order):
-        done = honest_turn(self, order)
-        trees = done.sealed.trees
-        if order.client == "p01" and "smashed" in trees and "gradient" in order.message.trees:
+    def spoil(task, sealed):
+        trees = sealed.trees
+        if task.client == "p01" and "smashed" in trees and "gradient" in task.message.trees:
             flat = trees["smashed"].total.flat
             if number == "int8" and "scale" in trees["smashed"].total:
                 trees["smashed"].total["scale"].copy_(torch.tensor([NAN]).view(torch.int8))
             else:
                 flat[:1] = NAN
-        return done
 
-    honest_turn = ClientExecutor._turn
     with monkeypatch.context() as patch:
-        patch.setattr(ClientExecutor, "_turn", turn)
+        watch_turns(patch, spoil)
         bad = run(tmp_path / "bad", method)
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -71,17 +68,14 @@ def test_nan_from_a_client_is_its_silence(method, number, reason, tmp_path, monk
 )
 def test_malformed_raw_data_are_quarantined(method, tree, sent, reason, tmp_path, monkeypatch):
     """Nothing is broadcast, and nobody else's round is lost."""
-    honest = ClientExecutor._turn
 
-    def turn(self, order):
-        done = honest(self, order)
-        trees = done.sealed.trees
-        if order.client == "p01" and tree in trees:
-            bad = replace(trees[tree], total=Params.named(**sent))
-            done = replace(done, sealed=replace(done.sealed, trees={**trees, tree: bad}))
-        return done
+    def change(task, sealed):
+        if task.client != "p01" or tree not in sealed.trees:
+            return None
+        bad = replace(sealed.trees[tree], total=Params.named(**sent))
+        return replace(sealed, trees={**sealed.trees, tree: bad})
 
-    monkeypatch.setattr(ClientExecutor, "_turn", turn)
+    watch_turns(monkeypatch, change)
     run(tmp_path, method(local=LOCAL))
     status = {r["client"]: r["status"] for r in table(tmp_path, "turns.csv")}
     assert status["p01"].startswith(f"quarantined: {reason}")

@@ -178,16 +178,16 @@ def test_a_worker_that_dies_is_one_line_and_the_run_can_go_on(tmp_path, monkeypa
     """As when the system kills it for memory: the child ends itself in round 2."""
     from vergence.engine.client_executor import ClientExecutor
 
-    honest, parent = ClientExecutor.do, os.getpid()
+    honest, parent = ClientExecutor.turn, os.getpid()
 
-    def dies(self, order):
-        if order.message.round == 2 and os.getpid() != parent:
+    def dies(self, task, kept, batch):
+        if task.message.round == 2 and os.getpid() != parent:
             os._exit(9)
-        return honest(self, order)
+        return honest(self, task, kept, batch)
 
     args = ["--out", tmp_path / "out", "--set", "run.workers=2"]
     with monkeypatch.context() as patch:
-        patch.setattr(ClientExecutor, "do", dies)
+        patch.setattr(ClientExecutor, "turn", dies)
         said = vergence("run", write(tmp_path, ONE), *args)
     said.complains(5, "a worker process died", "run.workers = 1", "vergence resume")
     assert read_manifest(tmp_path / "out")["round"] == 2

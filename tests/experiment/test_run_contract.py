@@ -291,21 +291,24 @@ def test_without_local_only_nobody_can_be_called_harmed(tmp_path):
 
 def test_measurements_come_only_with_an_explicit_request(tmp_path, monkeypatch):
     """By default no turn carries a metric beyond the training loss; P1 and P2 are asked for."""
-    seen = []
-    honest = ClientExecutor.do
+    turns, evaluations = [], []
+    honest_turn, honest_evaluate = ClientExecutor.turn, ClientExecutor.evaluate
 
-    def watch(self, order):
-        done = honest(self, order)
-        seen.append((order.kind, order.points, dict(done.metrics), done.sealed))
-        return done
+    def turn(self, task, kept, batch):
+        turns.append((batch.points, *(taken := honest_turn(self, task, kept, batch))))
+        return taken
 
-    monkeypatch.setattr(ClientExecutor, "do", watch)
+    def evaluate(self, *asked):
+        evaluations.append(result := honest_evaluate(self, *asked))
+        return result
+
+    monkeypatch.setattr(ClientExecutor, "turn", turn)
+    monkeypatch.setattr(ClientExecutor, "evaluate", evaluate)
     run(tmp_path, ONE)
-    turns = [s for s in seen if s[0] == "turn"]
     assert len(turns) == 9
-    assert all(points == () and metrics == {} for _, points, metrics, _ in turns)
-    assert all(set(sealed.metrics) == {"loss"} for *_, sealed in turns)
-    assert {tuple(metrics) for kind, _, metrics, _ in seen if kind == "evaluate"} == {("P0",)}
+    assert all(points == () and result.measured == {} for points, result, *_ in turns)
+    assert all(set(sealed.metrics) == {"loss"} for _, _, sealed, _ in turns)
+    assert {tuple(result.measured) for result in evaluations} == {("P0",)}
     out = run(tmp_path, ONE, 'run.points=["P0", "P1", "P2"]', "run.evaluate_every=1", out="all")
     assert {r["evaluation"] for r in rows(out / "rounds.csv")} == {"train", "P0", "P1", "P2"}
     assert {r["evaluation"] for r in rows(out / "people.csv")} == {"P0", "P2"}

@@ -31,10 +31,9 @@ from vergence.data.synthetic.crowd import Crowd
 from vergence.deployment import main_server
 from vergence.deployment.protocol import ClientRequest, framed
 from vergence.deployment.secure_sum_client import StoredRow
-from vergence.engine.records import TaskCall
+from vergence.engine.records import ClientState, ClientTask
 from vergence.engine.secure_sum_attempts import Answered, Asked
 from vergence.engine.secure_sums import about_of, request_of
-from vergence.engine.storage.client_states import ClientState
 from vergence.engine.storage.state_journal import StateJournal, StateRef
 from vergence.engine.virtual_clock import ClockState
 from vergence.experiment.registry import names
@@ -83,7 +82,7 @@ def protocol() -> set[type]:
 RECORDS = sorted(
     {
         ClockState,
-        TaskCall,
+        ClientTask,
         ClientRequest,
         Invitation,
         ClientState,

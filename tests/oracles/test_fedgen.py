@@ -23,7 +23,8 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Request, Step
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.client_executor import ClientExecutor, ClientTask, Computation, LocalData
+from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
+from vergence.engine.records import ClientState, ClientTask, TaskBatch
 from vergence.errors import ConfigError
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedgen import Consensus, FedGen, Latents, diversity, latents
@@ -218,7 +219,11 @@ def orders(method):
         "generator": server.generator,
         "known": Params.named(classes=torch.ones(2)),
     }
-    return [ClientTask("turn", c, Message("train", trees, round=1)) for c in ("p00", "p03")]
+    return [ClientTask(c, Message("train", trees, round=1)) for c in ("p00", "p03")]
+
+
+def reply_of(worker, task):
+    return worker.turn(task, ClientState(), TaskBatch("turn", [task], [1]))[1]
 
 
 def test_solvers_agree_to_the_bit():
@@ -231,14 +236,13 @@ def test_solvers_agree_to_the_bit():
         method, LINE, LocalData(people, people), stream, Computation(stacks=True)
     )
     graphed.graphed = Graphed(LINE, "cpu")
-    alone = [plain.do(order).sealed for order in orders(method)]
-    untaught = (
-        ClientExecutor(FedAvg(), LINE, LocalData(people, people), stream)
-        .do(orders(method)[0])
-        .sealed
-    )
+    alone = [reply_of(plain, task) for task in orders(method)]
+    fresh = ClientExecutor(FedAvg(), LINE, LocalData(people, people), stream)
+    untaught = reply_of(fresh, orders(method)[0])
     assert not torch.equal(untaught.trees["model"].total.flat, alone[0].trees["model"].total.flat)
     for worker in (stacked, graphed):
-        found = [done.sealed for done in worker.turns(orders(method))]
+        tasks = orders(method)
+        kept, batch = [ClientState()] * len(tasks), TaskBatch("turn", tasks, [len(tasks)])
+        found = [sealed for _, sealed, _ in worker.turns(tasks, kept, batch)]
         for ours, theirs in zip(alone, found, strict=True):
             assert torch.equal(ours.trees["model"].total.flat, theirs.trees["model"].total.flat)

@@ -21,12 +21,11 @@ from vergence.core.requests import Forward, Step
 from vergence.core.serialization import same
 from vergence.core.stages import SMASHED
 from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
-from vergence.engine.client_executor import ClientExecutor, ClientTask, LocalData
+from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.methods.generative.losses import KNOWN, TEACHER, kl, mmd
 from vergence.methods.generative.pe_zsl import PeZsl
 from vergence.methods.generative.provider import NOTHING, STILL, fresh
 from vergence.methods.generative.sample_generator import KIND
-from vergence.methods.generative.teacher import Owner
 from vergence.models.linear import Linear
 from vergence.models.mlp import Mlp
 from vergence.tasks.toy import ToyTask
@@ -153,12 +152,12 @@ def test_estimates_point_where_the_gradient_does():
 def test_who_judges_is_given_no_data():
     worker = ClientExecutor(SMALL, TASK, LocalData(QUASI, QUASI), RandomStream("run", 0))
     for verb, seen in (("teach", True), ("guide", True), ("judge", False)):
-        site = worker.site(QUASI, ClientTask("turn", "owner", Message(verb), Owner()))
+        site = worker.site(QUASI, "owner", Message(verb), progress=0.0)
         assert bool(len(site.train)) is seen, verb
     plain = ClientExecutor(
         replace(SMALL, regulariser="none"), TASK, LocalData(QUASI, QUASI), RandomStream("run", 0)
     )
-    assert not len(plain.site(QUASI, ClientTask("turn", "owner", Message("guide"), Owner())).train)
+    assert not len(plain.site(QUASI, "owner", Message("guide"), progress=0.0).train)
 
 
 def test_an_owner_answers_no_verb_that_its_options_do_not_name():

@@ -11,7 +11,7 @@ from vergence.core import files
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine.client_executor import ClientExecutor, ClientTask, Computation, LocalData
+from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.errors import ConfigError
 from vergence.experiment.provenance import config_digest
 from vergence.experiment.run import start
@@ -117,7 +117,7 @@ def test_the_share_of_zeros_is_the_one_asked_for(method, tmp_path, fits):
     for person in people.clients:
         message = Message("evaluate", method.predicting(outcome.server, person), round=ROUNDS)
         state = outcome.clients.get(person, method.client(TASK))
-        site = worker.site(people, ClientTask("evaluate", person, message))
+        site = worker.site(people, person, message)
         assert zeros(worker.predicting(state, message, site)) == GONE
 
 

@@ -32,13 +32,12 @@ from vergence.deployment.protocol import (
     whole,
 )
 from vergence.deployment.secure_sum_client import SecureSumClient
-from vergence.engine.client_executor import ClientTask
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.plan import Plan
 from vergence.engine.protections.user_level import sums_of
-from vergence.engine.records import TaskBatch, TaskCall
+from vergence.engine.records import ClientTask, TaskBatch
 from vergence.engine.secure_sum_attempts import PartyIdentity
-from vergence.engine.secure_sums import WORDS, request_of, unpack_words
+from vergence.engine.secure_sums import PackedReply, request_of
 from vergence.engine.storage.client_states import file_of
 from vergence.errors import StateError
 from vergence.privacy.release_log import FOLDER, ReleaseLog
@@ -324,32 +323,23 @@ class ClientNode:
             return {"sha": digest(self._own(str(request.file)).read_bytes())}, b""
         if request.kind == "say":
             return {}, self._say(request)
-        call = TaskCall(self.client, request.message, request.file)
+        call = ClientTask(self.client, request.message, request.file)
         kind = "evaluate" if request.kind == "evaluate" else "turn"
         job = TaskBatch(kind, [call], [1], "each", request.stamp, request.progress, request.points)
         if kind == "evaluate":
-            return vars(self.runner.carry_out(job, 0, Sum()).receipts[0]), b""
+            return vars(self.runner.carry_out(job, 0, Sum()).results[0]), b""
         before = self.runner.kept(call)
-        order = ClientTask(
-            "turn",
-            self.client,
-            request.message,
-            before.state,
-            request.progress,
-            request.points,
-            owed=before.owed,
-        )
-        receipt, sealed = self.runner.settle(call, job, before, self.runner.worker.do(order))
-        if receipt.filed is not None and self.ledger is not None:
-            self.ledger.record_state(receipt.filed.file, self._sum(request))
+        taken = self.runner.worker.turn(call, before, job)
+        result, sealed = self.runner.settle(call, job, before, taken)
+        if result.filed is not None and self.ledger is not None:
+            self.ledger.record_state(result.filed.file, self._sum(request))
         form = self.runner.form(call.message, job.held)
         if form is not None and self.giving is not None:  # the reply goes into a sum, not from here
-            if sealed is not None and form.words:
-                row = unpack_words(sealed.trees[WORDS].total)
-                self.giving.keep(request.stamp, form, call.message, row)
-            return vars(receipt), b""
+            if isinstance(sealed, PackedReply) and form.words:
+                self.giving.keep(request.stamp, form, call.message, sealed.words)
+            return vars(result), b""
         known = {name: mask for name, mask in before.told.items() if name in request.known}
-        return vars(receipt), b"" if sealed is None else encode(sealed, known)
+        return vars(result), b"" if sealed is None else encode(sealed, known)
 
     def _say(self, request: ClientRequest) -> bytes:
         """Answer a message of a secure sum."""

@@ -27,7 +27,7 @@ from vergence.deployment.protocol import WORDS, framed, is_file_of, most, unfram
 from vergence.deployment.remote_clients import ClientLost, RemoteClients
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.exchange import SERVE
-from vergence.engine.records import TaskBatch, TaskCall, TaskReceipt
+from vergence.engine.records import ClientResult, ClientTask, TaskBatch
 from vergence.engine.split_session import ServerSession
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import PartialRun, StateError
@@ -208,12 +208,12 @@ class MainServer:
         try:
             message = Message(SERVE, self.remote.shapes, round=asked.round)
             pairs = zip(asked.clients, asked.files, strict=True)
-            calls = [TaskCall(client, message, file) for client, file in pairs]
+            calls = [ClientTask(client, message, file) for client, file in pairs]
             job = TaskBatch(
                 "serve", calls, [len(calls)], stamp=asked.stamp, progress=asked.progress
             )
             self.remote.talk = float(asked.seconds)
-            receipts, became = ServerSession(self.remote.runner, job, calls).hold(asked.held)
+            receipts, became = ServerSession(self.remote.sessions, job, calls).hold(asked.held)
             left = [file for client in asked.clients for file in self.remote.dropped(client)]
             note = {"done": [vars(receipt) for receipt in receipts], "left": left}
             talk.say(note, b"" if became is None else encode(became, {}))
@@ -238,8 +238,8 @@ class SessionRelay:
         self.transport, self.clock = transport, clock
 
     def hold(
-        self, remote: RemoteClients, job: TaskBatch, calls: Sequence[TaskCall]
-    ) -> tuple[list[TaskReceipt], SealedReply | None]:
+        self, remote: RemoteClients, job: TaskBatch, calls: Sequence[ClientTask]
+    ) -> tuple[list[ClientResult], SealedReply | None]:
         """Return a receipt for each client, and what became of a copy, if it counts.
 
         Raises:
@@ -258,7 +258,7 @@ class SessionRelay:
         raise PartialRun(f"the main server forgot {TRIES} times whom it served")
 
     def _talk(
-        self, seconds: float, job: TaskBatch, calls: Sequence[TaskCall]
+        self, seconds: float, job: TaskBatch, calls: Sequence[ClientTask]
     ) -> tuple[Mapping[str, Any], bytes]:
         """Hold a session until the main server asks no more clients; return what it says then.
 
@@ -296,10 +296,10 @@ class SessionRelay:
         self,
         remote: RemoteClients,
         job: TaskBatch,
-        calls: Sequence[TaskCall],
+        calls: Sequence[ClientTask],
         note: Mapping[str, Any],
         body: bytes,
-    ) -> tuple[list[TaskReceipt], SealedReply | None]:
+    ) -> tuple[list[ClientResult], SealedReply | None]:
         """Result of a session, if it can be one.
 
         Raises:
@@ -326,7 +326,7 @@ class SessionRelay:
         return receipts, became
 
 
-def served(told: Mapping[str, Any], call: TaskCall, seed: int) -> TaskReceipt:
+def served(told: Mapping[str, Any], call: ClientTask, seed: int) -> ClientResult:
     """Return the receipt that the main server wrote for a client.
 
     Raises:
@@ -347,7 +347,7 @@ def served(told: Mapping[str, Any], call: TaskCall, seed: int) -> TaskReceipt:
     counts = (examples, steps, *up.values(), *down.values())
     if not all(0 <= count <= MOST for count in counts) or len(metrics) > WORDS:
         raise ValueError("its counts are no numbers")
-    return TaskReceipt(
+    return ClientResult(
         call.client,
         status,
         up=up,

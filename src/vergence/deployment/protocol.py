@@ -18,7 +18,7 @@ from vergence.core.params import Params
 from vergence.core.serialization import plain, unpack
 from vergence.core.tags import tagged
 from vergence.engine.client_runner import ClientRunner
-from vergence.engine.records import TaskReceipt
+from vergence.engine.records import ClientResult
 from vergence.engine.secure_sum_attempts import Asked
 from vergence.engine.storage.client_states import file_of
 from vergence.engine.storage.state_journal import StateRef
@@ -226,7 +226,7 @@ def scores(measured: Mapping[str, Mapping[str, Any]], points: Collection[str]) -
     return found
 
 
-def checked(note: Mapping[str, Any], request: ClientRequest, seed: int) -> TaskReceipt:
+def checked(note: Mapping[str, Any], request: ClientRequest, seed: int) -> ClientResult:
     """Return the receipt that a note stands for, without what a client has no say in.
 
     Raises:
@@ -249,7 +249,7 @@ def checked(note: Mapping[str, Any], request: ClientRequest, seed: int) -> TaskR
         if not re.fullmatch("[0-9a-f]{32}", xxh3) or not 0 <= (filed.share or 0) <= 1:
             raise ValueError("its state is told of in another way")
     share = filed.share if filed else None
-    return TaskReceipt(
+    return ClientResult(
         request.client,
         status,
         examples=examples,

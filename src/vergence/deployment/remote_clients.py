@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -34,14 +34,14 @@ from vergence.deployment.protocol import (
     unframed,
 )
 from vergence.deployment.secure_sum_server import SecureSumServer
-from vergence.engine.client_executor import ClientExecutor, ClientResult, ClientTask
+from vergence.engine.channel import DIRECT
+from vergence.engine.client_executor import Taken
 from vergence.engine.client_runner import ClientRunner, heaviest, masks
-from vergence.engine.records import GroupResult, TaskBatch, TaskCall, TaskReceipt
+from vergence.engine.records import ClientResult, ClientState, ClientTask, GroupResult, TaskBatch
 from vergence.engine.secure_sum_attempts import PartyIdentity
 from vergence.engine.secure_sums import redact
 from vergence.engine.split_session import ServerSession
 from vergence.engine.storage.client_states import (
-    ClientState,
     ClientStateIndex,
     ClientStateStore,
     file_of,
@@ -64,8 +64,8 @@ class ReplyRelay(Protocol):
     """Lets a remote main server serve; `deployment/main_server.py` has one."""
 
     def hold(
-        self, remote: RemoteClients, job: TaskBatch, calls: Sequence[TaskCall]
-    ) -> tuple[list[TaskReceipt], SealedReply | None]:
+        self, remote: RemoteClients, job: TaskBatch, calls: Sequence[ClientTask]
+    ) -> tuple[list[ClientResult], SealedReply | None]:
         """Return a receipt for each client, and what became of a server's copy, if it counts."""
         ...
 
@@ -112,7 +112,8 @@ class RemoteClients:
         )
         self.limit = most(runner) if limit is None else limit
         self.talk = talk
-        self.runner = RemoteSessionRunner(runner, self)
+        self.runner = runner
+        self.sessions = RemoteSessions(self)
         self.told: dict[str, dict[str, Mapping[str, Mask]]] = {}
         self.spares: list[str] = []
 
@@ -134,8 +135,8 @@ class RemoteClients:
             for number, length in enumerate(job.groups):
                 result, left = GroupResult([], Sum()), length
                 while left:
-                    receipts, replies, became = found[at]
-                    result.receipts += receipts
+                    results, replies, became = found[at]
+                    result.results += results
                     for client, sealed in replies.items():
                         if job.reveal == "each":
                             result.replies[client] = sealed
@@ -147,14 +148,14 @@ class RemoteClients:
                     at += 1
                 yield number, result
 
-    def _part(self, job: TaskBatch, calls: Sequence[TaskCall]) -> Any:
+    def _part(self, job: TaskBatch, calls: Sequence[ClientTask]) -> Any:
         """Return receipts, replies that count, and what became of a server's copy."""
         if job.kind == "serve":
             if self.relay is not None:
-                receipts, became = self.relay.hold(self, job, calls)
+                results, became = self.relay.hold(self, job, calls)
             else:
-                receipts, became = ServerSession(self.runner, job, calls).hold(job.held)
-            return receipts, {}, became
+                results, became = ServerSession(self.sessions, job, calls).hold(job.held)
+            return results, {}, became
         call = calls[0]
         kind = "evaluate" if job.kind == "evaluate" else "turn"
         receipt, sealed = self.ask(kind, call, job)
@@ -164,14 +165,14 @@ class RemoteClients:
         counts = {} if sealed is None else {call.client: sealed}
         return [receipt], counts, None
 
-    def ask(self, kind: str, call: TaskCall, job: TaskBatch) -> Any:
+    def ask(self, kind: str, call: ClientTask, job: TaskBatch) -> Any:
         """Send one request; return a receipt, and the reply if it counts."""
         return self.asks(kind, call, job)[0]
 
     def asks(
         self,
         kind: str,
-        call: TaskCall,
+        call: ClientTask,
         job: TaskBatch,
         like: Mapping[str, Any] | None = None,
         then: tuple[Message, ...] = (),
@@ -194,7 +195,7 @@ class RemoteClients:
     def _asks(
         self,
         kind: str,
-        call: TaskCall,
+        call: ClientTask,
         job: TaskBatch,
         like: Mapping[str, Any] | None,
         then: tuple[Message, ...],
@@ -218,10 +219,10 @@ class RemoteClients:
         try:
             data = self.line.ask(client, asked)
         except ClientLost as lost:
-            return [(TaskReceipt(client, plain(f"lost: {lost}" if str(lost) else "lost")), None)]
+            return [(ClientResult(client, plain(f"lost: {lost}" if str(lost) else "lost")), None)]
         if len(data) > self.limit:
             said = f"too large: {len(data):,} bytes, at most {self.limit:,} may come"
-            return [(TaskReceipt(client, f"quarantined: {said}"), None)]
+            return [(ClientResult(client, f"quarantined: {said}"), None)]
         messages = (call.message, *then)
         try:
             for step, sent, part in zip(
@@ -233,7 +234,7 @@ class RemoteClients:
                     break
         except Exception as error:  # whatever bytes from elsewhere may cause
             said = plain(f"quarantined: malformed: {type(error).__name__}: {error}")
-            found.append((TaskReceipt(client, said), None))
+            found.append((ClientResult(client, said), None))
         return found
 
     def carried(self, client: str, request: bytes) -> bytes | None:
@@ -255,7 +256,7 @@ class RemoteClients:
         """Return a receipt for what a client answered, and its reply if it counts."""
         note, body = unframed(data)
         if note["to"] != key:
-            return TaskReceipt(
+            return ClientResult(
                 request.client, "quarantined: stale: it answers another request"
             ), None
         receipt = checked(note, request, self.runner.store.seed)
@@ -271,7 +272,7 @@ class RemoteClients:
         up = {name: travelled(tree, known.get(name)) for name, tree in sealed.trees.items()}
         weights = {name: heaviest(tree) for name, tree in sealed.trees.items()}
         if reason is not None:
-            return TaskReceipt(request.client, plain(f"quarantined: {reason}"), up, weights), None
+            return ClientResult(request.client, plain(f"quarantined: {reason}"), up, weights), None
         if receipt.filed is not None:
             told = {**known, **masks(sealed)}
             self.told.setdefault(request.client, {})[receipt.filed.file] = told
@@ -281,7 +282,7 @@ class RemoteClients:
         """Part of a message that a request holds, and the names of trees that go beside it."""
         return message, ()
 
-    def _known(self, call: TaskCall) -> Mapping[str, Mask]:
+    def _known(self, call: ClientTask) -> Mapping[str, Mask]:
         """Return the masks of the state that counts; those of states passed over are forgotten."""
         mine = self.told.get(call.client, {})
         if call.file is None or call.file not in mine:
@@ -401,80 +402,59 @@ def absent(name: str, counts: Mapping[str, int]) -> Federation:
     return Federation(name, people)
 
 
-class RemoteSessionRunner(ClientRunner):
-    """A runner of sessions whose turns remote clients take; the server's steps are its own."""
+class RemoteSessions:
+    """Clients of sessions whose turns are taken elsewhere; the server's steps are its own."""
 
-    def __init__(self, runner: ClientRunner, remote: RemoteClients) -> None:
-        super().__init__(Synchronized(runner.worker), runner.store, runner.sums)  # type: ignore[arg-type]
-        self.remote = remote
+    def __init__(self, remote: RemoteClients) -> None:
+        self.remote, self.worker, self.channel = remote, remote.runner.worker, DIRECT
         self.ends: dict[str, float] = {}
+        self.lock = threading.Lock()
 
-    def kept(self, call: TaskCall) -> ClientState:
+    def kept(self, call: ClientTask) -> ClientState:
         """Return a pointer to the client's state."""
         filed = None if call.file is None else StateRef(call.file, "", None)
         return ClientState(RemoteStateRef(filed), self.remote._known(call))
 
+    def answer(self, ask: Any, progress: float) -> Any:
+        """Answer one session at a time: the network is one."""
+        with self.lock:
+            return self.worker.answer(ask, progress)
+
     def turns(
         self,
-        order: ClientTask,
+        call: ClientTask,
+        kept: ClientState,
         messages: Iterable[Message],
         job: TaskBatch,
         like: Mapping[str, Any],
         number: int,
-    ) -> Iterator[ClientResult]:
+    ) -> Iterator[Taken]:
         """Let the client take its turns in one exchange; each has a stamp of its own.
 
         It says which message is its last: one that never does would hold the round for ever.
         """
         first, *then = messages
-        pointer, now = order.state.filed, time.monotonic()
+        pointer, now = kept.state.filed, time.monotonic()
         if number == 1:
-            self.ends[order.client] = now + self.remote.talk
-        if now > self.ends[order.client]:
-            yield ClientResult(
-                order.client,
-                None,
-                RemoteStateRef(pointer),
-                fault=f"lost: its part took more than {self.remote.talk:g} s",
-            )
+            self.ends[call.client] = now + self.remote.talk
+        if now > self.ends[call.client]:
+            late = f"lost: its part took more than {self.remote.talk:g} s"
+            yield ClientResult(call.client, late), None, kept
             return
-        call = TaskCall(order.client, first, pointer.file if pointer else None)
+        asked = ClientTask(call.client, first, pointer.file if pointer else None)
         step = replace(job, kind="turn", stamp=f"{job.stamp}.{number}")
-        found = self.remote.asks("turn", call, step, like, tuple(then))
+        found = self.remote.asks("turn", asked, step, like, tuple(then))
         last, sealed = found[-1]
-        begun = file_of(self.store.seed, order.client, job.stamp).removesuffix("safetensors")
+        seed = self.remote.runner.store.seed
+        begun = file_of(seed, call.client, job.stamp).removesuffix("safetensors")
         if pointer and pointer.file.startswith(begun) and (last.filed or sealed is None):
             self.remote.leave(pointer.file)  # of the message before, in the same session
-        state = RemoteStateRef(pointer)
-        for receipt, sealed in found:
-            state = RemoteStateRef(receipt.filed or state.filed)
-            yield ClientResult(
-                order.client,
-                sealed,
-                state,
-                receipt.examples,
-                receipt.steps,
-                fault=receipt.status.removeprefix("quarantined: "),
-            )
+        for result, sealed in found:
+            pointer = result.filed or pointer
+            yield result, sealed, ClientState(RemoteStateRef(pointer))
 
     def filed(
-        self, call: TaskCall, stamp: str, kept: ClientState
+        self, call: ClientTask, stamp: str, kept: ClientState
     ) -> tuple[StateRef | None, str | None]:
         """Record of the place where the client left its state."""
         return kept.state.filed, None
-
-
-@dataclass
-class Synchronized:
-    """A worker that several sessions ask in turn: its network is one."""
-
-    worker: ClientExecutor
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.worker, name)
-
-    def answer(self, ask: Any, progress: float) -> Any:
-        """Answer one at a time."""
-        with self.lock:
-            return self.worker.answer(ask, progress)

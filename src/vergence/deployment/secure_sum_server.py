@@ -10,7 +10,7 @@ from vergence.core.messages import Message
 from vergence.core.serialization import UNREADABLE, pack, quick_digest, unpack
 from vergence.deployment.protocol import ClientRequest, unframed
 from vergence.engine.client_runner import ClientRunner
-from vergence.engine.records import GroupResult, TaskBatch, TaskReceipt
+from vergence.engine.records import ClientResult, GroupResult, TaskBatch
 from vergence.engine.secure_sum_attempts import (
     Answered,
     Asked,
@@ -62,7 +62,7 @@ class SecureSumServer:
         self.remote, self.sums, self.identity = remote, sums, identity
 
     def summed(
-        self, job: TaskBatch, receipts: Sequence[TaskReceipt]
+        self, job: TaskBatch, receipts: Sequence[ClientResult]
     ) -> Iterator[tuple[int, GroupResult]]:
         """Yield the results of a job's groups whose replies stayed with the clients, and the sum.
 

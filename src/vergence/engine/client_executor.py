@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +30,14 @@ from vergence.core.requests import (
 )
 from vergence.core.task import Task
 from vergence.engine.evaluation import Evaluation
+from vergence.engine.records import (
+    QUARANTINED,
+    ClientResult,
+    ClientState,
+    ClientTask,
+    TaskBatch,
+    numbers,
+)
 from vergence.errors import ConfigError
 from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent
 from vergence.privacy.hooks import Check, ClientHooks, answered
@@ -51,42 +59,8 @@ STREAMS = 4
 """Clients trained side by side on a GPU; each replays its own graph."""
 
 
-@dataclass(frozen=True)
-class ClientTask:
-    """Request to a worker: a client's turn, or its evaluation.
-
-    `state` is the client's state, None if it never took part. An evaluation request names the
-    points wanted: P0 (what the client would predict with now), P2 (the server's model); a turn may
-    be measured at P1 (after local training). `show` lists test samples whose outputs are wanted.
-    """
-
-    kind: Literal["turn", "evaluate"]
-    client: str
-    message: Message
-    state: Any = None
-    progress: float = 0.0
-    points: tuple[str, ...] = ()
-    show: tuple[int, ...] = ()
-    owed: Mapping[str, Params] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ClientResult:
-    """Answer of a worker.
-
-    Only `sealed` is what the client sends; `state` stays with it, the rest is measurement. `fault`
-    is given where there is no reply, or it was taken elsewhere and does not count.
-    """
-
-    client: str
-    sealed: SealedReply | None = None
-    state: Any = None
-    examples: float = 0.0
-    steps: int = 0
-    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    outputs: Tensor | None = None
-    owed: Mapping[str, Params] = field(default_factory=dict)
-    fault: str | None = None
+Taken = tuple[ClientResult, SealedReply | None, ClientState]
+"""What comes of a turn: its result, what the client sends (None: nothing), what stays with it."""
 
 
 @dataclass(frozen=True)
@@ -161,9 +135,15 @@ class ClientExecutor:
         self.records = method.state_records(task)
         self.last: tuple[Params, int, Params] | None = None
 
-    def do(self, order: ClientTask) -> ClientResult:
-        """Carry out one order."""
-        return self._turn(order) if order.kind == "turn" else self._evaluate(order)
+    def turn(self, task: ClientTask, kept: ClientState, batch: TaskBatch) -> Taken:
+        """Take a client's turn; `kept` is what it has at home."""
+        turn = ClientTurn(self, task, kept, batch)
+        try:
+            while turn.ask is not None:
+                turn.go_on(self._answer(turn.ask, turn))
+        except DpSgdBudgetSpent as spent:
+            return ClientResult(task.client, f"{QUARANTINED}{spent}"), None, kept
+        return self._done(turn)
 
     def fault(self, sealed: SealedReply) -> str | None:
         """Reason not to count a reply that came from another machine, None if it may be."""
@@ -183,9 +163,12 @@ class ClientExecutor:
         """True if several turns are best taken at once."""
         return self.stacked is not None or self.graphed is not None
 
-    def turns(self, orders: Sequence[ClientTask]) -> list[ClientResult]:
+    def turns(
+        self, tasks: Sequence[ClientTask], kept: Sequence[ClientState], batch: TaskBatch
+    ) -> list[Taken]:
         """Take several turns in step: what all of them want trained is trained together."""
-        turns = [ClientTurn(self, order) for order in orders]
+        pairs = zip(tasks, kept, strict=True)
+        turns = [ClientTurn(self, task, own, batch) for task, own in pairs]
         while asking := [turn for turn in turns if turn.ask is not None]:
             fits = [turn for turn in asking if isinstance(turn.ask, Fit)]
             for turn in asking:
@@ -204,26 +187,29 @@ class ClientExecutor:
             return
         asks = [turn.ask for turn in turns if isinstance(turn.ask, Fit)]
         streams = [turn.batches() for turn in turns]
-        fitted = trainer.fit_all(asks, streams, turns[0].order.progress)
+        fitted = trainer.fit_all(asks, streams, turns[0].progress)
         for turn, result in zip(turns, fitted, strict=True):
             turn.go_on(result)
 
-    def site(self, federation: Federation, order: ClientTask) -> ClientContext:
-        """Return a client's place, with the part of the data that a turn may see."""
-        data, at = federation.people[order.client], order.message.round
-        rng = self.stream.child(order.client, at, order.message.verb)
-        place = ClientContext(
-            order.client, data.train, data.val, self.task, at, rng, order.progress
-        )
-        if order.kind == "turn" and self.method.exposure[order.message.verb].blind:
+    def site(
+        self, federation: Federation, client: str, message: Message, progress: float | None = None
+    ) -> ClientContext:
+        """Return a client's place, with the part of the data that a turn may see.
+
+        Without the run's `progress` it is no turn, but a measurement.
+        """
+        data, at = federation.people[client], message.round
+        rng = self.stream.child(client, at, message.verb)
+        place = ClientContext(client, data.train, data.val, self.task, at, rng, progress or 0.0)
+        if progress is not None and self.method.exposure[message.verb].blind:
             place = replace(place, train=place.train.subset(NONE), val=place.val.subset(NONE))
         for hook in self.hooks:
             place = hook.context(place)
         return place
 
-    def state(self, order: ClientTask) -> Any:
+    def state(self, kept: ClientState) -> Any:
         """Return the state a client goes on from."""
-        return self.method.client(self.task) if order.state is None else order.state
+        return self.method.client(self.task) if kept.state is None else kept.state
 
     def kept(self, params: Params, round: int) -> Mask | None:
         """Mask of the entries not pruned in a round, counted from 1; None where all stay."""
@@ -257,33 +243,22 @@ class ClientExecutor:
 
         return self.pruned(drive(self.method.model_on(state, message, site), answer), done)
 
-    def _turn(self, order: ClientTask) -> ClientResult:
-        turn = ClientTurn(self, order)
-        try:
-            while turn.ask is not None:
-                turn.go_on(self._answer(turn.ask, turn))
-        except DpSgdBudgetSpent as spent:
-            return ClientResult(order.client, state=order.state, owed=order.owed, fault=str(spent))
-        return self._done(turn)
-
-    def _done(self, turn: ClientTurn) -> ClientResult:
-        order, (state, reply) = turn.order, turn.end
+    def _done(self, turn: ClientTurn) -> Taken:
+        client, (state, reply) = turn.site.id, turn.end
         turn.after = state
         for hook in self.hooks:
             reply = hook.outgoing(reply, turn)
-        sealed, owed = seal_coded(reply, order.message.round, self.how.wire, order.owed)
-        metrics = {}
-        if "P1" in order.points and turn.fitted is not None:
-            metrics["P1"] = self._own(turn.fitted.params, order.client)
-        return ClientResult(
-            order.client,
-            sealed=sealed,
-            state=state,
-            owed=owed,
+        sealed, owed = seal_coded(reply, turn.message.round, self.how.wire, turn.kept.owed)
+        measured = {}
+        if "P1" in turn.points and turn.fitted is not None:
+            measured["P1"] = self._own(turn.fitted.params, client)
+        result = ClientResult(
+            client,
             examples=self.task.weigh(turn.site.train),
             steps=turn.steps,
-            metrics=metrics,
+            measured=numbers(measured),
         )
+        return result, sealed, ClientState(state, turn.kept.told, owed)
 
     def answer(self, ask: Any, progress: float) -> Any:
         """Answer what a server's own half asks for."""
@@ -318,22 +293,37 @@ class ClientExecutor:
         data = at_home(ask.data) if self.graphed is not None else ask.data
         return self.solver.compute(replace(ask, data=data))
 
-    def _evaluate(self, order: ClientTask) -> ClientResult:
-        message = order.message
-        for hook in self.hooks:
-            hook.measuring(order.client, message.round)
-        models = {"P0": self.predicting(self.state(order), message, self.site(self.people, order))}
-        if "P2" in order.points and "model" in message.trees:
+    def evaluate(
+        self, client: str, message: Message, kept: ClientState, points: Sequence[str]
+    ) -> ClientResult:
+        """Measure a client.
+
+        Args:
+            client: who is measured.
+            message: what it is sent.
+            kept: what it has at home.
+            points: P0 (what it would predict with now), P2 (the server's model).
+        """
+        models = {"P0": self._own_model(client, message, kept)}
+        if "P2" in points and "model" in message.trees:
             models["P2"] = self.pruned(message["model"], message.round)
-        asked = {point: model for point, model in models.items() if point in order.points}
-        metrics = {point: self._own(model, order.client) for point, model in asked.items()}
-        shown = None
-        if order.show:
-            test = self.people.people[order.client].test
-            shown = self.solver.outputs(models["P0"], test.subset(torch.tensor(order.show)))
+        asked = {point: model for point, model in models.items() if point in points}
+        measured = {point: self._own(model, client) for point, model in asked.items()}
         for point, model in asked.items():  # last: at a guarded cut it draws other noise
-            metrics[point] |= self.measure.pooled(model)
-        return ClientResult(order.client, metrics=metrics, outputs=shown)
+            measured[point] |= self.measure.pooled(model)
+        return ClientResult(client, measured=numbers(measured))
+
+    def outputs(self, client: str, message: Message, state: Any, rows: Sequence[int]) -> Tensor:
+        """Outputs `[B, ...]` of what a client predicts with now, for these of its test samples."""
+        model = self._own_model(client, message, ClientState(state))
+        test = self.people.people[client].test
+        return self.solver.outputs(model, test.subset(torch.tensor(rows)))
+
+    def _own_model(self, client: str, message: Message, kept: ClientState) -> Params:
+        for hook in self.hooks:
+            hook.measuring(client, message.round)
+        site = self.site(self.people, client, message)
+        return self.predicting(self.state(kept), message, site)
 
     def _own(self, params: Params, client: str) -> dict[str, float]:
         found = self.measure.own(params, client)
@@ -345,16 +335,18 @@ class ClientExecutor:
 class ClientTurn:
     """A turn under way: what the method wants next (`ask`), or its `end`, a state and a reply."""
 
-    def __init__(self, worker: ClientExecutor, order: ClientTask) -> None:
-        self.worker, self.order = worker, order
-        self.site = worker.site(worker.trained_on, order)
-        self.message, self.progress = order.message, order.progress
-        self.before, self.after = order.state, None
+    def __init__(
+        self, worker: ClientExecutor, task: ClientTask, kept: ClientState, batch: TaskBatch
+    ) -> None:
+        self.worker, self.kept, self.points = worker, kept, batch.points
+        self.message, self.progress = task.message, batch.progress
+        self.site = worker.site(worker.trained_on, task.client, task.message, batch.progress)
+        self.before, self.after = kept.state, None
         self.fitted: FitResult | None = None
         self.fits, self.steps = 0, 0
         self.ask: Ask | None = None
-        handler = getattr(worker.method, f"on_{order.message.verb}")
-        self.end = self.conversation = handler(worker.state(order), order.message, self.site)
+        handler = getattr(worker.method, f"on_{task.message.verb}")
+        self.end = self.conversation = handler(worker.state(kept), task.message, self.site)
         if isinstance(self.conversation, Generator):
             self._send(None)
 
@@ -380,11 +372,11 @@ class ClientTurn:
             return
         if not isinstance(self.ask, Ask):
             raise ConfigError(
-                f"a client's '{self.order.message.verb}' asks for a {type(self.ask).__name__}; it "
+                f"a client's '{self.message.verb}' asks for a {type(self.ask).__name__}; it "
                 "may ask for `fit`, `compute`, `step` and `forward` only"
             )
         if isinstance(self.ask, Fit):
-            self.ask = self.worker.narrowed(self.ask, self.order.message.round + 1)
+            self.ask = self.worker.narrowed(self.ask, self.message.round + 1)
 
 
 def lent(federation: Federation) -> PublicData:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -14,11 +15,19 @@ from vergence.core.messages import Message, SealedReply, SealedTree, support_mas
 from vergence.core.method import Exposure
 from vergence.core.params import Params
 from vergence.core.serialization import Packed
-from vergence.engine.client_executor import ClientExecutor, ClientResult, ClientTask
-from vergence.engine.records import GroupResult, TaskBatch, TaskCall, TaskReceipt
+from vergence.engine.channel import DIRECT, Channel
+from vergence.engine.client_executor import ClientExecutor, Taken
+from vergence.engine.records import (
+    QUARANTINED,
+    ClientResult,
+    ClientState,
+    ClientTask,
+    GroupResult,
+    TaskBatch,
+)
 from vergence.engine.secure_sums import SecureSum, redact
 from vergence.engine.split_session import ServerSession
-from vergence.engine.storage.client_states import ClientState, ClientStateStore
+from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.state_journal import StateRef
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.release_log import FOLDER, secret_in
@@ -31,34 +40,40 @@ from vergence.wire.size import travelled
 class ClientRunner:
     """Carries out groups of calls with one worker: guards, counts, keeps states, adds up.
 
-    With `sums`, replies leave as rows of words wherever only their sum is for the server.
+    With `sums`, replies leave as rows of words wherever only their sum is for the server. What
+    travels goes through the `channel`.
     """
 
     def __init__(
-        self, worker: ClientExecutor, store: ClientStateStore, sums: SecureSum | None = None
+        self,
+        worker: ClientExecutor,
+        store: ClientStateStore,
+        sums: SecureSum | None = None,
+        channel: Channel = DIRECT,
     ) -> None:
-        self.worker, self.store, self.sums = worker, store, sums
+        self.worker, self.store, self.sums, self.channel = worker, store, sums, channel
         self.fresh: ClientState | None = None
 
     def carry_out(self, job: TaskBatch, number: int, whole: Sum) -> GroupResult:
         """Do one group; `whole` is an empty sum to add the replies to."""
         calls = job.group(number)
         if job.kind == "evaluate":
-            done = [self.worker.do(self._order(call, job, self.kept(call))) for call in calls]
+            points = job.points
             return GroupResult(
-                [TaskReceipt(d.client, measured=numbers(d.metrics)) for d in done], whole
+                [self.worker.evaluate(c.client, c.message, self.kept(c), points) for c in calls],
+                whole,
             )
         result = GroupResult([], whole)
         if job.kind == "serve":
             for served in [[call] for call in calls] if job.alone else [calls]:
-                receipts, became = ServerSession(self, job, served).hold(job.held)
-                result.receipts += receipts
+                results, became = ServerSession(self, job, served).hold(job.held)
+                result.results += results
                 if became is not None:
                     whole.add(became)
             return result
-        for call, before, done in self._turns(calls, job):
-            receipt, sealed = self.settle(call, job, before, done)
-            result.receipts.append(receipt)
+        for call, before, taken in self._turns(calls, job):
+            told, sealed = self.settle(call, job, before, taken)
+            result.results.append(told)
             if sealed is not None and job.reveal == "each":
                 result.replies[call.client] = owned(sealed)
             elif sealed is not None:
@@ -66,27 +81,18 @@ class ClientRunner:
         return result
 
     def _turns(
-        self, calls: Sequence[TaskCall], job: TaskBatch
-    ) -> Iterator[tuple[TaskCall, ClientState, ClientResult]]:
+        self, calls: Sequence[ClientTask], job: TaskBatch
+    ) -> Iterator[tuple[ClientTask, ClientState, Taken]]:
         """Take the turns: all at once where they are stacked, else with one reply in memory."""
         if self.worker.together:
             kept = [self.kept(call) for call in calls]
-            orders = [self._order(c, job, k) for c, k in zip(calls, kept, strict=True)]
-            yield from zip(calls, kept, self.worker.turns(orders), strict=True)
+            yield from zip(calls, kept, self.worker.turns(calls, kept, job), strict=True)
             return
         for call in calls:
             before = self.kept(call)
-            yield call, before, self.worker.do(self._order(call, job, before))
+            yield call, before, self.worker.turn(call, before, job)
 
-    def delivered(self, message: Message) -> Message:
-        """Return a message as it reaches a client."""
-        return message
-
-    def arrived(self, sealed: SealedReply, known: Mapping[str, Mask]) -> SealedReply:
-        """Return a reply as it reaches the server."""
-        return sealed
-
-    def kept(self, call: TaskCall) -> ClientState:
+    def kept(self, call: ClientTask) -> ClientState:
         """State that the client keeps; one that never took part starts fresh."""
         fresh = self.kept_fresh()
         return fresh if call.file is None else self.store.read(call.file, fresh.state)
@@ -101,34 +107,27 @@ class ClientRunner:
         """True if a state is that of a client that never took part, and holds no array."""
         return not packed.arrays and packed.header == Packed(self.kept_fresh()).header
 
-    def _order(self, call: TaskCall, job: TaskBatch, kept: ClientState) -> ClientTask:
-        kind = "evaluate" if job.kind == "evaluate" else "turn"
-        return ClientTask(
-            kind,
-            call.client,
-            call.message,
-            kept.state,
-            job.progress,
-            job.points,
-            owed=kept.owed,
-        )
-
     def turns(
         self,
-        order: ClientTask,
+        call: ClientTask,
+        kept: ClientState,
         messages: Iterable[Message],
         job: TaskBatch,
         like: Mapping[str, Params],
         number: int,
-    ) -> Iterator[ClientResult]:
+    ) -> Iterator[Taken]:
         """Let a client that is being served take turns; the first is `number` of its session."""
         for message in messages:
-            done = self.worker.do(replace(order, message=message))
-            order = replace(order, state=done.state, owed=done.owed)
-            yield done
+            taken = self.worker.turn(replace(call, message=message), kept, job)
+            kept = taken[2]
+            yield taken
+
+    def answer(self, ask: Any, progress: float) -> Any:
+        """Answer what a server's own half asks for."""
+        return self.worker.answer(ask, progress)
 
     def filed(
-        self, call: TaskCall, stamp: str, kept: ClientState
+        self, call: ClientTask, stamp: str, kept: ClientState
     ) -> tuple[StateRef | None, str | None]:
         """File what a served client keeps when all is said, or return why it does not count."""
         packed = Packed(kept)
@@ -148,12 +147,12 @@ class ClientRunner:
     def _secret(self, client: str) -> NoiseKey:
         return secret_in(self.store.folder / FOLDER).child("share", self.store.seed, client)
 
-    def _secret_of_zeros(self, call: TaskCall) -> NoiseKey:
+    def _secret_of_zeros(self, call: ClientTask) -> NoiseKey:
         """Secret of the noise on zeros, which is of one verb: two verbs' zeros are alike."""
         return self._secret(call.client).child("zeros", call.message.verb)
 
     def _to_keep(
-        self, call: TaskCall, before: ClientState, after: ClientState, exposed: Exposure
+        self, call: ClientTask, before: ClientState, after: ClientState, exposed: Exposure
     ) -> Packed | None:
         """State that a turn leaves, None where there is nothing to keep, or nothing new."""
         # Of questions there are thousands, and an answer leaves a teacher as it was.
@@ -164,12 +163,12 @@ class ClientRunner:
         return None if call.file is None and self._as_new(packed) else packed
 
     def settle(
-        self, call: TaskCall, job: TaskBatch, before: ClientState, done: ClientResult
-    ) -> tuple[TaskReceipt, SealedReply | None]:
+        self, call: ClientTask, job: TaskBatch, before: ClientState, taken: Taken
+    ) -> tuple[ClientResult, SealedReply | None]:
         """Guard a reply, count it, and file the new state if it counts."""
-        sealed = done.sealed
+        result, sealed, after = taken
         if sealed is None:
-            return TaskReceipt(call.client, f"quarantined: {done.fault}"), None
+            return result, None
         exposed = self.worker.method.exposure[call.message.verb]
         form = self.form(call.message, job.held)
         status, row = "ok", sealed
@@ -181,7 +180,8 @@ class ClientRunner:
             except RangeFault as why:
                 reason = str(why)
         told = before.told if form or reason else {**before.told, **masks(sealed)}
-        after = ClientState(done.state, told, done.owed)
+        state = self.channel.state(after.state, self.store.records)
+        after = ClientState(state, told, after.owed)
         packed = self._to_keep(call, before, after, exposed)
         if reason is None and packed is not None and not packed.finite:
             reason = "finite: the client's own state holds NaN or infinity"
@@ -189,7 +189,7 @@ class ClientRunner:
             zeros = zeros_for(sealed, sent, exposed)
             after, kept = before, packed is not None
             if zeros is None or not self.worker.covers(call.client, sealed.round, reason):
-                status, packed = f"quarantined: {reason}", None
+                status, packed = f"{QUARANTINED}{reason}", None
             else:  # as after any other turn: a state is left where one would have been
                 sealed = row = zeros
                 if form is not None and self.sums is not None:
@@ -201,19 +201,18 @@ class ClientRunner:
         filed = None
         if packed is not None:
             filed = self.store.write(call.client, job.stamp, packed, share, call.spare)
-        receipt = TaskReceipt(
-            call.client,
-            status,
-            {t: travelled(tree, before.told.get(t)) for t, tree in sealed.trees.items()},
-            {t: heaviest(tree) for t, tree in sealed.trees.items()},
-            done.examples,
-            done.steps,
-            {} if reason else sealed.metrics,
-            numbers(done.metrics),
-            filed,
-            share,
+        result = replace(
+            result,
+            status=status,
+            up={t: travelled(tree, before.told.get(t)) for t, tree in sealed.trees.items()},
+            weight={t: heaviest(tree) for t, tree in sealed.trees.items()},
+            told={} if reason else sealed.metrics,
+            filed=filed,
+            share=share,
         )
-        return redact(receipt, form) if form else receipt, None if reason else row
+        if form is not None:
+            return redact(result, form), None if reason else row
+        return result, None if reason else self.channel.reply(row, before.told)
 
 
 def zeros_for(
@@ -235,11 +234,6 @@ def unchanged(before: ClientState, after: ClientState) -> bool:
         and after.owed is before.owed
         and all(after.told.get(name) is before.told.get(name) for name in told)
     )
-
-
-def numbers(measured: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return metrics as plain numbers, whatever a task calculates with."""
-    return {point: {n: float(v) for n, v in found.items()} for point, found in measured.items()}
 
 
 def owned(sealed: SealedReply) -> SealedReply:

@@ -18,7 +18,7 @@ from vergence.core.randomness import RandomStream
 from vergence.core.requests import Request, ServedGroups, ServeGroups
 from vergence.engine.participation import Participation
 from vergence.engine.protections.robust_aggregation import LEFT_OUT, RobustAggregator, RobustResult
-from vergence.engine.records import TaskBatch, TaskCall, TaskReceipt
+from vergence.engine.records import ClientResult, ClientTask, TaskBatch
 from vergence.engine.secure_sums import SecureSum
 from vergence.engine.split_session import UNFIT
 from vergence.engine.storage.client_states import ClientStateIndex
@@ -129,7 +129,7 @@ class ClientExchange:
         for result in self._in_order(replace(job, held=request.like)):
             whole.merge(result.sum)
             replies |= result.replies
-            receipts |= {receipt.client: receipt for receipt in result.receipts}
+            receipts |= {receipt.client: receipt for receipt in result.results}
         self._spare(job, receipts)
         came = {client: replies[client] for client in messages if client in replies}
         judged = None
@@ -143,7 +143,7 @@ class ClientExchange:
             receipts = self._counted(receipts)
         told: dict[str, list[float]] = {}
         for client, message in messages.items():
-            receipt = receipts.get(client) or TaskReceipt(client, silent.get(client, "lost"))
+            receipt = receipts.get(client) or ClientResult(client, silent.get(client, "lost"))
             self._count(receipt, message, told)
         if form is not None and judged is None:
             assert self.sums is not None
@@ -180,8 +180,8 @@ class ClientExchange:
         return shown
 
     def _overruled(
-        self, judged: RobustResult, receipts: Mapping[str, TaskReceipt]
-    ) -> dict[str, TaskReceipt]:
+        self, judged: RobustResult, receipts: Mapping[str, ClientResult]
+    ) -> dict[str, ClientResult]:
         """Return the receipts of those who did not count; whom a rule left out goes on as usual."""
         found = {}
         for client, status in judged.statuses.items():
@@ -192,7 +192,7 @@ class ClientExchange:
                 found[client] = replace(found[client], told={}, filed=None, share=None)
         return found
 
-    def _counted(self, receipts: dict[str, TaskReceipt]) -> dict[str, TaskReceipt]:
+    def _counted(self, receipts: dict[str, ClientResult]) -> dict[str, ClientResult]:
         """Receipts, by whether replies count; the others' new states are written over."""
         assert self.sums is not None
         found = self.sums.counted(receipts)
@@ -233,16 +233,16 @@ class ClientExchange:
         whole, told = Sum(), {}
         for update, what in landed:
             if what != "arrived":
-                self._count(TaskReceipt(update.client, what), messages[update.client], told)
+                self._count(ClientResult(update.client, what), messages[update.client], told)
         for wave in waves([update for update, what in landed if what == "arrived"]):
             updates = {update.client: update for update in wave}
             there = [client for client in messages if client in updates]
             sent = {client: virtual_clock.opened(updates[client]) for client in there}
             job = self._deal(there, sent, "each", wave[0].progress, points)
-            receipts: dict[str, TaskReceipt] = {}
+            receipts: dict[str, ClientResult] = {}
             for result in self._in_order(replace(job, held=request.like)):
                 group = Sum()
-                receipts |= {receipt.client: receipt for receipt in result.receipts}
+                receipts |= {receipt.client: receipt for receipt in result.results}
                 for client, reply in result.replies.items():
                     now = {**request.like, **messages[client].trees}
                     group.add(virtual_clock.aged(reply, updates[client], at, now))
@@ -254,7 +254,7 @@ class ClientExchange:
         self._tell(told)
         return whole.aggregate(self._shapes(messages, server, exposed), told)
 
-    def _spare(self, job: TaskBatch, receipts: Mapping[str, TaskReceipt]) -> None:
+    def _spare(self, job: TaskBatch, receipts: Mapping[str, ClientResult]) -> None:
         """Take back the files that were lent to be written over, and were not."""
         written = {c for c, receipt in receipts.items() if receipt.filed is not None}
         self.clients.spares += [c.spare for c in job.calls if c.spare and c.client not in written]
@@ -275,7 +275,7 @@ class ClientExchange:
         clients = [client for group in groups for client in group]
         offered = self._messages(dict.fromkeys(clients), SERVE, server, round)
         registry = self.clients
-        calls = [TaskCall(c, offered[c], registry.file(c), registry.spare()) for c in clients]
+        calls = [ClientTask(c, offered[c], registry.file(c), registry.spare()) for c in clients]
         self.jobs += 1
         stamp, lengths_ = f"{self.phase}.{self.jobs}", [len(group) for group in groups if group]
         job = TaskBatch(
@@ -284,13 +284,13 @@ class ClientExchange:
         whole, receipts = Sum(), {}
         for result in self._in_order(job):
             whole.merge(result.sum)
-            receipts |= {receipt.client: receipt for receipt in result.receipts}
+            receipts |= {receipt.client: receipt for receipt in result.results}
         unfit = [r.status for r in receipts.values() if UNFIT in r.status]
         if unfit and len(unfit) == len(receipts):
             raise ConfigError(f"nobody could be served, which is no client's fault: {unfit[0]}")
         told: dict[str, list[float]] = {}
         for client in (client for group in ask.groups for client in group):
-            receipt = receipts.get(client) or TaskReceipt(client, "lost", down={})
+            receipt = receipts.get(client) or ClientResult(client, "lost", down={})
             self._count(receipt, Message(SERVE), told)
         self._tell(told)
         order = [client for group in ask.groups for client in group]
@@ -342,7 +342,7 @@ class ClientExchange:
         """Deal longest work first, in groups that depend on nothing but the cohort."""
         dealt = sorted(there, key=lambda client: -self.loads.get(client, 1))
         registry = self.clients
-        calls = [TaskCall(c, messages[c], registry.file(c), registry.spare()) for c in dealt]
+        calls = [ClientTask(c, messages[c], registry.file(c), registry.spare()) for c in dealt]
         length = max(-(-len(calls) // GROUPS), self.chunk)
         groups = lengths([self.loads.get(c, 1) for c in dealt], length, self.chunk > 1)
         self.jobs += 1
@@ -370,7 +370,7 @@ class ClientExchange:
         offered = self.method.offer(server, "")
         return {t: offered[t] for t in exposed.trees if t in offered}
 
-    def _count(self, receipt: TaskReceipt, message: Message, told: dict[str, list[float]]) -> None:
+    def _count(self, receipt: ClientResult, message: Message, told: dict[str, list[float]]) -> None:
         """Write one call into the tally, its state into the registry, what it says into `told`."""
         client, tally = receipt.client, self.tally
         for name, value in receipt.told.items():
@@ -416,11 +416,11 @@ class ClientExchange:
         beside = self.method.beside(server)
         if beside:
             messages = {p: replace(m, trees={**m.trees, **beside}) for p, m in messages.items()}
-        calls = [TaskCall(p, messages[p], self.clients.file(p)) for p in people]
+        calls = [ClientTask(p, messages[p], self.clients.file(p)) for p in people]
         groups = lengths([1.0] * len(calls), -(-len(calls) // GROUPS), False)
         found: dict[str, dict[str, Mapping[str, float]]] = {}
         for result in self._in_order(TaskBatch("evaluate", calls, groups, points=points)):
-            for receipt in result.receipts:
+            for receipt in result.results:
                 for point, metrics in receipt.measured.items():
                     found.setdefault(point, {})[receipt.client] = metrics
         return found

@@ -1,22 +1,26 @@
-"""Plain records of a worker pool's calls and results."""
+"""Records of one update: a client's task, its state, its result; batches and groups of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from vergence.core.aggregation import Sum
+from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.engine.storage.state_journal import StateRef
 
+QUARANTINED = "quarantined: "
+"""Begins the status of a client whose reply does not count, before the reason."""
+
 
 @tagged("Call")
 @dataclass(frozen=True)
-class TaskCall:
-    """One client's part of a job: what it is sent, and where its state lies (None: nowhere yet).
+class ClientTask:
+    """One client's part of a batch: what it is sent, and where its state lies (None: nowhere yet).
 
     `spare` is a file that a new state may be written over.
     """
@@ -25,6 +29,26 @@ class TaskCall:
     message: Message
     file: str | None = None
     spare: str | None = None
+
+
+@tagged("Kept")
+@dataclass(frozen=True)
+class ClientState:
+    """State that a client keeps between turns.
+
+    `state` is the method's, None of a client that never took part; `told` holds, per tree, the
+    mask the server has from this client, and `owed` what a lossy codec has not yet sent. The last
+    two change only when a reply counted.
+    """
+
+    state: Any = None
+    told: Mapping[str, Mask] = field(default_factory=dict)
+    owed: Mapping[str, Params] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """True if there is nothing to keep."""
+        return not (fields(self.state) or self.told or self.owed)
 
 
 @dataclass(frozen=True)
@@ -39,7 +63,7 @@ class TaskBatch:
     """
 
     kind: Literal["turn", "evaluate", "serve"]
-    calls: Sequence[TaskCall]
+    calls: Sequence[ClientTask]
     groups: Sequence[int]
     reveal: Literal["aggregate", "each"] = "aggregate"
     stamp: str = ""
@@ -48,15 +72,15 @@ class TaskBatch:
     held: Mapping[str, Params] = field(default_factory=dict)
     alone: bool = False
 
-    def group(self, number: int) -> Sequence[TaskCall]:
+    def group(self, number: int) -> Sequence[ClientTask]:
         """Return the calls of one group."""
         start = sum(self.groups[:number])
         return self.calls[start : start + self.groups[number]]
 
 
 @dataclass(frozen=True)
-class TaskReceipt:
-    """Record of one call; plain data.
+class ClientResult:
+    """Result of a client's task; plain data, without its reply and its state.
 
     `up` and `weight` are per tree: bytes on the wire and the largest weight of an entry. `told`
     are the reply's metrics, `measured` the engine's, per point. `filed` is the new state. `down`
@@ -78,8 +102,13 @@ class TaskReceipt:
 
 @dataclass
 class GroupResult:
-    """Outcome of a group: a receipt per call, and the replies that count, summed or each."""
+    """Outcome of a group: a result per task, and the replies that count, summed or each."""
 
-    receipts: list[TaskReceipt]
+    results: list[ClientResult]
     sum: Sum
     replies: dict[str, SealedReply] = field(default_factory=dict)
+
+
+def numbers(measured: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return metrics as plain numbers, whatever a task calculates with."""
+    return {point: {n: float(v) for n, v in found.items()} for point, found in measured.items()}

@@ -15,7 +15,7 @@ from vergence.core.aggregation import Sum
 from vergence.core.messages import Message
 from vergence.core.serialization import pack, unpack
 from vergence.engine.records import GroupResult
-from vergence.engine.secure_sums import SERVER, SecureSum, left_out, pack_words
+from vergence.engine.secure_sums import SERVER, PackedReply, SecureSum, left_out
 from vergence.privacy.secure_aggregation import additive_messages as shares
 from vergence.privacy.secure_aggregation.additive import Aggregator, Contributor
 from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams
@@ -120,7 +120,7 @@ def hold(talk: Any, ask: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> An
 def of_rows(words: Words, people: int) -> Sum:
     """Return words as the sum of so many people's rows."""
     whole = Sum()
-    whole.add(pack_words(words))
+    whole.add(PackedReply.of(words))
     whole.count = people
     return whole
 
@@ -130,12 +130,12 @@ def told(
 ) -> Iterator[tuple[int, GroupResult]]:
     """Yield the results of groups; the sum comes with the last."""
     for number, result in done:
-        receipts = [
+        results = [
             left_out(r, opened.out[r.client]) if r.client in opened.out else r
-            for r in result.receipts
+            for r in result.results
         ]
         last = number == len(done) - 1
-        yield number, GroupResult(receipts, opened.sum if last else Sum())
+        yield number, GroupResult(results, opened.sum if last else Sum())
 
 
 def nothing_to_hide(form: ReplyLayout, names: Collection[str]) -> OpenedSum:

@@ -24,7 +24,7 @@ from vergence.core.serialization import digest, pack
 from vergence.core.tags import tagged
 from vergence.engine.plan import Plan
 from vergence.engine.protections.user_level import forecast
-from vergence.engine.records import TaskReceipt
+from vergence.engine.records import ClientResult
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.config import Privacy, SecureAggregationConfig
 from vergence.privacy.dp.user_level import UserLevel
@@ -137,7 +137,7 @@ class SecureSum:
 
     def given(
         self, form: ReplyLayout, sealed: SealedReply, secret: Callable[[], NoiseKey]
-    ) -> SealedReply:
+    ) -> PackedReply:
         """Contribution of a client to a sum: a row of words, with its share of the noise.
 
         The same reply gets the same noise from a `secret` of the client's, and no other does.
@@ -152,7 +152,7 @@ class SecureSum:
                 part = words[form.slices[name]]
                 noise = self.level.share(len(part), own.child(name)).view(np.uint64)
                 part += noise * np.uint64(round(self.level.step / packing.step))
-        return pack_words(words, sealed.round)
+        return PackedReply.of(words, sealed.round)
 
     def terms(
         self, form: ReplyLayout, message: Message, run: str, attempt: int, asked: int
@@ -196,7 +196,7 @@ class SecureSum:
                 part[:] = withheld(part, packing, self.policy.threshold)
         return form.aggregate(words, count)
 
-    def counted(self, receipts: Mapping[str, TaskReceipt]) -> dict[str, TaskReceipt]:
+    def counted(self, receipts: Mapping[str, ClientResult]) -> dict[str, ClientResult]:
         """Return receipts as they are where enough people gave; else nobody's reply counts."""
         ok = [client for client, receipt in receipts.items() if receipt.status == "ok"]
         if len(ok) >= self.policy.threshold:
@@ -273,24 +273,36 @@ def gate_of(form: ReplyLayout) -> tuple[int, int]:
     return form.entries, next(iter(form.trees.values())).count_bits
 
 
-def left_out(receipt: TaskReceipt, why: str) -> TaskReceipt:
+def left_out(receipt: ClientResult, why: str) -> ClientResult:
     """Return the receipt of a client whose reply is in no sum: its state stays as it was."""
     return replace(receipt, status=why, up={}, filed=None)
 
 
-def pack_words(words: Words, round: int = 0) -> SealedReply:
-    """Words as a tree that workers carry and add up: 64-bit whole numbers, which wrap around."""
-    layout = Layout((WORDS,), ((len(words),),))
-    tree = Params(torch.from_numpy(words.view(np.int64)), layout)
-    return SealedReply(round, {WORDS: SealedTree(tree, 1.0)}, {})
+class PackedReply(SealedReply):
+    """A reply as a row of words: 64-bit whole numbers, which wrap around.
+
+    Workers carry and add it up as they do any reply: the words are its only tree.
+    """
+
+    @classmethod
+    def of(cls, words: Words, round: int = 0) -> PackedReply:
+        """Reply that is these words."""
+        layout = Layout((WORDS,), ((len(words),),))
+        tree = Params(torch.from_numpy(words.view(np.int64)), layout)
+        return cls(round, {WORDS: SealedTree(tree, 1.0)}, {})
+
+    @property
+    def words(self) -> Words:
+        """The row."""
+        return unpack_words(self.trees[WORDS].total)
 
 
 def unpack_words(tree: Params) -> Words:
-    """Words of a tree that `pack_words` made."""
+    """Words of the tree of a packed reply, or of the sum of some."""
     return tree.flat.numpy().view(np.uint64)
 
 
-def redact(receipt: TaskReceipt, form: ReplyLayout) -> TaskReceipt:
+def redact(receipt: ClientResult, form: ReplyLayout) -> ClientResult:
     """Return a receipt without what a sum hides: metrics, weights, examples, steps, masks."""
     up = {WORDS: 8 * form.words} if receipt.status == "ok" and form.words else {}
     return replace(receipt, up=up, weight={}, examples=0.0, steps=0, told={}, share=None)

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from vergence.core.conversation import NoReplyCounted
-from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply, seal
 from vergence.core.params import Params
 from vergence.core.requests import Quarantine, Request, Requests, Step
 from vergence.core.serialization import is_finite
-from vergence.engine.client_executor import ClientExecutor, ClientResult, ClientTask
-from vergence.engine.records import TaskBatch, TaskCall, TaskReceipt
-from vergence.engine.storage.client_states import ClientState
+from vergence.engine.channel import Channel
+from vergence.engine.client_executor import ClientExecutor, Taken
+from vergence.engine.records import QUARANTINED, ClientResult, ClientState, ClientTask, TaskBatch
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError
 from vergence.privacy.hooks import Check
@@ -29,7 +28,7 @@ UNFIT = "shape: the server's layers cannot take it"
 class ServedClient:
     """A client that is being served: what it keeps, what travelled, and why it was silenced."""
 
-    call: TaskCall
+    call: ClientTask
     kept: ClientState
     checks: Sequence[Check] = ()
     up: dict[str, int] = field(default_factory=dict)
@@ -45,32 +44,30 @@ class SessionClients(Protocol):
     """Access to clients that a session needs: their turns and their states."""
 
     worker: ClientExecutor
+    channel: Channel
 
-    def kept(self, call: TaskCall) -> ClientState:
+    def kept(self, call: ClientTask) -> ClientState:
         """State of a client."""
-        ...
-
-    def delivered(self, message: Message) -> Message:
-        """A message as it reaches a client."""
         ...
 
     def turns(
         self,
-        order: ClientTask,
+        call: ClientTask,
+        kept: ClientState,
         messages: Iterable[Message],
         job: TaskBatch,
         like: Mapping[str, Params],
         number: int,
-    ) -> Iterator[ClientResult]:
+    ) -> Iterator[Taken]:
         """Turns of one client; the first is `number` of its session."""
         ...
 
-    def arrived(self, sealed: SealedReply, known: Mapping[str, Mask]) -> SealedReply:
-        """A reply as it reaches the server."""
+    def answer(self, ask: Any, progress: float) -> Any:
+        """Answer to what a server's own half asks for."""
         ...
 
     def filed(
-        self, call: TaskCall, stamp: str, kept: ClientState
+        self, call: ClientTask, stamp: str, kept: ClientState
     ) -> tuple[StateRef | None, str | None]:
         """The file of what a client keeps when all is said, or why it does not count."""
         ...
@@ -83,7 +80,9 @@ class ServerSession:
     one, and its part of the talk counts for nothing.
     """
 
-    def __init__(self, clients: SessionClients, job: TaskBatch, calls: Sequence[TaskCall]) -> None:
+    def __init__(
+        self, clients: SessionClients, job: TaskBatch, calls: Sequence[ClientTask]
+    ) -> None:
         self.clients, self.job, self.worker = clients, job, clients.worker
         self.served = {
             call.client: ServedClient(call, clients.kept(call), checks=clients.worker.receiving())
@@ -92,8 +91,8 @@ class ServerSession:
         self.round = calls[0].message.round
         self.last = self.served[calls[0].client]
 
-    def hold(self, held: Mapping[str, Params]) -> tuple[list[TaskReceipt], SealedReply | None]:
-        """Serve the group; return a receipt per client, and what became of `held` if it counts."""
+    def hold(self, held: Mapping[str, Params]) -> tuple[list[ClientResult], SealedReply | None]:
+        """Serve the group; return a result per client, and what became of `held` if it counts."""
         talk = self.worker.method.serve(tuple(self.served), held)
         outcome = self._talk(talk)
         sealed = None
@@ -107,7 +106,7 @@ class ServerSession:
                 for served in self.served.values():
                     served.told.setdefault(name, []).append(value)
         heard = any(served.fault is None for served in self.served.values())
-        return [self._receipt(served) for served in self.served.values()], sealed if heard else None
+        return [self._result(served) for served in self.served.values()], sealed if heard else None
 
     def _talk(self, talk: Any) -> Any:
         """Drive the server's part; None if it gave up because a client fell silent."""
@@ -135,7 +134,7 @@ class ServerSession:
             raise NoReplyCounted(ask.client)
         self.last.steps += isinstance(ask, Step)
         try:
-            return self.worker.answer(ask, self.job.progress)
+            return self.clients.answer(ask, self.job.progress)
         except (RuntimeError, LookupError, ValueError, TypeError) as error:
             self.last.fault = f"{UNFIT} ({type(error).__name__}: {str(error)[:60]})"
             raise NoReplyCounted(self.last.call.client) from None
@@ -173,27 +172,26 @@ class ServerSession:
             )
             for message in given
         ]
-        order = ClientTask(
-            "turn", client, messages[0], served.kept.state, self.job.progress, owed=served.kept.owed
+        delivered = map(self.clients.channel.message, messages)
+        turns = self.clients.turns(
+            served.call, served.kept, delivered, self.job, like, served.turns + 1
         )
-        delivered = (self.clients.delivered(message) for message in messages)
-        taken = self.clients.turns(order, delivered, self.job, like, served.turns + 1)
         return [
-            self._heard(served, message, done, like)
-            for message, done in zip(messages, taken, strict=False)
+            self._heard(served, message, taken, like)
+            for message, taken in zip(messages, turns, strict=False)
         ]
 
     def _heard(
-        self, served: ServedClient, message: Message, done: ClientResult, like: Mapping[str, Params]
+        self, served: ServedClient, message: Message, taken: Taken, like: Mapping[str, Params]
     ) -> SealedReply:
         """Guard what a client said, and count it."""
         for name, params in message.trees.items():
             served.down[name] = served.down.get(name, 0) + size({"values": params.flat})
         served.turns += 1
-        served.examples = done.examples or served.examples
-        sealed, told = done.sealed, served.kept.told
+        result, sealed, after = taken
+        served.examples, told = result.examples or served.examples, served.kept.told
         if sealed is None:
-            served.fault = done.fault
+            served.fault = result.status.removeprefix(QUARANTINED)
             raise NoReplyCounted(served.call.client)
         for name, tree in sealed.trees.items():
             served.up[name] = served.up.get(name, 0) + travelled(tree, told.get(name))
@@ -205,16 +203,16 @@ class ServerSession:
             raise NoReplyCounted(served.call.client)
         for name, value in sealed.metrics.items():
             served.told.setdefault(name, []).append(value)
-        served.kept = ClientState(done.state, told, done.owed)
-        return self.clients.arrived(sealed, told)
+        served.kept = ClientState(after.state, told, after.owed)
+        return self.clients.channel.reply(sealed, told)
 
-    def _receipt(self, served: ServedClient) -> TaskReceipt:
+    def _result(self, served: ServedClient) -> ClientResult:
         """File the client's new state if its part of the session counts."""
         call, filed = served.call, None
         if served.fault is None and not served.kept.empty:
             filed, served.fault = self.clients.filed(call, self.job.stamp, served.kept)
         told = {name: sum(values) / len(values) for name, values in served.told.items()}
-        return TaskReceipt(
+        return ClientResult(
             call.client,
             status(served.fault),
             up=served.up,
@@ -230,4 +228,4 @@ def status(fault: str | None) -> str:
     """Status of a served client, as the tables show it."""
     if fault is None or fault.startswith("lost"):
         return fault or "ok"
-    return f"quarantined: {fault}"
+    return f"{QUARANTINED}{fault}"

@@ -9,7 +9,7 @@ from vergence.core.federation import Federation
 from vergence.core.files import csv_of, saving, write_whole
 from vergence.core.messages import Message
 from vergence.core.task import Task
-from vergence.engine.client_executor import ClientExecutor, ClientTask
+from vergence.engine.client_executor import ClientExecutor
 from vergence.experiment.saved_run import SavedRun
 
 FILE = "per_class.csv"
@@ -37,11 +37,7 @@ def write(
             test = federation.people[person].test
             offered = saved.method.predicting(saved.server, person)
             message = Message("evaluate", offered, round=saved.experiment.plan.rounds)
-            order = ClientTask(
-                "evaluate", person, message, saved.clients.get(person), show=tuple(range(len(test)))
-            )
-            outputs = worker.do(order).outputs
-            assert outputs is not None
+            outputs = worker.outputs(person, message, saved.clients.get(person), range(len(test)))
             rows += [
                 (saved.task.seed, person, name, int(name in names), value)
                 for name, value in saved.task.per_class(outputs, test).items()

@@ -15,7 +15,7 @@ from vergence.core.federation import Dataset, Federation
 from vergence.core.messages import Message
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
-from vergence.engine.client_executor import ClientExecutor, ClientTask, Computation, LocalData
+from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.engine.protections.split_defense import defended_trainer
 from vergence.errors import ConfigError, StateError, nearest
 from vergence.experiment.run import Loaded, digest, load_data
@@ -88,7 +88,7 @@ class NewcomerEvaluator:
             state = saved.clients.get(person, state)
         offered = saved.method.predicting(saved.server, person)
         message = Message("evaluate", offered, round=saved.experiment.plan.rounds)
-        site = worker.site(worker.people, ClientTask("evaluate", person, message))
+        site = worker.site(worker.people, person, message)
         return worker.predicting(state, message, site)
 
     def given(self) -> Params:

@@ -11,7 +11,7 @@ import torch
 from vergence.core.federation import Federation
 from vergence.core.files import saving, write_whole
 from vergence.core.messages import Message
-from vergence.engine.client_executor import ClientExecutor, ClientTask
+from vergence.engine.client_executor import ClientExecutor
 from vergence.experiment.saved_run import SavedRun
 from vergence.metrics.gaze_maps import label_maps
 from vergence.tasks.gaze_map import GazeMap
@@ -33,9 +33,7 @@ def write_maps(path: Path, worker: ClientExecutor, saved: SavedRun, raw: Federat
         batch = test.take(torch.tensor([0]))
         offered = worker.method.predicting(saved.server, person)
         message = Message("evaluate", offered, round=saved.experiment.plan.rounds)
-        order = ClientTask("evaluate", person, message, saved.clients.get(person), show=(row,))
-        logits = worker.do(order).outputs
-        assert logits is not None
+        logits = worker.outputs(person, message, saved.clients.get(person), [row])
         frame = logits.shape[1] // 2
         points = batch["points"][0, frame]
         truth = label_maps(batch["points"], *logits.shape[2:])

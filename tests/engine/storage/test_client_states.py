@@ -5,9 +5,9 @@ import hashlib
 import pytest
 
 from tests.engine.toys import LOCAL, run_toy, table
+from tests.engine.turns import watch_turns
 from vergence.core import files
 from vergence.engine import round_loop
-from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.participation import Participation
 from vergence.engine.storage import state_journal
 from vergence.errors import StateError
@@ -21,14 +21,12 @@ PLAN = {"people": 8, "rounds": 6, "presence": Participation(cohort=3), "checkpoi
 @pytest.mark.parametrize("every", [0, 1, 2])
 def test_every_file_is_somebody_s_state_or_spare_after_every_round(tmp_path, monkeypatch, every):
     """Also where a reply was quarantined: its client's file stays, and no spare is lost."""
-    honest_turn, honest_round = ClientExecutor._turn, round_loop.RoundLoop.one_round
+    honest_round = round_loop.RoundLoop.one_round
     looked = []
 
-    def turn(self, order):
-        done = honest_turn(self, order)
-        if (order.client, order.message.round) == ("p02", 3):
-            done.sealed.trees["model"].total.flat[0] = float("nan")
-        return done
+    def spoil(task, sealed):
+        if (task.client, task.message.round) == ("p02", 3):
+            sealed.trees["model"].total.flat[0] = float("nan")
 
     def one_round(self, at, server):
         server = honest_round(self, at, server)
@@ -41,7 +39,7 @@ def test_every_file_is_somebody_s_state_or_spare_after_every_round(tmp_path, mon
         looked.append(at)
         return server
 
-    monkeypatch.setattr(ClientExecutor, "_turn", turn)
+    watch_turns(monkeypatch, spoil)
     monkeypatch.setattr(round_loop.RoundLoop, "one_round", one_round)
     plan = {**PLAN, "presence": Participation(), "checkpoint_every": every}
     outcome = run_toy(tmp_path, METHOD, **plan)

@@ -21,9 +21,9 @@ from tests.engine.workers.test_pools import Falls, running
 from vergence.core.messages import Message
 from vergence.core.method import Method
 from vergence.core.serialization import Packed
-from vergence.engine.records import TaskCall
+from vergence.engine.records import ClientState, ClientTask
 from vergence.engine.round_loop import Plan, device_for
-from vergence.engine.storage.client_states import ClientState, ClientStateStore
+from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.run_directory import read_manifest
 from vergence.engine.workers import ray_actors
 from vergence.engine.workers.ray_transfer import PayloadStateStore
@@ -381,7 +381,7 @@ class TestSettings:
         with pytest.raises(StateError, match="state of 'p00' was damaged"):
             ray_actors.shelve(
                 ClientStateStore(tmp_path / "state", 0, (Tiny,)),
-                TaskCall("p00", Message("train")),
+                ClientTask("p00", Message("train")),
                 "0.1",
                 filed,
                 data,

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vergence.core import files as disk
 from vergence.core.files import part_of, saving
-from vergence.core.masks import Mask
-from vergence.core.params import Params
 from vergence.core.serialization import Packed, digest, quick_digest, unpack_file
-from vergence.core.tags import tagged
+from vergence.engine.records import ClientState
 from vergence.engine.storage.checkpoint import MEND, alike, fits
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import StateError
@@ -22,25 +20,6 @@ from vergence.errors import StateError
 def file_of(seed: int, client: str, stamp: str) -> str:
     """Name of the file that a client's turn leaves its state in."""
     return f"seed{seed}.client.{client}.{stamp}.safetensors"
-
-
-@tagged("Kept")
-@dataclass(frozen=True)
-class ClientState:
-    """State that a client keeps between turns.
-
-    `state` is the method's; `told` holds, per tree, the mask the server has from this client, and
-    `owed` what a lossy codec has not yet sent. The last two change only when a reply counted.
-    """
-
-    state: Any
-    told: Mapping[str, Mask] = field(default_factory=dict)
-    owed: Mapping[str, Params] = field(default_factory=dict)
-
-    @property
-    def empty(self) -> bool:
-        """True if there is nothing to keep."""
-        return not (fields(self.state) or self.told or self.owed)
 
 
 @dataclass(frozen=True)

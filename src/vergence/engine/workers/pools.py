@@ -16,22 +16,19 @@ from typing import Any, Protocol
 
 from vergence import errors
 from vergence.core.aggregation import Sum
-from vergence.core.masks import Mask
-from vergence.core.messages import Message, SealedReply, SealedTree
+from vergence.core.messages import SealedReply, SealedTree
 from vergence.core.serialization import pack, unpack
-from vergence.engine.client_executor import ClientResult
+from vergence.engine.channel import ByteChannel
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.plan import Plan
-from vergence.engine.records import GroupResult, TaskBatch, TaskCall, TaskReceipt
+from vergence.engine.records import ClientResult, ClientTask, GroupResult, TaskBatch
 from vergence.engine.secure_sum_attempts import InProcessProtocol, told
-from vergence.engine.secure_sums import WORDS, unpack_words
-from vergence.engine.storage.client_states import ClientState
+from vergence.engine.secure_sums import PackedReply
 from vergence.engine.storage.state_journal import StateRef
 from vergence.engine.workers.process_main import WorkerProcess, keep_memory
 from vergence.engine.workers.ray_actors import RayCluster
 from vergence.engine.workers.shared_memory import Layouts, SharedArena, TaskTickets
 from vergence.errors import PartialRun
-from vergence.wire.encoding import decode, encode
 
 SMALL = 250_000
 """Entries of a network whose sums cost little memory: a megabyte each."""
@@ -71,48 +68,22 @@ class Bytes(InProcess):
     """This process, but every call, reply and state is frozen to bytes and thawed again."""
 
     def __init__(self, runner: ClientRunner) -> None:
-        super().__init__(FrozenRunner(runner.worker, runner.store, runner.sums))
+        super().__init__(ClientRunner(runner.worker, runner.store, runner.sums, ByteChannel()))
         self.protocol = InProcessProtocol(runner.sums) if runner.sums else None
 
     def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
         """Carry out the groups one by one, through bytes; add up by a protocol where it says so."""
-        job = replace(job, calls=[unpack(pack(call), TaskCall) for call in job.calls])
+        job = replace(job, calls=[unpack(pack(call), ClientTask) for call in job.calls])
         first = job.calls[0].message if job.kind == "turn" and job.calls else None
         form = None if first is None else self.runner.form(first, job.held)
         if first is None or form is None or self.protocol is None:
             yield from super().run(job)
             return
         done = list(super().run(replace(job, reveal="each")))
-        rows = {
-            c: unpack_words(s.trees[WORDS].total) for _, r in done for c, s in r.replies.items()
-        }
+        packed = [pair for _, result in done for pair in result.replies.items()]
+        rows = {c: reply.words for c, reply in packed if isinstance(reply, PackedReply)}
         opened = self.protocol.total(form, first, rows)
         yield from told(done, opened)
-
-
-class FrozenRunner(ClientRunner):
-    """A runner that receives replies as bytes, as over a network."""
-
-    def delivered(self, message: Message) -> Message:
-        """Send a message as bytes."""
-        return unpack(pack(message), Message)
-
-    def arrived(self, sealed: SealedReply, known: Mapping[str, Mask]) -> SealedReply:
-        """Send a reply as bytes."""
-        return decode(encode(sealed, known), known)
-
-    def settle(
-        self, call: TaskCall, job: TaskBatch, before: ClientState, done: ClientResult
-    ) -> tuple[TaskReceipt, SealedReply | None]:
-        """Settle a turn whose state went through bytes, and send its reply as bytes.
-
-        A row of words stays where it is: a protocol's messages travel for it.
-        """
-        state = unpack(pack(done.state), *self.store.records)
-        receipt, sealed = super().settle(call, job, before, replace(done, state=state))
-        if sealed is not None and WORDS not in sealed.trees:
-            sealed = decode(encode(sealed, before.told), before.told)
-        return receipt, sealed
 
 
 class Forked:
@@ -198,8 +169,8 @@ class Forked:
         return {**vars(job), "calls": calls, "messages": list(messages.values()), "held": held}
 
     def _result(self, note: Mapping[str, Any], slot: SharedArena) -> GroupResult:
-        receipts = [thawed(receipt) for receipt in note["receipts"]]
-        result = GroupResult(receipts, Sum())
+        results = [thawed(result) for result in note["results"]]
+        result = GroupResult(results, Sum())
         result.sum.count = note["count"]
         for name, (total, weight) in note["sums"].items():
             result.sum.totals[name] = slot.read(total, self.layouts)
@@ -225,10 +196,10 @@ class Forked:
             pipe.close()
 
 
-def thawed(note: dict[str, Any]) -> TaskReceipt:
-    """Return a receipt from plain data."""
+def thawed(note: dict[str, Any]) -> ClientResult:
+    """Return a result from plain data."""
     filed = note["filed"]
-    return TaskReceipt(**{**note, "filed": StateRef(*filed) if filed else None})
+    return ClientResult(**{**note, "filed": StateRef(*filed) if filed else None})
 
 
 def worker_pool(runner: ClientRunner, plan: Plan, most: int) -> WorkerPool:

@@ -23,7 +23,7 @@ from vergence.core.aggregation import Sum
 from vergence.core.messages import Message, SealedReply
 from vergence.core.params import Params
 from vergence.engine.client_runner import ClientRunner
-from vergence.engine.records import GroupResult, TaskBatch, TaskCall
+from vergence.engine.records import ClientTask, GroupResult, TaskBatch
 from vergence.engine.workers.shared_memory import Layouts, SharedArena, TaskTickets
 from vergence.errors import VergenceError
 
@@ -80,7 +80,7 @@ class WorkerProcess:
             for m in note["messages"]
         ]
         calls = [
-            TaskCall(c, messages[place], file, spare) for c, place, file, spare in note["calls"]
+            ClientTask(c, messages[place], file, spare) for c, place, file, spare in note["calls"]
         ]
         return TaskBatch(
             note["kind"],
@@ -140,7 +140,7 @@ class WorkerProcess:
             client: placed(sealed, slot, self.layouts) for client, sealed in result.replies.items()
         }
         return {
-            "receipts": [vars(receipt) for receipt in result.receipts],
+            "results": [vars(told) for told in result.results],
             "count": whole.count,
             "sums": sums,
             "replies": replies,

@@ -32,7 +32,7 @@ from torch import Tensor
 from vergence.core.aggregation import Sum
 from vergence.engine.client_executor import ClientExecutor
 from vergence.engine.client_runner import ClientRunner
-from vergence.engine.records import GroupResult, TaskBatch, TaskCall
+from vergence.engine.records import ClientTask, GroupResult, TaskBatch
 from vergence.engine.secure_sums import SecureSum
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.state_journal import StateRef
@@ -345,10 +345,10 @@ class RayBatch:
             return
         del self.under_way[ref]
         calls = {call.client: call for call in self.job.group(number)}
-        for receipt in payload.receipts:
-            if (filed := receipt.filed) is not None:
+        for result in payload.results:
+            if (filed := result.filed) is not None:
                 data = payload.states[filed.file]
-                shelve(cluster.runner.store, calls[receipt.client], self.job.stamp, filed, data)
+                shelve(cluster.runner.store, calls[result.client], self.job.stamp, filed, data)
         self.done[number] = payload.result()
 
     def _again(self, hand: Any, error: Exception) -> None:
@@ -369,7 +369,7 @@ class RayBatch:
 
 
 def shelve(
-    store: ClientStateStore, call: TaskCall, stamp: str, filed: StateRef, data: Array
+    store: ClientStateStore, call: ClientTask, stamp: str, filed: StateRef, data: Array
 ) -> None:
     """Write a state that came back beside the one before it.
 

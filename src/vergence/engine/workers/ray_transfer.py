@@ -28,8 +28,8 @@ from vergence.core.task import Task
 from vergence.engine.client_executor import CPU, ClientExecutor, Computation, LocalData
 from vergence.engine.client_runner import owned
 from vergence.engine.code_digest import code_digest
-from vergence.engine.records import GroupResult, TaskReceipt
-from vergence.engine.storage.client_states import ClientState, ClientStateStore, file_of
+from vergence.engine.records import ClientResult, ClientState, GroupResult
+from vergence.engine.storage.client_states import ClientStateStore, file_of
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import StateError
 from vergence.privacy.hooks import ClientHooks
@@ -99,7 +99,7 @@ class PayloadResult:
 class TaskPayload:
     """Outcome of a group, with the bytes of its clients' new states."""
 
-    receipts: list[TaskReceipt]
+    results: list[ClientResult]
     totals: Mapping[str, Any]
     weights: Mapping[str, Any]
     count: int
@@ -110,7 +110,7 @@ class TaskPayload:
     def of(cls, found: GroupResult, states: Mapping[str, Array]) -> TaskPayload:
         """Pack what came of a group."""
         whole = found.sum
-        return cls(found.receipts, whole.totals, whole.weights, whole.count, found.replies, states)
+        return cls(found.results, whole.totals, whole.weights, whole.count, found.replies, states)
 
     def result(self) -> GroupResult:
         """Return it as a worker pool tells of it; what a method may keep is memory of its own."""
@@ -118,7 +118,7 @@ class TaskPayload:
         whole.totals, whole.weights = dict(self.totals), dict(self.weights)
         whole.count = self.count
         replies = {client: owned(sealed) for client, sealed in self.replies.items()}
-        return GroupResult(self.receipts, whole, replies)
+        return GroupResult(self.results, whole, replies)
 
 
 class SentTask(InspectLoader):
