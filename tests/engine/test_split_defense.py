@@ -72,7 +72,7 @@ def heard(monkeypatch):
     def hears(self, served, message, done, like):
         sealed = plain(self, served, message, done, like)
         if "smashed" in sealed.trees:
-            found.append((served.call.client, self.round, opened(sealed.trees["smashed"].total)))
+            found.append((served.task.client, self.round, opened(sealed.trees["smashed"].total)))
         return sealed
 
     monkeypatch.setattr(ServerSession, "_heard", hears)

@@ -84,7 +84,7 @@ def test_one_batch_of_a_block_has_moved_labels(method, tmp_path, monkeypatch):
     def hears(self, served, message, done, like):
         sealed = plain(self, served, message, done, like)
         if "labels" in sealed.trees and "gaze" in sealed.trees["labels"].total:
-            heard.append((served.call.client, sealed.trees["labels"].total["gaze"]))
+            heard.append((served.task.client, sealed.trees["labels"].total["gaze"]))
         return sealed
 
     monkeypatch.setattr(ServerSession, "_heard", hears)

@@ -323,20 +323,22 @@ class ClientNode:
             return {"sha": digest(self._own(str(request.file)).read_bytes())}, b""
         if request.kind == "say":
             return {}, self._say(request)
-        call = ClientTask(self.client, request.message, request.file)
+        task = ClientTask(self.client, request.message, request.file)
         kind = "evaluate" if request.kind == "evaluate" else "turn"
-        job = TaskBatch(kind, [call], [1], "each", request.stamp, request.progress, request.points)
+        batch = TaskBatch(
+            kind, [task], [1], "each", request.stamp, request.progress, request.points
+        )
         if kind == "evaluate":
-            return vars(self.runner.carry_out(job, 0, Sum()).results[0]), b""
-        before = self.runner.kept(call)
-        taken = self.runner.worker.turn(call, before, job)
-        result, sealed = self.runner.settle(call, job, before, taken)
+            return vars(self.runner.carry_out(batch, 0, Sum()).results[0]), b""
+        before = self.runner.kept(task)
+        taken = self.runner.worker.turn(task, before, batch)
+        result, sealed = self.runner.settle(task, batch, before, taken)
         if result.filed is not None and self.ledger is not None:
             self.ledger.record_state(result.filed.file, self._sum(request))
-        form = self.runner.form(call.message, job.held)
+        form = self.runner.form(task.message, batch.held)
         if form is not None and self.giving is not None:  # the reply goes into a sum, not from here
             if isinstance(sealed, PackedReply) and form.words:
-                self.giving.keep(request.stamp, form, call.message, sealed.words)
+                self.giving.keep(request.stamp, form, task.message, sealed.words)
             return vars(result), b""
         known = {name: mask for name, mask in before.told.items() if name in request.known}
         return vars(result), b"" if sealed is None else encode(sealed, known)

@@ -208,14 +208,14 @@ class MainServer:
         try:
             message = Message(SERVE, self.remote.shapes, round=asked.round)
             pairs = zip(asked.clients, asked.files, strict=True)
-            calls = [ClientTask(client, message, file) for client, file in pairs]
-            job = TaskBatch(
-                "serve", calls, [len(calls)], stamp=asked.stamp, progress=asked.progress
+            tasks = [ClientTask(client, message, file) for client, file in pairs]
+            batch = TaskBatch(
+                "serve", tasks, [len(tasks)], stamp=asked.stamp, progress=asked.progress
             )
             self.remote.talk = float(asked.seconds)
-            receipts, became = ServerSession(self.remote.sessions, job, calls).hold(asked.held)
+            results, became = ServerSession(self.remote.sessions, batch, tasks).hold(asked.held)
             left = [file for client in asked.clients for file in self.remote.dropped(client)]
-            note = {"done": [vars(receipt) for receipt in receipts], "left": left}
+            note = {"done": [vars(result) for result in results], "left": left}
             talk.say(note, b"" if became is None else encode(became, {}))
         except Exception as error:  # of a thread: it would be seen by nobody
             talk.say({"failed": plain(f"{type(error).__name__}: {error}")})
@@ -238,18 +238,18 @@ class SessionRelay:
         self.transport, self.clock = transport, clock
 
     def hold(
-        self, remote: RemoteClients, job: TaskBatch, calls: Sequence[ClientTask]
+        self, remote: RemoteClients, batch: TaskBatch, tasks: Sequence[ClientTask]
     ) -> tuple[list[ClientResult], SealedReply | None]:
-        """Return a receipt for each client, and what became of a copy, if it counts.
+        """Return a result for each client, and what became of a copy, if it counts.
 
         Raises:
             PartialRun: the main server is not there, or answers what cannot be.
         """
         try:
             for _ in range(TRIES):
-                note, body = self._talk(remote.talk, job, calls)
+                note, body = self._talk(remote.talk, batch, tasks)
                 if "forgotten" not in note:
-                    return self._settled(remote, job, calls, note, body)
+                    return self._settled(remote, batch, tasks, note, body)
         except ClientLost as lost:
             raise PartialRun(f"the main server is lost: {lost}") from None
         except UNREADABLE as error:
@@ -258,30 +258,30 @@ class SessionRelay:
         raise PartialRun(f"the main server forgot {TRIES} times whom it served")
 
     def _talk(
-        self, seconds: float, job: TaskBatch, calls: Sequence[ClientTask]
+        self, seconds: float, batch: TaskBatch, tasks: Sequence[ClientTask]
     ) -> tuple[Mapping[str, Any], bytes]:
         """Hold a session until the main server asks no more clients; return what it says then.
 
         Raises:
             ClientLost: it goes on for longer than serving all clients, one by one, may take.
         """
-        end = self.clock() + seconds * (1 + len(calls))
-        offered = {call.client: call.message.trees for call in calls}
-        talk, files = secrets.token_hex(8), tuple(call.file for call in calls)
+        end = self.clock() + seconds * (1 + len(tasks))
+        offered = {task.client: task.message.trees for task in tasks}
+        talk, files = secrets.token_hex(8), tuple(task.file for task in tasks)
         asked = SessionRequest(
             talk,
             tuple(offered),
             files,
-            job.stamp,
-            calls[0].message.round,
-            job.progress,
+            batch.stamp,
+            tasks[0].message.round,
+            batch.progress,
             seconds,
-            job.held,
+            batch.held,
         )
         note, body = unframed(self.transport.main(framed({"kind": "serve"}, pack(asked))))
         while "ask" in note:
             if self.clock() > end:
-                raise ClientLost(f"a talk with {len(calls)} clients had no end in time")
+                raise ClientLost(f"a talk with {len(tasks)} clients had no end in time")
             client, lost, answer = note["ask"], "", b""
             beside = {name: offered[client][name] for name in note["beside"]}
             try:
@@ -295,8 +295,8 @@ class SessionRelay:
     def _settled(
         self,
         remote: RemoteClients,
-        job: TaskBatch,
-        calls: Sequence[ClientTask],
+        batch: TaskBatch,
+        tasks: Sequence[ClientTask],
         note: Mapping[str, Any],
         body: bytes,
     ) -> tuple[list[ClientResult], SealedReply | None]:
@@ -308,38 +308,36 @@ class SessionRelay:
         if "failed" in note:
             raise ValueError(str(note["failed"]))
         seed = remote.runner.store.seed
-        receipts = [
-            served(told, call, seed) for told, call in zip(note["done"], calls, strict=True)
-        ]
+        results = [served(told, task, seed) for told, task in zip(note["done"], tasks, strict=True)]
         for file in note["left"]:
-            if not any(is_file_of(str(file), seed, call.client) for call in calls):
+            if not any(is_file_of(str(file), seed, task.client) for task in tasks):
                 raise ValueError("it names a state of somebody else")
             remote.leave(file)
         if not body:
-            return receipts, None
-        became = decode(body, {}, sum(size({"": tree.flat}) for tree in job.held.values()))
+            return results, None
+        became = decode(body, {}, sum(size({"": tree.flat}) for tree in batch.held.values()))
         metrics = tuple(became.metrics)[:WORDS]
-        exposed = Exposure("aggregate", tuple(job.held), metrics=metrics)
-        reason = fault(became, calls[0].message.round, job.held, exposed)
+        exposed = Exposure("aggregate", tuple(batch.held), metrics=metrics)
+        reason = fault(became, tasks[0].message.round, batch.held, exposed)
         if reason is not None:
             raise ValueError(reason)
-        return receipts, became
+        return results, became
 
 
-def served(told: Mapping[str, Any], call: ClientTask, seed: int) -> ClientResult:
-    """Return the receipt that the main server wrote for a client.
+def served(told: Mapping[str, Any], task: ClientTask, seed: int) -> ClientResult:
+    """Return the result that the main server wrote for a client.
 
     Raises:
         ValueError: a field is not what it must be.
     """
     status, filed = plain(told["status"]), told["filed"]
-    if told["client"] != call.client or not (
+    if told["client"] != task.client or not (
         status == "ok" or status.startswith(("lost", "quarantined: "))
     ):
         raise ValueError("it tells of a client in another way")
     if filed is not None:
         filed = StateRef(str(filed[0]), str(filed[1]), None)
-        if not is_file_of(filed.file, seed, call.client):
+        if not is_file_of(filed.file, seed, task.client):
             raise ValueError("a state lies under another name")
     up, down = ({str(n): int(b) for n, b in told[way].items()} for way in ("up", "down"))
     metrics = {str(name): float(value) for name, value in told["told"].items()}
@@ -348,7 +346,7 @@ def served(told: Mapping[str, Any], call: ClientTask, seed: int) -> ClientResult
     if not all(0 <= count <= MOST for count in counts) or len(metrics) > WORDS:
         raise ValueError("its counts are no numbers")
     return ClientResult(
-        call.client,
+        task.client,
         status,
         up=up,
         down=down,

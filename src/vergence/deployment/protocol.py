@@ -46,7 +46,7 @@ Scores = dict[str, dict[str, float]]
 @tagged("Errand")
 @dataclass(frozen=True)
 class ClientRequest:
-    """Request to a client: a call, and what the client needs to know of its job.
+    """Request to a client: a task, and what the client needs to know of its batch.
 
     Attributes:
         kind: `turn`, `evaluate`, `digest` (of the state that counts), or `say`.
@@ -227,7 +227,7 @@ def scores(measured: Mapping[str, Mapping[str, Any]], points: Collection[str]) -
 
 
 def checked(note: Mapping[str, Any], request: ClientRequest, seed: int) -> ClientResult:
-    """Return the receipt that a note stands for, without what a client has no say in.
+    """Return the result that a note stands for, without what a client has no say in.
 
     Raises:
         ValueError: a field is not what it must be.

@@ -1,4 +1,4 @@
-"""Worker pool of remote clients: sends every call as bytes to a client node (`client_node.py`).
+"""Worker pool of remote clients: sends every task as bytes to a client node (`client_node.py`).
 
 How bytes travel is a `Transport`'s business.
 """
@@ -64,9 +64,9 @@ class ReplyRelay(Protocol):
     """Lets a remote main server serve; `deployment/main_server.py` has one."""
 
     def hold(
-        self, remote: RemoteClients, job: TaskBatch, calls: Sequence[ClientTask]
+        self, remote: RemoteClients, batch: TaskBatch, tasks: Sequence[ClientTask]
     ) -> tuple[list[ClientResult], SealedReply | None]:
-        """Return a receipt for each client, and what became of a server's copy, if it counts."""
+        """Return a result for each client, and what became of a server's copy, if it counts."""
         ...
 
 
@@ -117,28 +117,28 @@ class RemoteClients:
         self.told: dict[str, dict[str, Mapping[str, Mask]]] = {}
         self.spares: list[str] = []
 
-    def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Carry out the groups of a job at the same time; yield them in their order."""
-        if not job.calls:
+    def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+        """Carry out the groups of a batch at the same time; yield them in their order."""
+        if not batch.tasks:
             return
         parts = (
-            [[call] for call in job.calls]
-            if job.kind != "serve" or job.alone
-            else [job.group(number) for number in range(len(job.groups))]
+            [[task] for task in batch.tasks]
+            if batch.kind != "serve" or batch.alone
+            else [batch.group(number) for number in range(len(batch.groups))]
         )
         with ThreadPoolExecutor(len(parts)) as pool:
-            wait = [pool.submit(self._part, job, part) for part in parts]
-            found, at = agreed(job, [part.result() for part in wait]), 0
-            if self.speaking is not None and job.kind == "turn":
-                yield from self.speaking.summed(job, [r for parts, *_ in found for r in parts])
+            wait = [pool.submit(self._part, batch, part) for part in parts]
+            found, at = agreed(batch, [part.result() for part in wait]), 0
+            if self.speaking is not None and batch.kind == "turn":
+                yield from self.speaking.summed(batch, [r for parts, *_ in found for r in parts])
                 return
-            for number, length in enumerate(job.groups):
+            for number, length in enumerate(batch.groups):
                 result, left = GroupResult([], Sum()), length
                 while left:
                     results, replies, became = found[at]
                     result.results += results
                     for client, sealed in replies.items():
-                        if job.reveal == "each":
+                        if batch.reveal == "each":
                             result.replies[client] = sealed
                         else:
                             result.sum.add(sealed)
@@ -148,43 +148,43 @@ class RemoteClients:
                     at += 1
                 yield number, result
 
-    def _part(self, job: TaskBatch, calls: Sequence[ClientTask]) -> Any:
-        """Return receipts, replies that count, and what became of a server's copy."""
-        if job.kind == "serve":
+    def _part(self, batch: TaskBatch, tasks: Sequence[ClientTask]) -> Any:
+        """Return results, replies that count, and what became of a server's copy."""
+        if batch.kind == "serve":
             if self.relay is not None:
-                results, became = self.relay.hold(self, job, calls)
+                results, became = self.relay.hold(self, batch, tasks)
             else:
-                results, became = ServerSession(self.sessions, job, calls).hold(job.held)
+                results, became = ServerSession(self.sessions, batch, tasks).hold(batch.held)
             return results, {}, became
-        call = calls[0]
-        kind = "evaluate" if job.kind == "evaluate" else "turn"
-        receipt, sealed = self.ask(kind, call, job)
-        if kind == "evaluate" and receipt.status.startswith("quarantined"):  # in no table
-            said = f"'{call.client}' is left out of an evaluation, {receipt.status}"
-            self.tell(said, "unmeasured", client=call.client)
-        counts = {} if sealed is None else {call.client: sealed}
-        return [receipt], counts, None
+        task = tasks[0]
+        kind = "evaluate" if batch.kind == "evaluate" else "turn"
+        result, sealed = self.ask(kind, task, batch)
+        if kind == "evaluate" and result.status.startswith("quarantined"):  # in no table
+            said = f"'{task.client}' is left out of an evaluation, {result.status}"
+            self.tell(said, "unmeasured", client=task.client)
+        counts = {} if sealed is None else {task.client: sealed}
+        return [result], counts, None
 
-    def ask(self, kind: str, call: ClientTask, job: TaskBatch) -> Any:
-        """Send one request; return a receipt, and the reply if it counts."""
-        return self.asks(kind, call, job)[0]
+    def ask(self, kind: str, task: ClientTask, batch: TaskBatch) -> Any:
+        """Send one request; return a result, and the reply if it counts."""
+        return self.asks(kind, task, batch)[0]
 
     def asks(
         self,
         kind: str,
-        call: ClientTask,
-        job: TaskBatch,
+        task: ClientTask,
+        batch: TaskBatch,
         like: Mapping[str, Any] | None = None,
         then: tuple[Message, ...] = (),
     ) -> list[Any]:
-        """Send one request with several messages; return a receipt and a reply for each.
+        """Send one request with several messages; return a result and a reply for each.
 
         After one that does not count there are no more.
         """
-        found = self._asks(kind, call, job, like, then)
+        found = self._asks(kind, task, batch, like, then)
         if kind == "turn" and found[-1][0].status != "ok":  # it may have left states nevertheless
-            for stamp in stamps(job.stamp, len(then)):
-                self.leave(file_of(self.runner.store.seed, call.client, stamp))
+            for stamp in stamps(batch.stamp, len(then)):
+                self.leave(file_of(self.runner.store.seed, task.client, stamp))
         return found
 
     def leave(self, file: str) -> None:
@@ -195,21 +195,21 @@ class RemoteClients:
     def _asks(
         self,
         kind: str,
-        call: ClientTask,
-        job: TaskBatch,
+        task: ClientTask,
+        batch: TaskBatch,
         like: Mapping[str, Any] | None,
         then: tuple[Message, ...],
     ) -> list[Any]:
-        client, known = call.client, self._known(call)
-        message, beside = self.sent(client, call.message)
+        client, known = task.client, self._known(task)
+        message, beside = self.sent(client, task.message)
         request = ClientRequest(
             kind,
             client,
             message,
-            job.stamp,
-            call.file,
-            job.progress,
-            tuple(job.points),
+            batch.stamp,
+            task.file,
+            batch.progress,
+            tuple(batch.points),
             tuple(known),
             self.dropped(client),
             beside,
@@ -223,12 +223,12 @@ class RemoteClients:
         if len(data) > self.limit:
             said = f"too large: {len(data):,} bytes, at most {self.limit:,} may come"
             return [(ClientResult(client, f"quarantined: {said}"), None)]
-        messages = (call.message, *then)
+        messages = (task.message, *then)
         try:
             for step, sent, part in zip(
                 steps(request), messages, parts(data, len(then)), strict=False
             ):
-                offered = {**(like if like is not None else job.held), **sent.trees}
+                offered = {**(like if like is not None else batch.held), **sent.trees}
                 found.append(self._heard(part, step, quick_digest(asked), known, offered))
                 if found[-1][0].status != "ok":
                     break
@@ -253,18 +253,18 @@ class RemoteClients:
         known: Mapping[str, Mask],
         offered: Mapping[str, Params],
     ) -> Any:
-        """Return a receipt for what a client answered, and its reply if it counts."""
+        """Return a result for what a client answered, and its reply if it counts."""
         note, body = unframed(data)
         if note["to"] != key:
             return ClientResult(
                 request.client, "quarantined: stale: it answers another request"
             ), None
-        receipt = checked(note, request, self.runner.store.seed)
+        result = checked(note, request, self.runner.store.seed)
         form = self.runner.form(request.message, offered) if request.kind == "turn" else None
         if form is not None:  # its reply goes into a sum, not from here
-            return redact(receipt, form), None
-        if request.kind == "evaluate" or receipt.status != "ok":
-            return receipt, None
+            return redact(result, form), None
+        if request.kind == "evaluate" or result.status != "ok":
+            return result, None
         sealed = decode(body, known, sum(size({"": tree.flat}) for tree in offered.values()))
         exposed = self.runner.worker.method.exposure[request.message.verb]
         reason = fault(sealed, request.message.round, offered, exposed)
@@ -273,21 +273,21 @@ class RemoteClients:
         weights = {name: heaviest(tree) for name, tree in sealed.trees.items()}
         if reason is not None:
             return ClientResult(request.client, plain(f"quarantined: {reason}"), up, weights), None
-        if receipt.filed is not None:
+        if result.filed is not None:
             told = {**known, **masks(sealed)}
-            self.told.setdefault(request.client, {})[receipt.filed.file] = told
-        return replace(receipt, up=up, weight=weights, told=dict(sealed.metrics)), sealed
+            self.told.setdefault(request.client, {})[result.filed.file] = told
+        return replace(result, up=up, weight=weights, told=dict(sealed.metrics)), sealed
 
     def sent(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
         """Part of a message that a request holds, and the names of trees that go beside it."""
         return message, ()
 
-    def _known(self, call: ClientTask) -> Mapping[str, Mask]:
+    def _known(self, task: ClientTask) -> Mapping[str, Mask]:
         """Return the masks of the state that counts; those of states passed over are forgotten."""
-        mine = self.told.get(call.client, {})
-        if call.file is None or call.file not in mine:
+        mine = self.told.get(task.client, {})
+        if task.file is None or task.file not in mine:
             return {}
-        return mine[call.file]
+        return mine[task.file]
 
     def dropped(self, client: str) -> tuple[str, ...]:
         """States that a client may drop; they are told once."""
@@ -318,19 +318,19 @@ class RemoteClients:
         """Nothing to stop: requests under way count for nothing."""
 
 
-def agreed(job: TaskBatch, found: Sequence[Any]) -> Sequence[Any]:
+def agreed(batch: TaskBatch, found: Sequence[Any]) -> Sequence[Any]:
     """Quarantine whose trees are not as most clients' are, where nobody was sent such a tree."""
-    if job.kind != "turn":
+    if batch.kind != "turn":
         return found
-    sent = set(job.held).union(*(call.message.trees for call in job.calls))
+    sent = set(batch.held).union(*(task.message.trees for task in batch.tasks))
     replies = {c: sealed.trees for _, counts, _ in found for c, sealed in counts.items()}
     for name in {n for trees in replies.values() for n in trees if n not in sent}:
         kinds = {c: (t[name].total.layout, t[name].total.flat.dtype) for c, t in replies.items()}
         usual = Counter(kinds.values()).most_common(1)[0][0]
-        for receipts, counts, _ in found:
+        for results, counts, _ in found:
             for client in [c for c in counts if kinds[c] != usual]:
                 said = f"quarantined: shape: the tensors of '{name}' are not as those of others"
-                receipts[0] = replace(receipts[0], status=said, told={}, filed=None, share=None)
+                results[0] = replace(results[0], status=said, told={}, filed=None, share=None)
                 del counts[client]
     return found
 
@@ -410,10 +410,10 @@ class RemoteSessions:
         self.ends: dict[str, float] = {}
         self.lock = threading.Lock()
 
-    def kept(self, call: ClientTask) -> ClientState:
+    def kept(self, task: ClientTask) -> ClientState:
         """Return a pointer to the client's state."""
-        filed = None if call.file is None else StateRef(call.file, "", None)
-        return ClientState(RemoteStateRef(filed), self.remote._known(call))
+        filed = None if task.file is None else StateRef(task.file, "", None)
+        return ClientState(RemoteStateRef(filed), self.remote._known(task))
 
     def answer(self, ask: Any, progress: float) -> Any:
         """Answer one session at a time: the network is one."""
@@ -422,10 +422,10 @@ class RemoteSessions:
 
     def turns(
         self,
-        call: ClientTask,
+        task: ClientTask,
         kept: ClientState,
         messages: Iterable[Message],
-        job: TaskBatch,
+        batch: TaskBatch,
         like: Mapping[str, Any],
         number: int,
     ) -> Iterator[Taken]:
@@ -436,17 +436,17 @@ class RemoteSessions:
         first, *then = messages
         pointer, now = kept.state.filed, time.monotonic()
         if number == 1:
-            self.ends[call.client] = now + self.remote.talk
-        if now > self.ends[call.client]:
+            self.ends[task.client] = now + self.remote.talk
+        if now > self.ends[task.client]:
             late = f"lost: its part took more than {self.remote.talk:g} s"
-            yield ClientResult(call.client, late), None, kept
+            yield ClientResult(task.client, late), None, kept
             return
-        asked = ClientTask(call.client, first, pointer.file if pointer else None)
-        step = replace(job, kind="turn", stamp=f"{job.stamp}.{number}")
+        asked = ClientTask(task.client, first, pointer.file if pointer else None)
+        step = replace(batch, kind="turn", stamp=f"{batch.stamp}.{number}")
         found = self.remote.asks("turn", asked, step, like, tuple(then))
         last, sealed = found[-1]
         seed = self.remote.runner.store.seed
-        begun = file_of(seed, call.client, job.stamp).removesuffix("safetensors")
+        begun = file_of(seed, task.client, batch.stamp).removesuffix("safetensors")
         if pointer and pointer.file.startswith(begun) and (last.filed or sealed is None):
             self.remote.leave(pointer.file)  # of the message before, in the same session
         for result, sealed in found:
@@ -454,7 +454,7 @@ class RemoteSessions:
             yield result, sealed, ClientState(RemoteStateRef(pointer))
 
     def filed(
-        self, call: ClientTask, stamp: str, kept: ClientState
+        self, task: ClientTask, stamp: str, kept: ClientState
     ) -> tuple[StateRef | None, str | None]:
         """Record of the place where the client left its state."""
         return kept.state.filed, None

@@ -62,51 +62,51 @@ class SecureSumServer:
         self.remote, self.sums, self.identity = remote, sums, identity
 
     def summed(
-        self, job: TaskBatch, receipts: Sequence[ClientResult]
+        self, batch: TaskBatch, results: Sequence[ClientResult]
     ) -> Iterator[tuple[int, GroupResult]]:
-        """Yield the results of a job's groups whose replies stayed with the clients, and the sum.
+        """Yield the results of a batch's groups whose replies stayed with the clients, and the sum.
 
-        `receipts` in the order of the job's calls.
+        `results` in the order of the batch's tasks.
         """
-        first = job.calls[0].message
-        form = self.remote.runner.form(first, job.held)
+        first = batch.tasks[0].message
+        form = self.remote.runner.form(first, batch.held)
         assert form is not None  # a method that shows replies is refused before
-        names = [receipt.client for receipt in receipts if receipt.status == "ok"]
+        names = [result.client for result in results if result.status == "ok"]
 
         def ask(
             terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
         ) -> Mapping[str, Any]:
-            return self._ask(job, terms, asked)
+            return self._ask(batch, terms, asked)
 
         total = under_pads if self.sums.policy.name == "pairwise" else on_shares
         opened = total(self.sums, form, first, names, self.identity, ask)
-        self._leave(job, opened)
-        rest, done = iter(receipts), []
-        for number, length in enumerate(job.groups):
+        self._leave(batch, opened)
+        rest, done = iter(results), []
+        for number, length in enumerate(batch.groups):
             done.append((number, GroupResult([next(rest) for _ in range(length)], opened.sum)))
         yield from told(done, opened)
 
-    def _leave(self, job: TaskBatch, opened: OpenedSum) -> None:
+    def _leave(self, batch: TaskBatch, opened: OpenedSum) -> None:
         """Let who is not in a sum drop the state that its turn left."""
         for client in opened.out:
-            self.remote.leave(file_of(self.remote.runner.store.seed, client, job.stamp))
+            self.remote.leave(file_of(self.remote.runner.store.seed, client, batch.stamp))
 
     def _ask(
-        self, job: TaskBatch, terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
+        self, batch: TaskBatch, terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Send some nodes a message each; return the answers of those who gave one."""
         facts: dict[str, Any] = {"attempt": terms.attempt, "threshold": terms.threshold}
         if isinstance(terms, AdditiveParams):  # an aggregator was not asked the question itself
             facts |= {"request": terms.request, "about": terms.form.hex()}
-        sent = Message("say", {}, facts, job.calls[0].message.round)
+        sent = Message("say", {}, facts, batch.tasks[0].message.round)
         with ThreadPoolExecutor(len(asked)) as pool:
-            said = pool.map(lambda name: self._say(job, sent, name, asked[name]), asked)
+            said = pool.map(lambda name: self._say(batch, sent, name, asked[name]), asked)
             found = dict(zip(asked, said, strict=True))
         return {name: answer for name, answer in found.items() if answer is not None}
 
-    def _say(self, job: TaskBatch, sent: Message, client: str, message: Asked) -> Answered | None:
+    def _say(self, batch: TaskBatch, sent: Message, client: str, message: Asked) -> Answered | None:
         """Answer of one node; None if that is no valid one."""
-        request = pack(ClientRequest("say", client, sent, job.stamp, said=message))
+        request = pack(ClientRequest("say", client, sent, batch.stamp, said=message))
         data = self.remote.carried(client, request)
         try:
             note, body = unframed(data or b"")

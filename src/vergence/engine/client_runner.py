@@ -38,7 +38,7 @@ from vergence.wire.size import travelled
 
 
 class ClientRunner:
-    """Carries out groups of calls with one worker: guards, counts, keeps states, adds up.
+    """Carries out groups of tasks with one worker: guards, counts, keeps states, adds up.
 
     With `sums`, replies leave as rows of words wherever only their sum is for the server. What
     travels goes through the `channel`.
@@ -54,48 +54,48 @@ class ClientRunner:
         self.worker, self.store, self.sums, self.channel = worker, store, sums, channel
         self.fresh: ClientState | None = None
 
-    def carry_out(self, job: TaskBatch, number: int, whole: Sum) -> GroupResult:
+    def carry_out(self, batch: TaskBatch, number: int, whole: Sum) -> GroupResult:
         """Do one group; `whole` is an empty sum to add the replies to."""
-        calls = job.group(number)
-        if job.kind == "evaluate":
-            points = job.points
+        tasks = batch.group(number)
+        if batch.kind == "evaluate":
+            points = batch.points
             return GroupResult(
-                [self.worker.evaluate(c.client, c.message, self.kept(c), points) for c in calls],
+                [self.worker.evaluate(c.client, c.message, self.kept(c), points) for c in tasks],
                 whole,
             )
         result = GroupResult([], whole)
-        if job.kind == "serve":
-            for served in [[call] for call in calls] if job.alone else [calls]:
-                results, became = ServerSession(self, job, served).hold(job.held)
+        if batch.kind == "serve":
+            for served in [[task] for task in tasks] if batch.alone else [tasks]:
+                results, became = ServerSession(self, batch, served).hold(batch.held)
                 result.results += results
                 if became is not None:
                     whole.add(became)
             return result
-        for call, before, taken in self._turns(calls, job):
-            told, sealed = self.settle(call, job, before, taken)
+        for task, before, taken in self._turns(tasks, batch):
+            told, sealed = self.settle(task, batch, before, taken)
             result.results.append(told)
-            if sealed is not None and job.reveal == "each":
-                result.replies[call.client] = owned(sealed)
+            if sealed is not None and batch.reveal == "each":
+                result.replies[task.client] = owned(sealed)
             elif sealed is not None:
                 whole.add(sealed)
         return result
 
     def _turns(
-        self, calls: Sequence[ClientTask], job: TaskBatch
+        self, tasks: Sequence[ClientTask], batch: TaskBatch
     ) -> Iterator[tuple[ClientTask, ClientState, Taken]]:
         """Take the turns: all at once where they are stacked, else with one reply in memory."""
         if self.worker.together:
-            kept = [self.kept(call) for call in calls]
-            yield from zip(calls, kept, self.worker.turns(calls, kept, job), strict=True)
+            kept = [self.kept(task) for task in tasks]
+            yield from zip(tasks, kept, self.worker.turns(tasks, kept, batch), strict=True)
             return
-        for call in calls:
-            before = self.kept(call)
-            yield call, before, self.worker.turn(call, before, job)
+        for task in tasks:
+            before = self.kept(task)
+            yield task, before, self.worker.turn(task, before, batch)
 
-    def kept(self, call: ClientTask) -> ClientState:
+    def kept(self, task: ClientTask) -> ClientState:
         """State that the client keeps; one that never took part starts fresh."""
         fresh = self.kept_fresh()
-        return fresh if call.file is None else self.store.read(call.file, fresh.state)
+        return fresh if task.file is None else self.store.read(task.file, fresh.state)
 
     def kept_fresh(self) -> ClientState:
         """State kept by a client that never took part."""
@@ -109,16 +109,16 @@ class ClientRunner:
 
     def turns(
         self,
-        call: ClientTask,
+        task: ClientTask,
         kept: ClientState,
         messages: Iterable[Message],
-        job: TaskBatch,
+        batch: TaskBatch,
         like: Mapping[str, Params],
         number: int,
     ) -> Iterator[Taken]:
         """Let a client that is being served take turns; the first is `number` of its session."""
         for message in messages:
-            taken = self.worker.turn(replace(call, message=message), kept, job)
+            taken = self.worker.turn(replace(task, message=message), kept, batch)
             kept = taken[2]
             yield taken
 
@@ -127,13 +127,13 @@ class ClientRunner:
         return self.worker.answer(ask, progress)
 
     def filed(
-        self, call: ClientTask, stamp: str, kept: ClientState
+        self, task: ClientTask, stamp: str, kept: ClientState
     ) -> tuple[StateRef | None, str | None]:
         """File what a served client keeps when all is said, or return why it does not count."""
         packed = Packed(kept)
         if not packed.finite:
             return None, "finite: the client's own state holds NaN or infinity"
-        return self.store.write(call.client, stamp, packed, None, call.spare), None
+        return self.store.write(task.client, stamp, packed, None, task.spare), None
 
     def form(self, message: Message, held: Mapping[str, Params]) -> ReplyLayout | None:
         """Layout by which the reply to a message becomes words, None where it leaves as it is."""
@@ -147,60 +147,60 @@ class ClientRunner:
     def _secret(self, client: str) -> NoiseKey:
         return secret_in(self.store.folder / FOLDER).child("share", self.store.seed, client)
 
-    def _secret_of_zeros(self, call: ClientTask) -> NoiseKey:
+    def _secret_of_zeros(self, task: ClientTask) -> NoiseKey:
         """Secret of the noise on zeros, which is of one verb: two verbs' zeros are alike."""
-        return self._secret(call.client).child("zeros", call.message.verb)
+        return self._secret(task.client).child("zeros", task.message.verb)
 
     def _to_keep(
-        self, call: ClientTask, before: ClientState, after: ClientState, exposed: Exposure
+        self, task: ClientTask, before: ClientState, after: ClientState, exposed: Exposure
     ) -> Packed | None:
         """State that a turn leaves, None where there is nothing to keep, or nothing new."""
         # Of questions there are thousands, and an answer leaves a teacher as it was.
-        answers = bool(exposed.numbered) and call.file is not None
+        answers = bool(exposed.numbered) and task.file is not None
         if after.empty or (answers and unchanged(before, after)):
             return None
         packed = Packed(after)
-        return None if call.file is None and self._as_new(packed) else packed
+        return None if task.file is None and self._as_new(packed) else packed
 
     def settle(
-        self, call: ClientTask, job: TaskBatch, before: ClientState, taken: Taken
+        self, task: ClientTask, batch: TaskBatch, before: ClientState, taken: Taken
     ) -> tuple[ClientResult, SealedReply | None]:
         """Guard a reply, count it, and file the new state if it counts."""
         result, sealed, after = taken
         if sealed is None:
             return result, None
-        exposed = self.worker.method.exposure[call.message.verb]
-        form = self.form(call.message, job.held)
+        exposed = self.worker.method.exposure[task.message.verb]
+        form = self.form(task.message, batch.held)
         status, row = "ok", sealed
-        sent = {**job.held, **call.message.trees}
-        reason = fault(sealed, call.message.round, sent, exposed)
+        sent = {**batch.held, **task.message.trees}
+        reason = fault(sealed, task.message.round, sent, exposed)
         if reason is None and form is not None and self.sums is not None:
             try:
-                row = self.sums.given(form, sealed, partial(self._secret, call.client))
+                row = self.sums.given(form, sealed, partial(self._secret, task.client))
             except RangeFault as why:
                 reason = str(why)
         told = before.told if form or reason else {**before.told, **masks(sealed)}
         state = self.channel.state(after.state, self.store.records)
         after = ClientState(state, told, after.owed)
-        packed = self._to_keep(call, before, after, exposed)
+        packed = self._to_keep(task, before, after, exposed)
         if reason is None and packed is not None and not packed.finite:
             reason = "finite: the client's own state holds NaN or infinity"
         if reason is not None:
             zeros = zeros_for(sealed, sent, exposed)
             after, kept = before, packed is not None
-            if zeros is None or not self.worker.covers(call.client, sealed.round, reason):
+            if zeros is None or not self.worker.covers(task.client, sealed.round, reason):
                 status, packed = f"{QUARANTINED}{reason}", None
             else:  # as after any other turn: a state is left where one would have been
                 sealed = row = zeros
                 if form is not None and self.sums is not None:
-                    own = partial(self._secret_of_zeros, call)
+                    own = partial(self._secret_of_zeros, task)
                     row = self.sums.given(form, zeros, own)
                 reason, packed = None, Packed(before) if kept else None
         mask = self.worker.method.personal(after.state)
         share = None if mask is None or form else mask.fraction
         filed = None
         if packed is not None:
-            filed = self.store.write(call.client, job.stamp, packed, share, call.spare)
+            filed = self.store.write(task.client, batch.stamp, packed, share, task.spare)
         result = replace(
             result,
             status=status,

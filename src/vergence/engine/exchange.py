@@ -257,7 +257,7 @@ class ClientExchange:
     def _spare(self, job: TaskBatch, receipts: Mapping[str, ClientResult]) -> None:
         """Take back the files that were lent to be written over, and were not."""
         written = {c for c, receipt in receipts.items() if receipt.filed is not None}
-        self.clients.spares += [c.spare for c in job.calls if c.spare and c.client not in written]
+        self.clients.spares += [c.spare for c in job.tasks if c.spare and c.client not in written]
 
     def _tell(self, told: Mapping[str, Sequence[float]]) -> None:
         for name, values in told.items():

@@ -55,15 +55,15 @@ class ClientState:
 class TaskBatch:
     """Work that a worker pool is given at once.
 
-    `groups` are lengths: so many calls in a row are carried out by one worker and, if the request
-    reveals only the aggregate, added up there. `stamp` is new for every job of a run. `held` is
+    `groups` are lengths: so many tasks in a row are carried out by one worker and, if the request
+    reveals only the aggregate, added up there. `stamp` is new for every batch of a run. `held` is
     what a server's copies start from where clients are served, one copy for each client where
     `alone`, else for each group; of other jobs, what the guards compare replies with besides what
     the client was sent.
     """
 
     kind: Literal["turn", "evaluate", "serve"]
-    calls: Sequence[ClientTask]
+    tasks: Sequence[ClientTask]
     groups: Sequence[int]
     reveal: Literal["aggregate", "each"] = "aggregate"
     stamp: str = ""
@@ -73,9 +73,9 @@ class TaskBatch:
     alone: bool = False
 
     def group(self, number: int) -> Sequence[ClientTask]:
-        """Return the calls of one group."""
+        """Return the tasks of one group."""
         start = sum(self.groups[:number])
-        return self.calls[start : start + self.groups[number]]
+        return self.tasks[start : start + self.groups[number]]
 
 
 @dataclass(frozen=True)

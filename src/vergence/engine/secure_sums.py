@@ -196,15 +196,15 @@ class SecureSum:
                 part[:] = withheld(part, packing, self.policy.threshold)
         return form.aggregate(words, count)
 
-    def counted(self, receipts: Mapping[str, ClientResult]) -> dict[str, ClientResult]:
-        """Return receipts as they are where enough people gave; else nobody's reply counts."""
-        ok = [client for client, receipt in receipts.items() if receipt.status == "ok"]
+    def counted(self, results: Mapping[str, ClientResult]) -> dict[str, ClientResult]:
+        """Return results as they are where enough people gave; else nobody's reply counts."""
+        ok = [client for client, result in results.items() if result.status == "ok"]
         if len(ok) >= self.policy.threshold:
-            return dict(receipts)
+            return dict(results)
         why = too_few(len(ok), self.policy)
         return {
-            client: left_out(receipt, why) if client in ok else receipt
-            for client, receipt in receipts.items()
+            client: left_out(result, why) if client in ok else result
+            for client, result in results.items()
         }
 
 
@@ -242,7 +242,7 @@ class SumQuestion:
 def request_of(form: ReplyLayout, message: Message) -> str:
     """Name of a sum: the same question in the same round is the same sum.
 
-    Not by the stamp of a job, nor by facts that change no reply: a server could give two to one
+    Not by the stamp of a batch, nor by facts that change no reply: a server could give two to one
     question, and learn the difference of two sums.
 
     Raises:
@@ -273,9 +273,9 @@ def gate_of(form: ReplyLayout) -> tuple[int, int]:
     return form.entries, next(iter(form.trees.values())).count_bits
 
 
-def left_out(receipt: ClientResult, why: str) -> ClientResult:
-    """Return the receipt of a client whose reply is in no sum: its state stays as it was."""
-    return replace(receipt, status=why, up={}, filed=None)
+def left_out(result: ClientResult, why: str) -> ClientResult:
+    """Return the result of a client whose reply is in no sum: its state stays as it was."""
+    return replace(result, status=why, up={}, filed=None)
 
 
 class PackedReply(SealedReply):
@@ -302,10 +302,10 @@ def unpack_words(tree: Params) -> Words:
     return tree.flat.numpy().view(np.uint64)
 
 
-def redact(receipt: ClientResult, form: ReplyLayout) -> ClientResult:
-    """Return a receipt without what a sum hides: metrics, weights, examples, steps, masks."""
-    up = {WORDS: 8 * form.words} if receipt.status == "ok" and form.words else {}
-    return replace(receipt, up=up, weight={}, examples=0.0, steps=0, told={}, share=None)
+def redact(result: ClientResult, form: ReplyLayout) -> ClientResult:
+    """Return a result without what a sum hides: metrics, weights, examples, steps, masks."""
+    up = {WORDS: 8 * form.words} if result.status == "ok" and form.words else {}
+    return replace(result, up=up, weight={}, examples=0.0, steps=0, told={}, share=None)
 
 
 def masked(method: Method, privacy: Privacy) -> bool:

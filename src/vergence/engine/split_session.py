@@ -28,7 +28,7 @@ UNFIT = "shape: the server's layers cannot take it"
 class ServedClient:
     """A client that is being served: what it keeps, what travelled, and why it was silenced."""
 
-    call: ClientTask
+    task: ClientTask
     kept: ClientState
     checks: Sequence[Check] = ()
     up: dict[str, int] = field(default_factory=dict)
@@ -46,16 +46,16 @@ class SessionClients(Protocol):
     worker: ClientExecutor
     channel: Channel
 
-    def kept(self, call: ClientTask) -> ClientState:
+    def kept(self, task: ClientTask) -> ClientState:
         """State of a client."""
         ...
 
     def turns(
         self,
-        call: ClientTask,
+        task: ClientTask,
         kept: ClientState,
         messages: Iterable[Message],
-        job: TaskBatch,
+        batch: TaskBatch,
         like: Mapping[str, Params],
         number: int,
     ) -> Iterator[Taken]:
@@ -67,7 +67,7 @@ class SessionClients(Protocol):
         ...
 
     def filed(
-        self, call: ClientTask, stamp: str, kept: ClientState
+        self, task: ClientTask, stamp: str, kept: ClientState
     ) -> tuple[StateRef | None, str | None]:
         """The file of what a client keeps when all is said, or why it does not count."""
         ...
@@ -81,15 +81,15 @@ class ServerSession:
     """
 
     def __init__(
-        self, clients: SessionClients, job: TaskBatch, calls: Sequence[ClientTask]
+        self, clients: SessionClients, batch: TaskBatch, tasks: Sequence[ClientTask]
     ) -> None:
-        self.clients, self.job, self.worker = clients, job, clients.worker
+        self.clients, self.batch, self.worker = clients, batch, clients.worker
         self.served = {
-            call.client: ServedClient(call, clients.kept(call), checks=clients.worker.receiving())
-            for call in calls
+            task.client: ServedClient(task, clients.kept(task), checks=clients.worker.receiving())
+            for task in tasks
         }
-        self.round = calls[0].message.round
-        self.last = self.served[calls[0].client]
+        self.round = tasks[0].message.round
+        self.last = self.served[tasks[0].client]
 
     def hold(self, held: Mapping[str, Params]) -> tuple[list[ClientResult], SealedReply | None]:
         """Serve the group; return a result per client, and what became of `held` if it counts."""
@@ -134,10 +134,10 @@ class ServerSession:
             raise NoReplyCounted(ask.client)
         self.last.steps += isinstance(ask, Step)
         try:
-            return self.clients.answer(ask, self.job.progress)
+            return self.clients.answer(ask, self.batch.progress)
         except (RuntimeError, LookupError, ValueError, TypeError) as error:
             self.last.fault = f"{UNFIT} ({type(error).__name__}: {str(error)[:60]})"
-            raise NoReplyCounted(self.last.call.client) from None
+            raise NoReplyCounted(self.last.task.client) from None
 
     def _ask(self, request: Request) -> dict[str, SealedReply]:
         """Take the turns a request asks for."""
@@ -168,13 +168,13 @@ class ServerSession:
             raise NoReplyCounted(client)
         messages = [
             replace(
-                served.call.message if message is None else message, verb=verb, round=self.round
+                served.task.message if message is None else message, verb=verb, round=self.round
             )
             for message in given
         ]
         delivered = map(self.clients.channel.message, messages)
         turns = self.clients.turns(
-            served.call, served.kept, delivered, self.job, like, served.turns + 1
+            served.task, served.kept, delivered, self.batch, like, served.turns + 1
         )
         return [
             self._heard(served, message, taken, like)
@@ -192,7 +192,7 @@ class ServerSession:
         served.examples, told = result.examples or served.examples, served.kept.told
         if sealed is None:
             served.fault = result.status.removeprefix(QUARANTINED)
-            raise NoReplyCounted(served.call.client)
+            raise NoReplyCounted(served.task.client)
         for name, tree in sealed.trees.items():
             served.up[name] = served.up.get(name, 0) + travelled(tree, told.get(name))
         exposed = self.worker.method.exposure[message.verb]
@@ -200,7 +200,7 @@ class ServerSession:
         for check in served.checks:
             served.fault = served.fault or check(message, sealed)
         if served.fault is not None:
-            raise NoReplyCounted(served.call.client)
+            raise NoReplyCounted(served.task.client)
         for name, value in sealed.metrics.items():
             served.told.setdefault(name, []).append(value)
         served.kept = ClientState(after.state, told, after.owed)
@@ -208,12 +208,12 @@ class ServerSession:
 
     def _result(self, served: ServedClient) -> ClientResult:
         """File the client's new state if its part of the session counts."""
-        call, filed = served.call, None
+        task, filed = served.task, None
         if served.fault is None and not served.kept.empty:
-            filed, served.fault = self.clients.filed(call, self.job.stamp, served.kept)
+            filed, served.fault = self.clients.filed(task, self.batch.stamp, served.kept)
         told = {name: sum(values) / len(values) for name, values in served.told.items()}
         return ClientResult(
-            call.client,
+            task.client,
             status(served.fault),
             up=served.up,
             down=served.down,

@@ -1,6 +1,6 @@
 """Worker pools: this process, this process through bytes, forked processes, or Ray.
 
-All give the same bits: a group of calls and what comes of it are the same whoever carries it out,
+All give the same bits: a group of tasks and what comes of it are the same whoever carries it out,
 and groups are added up in their order.
 """
 
@@ -35,13 +35,13 @@ SMALL = 250_000
 
 
 class WorkerPool(Protocol):
-    """Carries out a job and yields the result of each group with its number, in any order.
+    """Carries out a batch and yields the result of each group with its number, in any order.
 
     What a result holds is to be read before the next one is asked for.
     """
 
-    def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Carry out the groups of a job."""
+    def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+        """Carry out the groups of a batch."""
         ...
 
     def close(self) -> None:
@@ -55,31 +55,31 @@ class InProcess:
     def __init__(self, runner: ClientRunner) -> None:
         self.runner = runner
 
-    def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+    def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
         """Carry out the groups one by one."""
-        for number in range(len(job.groups)):
-            yield number, self.runner.carry_out(job, number, Sum())
+        for number in range(len(batch.groups)):
+            yield number, self.runner.carry_out(batch, number, Sum())
 
     def close(self) -> None:
         """Nothing to stop."""
 
 
 class Bytes(InProcess):
-    """This process, but every call, reply and state is frozen to bytes and thawed again."""
+    """This process, but every task, reply and state is frozen to bytes and thawed again."""
 
     def __init__(self, runner: ClientRunner) -> None:
         super().__init__(ClientRunner(runner.worker, runner.store, runner.sums, ByteChannel()))
         self.protocol = InProcessProtocol(runner.sums) if runner.sums else None
 
-    def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+    def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
         """Carry out the groups one by one, through bytes; add up by a protocol where it says so."""
-        job = replace(job, calls=[unpack(pack(call), ClientTask) for call in job.calls])
-        first = job.calls[0].message if job.kind == "turn" and job.calls else None
-        form = None if first is None else self.runner.form(first, job.held)
+        batch = replace(batch, tasks=[unpack(pack(task), ClientTask) for task in batch.tasks])
+        first = batch.tasks[0].message if batch.kind == "turn" and batch.tasks else None
+        form = None if first is None else self.runner.form(first, batch.held)
         if first is None or form is None or self.protocol is None:
-            yield from super().run(job)
+            yield from super().run(batch)
             return
-        done = list(super().run(replace(job, reveal="each")))
+        done = list(super().run(replace(batch, reveal="each")))
         packed = [pair for _, result in done for pair in result.replies.items()]
         rows = {c: reply.words for c, reply in packed if isinstance(reply, PackedReply)}
         opened = self.protocol.total(form, first, rows)
@@ -90,7 +90,7 @@ class Forked:
     """Forked processes, one thread each, for the whole run.
 
     Each has its own resident network; data is shared by copy-on-write, what is sent and the sums
-    lie in shared memory, states on disk, and only receipts go through a pipe. Groups are dealt to
+    lie in shared memory, states on disk, and only results go through a pipe. Groups are dealt to
     whoever is free, in their order, and sums are folded in that order too: no more of them than
     there are slots wait for one that takes longer.
     """
@@ -119,16 +119,16 @@ class Forked:
             there.close()
             self.processes.append(process)
 
-    def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Hand out the job, and yield the groups in their order."""
+    def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+        """Hand out the batch, and yield the groups in their order."""
         first = self.tickets.settled
-        many = max(len(job.groups) // 16, 1) if self.small else 1
-        text = json.dumps({"first": first, "many": many, **self._note(job)}).encode()
+        many = max(len(batch.groups) // 16, 1) if self.small else 1
+        text = json.dumps({"first": first, "many": many, **self._note(batch)}).encode()
         waiting: dict[int, dict[str, Any]] = {}
         try:
             for pipe in self.pipes:
                 pipe.send_bytes(text)
-            for number in range(len(job.groups)):
+            for number in range(len(batch.groups)):
                 while number not in waiting:
                     self._receive(waiting)
                 note = waiting.pop(number)
@@ -149,13 +149,13 @@ class Forked:
                 raise getattr(errors, name, RuntimeError)(text)
             waiting |= {group["group"]: group for group in note["done"]}
 
-    def _note(self, job: TaskBatch) -> dict[str, Any]:
-        """Write what is sent into shared memory, each tree once, and describe the job."""
+    def _note(self, batch: TaskBatch) -> dict[str, Any]:
+        """Write what is sent into shared memory, each tree once, and describe the batch."""
         self.sent.clear()
         notes: dict[int, dict[str, Any]] = {}
         messages: dict[int, dict[str, Any]] = {}
-        for call in job.calls:
-            message = call.message
+        for task in batch.tasks:
+            message = task.message
             if id(message) in messages:
                 continue
             for params in message.trees.values():
@@ -164,9 +164,9 @@ class Forked:
             trees = {name: notes[id(params.flat)] for name, params in message.trees.items()}
             messages[id(message)] = {**vars(message), "trees": trees}
         places = {key: place for place, key in enumerate(messages)}
-        calls = [(c.client, places[id(c.message)], c.file, c.spare) for c in job.calls]
-        held = {name: self.sent.write(params, self.layouts) for name, params in job.held.items()}
-        return {**vars(job), "calls": calls, "messages": list(messages.values()), "held": held}
+        tasks = [(c.client, places[id(c.message)], c.file, c.spare) for c in batch.tasks]
+        held = {name: self.sent.write(params, self.layouts) for name, params in batch.held.items()}
+        return {**vars(batch), "tasks": tasks, "messages": list(messages.values()), "held": held}
 
     def _result(self, note: Mapping[str, Any], slot: SharedArena) -> GroupResult:
         results = [thawed(result) for result in note["results"]]

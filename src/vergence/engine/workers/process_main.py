@@ -1,4 +1,4 @@
-"""One forked worker process: draws groups of a job until none is left, and reports each result."""
+"""One forked worker process: draws groups of a batch until none is left, and reports each."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class WorkerProcess:
         try:
             while True:
                 note = json.loads(self.pipe.recv_bytes())
-                self._carry_out(self._job(note), note["first"], note["many"])
+                self._carry_out(self._batch(note), note["first"], note["many"])
         except (EOFError, BrokenPipeError, ConnectionResetError):
             os._exit(0)
         except VergenceError as error:
@@ -69,7 +69,7 @@ class WorkerProcess:
         except Exception:
             self._say({"error": ("RuntimeError", traceback.format_exc())})
 
-    def _job(self, note: dict[str, Any]) -> TaskBatch:
+    def _batch(self, note: dict[str, Any]) -> TaskBatch:
         messages = [
             Message(
                 m["verb"],
@@ -79,12 +79,12 @@ class WorkerProcess:
             )
             for m in note["messages"]
         ]
-        calls = [
-            ClientTask(c, messages[place], file, spare) for c, place, file, spare in note["calls"]
+        tasks = [
+            ClientTask(c, messages[place], file, spare) for c, place, file, spare in note["tasks"]
         ]
         return TaskBatch(
             note["kind"],
-            calls,
+            tasks,
             note["groups"],
             note["reveal"],
             note["stamp"],
@@ -93,17 +93,17 @@ class WorkerProcess:
             held={t: self.sent.read(n, self.layouts) for t, n in note["held"].items()},
         )
 
-    def _carry_out(self, job: TaskBatch, first: int, many: int) -> None:
+    def _carry_out(self, batch: TaskBatch, first: int, many: int) -> None:
         """Draw groups until there are none left; tell of `many` at a time."""
         slots = len(self.slots)
         done: list[dict[str, Any]] = []
-        while (ticket := self.tickets.draw(first + len(job.groups))) is not None:
+        while (ticket := self.tickets.draw(first + len(batch.groups))) is not None:
             number = ticket - first
             if ticket >= self.tickets.settled + slots:  # its slot holds a sum that still waits
                 self._tell(done)
                 while ticket >= self.tickets.settled + slots:
                     time.sleep(0.0005)
-            done.append(self._group(job, number, self.slots[number % slots]))
+            done.append(self._group(batch, number, self.slots[number % slots]))
             if len(done) == many:
                 self._tell(done)
         self._tell(done)
@@ -113,7 +113,7 @@ class WorkerProcess:
             self._say({"done": done})
             done.clear()
 
-    def _group(self, job: TaskBatch, number: int, slot: SharedArena) -> dict[str, Any]:
+    def _group(self, batch: TaskBatch, number: int, slot: SharedArena) -> dict[str, Any]:
         slot.clear()
         places: dict[int, int] = {}
 
@@ -123,7 +123,7 @@ class WorkerProcess:
             places[tensor.data_ptr()] = start
             return tensor
 
-        result = self.runner.carry_out(job, number, Sum(new))
+        result = self.runner.carry_out(batch, number, Sum(new))
         return {"group": number, **self._note(result, slot, places)}
 
     def _note(

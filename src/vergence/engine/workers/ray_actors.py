@@ -1,7 +1,7 @@
 """Worker pool of Ray actors, on this machine or on many.
 
 The machines need not share a disk. The driver keeps the store: the bytes of a state travel with the
-call and come back with the result. Data and messages are put into Ray's object store once; every
+task and come back with the result. Data and messages are put into Ray's object store once; every
 machine fetches them once, and its actors read that one copy.
 """
 
@@ -175,7 +175,7 @@ class RayWorker:
     def carry_out(
         self, at: int, sent: Sequence[Any], number: int, states: Mapping[str, Array]
     ) -> TaskPayload:
-        """Carry out a group of the `at`-th job, which is fetched once."""
+        """Carry out a group of the `at`-th batch, which is fetched once."""
         import ray
 
         if self.known is None or self.known[0] != at:
@@ -223,12 +223,12 @@ class RayCluster:
             self.close()
             raise
 
-    def run(self, job: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Hand out the job, and yield the groups in their order."""
+    def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+        """Hand out the batch, and yield the groups in their order."""
         self.jobs += 1
         self.start_missing()
-        shift = RayBatch(self, job)
-        for number in range(len(job.groups)):
+        shift = RayBatch(self, batch)
+        for number in range(len(batch.groups)):
             yield number, shift.result(number)
 
     def start_missing(self) -> None:
@@ -291,12 +291,12 @@ class RayCluster:
 
 
 class RayBatch:
-    """One job under way: what is to do, who does what, and what is done."""
+    """One batch under way: what is to do, who does what, and what is done."""
 
-    def __init__(self, cluster: RayCluster, job: TaskBatch) -> None:
-        self.cluster, self.job, self.at = cluster, job, cluster.jobs
-        self.sent = [cluster.ray.put(job)]
-        self.todo = list(range(len(job.groups)))
+    def __init__(self, cluster: RayCluster, batch: TaskBatch) -> None:
+        self.cluster, self.batch, self.at = cluster, batch, cluster.jobs
+        self.sent = [cluster.ray.put(batch)]
+        self.todo = list(range(len(batch.groups)))
         self.under_way: dict[Any, tuple[Any, int]] = {}
         self.done: dict[int, GroupResult] = {}
         self.tries: Counter[int] = Counter()
@@ -324,8 +324,8 @@ class RayBatch:
                 if load[id(hand)] > ahead or last or not self.todo or self.todo[0] >= end:
                     continue
                 number = heapq.heappop(self.todo)
-                calls, folder = self.job.group(number), self.cluster.runner.store.folder
-                states = {c.file: bytes_of(folder / c.file) for c in calls if c.file is not None}
+                tasks, folder = self.batch.group(number), self.cluster.runner.store.folder
+                states = {c.file: bytes_of(folder / c.file) for c in tasks if c.file is not None}
                 ref = hand.carry_out.remote(self.at, self.sent, number, states)
                 self.under_way[ref] = hand, number
                 load[id(hand)] += 1
@@ -344,11 +344,11 @@ class RayBatch:
             self._again(hand, error)
             return
         del self.under_way[ref]
-        calls = {call.client: call for call in self.job.group(number)}
+        tasks = {task.client: task for task in self.batch.group(number)}
         for result in payload.results:
             if (filed := result.filed) is not None:
                 data = payload.states[filed.file]
-                shelve(cluster.runner.store, calls[result.client], self.job.stamp, filed, data)
+                shelve(cluster.runner.store, tasks[result.client], self.batch.stamp, filed, data)
         self.done[number] = payload.result()
 
     def _again(self, hand: Any, error: Exception) -> None:
@@ -358,7 +358,7 @@ class RayBatch:
         first, *waiting = [self.under_way.pop(ref)[1] for ref in theirs]
         self.tries[first] += 1
         if self.tries[first] == TRIES:
-            clients = ", ".join(call.client for call in self.job.group(first)[:3])
+            clients = ", ".join(task.client for task in self.batch.group(first)[:3])
             raise PartialRun(
                 f"{TRIES} Ray workers died one after the other at the same clients ({clients}...: "
                 f"{type(error).__name__}); the last checkpoint is kept: give them more memory, "
@@ -369,7 +369,7 @@ class RayBatch:
 
 
 def shelve(
-    store: ClientStateStore, call: ClientTask, stamp: str, filed: StateRef, data: Array
+    store: ClientStateStore, task: ClientTask, stamp: str, filed: StateRef, data: Array
 ) -> None:
     """Write a state that came back beside the one before it.
 
@@ -377,9 +377,9 @@ def shelve(
         StateError: its bytes are not those that left.
     """
     arrived: Any = PayloadResult(data)
-    if store.write(call.client, stamp, arrived, filed.share, call.spare) != filed:
+    if store.write(task.client, stamp, arrived, filed.share, task.spare) != filed:
         raise StateError(
-            f"the state of '{call.client}' was damaged on its way here; `vergence resume` goes on "
+            f"the state of '{task.client}' was damaged on its way here; `vergence resume` goes on "
             "from the last checkpoint"
         )
 
