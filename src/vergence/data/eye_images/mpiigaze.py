@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from scipy.spatial.transform import Rotation
@@ -41,8 +41,8 @@ from vergence.data.io.checks import (
     unreadable,
     watched,
 )
-from vergence.data.splits import Shares, check_shares, deal_in_order
-from vergence.errors import ConfigError, DataError, nearest
+from vergence.data.splits import PeopleOptions, deal_in_order
+from vergence.errors import DataError
 
 PEOPLE, LISTED, FRAMES, FEWEST, MOST = 15, 3000, 213_659, 1_498, 34_745
 HEIGHT, WIDTH = 36, 60
@@ -55,11 +55,10 @@ WHERE = (
     "root must hold Data/Normalized/pXX/dayYY.mat and 'Evaluation Subset' (get MPIIGaze, "
     "CC BY-NC-SA 4.0, from the Max Planck Institute for Informatics), or one npz per person"
 )
-Subset = Literal["evaluation", "all"]
 
 
 @dataclass(frozen=True)
-class Mpiigaze(Dataset):
+class Mpiigaze(PeopleOptions, Dataset):
     """Eye patches of 36x60 pixels with gaze and head pose; a participant is a client.
 
     Attributes:
@@ -69,10 +68,7 @@ class Mpiigaze(Dataset):
         split_seed: fixes the random split where recording days are not known (npz layout).
     """
 
-    people: tuple[str, ...] | None = None
-    subset: Subset = "evaluation"
-    shares: Shares = (0.7, 0.1, 0.2)
-    split_seed: int = 0
+    subset: Literal["evaluation", "all"] = "evaluation"
 
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split within each person: by day where the days are known.
@@ -86,9 +82,6 @@ class Mpiigaze(Dataset):
                 the sign test of the two eyes, or a person is unknown or has too few days.
             ConfigError: an option is out of range.
         """
-        check_shares(self.shares)
-        if self.subset not in get_args(Subset):
-            raise ConfigError(f"subset '{self.subset}'{nearest(self.subset, get_args(Subset))}")
         folder = data_folder(root, "mpiigaze", WHERE)
         original = (folder / NORMALIZED).is_dir()
         if original:
@@ -97,10 +90,12 @@ class Mpiigaze(Dataset):
             split += "the last to test; no day is in two parts"
         else:
             files = _npz_files(folder)
-            split = split_sentence(self.shares, self.split_seed)
+            split = split_sentence(self)
             if self.subset == "all":
                 raise DataError(f"subset 'all' needs the original layout, {folder} has npz files")
-        chosen = self._chosen(list(files))
+        if not files:
+            raise DataError(f"no participant found: {WHERE}")
+        chosen = self.chosen(files, "participant")
         read = self._by_day if original else self._at_random
         paths = watched([files[person] for person in chosen], "participants")
         people = {person: read(person, path) for person, path in zip(chosen, paths, strict=True)}
@@ -113,14 +108,6 @@ class Mpiigaze(Dataset):
             "subset": self.subset,
         }
         return Federation("mpiigaze", people, about)
-
-    def _chosen(self, known: list[str]) -> tuple[str, ...]:
-        if not known:
-            raise DataError(f"no participant found: {WHERE}")
-        for person in self.people or ():
-            if person not in known:
-                raise DataError(f"unknown participant '{person}'{nearest(person, known)}")
-        return tuple(known) if self.people is None else self.people
 
     def _at_random(self, person: str, path: Path) -> Splits:
         rng = np.random.default_rng([self.split_seed, int(person[1:])])

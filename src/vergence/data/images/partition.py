@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.naming import called
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.randomness import RandomStream
 from vergence.data.io.checks import Check, compare, unreadable
 from vergence.errors import ConfigError, DataError
@@ -37,7 +37,7 @@ class PartitionPart:
 
 
 @dataclass(frozen=True)
-class Dealt:
+class Dealt(NamedOptions):
     """Options of images that are dealt to as many people as wanted.
 
     Attributes:
@@ -71,9 +71,6 @@ class Dealt:
     side: Annotated[int, Ge(4)] | None = None
     val: Annotated[float, Interval(gt=0, lt=1)] = 0.1
     split_seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, self.name)
 
     @property
     def name(self) -> str:

@@ -30,7 +30,7 @@ from vergence.data.io.checks import (
     refuse_nan,
     unreadable,
 )
-from vergence.data.splits import Shares, check_shares, part_sizes
+from vergence.data.splits import SplitOptions, part_sizes
 from vergence.errors import ConfigError, DataError
 
 SAMPLE = Path(__file__).parent.with_name("samples") / "osie"
@@ -51,7 +51,7 @@ ABOUT = {
 
 
 @dataclass(frozen=True)
-class Osie(Dataset):
+class Osie(SplitOptions, Dataset):
     """Fixations of 15 viewers on the same images; a viewer is a client, an image is a sample.
 
     Attributes:
@@ -65,8 +65,6 @@ class Osie(Dataset):
     images: int | None = None
     viewers: tuple[int, ...] | None = None
     size: tuple[int, int] = (320, 240)
-    shares: Shares = (0.7, 0.1, 0.2)
-    split_seed: int = 0
 
     def load(self, root: str | None = None) -> Federation:
         """Read the packaged sample, or the original files in `root`; split by image.
@@ -103,7 +101,6 @@ class Osie(Dataset):
         return Federation("osie", people, self._about(folder == SAMPLE, parts, empty))
 
     def _validate(self) -> None:
-        check_shares(self.shares)
         check_size(self.size)
         if self.images is not None and self.images < 3:
             raise ConfigError(f"images must be 3 or more (or left out), got {self.images}")

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vergence.core.federation import Dataset, Federation
-from vergence.core.options import check_ranges
 from vergence.core.randomness import RandomStream
 from vergence.data.io.checks import Check, compare, data_folder, unreadable
 from vergence.data.zero_shot.owner import Kinds, Lists, Owned, Rows, shared_out
@@ -69,7 +68,7 @@ class ZslSynthetic(Owned, Dataset):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_ranges(self, self.name)
+        super().__post_init__()
         if self.share > 1:
             raise ConfigError(f"zsl_synthetic: share must be at most 1, got {self.share:g}")
 
