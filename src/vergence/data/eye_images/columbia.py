@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from vergence.core.data import Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.data.eye_images.eye_patches import both_eyes, frame_samples, verify_yaw_sign
-from vergence.data.io.checks import Check, compare, data_folder, unreadable, watched
+from vergence.data.io.checks import Check, Checks, compare, data_folder, watched
 from vergence.data.io.image_files import opened
 from vergence.data.splits import PeopleOptions, deal_at_random
 from vergence.data.synthetic.eyes.rendering import HEIGHT, WIDTH
@@ -155,13 +155,11 @@ def _patch(path: Path) -> NDArray:
 
 def check(root: Path) -> list[Check]:
     """Compare a folder with the published totals, and read every patch."""
-    try:
+    lines = Checks()
+    with lines.reading("eye patches"):
         found = _pairs(root)
-        columns = [_read(photos) for photos in found.values()]
-        verify_yaw_sign(columns, str(root))
-    except DataError as fault:
-        return [unreadable("eye patches", fault)]
-    return [
-        compare("people", len(found), PEOPLE, WHERE),
-        compare("photos with both eyes", sum(map(len, found.values())), PICTURES, WHERE),
-    ]
+        verify_yaw_sign([_read(photos) for photos in found.values()], str(root))
+        photos = sum(map(len, found.values()))
+        lines.append(compare("people", len(found), PEOPLE, WHERE))
+        lines.append(compare("photos with both eyes", photos, PICTURES, WHERE))
+    return lines

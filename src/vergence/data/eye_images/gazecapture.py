@@ -30,11 +30,11 @@ from vergence.core.files import parse_json
 from vergence.data.eye_images.eye_patches import both_eyes, cut, frame_samples, verify_yaw_sign
 from vergence.data.io.checks import (
     Check,
+    Checks,
     compare,
     data_folder,
     need_file,
     refuse_nan,
-    unreadable,
     watched,
 )
 from vergence.data.io.image_files import opened
@@ -245,24 +245,19 @@ def _patches(subject: GazeCaptureSubject, distance_cm: float) -> tuple[dict[str,
 
 def check(root: Path) -> list[Check]:
     """Compare a folder with the published totals: subjects, frames, frames with detections."""
-    try:
+    lines, subjects = Checks(), []
+    with lines.reading("subjects"):
         folders = _folders(root)
-    except DataError as fault:
-        return [unreadable("subjects", fault)]
-    lines = [compare("subjects", len(folders), PEOPLE, WHERE)]
-    frames = detected = missing = 0
-    for folder in watched(list(folders.values()), "subjects"):
-        try:
-            subject = read_subject(folder)
-        except DataError as fault:
-            lines.append(unreadable(folder.name, fault))
-            continue
-        frames += subject.frames
-        detected += len(subject.pictures)
-        missing += sum(not path.is_file() for path in subject.pictures)
-    return [
-        *lines,
-        compare("frames", frames, FRAMES, WHERE),
-        compare("frames with face and eyes", detected, DETECTED, WHERE),
-        compare("of these, pictures missing", missing, 0, WHERE),
-    ]
+        lines.append(compare("subjects", len(folders), PEOPLE, WHERE))
+        for folder in watched(list(folders.values()), "subjects"):
+            with lines.reading(folder.name):
+                subjects.append(read_subject(folder))
+        frames = sum(subject.frames for subject in subjects)
+        pictures = [path for subject in subjects for path in subject.pictures]
+        missing = sum(not path.is_file() for path in pictures)
+        lines += [
+            compare("frames", frames, FRAMES, WHERE),
+            compare("frames with face and eyes", len(pictures), DETECTED, WHERE),
+            compare("of these, pictures missing", missing, 0, WHERE),
+        ]
+    return lines

@@ -33,10 +33,10 @@ from vergence.data.eye_images.eye_patches import both_eyes, cut, frame_samples, 
 from vergence.data.eye_images.mpiigaze_crops import verify_angles
 from vergence.data.io.checks import (
     Check,
+    Checks,
     compare,
     data_folder,
     refuse_nan,
-    unreadable,
     watched,
 )
 from vergence.data.io.generated_cache import Arrays, cached
@@ -214,16 +214,13 @@ def _dataset(held: Hdf5Reader, name: str) -> Any:
 
 def check(root: Path) -> list[Check]:
     """Compare a folder with the published totals: people, frames of each, labels, their signs."""
-    try:
+    lines = Checks()
+    with lines.reading("one file per participant"):
         files = _files(root)
-    except DataError as fault:
-        return [unreadable("one file per participant", fault)]
-    lines = [compare("participants", len(files), PEOPLE, WHERE)]
-    for path in watched(list(files.values()), "participants"):
-        try:
-            columns = _patches(path)
-            frames = len(columns["gaze"]) // 2 + int(columns["lost"][0])
-            lines.append(compare(f"{path.stem}: frames", frames, FRAMES, WHERE))
-        except DataError as fault:
-            lines.append(unreadable(path.stem, fault))
+        lines.append(compare("participants", len(files), PEOPLE, WHERE))
+        for path in watched(list(files.values()), "participants"):
+            with lines.reading(path.stem):
+                columns = _patches(path)
+                frames = len(columns["gaze"]) // 2 + int(columns["lost"][0])
+                lines.append(compare(f"{path.stem}: frames", frames, FRAMES, WHERE))
     return lines

@@ -32,13 +32,13 @@ from vergence.data.eye_images.mpiigaze_crops import (
 )
 from vergence.data.io.checks import (
     Check,
+    Checks,
     compare,
     data_folder,
     need_file,
     read_mat,
     read_npz,
     refuse_nan,
-    unreadable,
     watched,
 )
 from vergence.data.splits import PeopleOptions, deal_in_order
@@ -311,19 +311,17 @@ def check(root: Path) -> list[Check]:
     folder = root / NORMALIZED
     if not folder.is_dir():
         return _check_npz(root)
-    lines, frames = [], []
+    lines, frames = Checks(), []
     people = sorted(folder.glob("p[0-9][0-9]"))
     lines.append(compare("participants", len(people), PEOPLE, WHERE))
     for path in watched(people, "participants"):
-        try:
+        with lines.reading(path.name):
             days = _read_days(path)
             frames.append(sum(len(day.names) for day in days.values()))
             columns, _ = _listed_samples(days, root / LISTS / f"{path.name}.txt")
             lines.append(
                 compare(f"{path.name}: listed samples", len(columns["gaze"]), LISTED, WHERE)
             )
-        except DataError as fault:
-            lines.append(unreadable(path.name, fault))
     return [
         *lines,
         compare("frames", sum(frames), FRAMES, WHERE),
@@ -333,12 +331,11 @@ def check(root: Path) -> list[Check]:
 
 
 def _check_npz(root: Path) -> list[Check]:
-    try:
-        files = _npz_files(root)
-        tables = {person: _read_person_npz(path, person) for person, path in files.items()}
-    except DataError as fault:
-        return [unreadable("one npz file per participant", fault)]
-    return [
-        compare(f"{person}: samples", len(table["gaze"]), LISTED, WHERE)
-        for person, table in tables.items()
-    ] + [compare("participants", len(tables), PEOPLE, WHERE)]
+    lines = Checks()
+    with lines.reading("one npz file per participant"):
+        tables = {p: _read_person_npz(path, p) for p, path in _npz_files(root).items()}
+        lines += [
+            *(compare(f"{p}: samples", len(t["gaze"]), LISTED, WHERE) for p, t in tables.items()),
+            compare("participants", len(tables), PEOPLE, WHERE),
+        ]
+    return lines

@@ -19,7 +19,7 @@ import torch
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.core.identifiers import check_ids
-from vergence.data.io.checks import Check, compare, data_folder, read_npz, refuse_nan, unreadable
+from vergence.data.io.checks import Check, Checks, compare, data_folder, read_npz, refuse_nan
 from vergence.data.splits import Shares, SplitOptions, deal_at_random
 from vergence.errors import ConfigError, DataError
 
@@ -157,13 +157,12 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 def check(root: Path) -> list[Check]:
     """Compare the file with what it must hold: 11 people or more, 3,000 samples of each."""
-    try:
-        table = _read(root / FILE)
-    except DataError as fault:
-        return [unreadable(FILE, fault)]
-    held = len(table["person"])
-    enough = held >= PEOPLE
-    return [
-        Check("people", str(held), f"{PEOPLE} or more", enough, "" if enough else WHERE),
-        compare("samples per person", table["image"].shape[1], SAMPLES, WHERE),
-    ]
+    lines = Checks()
+    with lines.reading(FILE):
+        people, samples = _read(root / FILE)["image"].shape[:2]
+        enough = people >= PEOPLE
+        lines += [
+            Check("people", str(people), f"{PEOPLE} or more", enough, "" if enough else WHERE),
+            compare("samples per person", samples, SAMPLES, WHERE),
+        ]
+    return lines

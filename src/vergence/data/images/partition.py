@@ -18,8 +18,8 @@ from vergence.core.federation import Federation
 from vergence.core.naming import called
 from vergence.core.options import NamedOptions
 from vergence.core.randomness import RandomStream
-from vergence.data.io.checks import Check, compare, unreadable
-from vergence.errors import ConfigError, DataError
+from vergence.data.io.checks import Check, Checks, compare
+from vergence.errors import ConfigError
 
 Rows = NDArray[np.int64]
 Table = tuple[tuple[int, ...], ...]
@@ -325,16 +325,12 @@ def counted(
     read: Callable[[str], PartitionPart], counts: Mapping[str, int], classes: int, where: str
 ) -> list[Check]:
     """Compare what `read` finds in each part with how many images of each class it must hold."""
-    lines = []
+    lines = Checks()
     for part, count in counts.items():
-        try:
+        with lines.reading(f"{part} images and labels"):
             found = read(part)
-            images = found.images()
-        except DataError as fault:
-            lines.append(unreadable(f"{part} images and labels", fault))
-            continue
-        lines.append(compare(f"{part} images", len(images), count, where))
-        each = np.bincount(found.labels, minlength=classes)
-        least = f"images of the rarest class, {part}"
-        lines.append(compare(least, int(each.min()), count // classes, where))
+            lines.append(compare(f"{part} images", len(found.images()), count, where))
+            rarest = int(np.bincount(found.labels, minlength=classes).min())
+            least = f"images of the rarest class, {part}"
+            lines.append(compare(least, rarest, count // classes, where))
     return lines

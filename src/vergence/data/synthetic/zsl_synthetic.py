@@ -24,11 +24,11 @@ from torch import Tensor
 
 from vergence.core.federation import Dataset, Federation
 from vergence.core.randomness import RandomStream
-from vergence.data.io.checks import Check, compare, data_folder, unreadable
+from vergence.data.io.checks import Check, Checks, compare, data_folder
 from vergence.data.zero_shot.owner import Kinds, Lists, Owned, Rows, shared_out
 from vergence.data.zero_shot.semantics import meanings
 from vergence.data.zero_shot.splits import AUTHORS, BASE, WHERE, ClassSplits, counted, read_split
-from vergence.errors import ConfigError, DataError, nearest
+from vergence.errors import ConfigError, nearest
 
 WORDS = (
     ("tiny", "small", "large", "huge"),
@@ -170,12 +170,11 @@ def likelihood(
 
 def check(root: Path | None = None) -> list[Check]:
     """Compare the lists of a folder with Table 5.1, and what is made of them with the lists."""
-    lines = [] if root is None else counted(root)
-    try:
+    lines = Checks() if root is None else counted(root)
+    with lines.reading("samples", ConfigError):
         data = ZslSynthetic(features=1)
         (owner,) = data.load(root and str(root)).people.values()
         wanted = len(NAMES) * data.images if root is None else read_split(root).images
-    except (DataError, ConfigError) as fault:
-        return [*lines, unreadable("samples", DataError(str(fault)))]
-    made = sum(map(len, (owner.train, owner.val, owner.test)))
-    return [*lines, compare("samples", made, wanted)]
+        made = sum(map(len, (owner.train, owner.val, owner.test)))
+        lines.append(compare("samples", made, wanted))
+    return lines
