@@ -203,7 +203,7 @@ def test_vrs_projection_agrees_with_gaze_2d(clip, recording):
 def test_vrs_frames_are_upright_like_the_mp4():
     """The mp4 is the same picture turned upright: small frames differ by less than 4 levels."""
     folder = research_data("aria") / "adt"
-    footage = vrs.VrsFootage(folder / "video.vrs")
+    footage = vrs.VrsFootage.open(folder / "video.vrs")
     mine = np.stack(list(footage.frames([0, 5], 88, 88))).astype(float)
     other = np.stack(list(aria.read(folder).footage().frames([0, 5], 88, 88))).astype(float)
     assert np.abs(mine - other).mean() < 4

@@ -64,7 +64,8 @@ class Recording:
                 f"recording '{self.id}' has gaze without video: put the scene video of "
                 f"{self.gaze.source} beside it"
             )
-        footage = VrsFootage(self.video) if self.video.suffix == ".vrs" else open_video(self.video)
+        read = VrsFootage.open if self.video.suffix == ".vrs" else open_video
+        footage = read(self.video)
         noted = self.frame_times_s
         if noted is None:
             return footage
