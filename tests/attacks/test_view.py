@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from torch import nn
 
-from vergence.attacks.view import AttackerKnowledge, AttackerView, ObservedMessages, ObservedUpdate
+from vergence.attacks.view import AttackerView, ObservedMessages, ObservedUpdate
 from vergence.core.params import Params
 from vergence.errors import ConfigError
 
@@ -34,8 +33,7 @@ def test_a_view_of_one_client_holds_nothing_of_others():
     mine = VIEW.of("p00")
     assert {batch.sender for batch in mine.sent} == {"p00"}
     assert mine.updates == ()
-    assert mine.rounds == (1, 2)
-    assert VIEW.rounds == (1, 2, 4)
+    assert [batch.round for batch in mine.sent] == [1, 2]
 
 
 def test_what_was_not_seen_cannot_be_attacked():
@@ -43,10 +41,3 @@ def test_what_was_not_seen_cannot_be_attacked():
         VIEW.averaged("p05")
     with pytest.raises(ConfigError, match="2 samples with 1 numbers"):
         AttackerView("network", (sent("p00", 1, [[1.0], [2.0]], [1]),))
-
-
-def test_levels_of_knowledge():
-    images = torch.zeros(1, 1, 2, 2)
-    assert AttackerKnowledge().knowledge == "architecture"
-    assert AttackerKnowledge(images).knowledge == "shadow"
-    assert AttackerKnowledge(images, front=nn.Identity()).knowledge == "weights"

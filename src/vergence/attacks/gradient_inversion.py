@@ -20,14 +20,14 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 
 SOFT = 0.5
 
 
 @dataclass(frozen=True)
-class GradientInversion:
+class GradientInversion(NamedOptions, label="inversion"):
     """Settings of the search for an image.
 
     Attributes:
@@ -41,9 +41,6 @@ class GradientInversion:
     rate: Annotated[float, Gt(0)] = 0.1
     variation: Annotated[float, Ge(0)] = 1e-3
     signs: bool = False
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "inversion")
 
     def found(
         self,

@@ -24,12 +24,12 @@ from torch.nn import functional
 
 from vergence.attacks.inverse_network import InverseNet, through
 from vergence.attacks.training import learn
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.task import own_randomness
 
 
 @dataclass(frozen=True)
-class HijackSettings:
+class HijackSettings(NamedOptions, label="hijack"):
     """Settings for building and training a malicious server.
 
     Attributes:
@@ -51,9 +51,6 @@ class HijackSettings:
     width: Annotated[int, Gt(0)] = 16
     rank: Annotated[int, Gt(0)] = 64
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "hijack")
 
 
 class Hijacker:

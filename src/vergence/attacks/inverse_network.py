@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from vergence.attacks.training import learn
 from vergence.attacks.view import AttackerKnowledge, AttackerView, Imitate
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.task import own_randomness
 from vergence.errors import ConfigError
 
@@ -35,7 +35,7 @@ EDGE = 1e-3
 
 
 @dataclass(frozen=True)
-class InverseNetworkAttack:
+class InverseNetworkAttack(NamedOptions, label="inverse"):
     """Settings for building and training an inverse network.
 
     Attributes:
@@ -49,9 +49,6 @@ class InverseNetworkAttack:
     width: Annotated[int, Gt(0)] = 32
     rank: Annotated[int, Gt(0)] = 64
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "inverse")
 
     def learned(
         self, smashed: Tensor, images: Tensor, defence: Imitate | None = None

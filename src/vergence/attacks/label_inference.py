@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from vergence.attacks.training import learn
 from vergence.core.local_training import LocalTraining, OptimizerState
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.requests import Forward, Step
 from vergence.core.stages import PULL, SMASHED, Piece, reading
@@ -40,7 +40,7 @@ Loss = Literal["l1", "mse"]
 
 
 @dataclass(frozen=True)
-class LabelInferenceAttack:
+class LabelInferenceAttack(NamedOptions, label="reader"):
     """Settings for building and training a network that reads gaze from smashed data.
 
     Attributes:
@@ -52,9 +52,6 @@ class LabelInferenceAttack:
     epochs: Annotated[int, Gt(0)] = 20
     hidden: Annotated[int, Gt(0)] = 64
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "reader")
 
     def learned(self, smashed: Tensor, gaze: Tensor) -> nn.Module:
         """Return a network from smashed data `[samples, ...]` to gaze `[samples, 2]`, radians."""

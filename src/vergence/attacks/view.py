@@ -18,7 +18,6 @@ from vergence.core.params import Params
 from vergence.errors import ConfigError
 
 Party = Literal["server", "network", "client"]
-Knowledge = Literal["architecture", "shadow", "weights"]
 Imitate = Callable[[Tensor, Generator], Tensor]
 """What an attacker who knows a defence does to clean smashed data, so that they are as seen."""
 
@@ -86,12 +85,6 @@ class AttackerView:
                     f"{len(batch.images)} numbers of images; give one number per sample"
                 )
 
-    @property
-    def rounds(self) -> tuple[int, ...]:
-        """The rounds in which anything was seen."""
-        seen = {b.round for b in self.sent} | {u.round for u in self.updates}
-        return tuple(sorted(seen | set(self.sums) | set(self.models)))
-
     def of(self, *senders: str) -> AttackerView:
         """View of the data that these clients gave away."""
         return AttackerView(
@@ -141,10 +134,3 @@ class AttackerKnowledge:
     people: Tensor | None = None
     front: nn.Module | None = None
     defence: Imitate | None = None
-
-    @property
-    def knowledge(self) -> Knowledge:
-        """Level of knowledge: the network's shape, images of others, or the weights too."""
-        if self.images is None:
-            return "architecture"
-        return "shadow" if self.front is None else "weights"

@@ -8,8 +8,8 @@ what stands beside them in its modules is found by its name.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,14 @@ WHOLE = re.compile(r"^class (\w+)(?:\(([^()]*)\))?:\n((?:[ \t].*\n|\n)*)", re.MU
 ABSTRACT = re.compile(r"^    @(?:\w+\.)?abstractmethod\b", re.MULTILINE)
 PARAMETERS = re.compile(r"\[[^\[\]]*\]")
 FUNCTION = re.compile(r"^def ([A-Za-z]\w*)", re.MULTILINE)
+
+
+def lazy(
+    package: str, functions: bool = False
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's `__getattr__`, which imports a name when it is first used, and its `__dir__`."""
+    names = partial(public_names, package, functions)
+    return lambda name: exported(package, name, functions), names
 
 
 def exported(package: str, name: str, functions: bool = False) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
-from vergence.core.options import NamedOptions, check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 
@@ -20,7 +20,7 @@ LARGEST = 1e30
 
 @tagged("Local", optimizer="optimiser")
 @dataclass(frozen=True)
-class LocalTraining(NamedOptions):
+class LocalTraining(NamedOptions, label="local"):
     """Settings of a client's training between two messages.
 
     `steps` batches if given, else `epochs` passes; the last, smaller batch of a pass is kept, so
@@ -37,9 +37,6 @@ class LocalTraining(NamedOptions):
     weight_decay: Annotated[float, Interval(ge=0, le=LARGEST)] = 1e-4
     clip: Annotated[float, Interval(ge=0, lt=math.inf)] = 5.0
     schedule: Literal["constant", "cosine", "step"] = "constant"
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "local")
 
     @property
     def buffers(self) -> bool:

@@ -14,8 +14,7 @@ from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply
-from vergence.core.naming import called
-from vergence.core.options import NamedOptions, check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -103,9 +102,6 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     """Verbs that `setup` asks, and no round does. Clients in secure sums take no other for one."""
     finish_verbs: ClassVar[tuple[str, ...]] = ()
     """Verbs that `finish` asks. Clients in secure sums answer no other after the last round."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, called(self))
 
     def check(self, task: Task) -> None:
         """Refuse a task this method cannot work with, before anything is trained.

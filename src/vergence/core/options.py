@@ -11,7 +11,8 @@ from typing import Annotated, Any, ParamSpec, Self, TypeVar
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
-from vergence.errors import ConfigError, nearest
+from vergence.core.naming import called
+from vergence.errors import ConfigError, meant, nearest
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -61,7 +62,10 @@ def check_ranges(record: Any, name: str) -> None:
         value = getattr(record, field_name)
         if literals and value not in literals:
             allowed = ", ".join(map(str, literals))
-            raise ConfigError(f"{name}: {field_name} must be one of {allowed}; got {value!r}")
+            raise ConfigError(
+                f"{name}: {field_name} must be one of {allowed}; "
+                f"got {value!r}{meant(str(value), map(str, literals))}"
+            )
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         bounds = [b for mark in marks for b in _bounds(mark)]
@@ -71,16 +75,28 @@ def check_ranges(record: Any, name: str) -> None:
 
 
 class NamedOptions:
-    """Base of option records: an option that a record has not is answered with the nearest.
+    """Base of option records: ranges are checked, an unknown option is answered with the nearest.
+
+    `label` of a subclass is what messages call its records; default: the name of its module.
 
     Raises:
         TypeError: names the option.
+        ConfigError: a number or a literal is not what its annotation allows.
     """
+
+    _label: str = ""
+
+    def __init_subclass__(cls, label: str = "", **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls._label = label or cls._label
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """A record that is not filled in yet, where its options have these names."""
         _check_names(cls.__init__, cls.__name__, given)
         return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        check_ranges(self, self._label or called(self))
 
 
 def named_arguments(function: Callable[P, T]) -> Callable[P, T]:

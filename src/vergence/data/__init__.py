@@ -1,8 +1,6 @@
 """People's recordings, imported into one gaze record and split per person."""
 
-from typing import Any
-
-from vergence.core.exports import exported, public_names
+from vergence.core.exports import lazy
 
 KIND = "Dataset"
 """The class whose descendants the package shows."""
@@ -24,11 +22,4 @@ SPELLINGS = {
 }
 """Public names of classes that are spelled otherwise in their modules."""
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
-    return exported(__name__, name)
-
-
-def __dir__() -> list[str]:
-    return public_names(__name__)
+__getattr__, __dir__ = lazy(__name__)

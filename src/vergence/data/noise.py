@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation, Population
-from vergence.core.options import Share, check_ranges
+from vergence.core.options import NamedOptions, Share
 from vergence.core.randomness import RandomStream
 from vergence.errors import DataError
 
@@ -28,7 +28,7 @@ NAMED = 40
 
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(NamedOptions):
     """Noise in some people's training inputs, and its strength; validation and test stay clean.
 
     Attributes:
@@ -41,9 +41,6 @@ class Noise:
     share: Share = 0.0
     std: Annotated[float, Interval(ge=0, le=10)] = 0.5
     seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "noise")
 
     def chosen(self, clients: Sequence[str]) -> tuple[str, ...]:
         """Return the noisy clients, `share * clients` of them rounded up, in client order."""

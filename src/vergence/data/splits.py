@@ -3,13 +3,60 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 
-from vergence.errors import ConfigError, DataError
+from vergence.core.options import NamedOptions
+from vergence.errors import ConfigError, DataError, nearest
 
 Shares = tuple[float, float, float]
 """Parts of the whole for training, validation and test, in this order."""
+
+
+@dataclass(frozen=True)
+class SplitOptions(NamedOptions):
+    """Options of data sets whose samples are dealt to three parts.
+
+    Attributes:
+        shares: parts of the samples for training, validation and test.
+        split_seed: of the dealing, where it is random.
+    """
+
+    shares: Shares = (0.7, 0.1, 0.2)
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shares(self.shares)
+
+    @property
+    def percent(self) -> str:
+        """The shares as a reader of the results sees them."""
+        return "/".join(f"{100 * share:.0f}" for share in self.shares)
+
+
+@dataclass(frozen=True)
+class PeopleOptions(SplitOptions):
+    """Options of data sets that are dealt within each person.
+
+    Attributes:
+        people: whom to load, in this order; default: all.
+    """
+
+    people: tuple[str, ...] | None = None
+
+    def chosen(self, known: Collection[str], what: str) -> tuple[str, ...]:
+        """People to load, out of those that there are.
+
+        Raises:
+            DataError: one that is asked for is not there; `what` says what people are called.
+        """
+        for person in self.people or ():
+            if person not in known:
+                raise DataError(f"unknown {what} '{person}'{nearest(person, known)}")
+        return tuple(known) if self.people is None else self.people
 
 
 def check_shares(shares: Shares) -> None:

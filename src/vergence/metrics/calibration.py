@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from numpy.random import Generator
 from torch import Tensor
 
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError
 from vergence.metrics.angles import angular_error_deg
 
@@ -38,7 +38,7 @@ class Correction:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(NamedOptions):
     """Fit a correction of (pitch, yaw) by penalised least squares.
 
     With residuals r = true - predicted of k samples and x = predicted - their mean, the offset is
@@ -58,7 +58,7 @@ class Calibration:
     ridge: Annotated[float, Ge(0)] = 0.0
 
     def __post_init__(self) -> None:
-        check_ranges(self, "calibration")
+        super().__post_init__()
         if self.slope_prior + self.ridge == 0:
             raise ConfigError(
                 "calibration: slope_prior or ridge must be above 0, or two samples fix no slope"

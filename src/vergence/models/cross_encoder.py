@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.core.federation import Federation
-from vergence.core.options import check_ranges
 from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
@@ -59,7 +58,7 @@ class CrossEncoder(Model):
     gaze: Annotated[int, Ge(3)] = 12
 
     def __post_init__(self) -> None:
-        check_ranges(self, "cross_encoder")
+        super().__post_init__()
         if self.width % GROUPS or self.gaze % 3:
             raise ConfigError(
                 f"cross_encoder: width must be a multiple of {GROUPS} and gaze one of 3; got "

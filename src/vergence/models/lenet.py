@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
+from vergence.models.small_cnn import SmallCnnNet
 
 HEIGHT, WIDTH = 36, 60
-KERNEL = 5
 HIDDEN = 500
 
 
@@ -49,30 +46,15 @@ class LeNet(Model):
         return LeNetNet(*self.channels, self.pose)
 
 
-class LeNetNet(Staged):
+class LeNetNet(SmallCnnNet):
     """Gray patches `[B, 1, 36, 60]` in [0, 1] and pose `[B, 2]` to (pitch, yaw) in radians.
 
     There is no activation after the convolutions, as in the original.
     """
 
-    cut = "pool1"
-
     def __init__(self, first: int, second: int, pose: bool = True) -> None:
-        super().__init__()
-        self.stages = {
-            "conv1": ("conv1",),
-            "pool1": (),
-            "conv2": ("conv2",),
-            "pool2": (),
-            "fc1": ("fc1",),
-            "fc2": ("fc2",),
-        }
-        self.reads = frozenset({"fc2"} if pose else ())
-        self.conv1 = nn.Conv2d(1, first, KERNEL)
-        self.conv2 = nn.Conv2d(first, second, KERNEL)
-        rows, columns = (((n - 4) // 2 - 4) // 2 for n in (HEIGHT, WIDTH))
-        self.fc1 = nn.Linear(second * rows * columns, HIDDEN)
-        self.fc2 = nn.Linear(HIDDEN + 2 * pose, 2)
+        sizes = (1, HEIGHT, WIDTH), 2, (first, second), HIDDEN
+        super().__init__(*sizes, pad=False, beside=2 * pose)
         nn.init.normal_(self.conv1.weight, std=0.1)
         nn.init.normal_(self.conv2.weight, std=0.01)
         for layer in (self.fc1, self.fc2):
@@ -87,21 +69,13 @@ class LeNetNet(Staged):
         Raises:
             ConfigError: patches of another size.
         """
-        match name:
-            case "conv1":
-                if tuple(x.shape[1:]) != (1, HEIGHT, WIDTH):
-                    crops = tuple(x.shape[2:]) == (9, 15)
-                    mend = "model small_eye for 9 x 15 crops" if crops else "a model for such data"
-                    raise ConfigError(
-                        f"lenet takes eye patches [B, 1, {HEIGHT}, {WIDTH}], got {list(x.shape)}; "
-                        f"use {mend}"
-                    )
-                return self.conv1(x)
-            case "conv2":
-                return self.conv2(x)
-            case "fc1":
-                return functional.relu(self.fc1(x.flatten(1)))
-            case "fc2":
-                return self.fc2(torch.cat([x, *beside], 1) if self.reads else x)
-            case _:
-                return functional.max_pool2d(x, 2)
+        if name == "conv1" and tuple(x.shape[1:]) != self.image:
+            crops = tuple(x.shape[2:]) == (9, 15)
+            mend = "model small_eye for 9 x 15 crops" if crops else "a model for such data"
+            raise ConfigError(
+                f"lenet takes eye patches [B, 1, {HEIGHT}, {WIDTH}], got {list(x.shape)}; "
+                f"use {mend}"
+            )
+        if name in ("conv1", "conv2"):
+            return self.get_submodule(name)(x)
+        return super().stage(name, x, *beside)

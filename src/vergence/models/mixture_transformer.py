@@ -9,7 +9,6 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from vergence.core.options import check_ranges
 from vergence.core.task import Model
 
 Mixture = Literal["maps", "values", "none"]
@@ -41,9 +40,6 @@ class MixtureTransformer(Model):
     mixture: Mixture = "maps"
 
     head: ClassVar[tuple[str, ...]] = ("score.*",)
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "mixture_transformer")
 
     def build(self) -> MixtureNet:
         """Return the network."""

@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vergence.core.options import check_ranges
 from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
@@ -47,7 +46,7 @@ class ResNet18(Model):
     pose: bool = True
 
     def __post_init__(self) -> None:
-        check_ranges(self, "resnet18")
+        super().__post_init__()
         if self.channels % self.groups:
             raise ConfigError(
                 f"resnet18: channels must be a multiple of groups, got {self.channels} and "

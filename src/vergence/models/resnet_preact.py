@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vergence.core.options import check_ranges
 from vergence.core.stages import Staged
 from vergence.core.task import Model
 from vergence.errors import ConfigError
@@ -45,7 +44,7 @@ class ResNetPreact(Model):
     pose: bool = True
 
     def __post_init__(self) -> None:
-        check_ranges(self, "resnet_preact")
+        super().__post_init__()
         if self.channels % self.groups:
             raise ConfigError(
                 f"resnet_preact: channels must be a multiple of groups, got {self.channels} and "

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.core.federation import Federation
-from vergence.core.options import check_ranges
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models.cross_encoder import CrossEncoder, check_size, encoder
@@ -54,9 +53,6 @@ class Siamese(Model):
     out: Annotated[int, Ge(1)] = 32
     target: bool = False
     decay: Annotated[float, Interval(ge=0, le=1)] = 0.99
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "siamese")
 
     @property
     def gaze(self) -> int:

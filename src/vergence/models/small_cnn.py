@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -63,6 +64,7 @@ class SmallCnnNet(Staged):
     """Images `[B, *image]` with pixels in [0, 1] to unnormalised log-probabilities.
 
     With `pad` a convolution keeps the size of what it gets, without it 4 rows and columns less.
+    The last layer also takes `beside` numbers of each image, as a head pose.
     """
 
     cut = "pool1"
@@ -74,6 +76,7 @@ class SmallCnnNet(Staged):
         channels: tuple[int, int],
         hidden: int,
         pad: bool = True,
+        beside: int = 0,
     ) -> None:
         super().__init__()
         self.stages = {
@@ -84,6 +87,7 @@ class SmallCnnNet(Staged):
             "fc1": ("fc1",),
             "fc2": ("fc2",),
         }
+        self.reads = frozenset({"fc2"} if beside else ())
         self.image = tuple(image)
         (depth, rows, columns), (first, second) = image, channels
         edge = KERNEL // 2 if pad else 0
@@ -92,7 +96,7 @@ class SmallCnnNet(Staged):
         lost = KERNEL - 1 - 2 * edge
         left = [((side - lost) // 2 - lost) // 2 for side in (rows, columns)]
         self.fc1 = nn.Linear(second * left[0] * left[1], hidden)
-        self.fc2 = nn.Linear(hidden, classes)
+        self.fc2 = nn.Linear(hidden + beside, classes)
 
     def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
         """Output of a layer for its input, rectified except for the last layer.
@@ -113,6 +117,6 @@ class SmallCnnNet(Staged):
             case "fc1":
                 return functional.relu(self.fc1(x.flatten(1)))
             case "fc2":
-                return self.fc2(x)
+                return self.fc2(torch.cat([x, *beside], 1) if self.reads else x)
             case _:
                 return functional.max_pool2d(x, 2)

@@ -9,7 +9,6 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from vergence.core.options import check_ranges
 from vergence.core.task import Model
 
 
@@ -31,9 +30,6 @@ class VsLSTM(Model):
     hidden: Annotated[int, Ge(1)] = 256
 
     head: ClassVar[tuple[str, ...]] = ("score.*",)
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "vslstm")
 
     def build(self) -> VsLSTMNet:
         """Return the network."""

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
-from vergence.core.options import check_ranges
 from vergence.core.task import Task
 from vergence.models.cross_encoder import roles
 from vergence.tasks.cross_encoder import check_rows, drawn, mean_eyes, pixels
@@ -40,9 +39,6 @@ class AutoEncoder(Task):
     stays: ClassVar[tuple[str, ...]] = ("eyes",)
     headline: ClassVar[str] = "recon_l1"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"recon_l1"})
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "auto_encoder")
 
     def forward(self, module: nn.Module, batch: Batch) -> Flat:
         """Return the pixels drawn and, behind them, the codes, per eye of every row."""

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
-from vergence.core.options import check_ranges
 from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.metrics.angles import angular_error_deg, mean_direction
@@ -48,9 +47,6 @@ class GazeAngle(Task):
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"angle_error_deg", "pitch_error_deg", "yaw_error_deg"}
     )
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "gaze_angle")
 
     def forward(self, module: nn.Module, batch: Batch) -> Angles:
         """Return (pitch, yaw) in radians; `image` is uint8 [B, 1, H, W], `pose` [B, 2] radians.

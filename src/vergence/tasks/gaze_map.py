@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
-from vergence.core.options import check_ranges
 from vergence.core.task import Task
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
@@ -72,9 +71,6 @@ class GazeMap(Task):
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"kld", "angle_error_deg", "angle_error_peak_deg"}
     )
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "gaze_map")
 
     def forward(self, module: nn.Module, batch: Batch) -> Logits:
         """Return logits of every frame's map.

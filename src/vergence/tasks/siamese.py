@@ -14,7 +14,6 @@ from torch.nn import functional
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
 from vergence.core.naming import called
-from vergence.core.options import check_ranges
 from vergence.core.task import Model, Task
 from vergence.errors import ConfigError
 from vergence.tasks.cross_encoder import check_rows, pixels
@@ -42,7 +41,7 @@ class SiameseTask(Task):
     headline: ClassVar[str] = "match"
 
     def __post_init__(self) -> None:
-        check_ranges(self, "siamese")
+        super().__post_init__()
         _check_target(self.network, self.objective)
 
     def forward(self, module: nn.Module, batch: Batch) -> Views:

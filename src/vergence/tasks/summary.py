@@ -16,7 +16,6 @@ from torch.nn import functional
 
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
-from vergence.core.options import check_ranges
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
 from vergence.data.io.checks import below_data
@@ -67,9 +66,6 @@ class SummaryTask(Task):
 
     labels: ClassVar[tuple[str, ...]] = ("target", "steps")
     headline: ClassVar[str] = "tau"
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "summary")
 
     @property
     def over(self) -> Literal["max", "mean"]:

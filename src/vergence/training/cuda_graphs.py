@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vergence.core.data import Batch, Samples
 from vergence.core.local_training import LocalTraining, OptimizerState, Precision
@@ -27,6 +27,7 @@ from vergence.training.device import at_home
 from vergence.training.gradients import take_gradients, training_loss
 from vergence.training.graph_recorder import CudaGraphRecorder, Program
 from vergence.training.optimizers import SLOTS, stepper
+from vergence.training.sequential import FlatNetwork
 
 WARM_UP = 3
 """Steps before recording: libraries choose algorithms and allocate workspaces, as torch advises."""
@@ -118,24 +119,13 @@ class Graphed:
         return self.task.score(outputs, at_home(data))
 
 
-class GraphSlot:
+class GraphSlot(FlatNetwork):
     """One client at a time in static memory, on one stream."""
 
     def __init__(self, task: Task, device: torch.device, precision: Precision) -> None:
-        self.task, self.device = task, device
-        self.precision: Precision = precision
+        super().__init__(task, precision, device)
+        self.device = device
         self.replay = CudaGraphRecorder(device)
-        self.module = task.module()
-        start = Params.of(self.module)
-        self.layout = start.layout
-        self.module.to(device)
-        self.vector = start.flat.to(device, copy=True)
-        self.tensors = self._views(self.vector)
-        named = dict(self.module.named_parameters())
-        self.parameters: list[nn.Parameter] = []
-        for name, view in zip(self.layout.names, self.tensors, strict=True):
-            named[name].data = view
-            self.parameters.append(named[name])
         self.start, self.centre, self.scratch = (torch.zeros_like(self.vector) for _ in range(3))
         self.keep = torch.ones(self.layout.n, dtype=torch.bool, device=device)
         self.slots: dict[str, Tensor] = {}
@@ -150,9 +140,6 @@ class GraphSlot:
         self.columns: dict[str, Tensor] = {}
         self.banks: dict[str, tuple[str, Tensor, Tensor]] = {}
         self.programs: dict[tuple[object, ...], Program] = {}
-
-    def _views(self, flat: Tensor) -> list[Tensor]:
-        return [self.layout.view(flat, name) for name in self.layout.names]
 
     def train(
         self, ask: Fit, stream: RandomStream, progress: float

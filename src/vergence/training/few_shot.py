@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vergence.core.local_training import LocalTraining
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
 from vergence.metrics.angles import between_rad, to_vector
@@ -27,7 +27,7 @@ STRENGTHS = tuple(10.0**power for power in range(-4, 4))
 
 
 @dataclass(frozen=True)
-class Estimator:
+class Estimator(NamedOptions, label="estimator"):
     """A linear layer, tanh, and a linear layer to a gaze vector, trained on a few samples.
 
     The loss is L1 on the vector's three values, the optimiser Adam, whose rate is halved every
@@ -42,9 +42,6 @@ class Estimator:
     batch: Annotated[int, Ge(1)] = 4
     lr: Annotated[float, Gt(0)] = 1e-2
     halve: Annotated[int, Ge(1)] = 10
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "estimator")
 
     def fit(self, features: Features, gaze: Gaze, stream: RandomStream) -> Reader:
         """Return the estimators of all draws; `gaze` is (pitch, yaw) in radians.

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vergence.core.files import parse_json
 from vergence.core.masks import Mask
-from vergence.core.options import Share, check_ranges
+from vergence.core.options import NamedOptions, Share
 from vergence.core.params import Params
 from vergence.core.requests import Fit
 from vergence.core.stages import Staged
@@ -34,7 +34,7 @@ SKIPS, VALUES = "skips/", "values/"
 
 
 @dataclass(frozen=True)
-class Pruning:
+class Pruning(NamedOptions):
     """Choice of the weights that go: those of smallest absolute value; biases stay.
 
     Attributes:
@@ -55,7 +55,7 @@ class Pruning:
     structured: bool = False
 
     def __post_init__(self) -> None:
-        check_ranges(self, "pruning")
+        super().__post_init__()
         if self.structured and self.scope == "global":
             raise ConfigError(
                 "pruning: filters of layers of other sizes have no norms to compare; use "

@@ -24,7 +24,30 @@ from vergence.training.gradients import adjuster, take_gradients, training_loss
 from vergence.training.optimizers import SLOTS, stepper
 
 
-class Solver:
+class FlatNetwork:
+    """A task's network on a device, whose parameters are views of one `vector`."""
+
+    def __init__(
+        self, task: Task, precision: Precision, device: torch.device | str = "cpu"
+    ) -> None:
+        self.task = task
+        self.precision: Precision = precision
+        self.module = task.module()
+        start = Params.of(self.module)
+        self.layout: Layout = start.layout
+        self.module.to(device)
+        self.vector = start.flat.to(device, copy=True)
+        self.tensors = self._views(self.vector)
+        named = dict(self.module.named_parameters())
+        self.parameters = [named[name] for name in self.layout.names]
+        for parameter, view in zip(self.parameters, self.tensors, strict=True):
+            parameter.data = view
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        return [self.layout.view(flat, name) for name in self.layout.names]
+
+
+class Solver(FlatNetwork):
     """Trains and evaluates one task's network, one client after another.
 
     `precision` "bf16" runs forward and backward passes of training in bfloat16 where torch deems
@@ -32,22 +55,9 @@ class Solver:
     """
 
     def __init__(self, task: Task, precision: Precision = "fp32") -> None:
-        self.task = task
-        self.precision: Precision = precision
-        self.module = task.module()
-        start = Params.of(self.module)
-        self.layout: Layout = start.layout
-        self.vector = start.flat.clone()
-        self.tensors = self._views(self.vector)
-        tensors = dict(self.module.named_parameters())
-        for name, view in zip(self.layout.names, self.tensors, strict=True):
-            tensors[name].data = view
-        self.parameters = [tensors[name] for name in self.layout.names]
+        super().__init__(task, precision)
         self.slots: dict[str, tuple[Tensor, list[Tensor]]] = {}
         self.scratch: tuple[Tensor, list[Tensor]] | None = None
-
-    def _views(self, flat: Tensor) -> list[Tensor]:
-        return [self.layout.view(flat, name) for name in self.layout.names]
 
     def _buffer(self) -> tuple[Tensor, list[Tensor]]:
         flat = torch.empty_like(self.vector)

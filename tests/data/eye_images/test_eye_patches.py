@@ -70,28 +70,28 @@ def test_both_eyes_are_left_ones_then_mirrored_right_ones():
 
 def test_yaw_of_the_wrong_sign_is_refused():
     columns = columns_of()
-    verify_yaw_sign(columns, "here")
+    verify_yaw_sign([columns], "here")
     flipped = {**columns, "gaze": columns["gaze"] * [1, -1]}
     with pytest.raises(DataError, match=r"here: irises lie further to the image right"):
-        verify_yaw_sign(flipped, "here")
+        verify_yaw_sign([flipped], "here")
     mirrored = {**columns, "image": columns["image"][:, :, ::-1]}
     with pytest.raises(DataError, match=r"image right .*flip the signs"):
-        verify_yaw_sign(mirrored, "here")
+        verify_yaw_sign([mirrored], "here")
 
 
 def test_mirroring_picture_and_yaw_together_changes_nothing():
     columns = columns_of()
     verify_yaw_sign(
-        {"image": columns["image"][:, :, ::-1], "gaze": columns["gaze"] * [1, -1]}, "here"
+        [{"image": columns["image"][:, :, ::-1], "gaze": columns["gaze"] * [1, -1]}], "here"
     )
 
 
 def test_too_few_or_blank_patches_prove_nothing():
     wrong = columns_of(150)
-    verify_yaw_sign({**wrong, "gaze": wrong["gaze"] * [1, -1]}, "here")
-    verify_yaw_sign({**columns_of(), "image": np.full((240, 36, 60), 200, np.uint8)}, "here")
-    verify_yaw_sign({**columns_of(), "image": np.zeros((240, 36, 60), np.uint8)}, "here")
-    verify_yaw_sign({**columns_of(), "gaze": np.zeros((240, 2))}, "here")
+    verify_yaw_sign([{**wrong, "gaze": wrong["gaze"] * [1, -1]}], "here")
+    verify_yaw_sign([{**columns_of(), "image": np.full((240, 36, 60), 200, np.uint8)}], "here")
+    verify_yaw_sign([{**columns_of(), "image": np.zeros((240, 36, 60), np.uint8)}], "here")
+    verify_yaw_sign([{**columns_of(), "gaze": np.zeros((240, 2))}], "here")
 
 
 @pytest.mark.data
@@ -102,6 +102,6 @@ def test_each_of_eleven_real_people_passes_and_fails_mirrored():
     for own, angles in zip(crops, gaze, strict=True):
         image = np.full((len(own), 36, 60), 200, np.uint8)
         image[:, 13:22, 22:37] = own
-        verify_yaw_sign({"image": image, "gaze": angles}, "person")
+        verify_yaw_sign([{"image": image, "gaze": angles}], "person")
         with pytest.raises(DataError):
-            verify_yaw_sign({"image": image, "gaze": -angles}, "person")
+            verify_yaw_sign([{"image": image, "gaze": -angles}], "person")

@@ -191,9 +191,9 @@ def test_rendered_eyes_pass_the_test_of_signs():
             columns["image"].append(eye_patch(eye, picture, camera))
             columns["gaze"].append(eye.gaze(target))
     stacked = {name: np.stack(values) for name, values in columns.items()}
-    verify_yaw_sign(stacked, "rendered")
+    verify_yaw_sign([stacked], "rendered")
     with pytest.raises(DataError, match="flip the signs"):
-        verify_yaw_sign({**stacked, "gaze": stacked["gaze"] * [1, -1]}, "rendered")
+        verify_yaw_sign([{**stacked, "gaze": stacked["gaze"] * [1, -1]}], "rendered")
 
 
 def test_a_face_keeps_its_colours_and_what_lies_outside_is_black():

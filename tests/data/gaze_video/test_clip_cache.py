@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from tests.data.footage import number, write_video
 from tests.data.io.test_video import UNEVEN, aria_folder
-from vergence.data.gaze_video import clip_store
+from vergence.data.gaze_video import clip_cache
 from vergence.data.gaze_video.aria import Aria
 from vergence.data.gaze_video.clip_cache import (
     ClipWindow,
@@ -37,7 +37,7 @@ CHILD = multiprocessing.get_context("fork")
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Ten frames a block: 60 frames are six of them."""
-    monkeypatch.setattr(clip_store, "BLOCK_BYTES", 10 * FRAME)
+    monkeypatch.setattr(clip_cache, "BLOCK_BYTES", 10 * FRAME)
 
 
 @pytest.fixture

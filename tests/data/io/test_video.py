@@ -179,7 +179,7 @@ def test_a_clip_shorter_than_the_window(tmp_path):
 def test_options_out_of_range():
     for wrong in ({"window": 0}, {"gap_s": 1.0}, {"short": "pad"}, {"size": (8, 8)}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
-            WindowOptions(**wrong).validate()
+            WindowOptions(**wrong)
 
 
 def test_a_step_below_the_frame_interval_is_refused(tmp_path):
@@ -217,10 +217,10 @@ def test_clips_of_five_seconds_are_whole_ones_one_behind_the_other(tmp_path, fra
 def test_clips_and_steps_are_not_set_together():
     for more in ({"stride_s": 2.0}, {"step_s": 0.5}):
         with pytest.raises(ConfigError, match="clip_s = 5 sets the frames and starts of samples"):
-            WindowOptions(clip_s=5, **more).validate()
+            WindowOptions(clip_s=5, **more)
     for wrong in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="clip_s must be 0"):
-            WindowOptions(clip_s=wrong).validate()
+            WindowOptions(clip_s=wrong)
 
 
 def test_a_recording_shorter_than_a_clip(tmp_path):

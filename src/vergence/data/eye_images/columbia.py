@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from vergence.core.data import Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.data.eye_images.eye_patches import both_eyes, frame_samples, verify_yaw_sign
-from vergence.data.io.checks import Check, compare, data_folder, unreadable, watched
+from vergence.data.io.checks import Check, Checks, compare, data_folder, watched
 from vergence.data.io.image_files import opened
-from vergence.data.splits import Shares, check_shares, deal_at_random
+from vergence.data.splits import PeopleOptions, deal_at_random
 from vergence.data.synthetic.eyes.rendering import HEIGHT, WIDTH
-from vergence.errors import DataError, nearest
+from vergence.errors import DataError
 
 PEOPLE, PICTURES = 56, 5_880
 NAME = re.compile(r"(\d{4})_2m_(-?\d+)P_(-?\d+)V_(-?\d+)H(?:_(left|right))?\.(png|jpe?g)", re.I)
@@ -43,7 +43,7 @@ WHERE = (
 
 
 @dataclass(frozen=True)
-class Columbia(Dataset):
+class Columbia(PeopleOptions, Dataset):
     """Eye patches of 36x60 pixels under five fixed head poses; a person is a client.
 
     Attributes:
@@ -51,10 +51,6 @@ class Columbia(Dataset):
         shares: parts of a person's photos of each head pose for training, validation and test.
         split_seed: fixes the random split within each person.
     """
-
-    people: tuple[str, ...] | None = None
-    shares: Shares = (0.7, 0.1, 0.2)
-    split_seed: int = 0
 
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split within each person; both eyes of a photo are in one part.
@@ -68,22 +64,16 @@ class Columbia(Dataset):
                 has too few photos.
             ConfigError: an option is out of range.
         """
-        check_shares(self.shares)
         found = _pairs(data_folder(root, "columbia", WHERE))
-        for person in self.people or ():
-            if person not in found:
-                raise DataError(f"unknown person '{person}'{nearest(person, found)}")
-        chosen = tuple(found) if self.people is None else self.people
+        chosen = self.chosen(found, "person")
         read = {person: _read(found[person]) for person in chosen}
-        pooled = {n: np.concatenate([c[n] for c in read.values()]) for n in ("image", "gaze")}
-        verify_yaw_sign(pooled, str(root))
-        percent = "/".join(f"{100 * share:.0f}" for share in self.shares)
+        verify_yaw_sign(list(read.values()), str(root))
         about = {
             "licence": "Columbia Gaze Data Set: non-commercial use, not packaged",
             "citation": "Smith, Yin, Feiner, Nayar: Gaze locking: passive eye contact detection "
             "for human-object interaction. UIST 2013",
-            "split": f"within each person, {percent} % of the photos of each head pose at random "
-            f"(seed {self.split_seed}); both eyes of a photo are in one part",
+            "split": f"within each person, {self.percent} % of the photos of each head pose at "
+            f"random (seed {self.split_seed}); both eyes of a photo are in one part",
             "angles": "radians (pitch, yaw) about the line from person to camera, from the names "
             "(pitch V, yaw -H, head yaw -P); right eyes are mirrored and their yaws flipped",
         }
@@ -165,15 +155,11 @@ def _patch(path: Path) -> NDArray:
 
 def check(root: Path) -> list[Check]:
     """Compare a folder with the published totals, and read every patch."""
-    try:
+    lines = Checks()
+    with lines.reading("eye patches"):
         found = _pairs(root)
-        columns = [_read(photos) for photos in found.values()]
-        verify_yaw_sign(
-            {n: np.concatenate([c[n] for c in columns]) for n in ("image", "gaze")}, str(root)
-        )
-    except DataError as fault:
-        return [unreadable("eye patches", fault)]
-    return [
-        compare("people", len(found), PEOPLE, WHERE),
-        compare("photos with both eyes", sum(map(len, found.values())), PICTURES, WHERE),
-    ]
+        verify_yaw_sign([_read(photos) for photos in found.values()], str(root))
+        photos = sum(map(len, found.values()))
+        lines.append(compare("people", len(found), PEOPLE, WHERE))
+        lines.append(compare("photos with both eyes", photos, PICTURES, WHERE))
+    return lines

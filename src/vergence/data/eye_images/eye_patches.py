@@ -6,7 +6,7 @@ it, or a right eye mirrored, with the signs of both yaws flipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ def frame_samples(columns: dict[str, NDArray], frames: NDArray) -> Samples:
     return eye_samples(columns, np.concatenate([frames, half + frames]))
 
 
-def verify_yaw_sign(columns: Mapping[str, NDArray], what: str) -> None:
+def verify_yaw_sign(people: Sequence[Mapping[str, NDArray]], what: str) -> None:
     """Accept patches whose dark iris lies further left where the yaw is greater.
 
     Positive yaw looks to the image left. The column of the mean dark pixel in the middle of the
@@ -79,10 +79,11 @@ def verify_yaw_sign(columns: Mapping[str, NDArray], what: str) -> None:
     Raises:
         DataError: the correlation has the other sign.
     """
-    image = columns["image"][:, MIDDLE[0], MIDDLE[1]]
+    gaze, image = (np.concatenate([own[name] for own in people]) for name in ("gaze", "image"))
+    image = image[:, MIDDLE[0], MIDDLE[1]]
     dark = np.clip(DARK - image.astype(float), 0, None).sum(1)
     seen = dark.sum(1) > 0
-    yaw = columns["gaze"][seen, 1].astype(float)
+    yaw = gaze[seen, 1].astype(float)
     if seen.sum() < ENOUGH or yaw.std() < 1e-6:
         return
     place = dark[seen] @ np.arange(dark.shape[1]) / dark[seen].sum(1)

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from vergence.core.data import Samples
 from vergence.core.federation import Dataset, Federation
-from vergence.core.options import check_ranges
 from vergence.data.synthetic.eyes.eye_synthetic import FEWEST, MOST, EyeSynthetic
 from vergence.data.zero_shot.owner import Kinds, Lists, Owned
 from vergence.errors import ConfigError
@@ -52,7 +51,7 @@ class GazeZones(Owned, Dataset):
     seed: Annotated[int, Ge(0)] = 0
 
     def __post_init__(self) -> None:
-        check_ranges(self, self.name)
+        super().__post_init__()
         zones = set(self.unseen)
         if len(zones) != len(self.unseen) or not zones < set(range(len(NAMES))) or not zones:
             raise ConfigError(

@@ -27,20 +27,19 @@ from numpy.typing import NDArray
 from vergence.core.data import Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.core.files import parse_json
-from vergence.core.options import check_ranges
 from vergence.data.eye_images.eye_patches import both_eyes, cut, frame_samples, verify_yaw_sign
 from vergence.data.io.checks import (
     Check,
+    Checks,
     compare,
     data_folder,
     need_file,
     refuse_nan,
-    unreadable,
     watched,
 )
 from vergence.data.io.image_files import opened
-from vergence.data.splits import Shares, check_shares, deal_at_random
-from vergence.errors import DataError, first_line, nearest
+from vergence.data.splits import PeopleOptions, deal_at_random
+from vergence.errors import DataError, first_line
 
 PEOPLE, FRAMES, DETECTED = 1_474, 2_445_504, 1_490_959
 BOXES = ("appleFace", "appleLeftEye", "appleRightEye")
@@ -52,7 +51,7 @@ WHERE = (
 
 
 @dataclass(frozen=True)
-class Gazecapture(Dataset):
+class Gazecapture(PeopleOptions, Dataset):
     """Eye patches of 36x60 pixels of people with a phone or tablet; a subject is a client.
 
     Attributes:
@@ -63,14 +62,8 @@ class Gazecapture(Dataset):
         split_seed: fixes the random split within each subject.
     """
 
-    people: tuple[str, ...] | None = None
     frames: Annotated[int, Ge(10)] | None = None
     distance_cm: Annotated[float, Interval(ge=5, le=200)] = 30.0
-    shares: Shares = (0.7, 0.1, 0.2)
-    split_seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "gazecapture")
 
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split within each subject; all frames of a dot are in one part.
@@ -83,12 +76,8 @@ class Gazecapture(Dataset):
                 fit the pictures, or a named subject is unknown or has no usable eyes.
             ConfigError: an option is out of range.
         """
-        check_shares(self.shares)
         folders = _folders(data_folder(root, "gazecapture", WHERE))
-        for person in self.people or ():
-            if person not in folders:
-                raise DataError(f"unknown subject '{person}'{nearest(person, folders)}")
-        chosen = tuple(folders) if self.people is None else self.people
+        chosen = self.chosen(folders, "subject")
         people, left_out, published, pooled = {}, [], {}, []
         for folder in watched([folders[person] for person in chosen], "subjects"):
             subject = read_subject(folder).thinned(self.frames)
@@ -101,10 +90,10 @@ class Gazecapture(Dataset):
                 left_out.append(folder.name)
                 continue
             published.setdefault(subject.part, []).append(folder.name)
-            pooled.append({name: columns[name] for name in ("image", "gaze")})
+            pooled.append(columns)
         if not people:
             raise DataError(f"no subject in {root} has enough dots with both eyes: {WHERE}")
-        verify_yaw_sign({n: np.concatenate([c[n] for c in pooled]) for n in pooled[0]}, str(root))
+        verify_yaw_sign(pooled, str(root))
         return Federation("gazecapture", people, self._about(published, left_out))
 
     def _split(self, person: str, columns: dict[str, NDArray], dots: NDArray) -> Splits:
@@ -116,12 +105,11 @@ class Gazecapture(Dataset):
         )
 
     def _about(self, published: dict[str, list[str]], left_out: list[str]) -> dict[str, str]:
-        percent = "/".join(f"{100 * share:.0f}" for share in self.shares)
         return {
             "licence": "GazeCapture: research use, registration needed, not packaged",
             "citation": "Krafka, Khosla, Kellnhofer, Kannan, Bhandarkar, Matusik, Torralba: Eye "
             "tracking for everyone. CVPR 2016",
-            "split": f"within each subject, {percent} % of the dots at random (seed "
+            "split": f"within each subject, {self.percent} % of the dots at random (seed "
             f"{self.split_seed}); all frames of a dot, both eyes, are in one part",
             "published split": "; ".join(
                 f"{part}: {', '.join(names)}" for part, names in sorted(published.items())
@@ -257,24 +245,19 @@ def _patches(subject: GazeCaptureSubject, distance_cm: float) -> tuple[dict[str,
 
 def check(root: Path) -> list[Check]:
     """Compare a folder with the published totals: subjects, frames, frames with detections."""
-    try:
+    lines, subjects = Checks(), []
+    with lines.reading("subjects"):
         folders = _folders(root)
-    except DataError as fault:
-        return [unreadable("subjects", fault)]
-    lines = [compare("subjects", len(folders), PEOPLE, WHERE)]
-    frames = detected = missing = 0
-    for folder in watched(list(folders.values()), "subjects"):
-        try:
-            subject = read_subject(folder)
-        except DataError as fault:
-            lines.append(unreadable(folder.name, fault))
-            continue
-        frames += subject.frames
-        detected += len(subject.pictures)
-        missing += sum(not path.is_file() for path in subject.pictures)
-    return [
-        *lines,
-        compare("frames", frames, FRAMES, WHERE),
-        compare("frames with face and eyes", detected, DETECTED, WHERE),
-        compare("of these, pictures missing", missing, 0, WHERE),
-    ]
+        lines.append(compare("subjects", len(folders), PEOPLE, WHERE))
+        for folder in watched(list(folders.values()), "subjects"):
+            with lines.reading(folder.name):
+                subjects.append(read_subject(folder))
+        frames = sum(subject.frames for subject in subjects)
+        pictures = [path for subject in subjects for path in subject.pictures]
+        missing = sum(not path.is_file() for path in pictures)
+        lines += [
+            compare("frames", frames, FRAMES, WHERE),
+            compare("frames with face and eyes", len(pictures), DETECTED, WHERE),
+            compare("of these, pictures missing", missing, 0, WHERE),
+        ]
+    return lines

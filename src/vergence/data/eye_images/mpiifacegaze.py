@@ -33,16 +33,16 @@ from vergence.data.eye_images.eye_patches import both_eyes, cut, frame_samples, 
 from vergence.data.eye_images.mpiigaze_crops import verify_angles
 from vergence.data.io.checks import (
     Check,
+    Checks,
     compare,
     data_folder,
     refuse_nan,
-    unreadable,
     watched,
 )
 from vergence.data.io.generated_cache import Arrays, cached
 from vergence.data.io.hdf5_files import Hdf5Reader, hdf5
-from vergence.data.splits import Shares, check_shares, deal_at_random
-from vergence.errors import DataError, nearest
+from vergence.data.splits import PeopleOptions, deal_at_random
+from vergence.errors import DataError
 
 PEOPLE, FRAMES, SIDE, COLUMNS = 15, 3000, 448, 16
 EYE_WIDTH = 120.0
@@ -60,7 +60,7 @@ WHERE = (
 
 
 @dataclass(frozen=True)
-class Mpiifacegaze(Dataset):
+class Mpiifacegaze(PeopleOptions, Dataset):
     """Eye patches of 36x60 pixels cut from normalised faces; a participant is a client.
 
     Attributes:
@@ -68,10 +68,6 @@ class Mpiifacegaze(Dataset):
         shares: parts of a person's frames for training, validation and test.
         split_seed: fixes the random split within each person.
     """
-
-    people: tuple[str, ...] | None = None
-    shares: Shares = (0.7, 0.1, 0.2)
-    split_seed: int = 0
 
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split within each person; both eyes of a frame are in one part.
@@ -85,12 +81,8 @@ class Mpiifacegaze(Dataset):
                 its labels, fails a test of signs, or a person is unknown.
             ConfigError: an option is out of range, or h5py is not installed.
         """
-        check_shares(self.shares)
         files = _files(data_folder(root, "mpiifacegaze", WHERE))
-        for person in self.people or ():
-            if person not in files:
-                raise DataError(f"unknown participant '{person}'{nearest(person, files)}")
-        chosen = tuple(files) if self.people is None else self.people
+        chosen = self.chosen(files, "participant")
         people, lost = {}, {}
         for path in watched([files[person] for person in chosen], "participants"):
             columns = _patches(path)
@@ -99,12 +91,11 @@ class Mpiifacegaze(Dataset):
             parts = deal_at_random([np.arange(frames)], self.shares, rng, f"frames of {path.stem}")
             people[path.stem] = Splits(*(frame_samples(columns, part) for part in parts))
             lost[path.stem] = int(columns["lost"][0])
-        percent = "/".join(f"{100 * share:.0f}" for share in self.shares)
         about = {
             "licence": "CC BY-NC-SA 4.0 (MPIIFaceGaze): research use, not packaged",
             "citation": "Zhang, Sugano, Fritz, Bulling: It's written all over your face: "
             "full-face appearance-based gaze estimation. CVPR workshops 2017",
-            "split": f"within each person, {percent} % of the frames at random (seed "
+            "split": f"within each person, {self.percent} % of the frames at random (seed "
             f"{self.split_seed}); the days of the frames are not known, so one day may be in "
             "several parts and scores are optimistic; both eyes of a frame are in one part",
             "angles": "radians (pitch, yaw) of the face, from its centre, in its normalised "
@@ -155,7 +146,7 @@ def _cut_all(path: Path) -> Arrays:
     if left.max() <= 1:
         raise DataError(f"{path}: pixels of Data/data reach 1, 0 to 255 are needed: {WHERE}")
     columns = both_eyes(left, right, labels[kept, :2], labels[kept, 2:4])
-    verify_yaw_sign(columns, str(path))
+    verify_yaw_sign([columns], str(path))
     return {**columns, "lost": np.array([len(labels) - len(kept)])}
 
 
@@ -223,16 +214,13 @@ def _dataset(held: Hdf5Reader, name: str) -> Any:
 
 def check(root: Path) -> list[Check]:
     """Compare a folder with the published totals: people, frames of each, labels, their signs."""
-    try:
+    lines = Checks()
+    with lines.reading("one file per participant"):
         files = _files(root)
-    except DataError as fault:
-        return [unreadable("one file per participant", fault)]
-    lines = [compare("participants", len(files), PEOPLE, WHERE)]
-    for path in watched(list(files.values()), "participants"):
-        try:
-            columns = _patches(path)
-            frames = len(columns["gaze"]) // 2 + int(columns["lost"][0])
-            lines.append(compare(f"{path.stem}: frames", frames, FRAMES, WHERE))
-        except DataError as fault:
-            lines.append(unreadable(path.stem, fault))
+        lines.append(compare("participants", len(files), PEOPLE, WHERE))
+        for path in watched(list(files.values()), "participants"):
+            with lines.reading(path.stem):
+                columns = _patches(path)
+                frames = len(columns["gaze"]) // 2 + int(columns["lost"][0])
+                lines.append(compare(f"{path.stem}: frames", frames, FRAMES, WHERE))
     return lines

@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from scipy.spatial.transform import Rotation
@@ -32,17 +32,17 @@ from vergence.data.eye_images.mpiigaze_crops import (
 )
 from vergence.data.io.checks import (
     Check,
+    Checks,
     compare,
     data_folder,
     need_file,
     read_mat,
     read_npz,
     refuse_nan,
-    unreadable,
     watched,
 )
-from vergence.data.splits import Shares, check_shares, deal_in_order
-from vergence.errors import ConfigError, DataError, nearest
+from vergence.data.splits import PeopleOptions, deal_in_order
+from vergence.errors import DataError
 
 PEOPLE, LISTED, FRAMES, FEWEST, MOST = 15, 3000, 213_659, 1_498, 34_745
 HEIGHT, WIDTH = 36, 60
@@ -55,11 +55,10 @@ WHERE = (
     "root must hold Data/Normalized/pXX/dayYY.mat and 'Evaluation Subset' (get MPIIGaze, "
     "CC BY-NC-SA 4.0, from the Max Planck Institute for Informatics), or one npz per person"
 )
-Subset = Literal["evaluation", "all"]
 
 
 @dataclass(frozen=True)
-class Mpiigaze(Dataset):
+class Mpiigaze(PeopleOptions, Dataset):
     """Eye patches of 36x60 pixels with gaze and head pose; a participant is a client.
 
     Attributes:
@@ -69,10 +68,7 @@ class Mpiigaze(Dataset):
         split_seed: fixes the random split where recording days are not known (npz layout).
     """
 
-    people: tuple[str, ...] | None = None
-    subset: Subset = "evaluation"
-    shares: Shares = (0.7, 0.1, 0.2)
-    split_seed: int = 0
+    subset: Literal["evaluation", "all"] = "evaluation"
 
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split within each person: by day where the days are known.
@@ -86,9 +82,6 @@ class Mpiigaze(Dataset):
                 the sign test of the two eyes, or a person is unknown or has too few days.
             ConfigError: an option is out of range.
         """
-        check_shares(self.shares)
-        if self.subset not in get_args(Subset):
-            raise ConfigError(f"subset '{self.subset}'{nearest(self.subset, get_args(Subset))}")
         folder = data_folder(root, "mpiigaze", WHERE)
         original = (folder / NORMALIZED).is_dir()
         if original:
@@ -97,10 +90,12 @@ class Mpiigaze(Dataset):
             split += "the last to test; no day is in two parts"
         else:
             files = _npz_files(folder)
-            split = split_sentence(self.shares, self.split_seed)
+            split = split_sentence(self)
             if self.subset == "all":
                 raise DataError(f"subset 'all' needs the original layout, {folder} has npz files")
-        chosen = self._chosen(list(files))
+        if not files:
+            raise DataError(f"no participant found: {WHERE}")
+        chosen = self.chosen(files, "participant")
         read = self._by_day if original else self._at_random
         paths = watched([files[person] for person in chosen], "participants")
         people = {person: read(person, path) for person, path in zip(chosen, paths, strict=True)}
@@ -113,14 +108,6 @@ class Mpiigaze(Dataset):
             "subset": self.subset,
         }
         return Federation("mpiigaze", people, about)
-
-    def _chosen(self, known: list[str]) -> tuple[str, ...]:
-        if not known:
-            raise DataError(f"no participant found: {WHERE}")
-        for person in self.people or ():
-            if person not in known:
-                raise DataError(f"unknown participant '{person}'{nearest(person, known)}")
-        return tuple(known) if self.people is None else self.people
 
     def _at_random(self, person: str, path: Path) -> Splits:
         rng = np.random.default_rng([self.split_seed, int(person[1:])])
@@ -324,19 +311,17 @@ def check(root: Path) -> list[Check]:
     folder = root / NORMALIZED
     if not folder.is_dir():
         return _check_npz(root)
-    lines, frames = [], []
+    lines, frames = Checks(), []
     people = sorted(folder.glob("p[0-9][0-9]"))
     lines.append(compare("participants", len(people), PEOPLE, WHERE))
     for path in watched(people, "participants"):
-        try:
+        with lines.reading(path.name):
             days = _read_days(path)
             frames.append(sum(len(day.names) for day in days.values()))
             columns, _ = _listed_samples(days, root / LISTS / f"{path.name}.txt")
             lines.append(
                 compare(f"{path.name}: listed samples", len(columns["gaze"]), LISTED, WHERE)
             )
-        except DataError as fault:
-            lines.append(unreadable(path.name, fault))
     return [
         *lines,
         compare("frames", sum(frames), FRAMES, WHERE),
@@ -346,12 +331,11 @@ def check(root: Path) -> list[Check]:
 
 
 def _check_npz(root: Path) -> list[Check]:
-    try:
-        files = _npz_files(root)
-        tables = {person: _read_person_npz(path, person) for person, path in files.items()}
-    except DataError as fault:
-        return [unreadable("one npz file per participant", fault)]
-    return [
-        compare(f"{person}: samples", len(table["gaze"]), LISTED, WHERE)
-        for person, table in tables.items()
-    ] + [compare("participants", len(tables), PEOPLE, WHERE)]
+    lines = Checks()
+    with lines.reading("one npz file per participant"):
+        tables = {p: _read_person_npz(path, p) for p, path in _npz_files(root).items()}
+        lines += [
+            *(compare(f"{p}: samples", len(t["gaze"]), LISTED, WHERE) for p, t in tables.items()),
+            compare("participants", len(tables), PEOPLE, WHERE),
+        ]
+    return lines

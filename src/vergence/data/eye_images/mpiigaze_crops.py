@@ -19,8 +19,8 @@ import torch
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.core.identifiers import check_ids
-from vergence.data.io.checks import Check, compare, data_folder, read_npz, refuse_nan, unreadable
-from vergence.data.splits import Shares, check_shares, deal_at_random
+from vergence.data.io.checks import Check, Checks, compare, data_folder, read_npz, refuse_nan
+from vergence.data.splits import Shares, SplitOptions, deal_at_random
 from vergence.errors import ConfigError, DataError
 
 FILE, PEOPLE, SAMPLES, HEIGHT, WIDTH = "mpiigaze_9x15.npz", 11, 3000, 9, 15
@@ -33,7 +33,7 @@ WHERE = (
 
 
 @dataclass(frozen=True)
-class MpiigazeCrops(Dataset):
+class MpiigazeCrops(SplitOptions, Dataset):
     """Eye crops of 9x15 pixels with gaze and head pose; a participant is a client.
 
     Attributes:
@@ -43,8 +43,6 @@ class MpiigazeCrops(Dataset):
     """
 
     people: int | None = None
-    shares: Shares = (0.7, 0.1, 0.2)
-    split_seed: int = 0
 
     def load(self, root: str | None = None) -> Federation:
         """Read, verify and split within each person, the same shares of left and right eyes.
@@ -56,7 +54,6 @@ class MpiigazeCrops(Dataset):
             DataError: the file is missing, truncated, of another version, or has NaN in gaze.
             ConfigError: an option is out of range.
         """
-        check_shares(self.shares)
         if self.people is not None and self.people < 1:
             raise ConfigError(f"people must be 1 or more (or left out: all), got {self.people}")
         table = _read(data_folder(root, "mpiigaze_crops", WHERE) / FILE)
@@ -74,18 +71,18 @@ class MpiigazeCrops(Dataset):
             "licence": "CC BY-NC-SA 4.0 (MPIIGaze): research use, not packaged",
             "citation": "Zhang, Sugano, Fritz, Bulling: Appearance-based gaze estimation in the "
             "wild. CVPR 2015; MPIIGaze, TPAMI 41(1), 2019",
-            "split": split_sentence(self.shares, self.split_seed),
+            "split": split_sentence(self),
             "angles": "radians (pitch, yaw); right eyes are mirrored and their yaws flipped",
         }
         return Federation("mpiigaze_crops", people, about)
 
 
-def split_sentence(shares: Shares, seed: int) -> str:
+def split_sentence(options: SplitOptions) -> str:
     """Description of the split by `split_eyes`, for `Federation.about`."""
-    percent = "/".join(f"{100 * share:.0f}" for share in shares)
     return (
-        f"within each person, {percent} % of either eye at random (seed {seed}); the days of "
-        "the samples are not known, so one day may be in several parts and scores are optimistic"
+        f"within each person, {options.percent} % of either eye at random (seed "
+        f"{options.split_seed}); the days of the samples are not known, so one day may be in "
+        "several parts and scores are optimistic"
     )
 
 
@@ -160,13 +157,12 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 def check(root: Path) -> list[Check]:
     """Compare the file with what it must hold: 11 people or more, 3,000 samples of each."""
-    try:
-        table = _read(root / FILE)
-    except DataError as fault:
-        return [unreadable(FILE, fault)]
-    held = len(table["person"])
-    enough = held >= PEOPLE
-    return [
-        Check("people", str(held), f"{PEOPLE} or more", enough, "" if enough else WHERE),
-        compare("samples per person", table["image"].shape[1], SAMPLES, WHERE),
-    ]
+    lines = Checks()
+    with lines.reading(FILE):
+        people, samples = _read(root / FILE)["image"].shape[:2]
+        enough = people >= PEOPLE
+        lines += [
+            Check("people", str(people), f"{PEOPLE} or more", enough, "" if enough else WHERE),
+            compare("samples per person", samples, SAMPLES, WHERE),
+        ]
+    return lines

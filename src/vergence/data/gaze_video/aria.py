@@ -21,13 +21,14 @@ from vergence.data.gaze_video.gaze import Gaze
 from vergence.data.gaze_video.recording import (
     Recording,
     WindowOptions,
+    check_recordings,
     federation,
-    person_of,
-    recording_id,
+    named,
+    places,
 )
-from vergence.data.io.checks import Check, compare, unreadable
+from vergence.data.io.checks import Check
 from vergence.data.io.delimited_text import read_table
-from vergence.errors import ConfigError, DataError
+from vergence.errors import DataError
 
 SAMPLE = Path(__file__).parent.with_name("samples") / "aria"
 COLUMNS = ("frame", "frame_timestamp_us", "gaze_timestamp_us", "dt_ms", "x", "y")
@@ -58,9 +59,8 @@ class Aria(WindowOptions, Dataset):
             ConfigError: an option is out of range, or a VRS needs projectaria-tools.
             DataError: a recording is incomplete or unreadable, or a person has too few clips.
         """
-        self.validate()
         folder = Path(root).expanduser() if root else SAMPLE
-        return federation("aria", self.choose(recordings(folder), str(folder)), self, ABOUT)
+        return federation(self, recordings(folder), folder, ABOUT)
 
 
 def recordings(root: Path) -> list[Recording]:
@@ -71,10 +71,7 @@ def recordings(root: Path) -> list[Recording]:
     """
     if not root.is_dir():
         raise DataError(f"no folder {root} for data set 'aria': correct root, or leave it out")
-    places = {
-        p.parent for pattern in ("*.mp4", "*.vrs", "gaze_2d.csv") for p in root.rglob(pattern)
-    }
-    return [read(place, root) for place in sorted(places)]
+    return [read(place, root) for place in places(root, "*.mp4", "*.vrs", "gaze_2d.csv")]
 
 
 def read(folder: Path, root: Path | None = None) -> Recording:
@@ -84,8 +81,7 @@ def read(folder: Path, root: Path | None = None) -> Recording:
         ConfigError: it is a VRS and projectaria-tools is not installed.
         DataError: there is gaze without video or video without gaze, or a file is unreadable.
     """
-    root = root or folder
-    name, person = recording_id(folder, root), person_of(folder, root)
+    name, person = named(folder, root)
     table = folder / "gaze_2d.csv"
     mp4 = sorted(folder.glob("*.mp4"))
     if table.is_file():
@@ -146,24 +142,6 @@ def mps_file(folder: Path) -> Path | None:
 
 def check(root: Path | None = None) -> list[Check]:
     """Compare frames and gaze of every recording; the packaged clips against their known counts."""
-    folder = root or SAMPLE
-    try:
-        found = recordings(folder)
-    except (DataError, ConfigError) as fault:
-        return [unreadable("recordings", DataError(str(fault)))]
     hint = "put folders with an mp4 and gaze_2d.csv, or a .vrs and its MPS CSV, below root"
-    out = [Check("recordings", str(len(found)), "1 or more", bool(found), "" if found else hint)]
-    for recording in found:
-        try:
-            footage = recording.footage()
-        except (DataError, ConfigError) as fault:
-            out.append(unreadable(recording.id, DataError(str(fault))))
-            continue
-        noted = recording.frame_times_s
-        expected = PACKAGED[recording.id] if root is None else len([] if noted is None else noted)
-        valid = int(recording.gaze.valid.sum())
-        out += [
-            compare(f"{recording.id}: frames", len(footage.times_s), expected, "copy it again"),
-            Check(f"{recording.id}: valid gaze samples", str(valid), "1 or more", valid > 0),
-        ]
-    return out
+    known = PACKAGED if root is None else {}
+    return check_recordings(recordings, root or SAMPLE, hint, frames=known)

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +32,8 @@ from vergence.core.federation import Dataset, Federation
 from vergence.data.gaze_video.gaze import Event, Gaze
 from vergence.data.gaze_video.published_clip_counts import told
 from vergence.data.gaze_video.recording import Recording, WindowOptions, check_videos, federation
-from vergence.data.io.checks import Check, compare, data_folder, unreadable, watched
-from vergence.data.io.delimited_text import DelimitedTable, read_table
+from vergence.data.io.checks import Check, Checks, compare, data_folder, unreadable, watched
+from vergence.data.io.delimited_text import DelimitedTable, read_table, text_lines
 from vergence.errors import DataError
 
 WIDTH, HEIGHT, FRAME_S = 1088, 1080, 1 / 30
@@ -88,7 +90,7 @@ class Ego4DClip:
 class Ego4d(WindowOptions, Dataset):
     """Windows of Ego4D gaze videos; a video (one wearer) is a client."""
 
-    short: str = "skip"
+    short: Literal["error", "skip"] = "skip"
 
     def load(self, root: str | None = None) -> Federation:
         """Read, cut and split per video in time.
@@ -98,16 +100,15 @@ class Ego4d(WindowOptions, Dataset):
             DataError: files are missing (says where a licence holder gets them) or damaged, or a
                 video is too short for the split.
         """
-        self.validate()
         folder = data_folder(root, "ego4d", WHERE)
-        found = self.choose(recordings(folder, self.people), str(folder))
+        found = recordings(folder, self.people)
         listed = (folder / UNTRACKED_LIST).is_file()
         said = f"intervals of {UNTRACKED_LIST} left out" if listed else f"no {UNTRACKED_LIST}"
         about = {**ABOUT, "untracked": said}
         passed_over = sorted(set(LEFT_OUT) & set(gaze_tables(folder)) - set(self.people))
         if passed_over:
             about["videos"] = f"as in GLC's lists, without {', '.join(passed_over)}"
-        return federation("ego4d", found, self, about)
+        return federation(self, found, folder, about)
 
 
 def gaze_tables(root: Path) -> dict[str, Path]:
@@ -283,7 +284,7 @@ def read_clip_list(path: Path) -> list[Ego4DClip]:
     Raises:
         DataError: the list is missing or not text, or a line is not a clip.
     """
-    return [Ego4DClip.parse(line) for line in _lines(path, "clip list") if line.strip()]
+    return [Ego4DClip.parse(line) for line in text_lines(path, "clip list") if line.strip()]
 
 
 def read_untracked(path: Path) -> Intervals:
@@ -296,7 +297,7 @@ def read_untracked(path: Path) -> Intervals:
         DataError: the list is missing or a row is damaged.
     """
     out: Intervals = {}
-    for number, line in enumerate(_lines(path, "list of untracked intervals"), 1):
+    for number, line in enumerate(text_lines(path, "list of untracked intervals"), 1):
         if not line.strip():
             continue
         try:
@@ -320,13 +321,6 @@ def _interval(line: str) -> tuple[str, float, float]:
     return video, _seconds(start), _seconds(end)
 
 
-def _lines(path: Path, what: str) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as fault:
-        raise DataError(f"{what} {path} is missing or not text ({fault}); copy it again") from None
-
-
 def _seconds(clock: str) -> float:
     hours, minutes, seconds = (int(part) for part in clock.split(":"))
     return float((hours * 60 + minutes) * 60 + seconds)
@@ -338,9 +332,9 @@ def check(root: Path) -> list[Check]:
 
 
 def _check_lists(root: Path) -> list[Check]:
-    out, counts = [], {}
+    out, counts = Checks(), {}
     published = {"train": (TRAIN_CLIPS, TRAIN_VIDEOS), "test": (TEST_CLIPS, TEST_VIDEOS)}
-    try:
+    with out.reading("lists"):
         for part, (clips, videos) in published.items():
             path = root / f"{part}_ego4d_gaze.csv"
             if path.is_file():
@@ -353,18 +347,15 @@ def _check_lists(root: Path) -> list[Check]:
             out.append(compare("untracked intervals", len(spans), UNTRACKED))
             seconds = int(sum(end - start for start, end in spans))
             out.append(compare("untracked seconds", seconds, UNTRACKED_S))
-    except DataError as fault:
-        out.append(unreadable("lists", fault))
     return [*out, told("ego4d", counts)]
 
 
 def _check_files(root: Path) -> list[Check]:
     tables, misnamed = _gaze_folder(root)
-    out = [unreadable("gaze file", DataError(line)) for line in misnamed]
-    try:
+    out = Checks(unreadable("gaze file", line) for line in misnamed)
+    whole, clips = {}, {}
+    with out.reading("clips"):
         whole, clips = gaze_videos(root, tables)
-    except DataError as fault:
-        return [*out, unreadable("clips", fault)]
     used, videos = set(tables) - set(LEFT_OUT), {*whole, *clips} - set(LEFT_OUT)
     both, hint = TRAIN_VIDEOS + TEST_VIDEOS, f"{WHERE}{_deeper(root)}"
     left_out, no_video, no_gaze = len(tables) - len(used), used - videos, videos - used
@@ -385,19 +376,14 @@ def _check_files(root: Path) -> list[Check]:
 
 def _check_tables(root: Path) -> list[Check]:
     tables, _ = _gaze_folder(root)
-    out, read, valid, samples = [], 0, 0, 0
-    try:
+    out, away, read, valid, samples = Checks(), {}, 0, 0, 0
+    with suppress(DataError):  # told by the check of lists
         away = _untracked(root)
-    except DataError:  # told by the check of lists
-        away = {}
     for path in watched(list(tables.values()), "gaze tables"):
-        try:
+        with out.reading(f"gaze/{path.name}"):
             gaze = read_gaze(path, away.get(path.stem, []))
             if not gaze.valid.any():
                 raise DataError(f"{path}: none of its {len(gaze)} samples is valid gaze; {WHERE}")
-        except DataError as fault:
-            out.append(unreadable(f"gaze/{path.name}", fault))
-        else:
             read, valid, samples = read + 1, valid + int(gaze.valid.sum()), samples + len(gaze)
     out.append(compare("gaze files read to the end", read, len(tables)))
     return [*out, Check("valid gaze", f"{valid:,} of {samples:,}", "1 or more", valid > 0)]

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -25,7 +26,8 @@ from vergence.core.federation import Dataset, Federation
 from vergence.data.gaze_video.gaze import Event, Gaze
 from vergence.data.gaze_video.published_clip_counts import told
 from vergence.data.gaze_video.recording import Recording, WindowOptions, check_videos, federation
-from vergence.data.io.checks import Check, compare, data_folder, unreadable, watched
+from vergence.data.io.checks import Check, Checks, compare, data_folder, watched
+from vergence.data.io.delimited_text import text_lines
 from vergence.errors import DataError
 
 FPS = 24
@@ -97,7 +99,7 @@ class Egtea(WindowOptions, Dataset):
             sample, off-frame gaze kept at the border); overrides strict_range.
     """
 
-    short: str = "skip"
+    short: Literal["error", "skip"] = "skip"
     strict_range: bool = True
     compat_glc: bool = False
 
@@ -109,10 +111,9 @@ class Egtea(WindowOptions, Dataset):
             DataError: files are missing (says where a licence holder gets them) or damaged, or a
                 subject has too few clips.
         """
-        self.validate()
         folder = data_folder(root, "egtea", WHERE)
         found = recordings(folder, self.people, self.strict_range, self.compat_glc)
-        return federation("egtea", self.choose(found, str(folder)), self, ABOUT)
+        return federation(self, found, folder, ABOUT)
 
 
 def recordings(
@@ -320,13 +321,7 @@ def read_clip_list(path: Path) -> list[EgteaClip]:
     Raises:
         DataError: the list is missing or not text, or a line is not a clip.
     """
-    if not path.is_file():
-        raise DataError(f"clip list {path} is missing")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as fault:
-        raise DataError(f"clip list {path} is not text ({fault}); copy it again") from None
-    words = (line.strip().strip('"').split() for line in lines)
+    words = (line.strip().strip('"').split() for line in text_lines(path, "clip list"))
     return [EgteaClip.parse(found[0]) for found in words if found]
 
 
@@ -338,10 +333,8 @@ def check(root: Path) -> list[Check]:
     out = _check_lists(root)
     paths, clips = sorted((root / "cropped_clips").rglob("*.mp4")), []
     for path in paths:
-        try:
+        with out.reading("clip"):
             clips.append(EgteaClip.parse(path.name))
-        except DataError as fault:
-            out.append(unreadable("clip", fault))
     out.append(compare("clips", len(clips), TRAIN_CLIPS + TEST_CLIPS, WHERE))
     return [
         *out,
@@ -351,17 +344,14 @@ def check(root: Path) -> list[Check]:
     ]
 
 
-def _check_lists(root: Path) -> list[Check]:
-    out = []
+def _check_lists(root: Path) -> Checks:
+    out = Checks()
     lists: dict[str, list[EgteaClip]] = {}
     for part, expected in (("train", TRAIN_CLIPS), ("test", TEST_CLIPS)):
         path = root / f"{part}_gaze_official.csv"
         if path.is_file():
-            try:
+            with out.reading(path.name):
                 lists[part] = read_clip_list(path)
-            except DataError as fault:
-                out.append(unreadable(path.name, fault))
-            else:
                 out.append(compare(f"clips in {path.name}", len(lists[part]), expected, WHERE))
     if len(lists) == 2:
         out += _people_checks("listed", lists["train"] + lists["test"])
@@ -369,27 +359,27 @@ def _check_lists(root: Path) -> list[Check]:
         out.append(compare("subjects without an official test clip", len(without), WITHOUT_TEST))
     counts = {part: len(clips) for part, clips in lists.items()}
     pieces = {p: sum(c.frames // (5 * FPS) for c in clips) for p, clips in lists.items()}
-    return [*out, told("egtea", counts, pieces)]
+    out.append(told("egtea", counts, pieces))
+    return out
 
 
 def _check_exports(root: Path, clips: Sequence[EgteaClip]) -> list[Check]:
     exports, sessions = gaze_files(root), {c.session.lower() for c in clips}
     lacking = sorted({c.session for c in clips if c.session.lower() not in exports})
-    out = [
-        compare("gaze files", len(exports), SESSIONS, WHERE),
-        compare("sessions with clips and no gaze file", len(lacking), 0, ", ".join(lacking)),
-        compare("gaze files without clips", len(exports.keys() - sessions), 0, WHERE),
-    ]
+    out = Checks(
+        [
+            compare("gaze files", len(exports), SESSIONS, WHERE),
+            compare("sessions with clips and no gaze file", len(lacking), 0, ", ".join(lacking)),
+            compare("gaze files without clips", len(exports.keys() - sessions), 0, WHERE),
+        ]
+    )
     seen, read, valid, samples = 0, 0, 0, 0
     for session, _ in zip(exports, watched(list(exports.values()), "gaze"), strict=True):
-        try:
+        with out.reading(exports[session].name):
             gaze = read_begaze(exports[session])
-        except DataError as fault:
-            out.append(unreadable(exports[session].name, fault))
-            continue
-        read, valid, samples = read + 1, valid + int(gaze.valid.sum()), samples + len(gaze)
-        own = [c for c in clips if c.session.lower() == session]
-        seen += sum(bool(clip_gaze(gaze, c).valid.any()) for c in own)
+            read, valid, samples = read + 1, valid + int(gaze.valid.sum()), samples + len(gaze)
+            own = [c for c in clips if c.session.lower() == session]
+            seen += sum(bool(clip_gaze(gaze, c).valid.any()) for c in own)
     return [
         *out,
         compare("gaze files read to the end", read, len(exports)),

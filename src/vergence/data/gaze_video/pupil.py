@@ -23,11 +23,12 @@ from vergence.data.gaze_video.gaze import Event, Gaze
 from vergence.data.gaze_video.recording import (
     Recording,
     WindowOptions,
+    check_recordings,
     federation,
-    person_of,
-    recording_id,
+    named,
+    places,
 )
-from vergence.data.io.checks import Check, compare, data_folder, unreadable
+from vergence.data.io.checks import Check, data_folder
 from vergence.data.io.delimited_text import read_table
 from vergence.errors import DataError
 
@@ -55,16 +56,14 @@ class Pupil(WindowOptions, Dataset):
             ConfigError: an option is out of range.
             DataError: a recording is incomplete or unreadable, or a person has too few clips.
         """
-        self.validate()
         folder = data_folder(root, "pupil", WHERE)
-        return federation("pupil", self.choose(recordings(folder), str(folder)), self, ABOUT)
+        return federation(self, recordings(folder), folder, ABOUT)
 
 
 def recordings(root: Path) -> list[Recording]:
     """Return every recording below `root`, in the order of their paths."""
     names = ("gaze_positions.csv", "gaze.csv", "gaze ps1.raw", "world_timestamps.csv")
-    places = sorted({p.parent for name in names for p in root.rglob(name)})
-    return [recording for place in places for recording in read(place, root)]
+    return [recording for place in places(root, *names) for recording in read(place, root)]
 
 
 def read(folder: Path, root: Path | None = None) -> list[Recording]:
@@ -73,8 +72,7 @@ def read(folder: Path, root: Path | None = None) -> list[Recording]:
     Raises:
         DataError: there is video without gaze, or a file is missing, damaged or of another version.
     """
-    root = root or folder
-    who = (recording_id(folder, root), person_of(folder, root))
+    who = named(folder, root)
     if (folder / "gaze_positions.csv").is_file():
         return [read_player(folder, *who)]
     if (folder / "gaze.csv").is_file():
@@ -297,23 +295,4 @@ def _some(count: int, path: Path) -> None:
 
 def check(root: Path) -> list[Check]:
     """Compare video frames with the recorder's frame times, and look for usable gaze."""
-    try:
-        found = recordings(root)
-    except DataError as fault:
-        return [unreadable("recordings", fault)]
-    out = [Check("recordings", str(len(found)), "1 or more", bool(found), "" if found else WHERE)]
-    for recording in found:
-        gaze, noted = recording.gaze, recording.frame_times_s
-        valid = f"{int(gaze.valid.sum()):,} of {len(gaze):,}"
-        out.append(Check(f"{recording.id}: valid gaze", valid, "1 or more", bool(gaze.valid.any())))
-        try:
-            frames = len(recording.footage().times_s)
-        except DataError as fault:
-            out.append(unreadable(f"{recording.id}: video", fault))
-        else:
-            out.append(
-                compare(
-                    f"{recording.id}: frames", frames, len(noted) if noted is not None else frames
-                )
-            )
-    return out
+    return check_recordings(recordings, root, WHERE)

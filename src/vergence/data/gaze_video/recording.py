@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,6 +14,8 @@ from numpy.typing import NDArray
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
+from vergence.core.naming import called
+from vergence.core.options import NamedOptions
 from vergence.data.gaze_video.clip_cache import ClipWindow, load_clips, open_video
 from vergence.data.gaze_video.gaze import Gaze
 from vergence.data.gaze_video.temporal_splits import (
@@ -23,7 +27,7 @@ from vergence.data.gaze_video.temporal_splits import (
     too_few,
 )
 from vergence.data.gaze_video.vrs import VrsFootage
-from vergence.data.io.checks import Check, check_size, compare, unreadable, watched
+from vergence.data.io.checks import Check, Checks, check_size, compare, watched
 from vergence.data.io.video import Footage, Video, rows_at
 from vergence.data.splits import Shares, check_shares
 from vergence.errors import ConfigError, DataError
@@ -60,7 +64,8 @@ class Recording:
                 f"recording '{self.id}' has gaze without video: put the scene video of "
                 f"{self.gaze.source} beside it"
             )
-        footage = VrsFootage(self.video) if self.video.suffix == ".vrs" else open_video(self.video)
+        read = VrsFootage.open if self.video.suffix == ".vrs" else open_video
+        footage = read(self.video)
         noted = self.frame_times_s
         if noted is None:
             return footage
@@ -92,7 +97,7 @@ class GazeWindow:
 
 
 @dataclass(frozen=True)
-class WindowOptions:
+class WindowOptions(NamedOptions):
     """Options of every data set of recordings, for the cut into samples and the split.
 
     Attributes:
@@ -117,7 +122,7 @@ class WindowOptions:
     gap_s: float = 5.0
     shares: Shares = (0.70, 0.15, 0.15)
     max_gap_ms: float = 40.0
-    short: str = "error"
+    short: Literal["error", "skip"] = "error"
     people: tuple[str, ...] = ()
     clip_s: float = 0.0
 
@@ -133,16 +138,14 @@ class WindowOptions:
             return self.clip_s / self.window, self.clip_s
         return self.step_s, self.stride_s
 
-    def validate(self) -> None:
-        """Raise ConfigError for an option out of range."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
         check_size(self.size)
         check_shares(self.shares)
         limits = {"window": 1, "step_s": 1e-3, "stride_s": 1e-3, "max_gap_ms": 0, "gap_s": 5.0}
         for name, least in limits.items():
             if not getattr(self, name) >= least:
                 raise ConfigError(f"{name} must be {least:g} or more, got {getattr(self, name)}")
-        if self.short not in ("error", "skip"):
-            raise ConfigError(f"short must be 'error' or 'skip', got '{self.short}'")
         if not (self.clip_s == 0 or 1e-3 <= self.clip_s < np.inf):
             raise ConfigError(
                 f"clip_s must be 0 (cut by step_s and stride_s) or 0.001 or more, got {self.clip_s}"
@@ -254,15 +257,17 @@ def _cuts(
 
 
 def federation(
-    name: str, recordings: Sequence[Recording], options: WindowOptions, about: Mapping[str, str]
+    options: WindowOptions, recordings: Sequence[Recording], where: Path, about: Mapping[str, str]
 ) -> Federation:
-    """Cut, split in time per person, and decode: task `gaze_map`, one client per person.
+    """Choose, cut, split in time per person, and decode: task `gaze_map`, one client per person.
+
+    `recordings` are those of the folder `where`.
 
     Raises:
-        ConfigError: an option is out of range.
-        DataError: a recording cannot be read, or a person has too few clips for the split.
+        DataError: there are none, a chosen person has none, one cannot be read, or a person has
+            too few clips for the split.
     """
-    options.validate()
+    recordings = options.choose(recordings, str(where))
     found: dict[str, list[GazeWindow]] = {r.person: [] for r in recordings}
     opened: dict[int, Footage] = {}
     skipped = 0
@@ -288,7 +293,7 @@ def federation(
         said["clips"] = (
             f"whole ones of {options.clip_s:g} s, {options.window} frames evenly in each"
         )
-    return Federation(name, people, {**about, **said})
+    return Federation(called(options), people, {**about, **said})
 
 
 def _split(
@@ -303,23 +308,55 @@ def _split(
     return [[w for w, p in zip(cut, part, strict=True) if p == k] for k in (TRAIN, VAL, TEST)]
 
 
-def person_of(folder: Path, root: Path) -> str:
-    """Return the first folder below `root`; `root` itself being the recording, its own name."""
-    parts = folder.relative_to(root).parts
-    return parts[0] if parts else root.resolve().name
+def places(root: Path, *patterns: str) -> list[Path]:
+    """Return the folders in or below `root` that hold a file of one of these patterns, in order."""
+    return sorted({path.parent for pattern in patterns for path in root.rglob(pattern)})
 
 
-def recording_id(folder: Path, root: Path) -> str:
-    """Return the folder's path below `root` (its own name when it is `root`)."""
-    return folder.relative_to(root).as_posix() if folder != root else root.resolve().name
+def named(folder: Path, root: Path | None) -> tuple[str, str]:
+    """Return a recording's id and person: its path below `root`, and the first folder of that.
+
+    Both are the folder's own name where it is `root`, or none is given.
+    """
+    below = folder.relative_to(root or folder)
+    name = folder.resolve().name
+    return (below.as_posix(), below.parts[0]) if below.parts else (name, name)
 
 
 def check_videos(paths: Sequence[Path]) -> list[Check]:
     """The lines of a check on video files: one for each that does not open, and how many do."""
-    out = []
+    out = Checks()
     for path in watched(paths, "videos"):
-        try:
+        with out.reading(path.name):
             Video.check_header(path)
-        except DataError as fault:
-            out.append(unreadable(path.name, fault))
     return [*out, compare("videos that open", len(paths) - len(out), len(paths))]
+
+
+def check_recordings(
+    read: Callable[[Path], list[Recording]],
+    root: Path,
+    hint: str,
+    what: str = "recordings",
+    frames: Mapping[str, int] = MappingProxyType({}),
+) -> list[Check]:
+    """The lines of a check on recordings: usable gaze in each, and a video that fits it.
+
+    Args:
+        read: returns the recordings below a folder.
+        root: the folder.
+        hint: what to do where there are none.
+        what: what recordings are called.
+        frames: how many there are in those that are known, by id.
+    """
+    out = Checks()
+    with out.reading(what, ConfigError):
+        found = read(root)
+        out.append(Check(what, str(len(found)), "1 or more", bool(found), "" if found else hint))
+        for recording in found:
+            name, valid = recording.id, recording.gaze.valid
+            said = f"{int(valid.sum()):,} of {len(valid):,}"
+            out.append(Check(f"{name}: valid gaze", said, "1 or more", bool(valid.any())))
+            with out.reading(f"{name}: video", ConfigError):
+                there = len(recording.footage().times_s)
+                out.append(compare(f"{name}: frames", there, frames.get(name, there)))
+    return out

@@ -24,11 +24,12 @@ from vergence.data.gaze_video.gaze import Gaze
 from vergence.data.gaze_video.recording import (
     Recording,
     WindowOptions,
+    check_recordings,
     federation,
-    person_of,
-    recording_id,
+    named,
+    places,
 )
-from vergence.data.io.checks import Check, data_folder, unreadable
+from vergence.data.io.checks import Check, data_folder
 from vergence.errors import DataError
 
 LIVE, VIDEO = "livedata.json.gz", "fullstream.mp4"
@@ -51,15 +52,13 @@ class Tobii(WindowOptions, Dataset):
             ConfigError: an option is out of range.
             DataError: a segment is incomplete or unreadable, or a person has too few clips.
         """
-        self.validate()
         folder = data_folder(root, "tobii", WHERE)
-        return federation("tobii", self.choose(recordings(folder), str(folder)), self, ABOUT)
+        return federation(self, recordings(folder), folder, ABOUT)
 
 
 def recordings(root: Path) -> list[Recording]:
     """Return every segment below `root`, in the order of their paths."""
-    places = {p.parent for name in (LIVE, VIDEO) for p in root.rglob(name)}
-    return [read(place, root) for place in sorted(places)]
+    return [read(place, root) for place in places(root, LIVE, VIDEO)]
 
 
 def read(folder: Path, root: Path | None = None) -> Recording:
@@ -68,16 +67,11 @@ def read(folder: Path, root: Path | None = None) -> Recording:
     Raises:
         DataError: there is video without gaze, or livedata is truncated or of another version.
     """
-    root = root or folder
     if not (folder / LIVE).is_file():
         raise DataError(f"{folder} has video without gaze: put {LIVE} beside {VIDEO}")
     video = folder / VIDEO
-    return Recording(
-        recording_id(folder, root),
-        person_of(folder, root),
-        read_livedata(folder / LIVE),
-        video if video.is_file() else None,
-    )
+    gaze = read_livedata(folder / LIVE)
+    return Recording(*named(folder, root), gaze, video if video.is_file() else None)
 
 
 def read_livedata(path: Path) -> Gaze:
@@ -150,19 +144,4 @@ def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
 
 def check(root: Path) -> list[Check]:
     """Look at every segment: readable gaze, readable video."""
-    try:
-        found = recordings(root)
-    except DataError as fault:
-        return [unreadable("segments", fault)]
-    out = [Check("segments", str(len(found)), "1 or more", bool(found), "" if found else WHERE)]
-    for recording in found:
-        gaze = recording.gaze
-        valid = f"{int(gaze.valid.sum()):,} of {len(gaze):,}"
-        out.append(Check(f"{recording.id}: valid gaze", valid, "1 or more", bool(gaze.valid.any())))
-        try:
-            frames = len(recording.footage().times_s)
-        except DataError as fault:
-            out.append(unreadable(f"{recording.id}: video", fault))
-        else:
-            out.append(Check(f"{recording.id}: frames", f"{frames:,}", "1 or more", True))
-    return out
+    return check_recordings(recordings, root, WHERE, "segments")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from PIL import Image
 
 from vergence.data.gaze_video.gaze import Gaze
 from vergence.data.io.delimited_text import DelimitedTable, read_table
+from vergence.data.io.video import Footage
 from vergence.errors import ConfigError, DataError
 
 RGB, ON_DEVICE_GAZE = "214-1", "373-1"
@@ -124,23 +125,20 @@ def open_vrs(path: Path) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class VrsFootage:
+class VrsFootage(Footage):
     """The RGB stream of a VRS file, turned upright (Gen1 sensors lie on their side)."""
 
-    path: Path
-    times_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    width: int = 0
-    height: int = 0
+    @staticmethod
+    def open(path: Path) -> VrsFootage:
+        """Read the frame times of a file.
 
-    def __post_init__(self) -> None:
-        if self.width:
-            return
-        provider = open_vrs(self.path)
+        Raises:
+            ConfigError: projectaria-tools is not installed.
+            DataError: the file is missing, truncated, or has no RGB stream.
+        """
+        provider = open_vrs(path)
         times = _frame_times_us(provider)
-        width, height = _upright_size(provider)
-        object.__setattr__(self, "times_s", (times - times[0]) * 1e-6)
-        object.__setattr__(self, "width", width)
-        object.__setattr__(self, "height", height)
+        return VrsFootage(path, (times - times[0]) * 1e-6, *_upright_size(provider))
 
     def frames(
         self, rows: Sequence[int] | None = None, width: int | None = None, height: int | None = None

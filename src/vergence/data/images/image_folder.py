@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vergence.core.federation import Dataset, Federation
 from vergence.data.images.owner_images import Pictured
-from vergence.data.io.checks import Check, data_folder, unreadable, watched
+from vergence.data.io.checks import Check, Checks, data_folder, watched
 from vergence.data.io.image_files import opened
 from vergence.data.zero_shot.owner import shared_out
 from vergence.data.zero_shot.semantics import plain
@@ -107,13 +107,13 @@ def squares(paths: Sequence[Path], side: int) -> Tensor:
 
 def check(root: Path) -> list[Check]:
     """Count classes and pictures, and decode every picture."""
-    try:
+    lines = Checks()
+    with lines.reading("pictures of every class"):
         found = classes_of(root)
         squares([path for paths in found.values() for path in paths], 32)
-    except DataError as fault:
-        return [unreadable("pictures of every class", fault)]
-    sizes = [len(paths) for paths in found.values()]
-    return [
-        Check("classes", str(len(sizes)), "2 or more", True),
-        Check("pictures of a class", f"{min(sizes)} to {max(sizes)}", f"{LEAST} or more", True),
-    ]
+        sizes = [len(paths) for paths in found.values()]
+        lines += [
+            Check("classes", str(len(sizes)), "2 or more", True),
+            Check("pictures of a class", f"{min(sizes)} to {max(sizes)}", f"{LEAST} or more", True),
+        ]
+    return lines

@@ -16,10 +16,10 @@ from torch.nn.functional import interpolate
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.naming import called
-from vergence.core.options import check_ranges
+from vergence.core.options import NamedOptions
 from vergence.core.randomness import RandomStream
-from vergence.data.io.checks import Check, compare, unreadable
-from vergence.errors import ConfigError, DataError
+from vergence.data.io.checks import Check, Checks, compare
+from vergence.errors import ConfigError
 
 Rows = NDArray[np.int64]
 Table = tuple[tuple[int, ...], ...]
@@ -37,7 +37,7 @@ class PartitionPart:
 
 
 @dataclass(frozen=True)
-class Dealt:
+class Dealt(NamedOptions):
     """Options of images that are dealt to as many people as wanted.
 
     Attributes:
@@ -71,9 +71,6 @@ class Dealt:
     side: Annotated[int, Ge(4)] | None = None
     val: Annotated[float, Interval(gt=0, lt=1)] = 0.1
     split_seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, self.name)
 
     @property
     def name(self) -> str:
@@ -328,16 +325,12 @@ def counted(
     read: Callable[[str], PartitionPart], counts: Mapping[str, int], classes: int, where: str
 ) -> list[Check]:
     """Compare what `read` finds in each part with how many images of each class it must hold."""
-    lines = []
+    lines = Checks()
     for part, count in counts.items():
-        try:
+        with lines.reading(f"{part} images and labels"):
             found = read(part)
-            images = found.images()
-        except DataError as fault:
-            lines.append(unreadable(f"{part} images and labels", fault))
-            continue
-        lines.append(compare(f"{part} images", len(images), count, where))
-        each = np.bincount(found.labels, minlength=classes)
-        least = f"images of the rarest class, {part}"
-        lines.append(compare(least, int(each.min()), count // classes, where))
+            lines.append(compare(f"{part} images", len(found.images()), count, where))
+            rarest = int(np.bincount(found.labels, minlength=classes).min())
+            least = f"images of the rarest class, {part}"
+            lines.append(compare(least, rarest, count // classes, where))
     return lines

@@ -8,7 +8,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +24,7 @@ from torch import Tensor
 from vergence.data.io.image_files import opened
 from vergence.data.io.matlab_tags import check_tags
 from vergence.data.io.npz_archives import member
-from vergence.errors import ConfigError, DataError, first_line
+from vergence.errors import ConfigError, DataError, VergenceError, first_line
 
 T = TypeVar("T")
 SHARED, HERE = "VERGENCE_DATA", "../shared/data"
@@ -50,9 +50,21 @@ def compare(what: str, found: int, expected: int, hint: str = "") -> Check:
     return Check(what, f"{found:,}", f"{expected:,}", ok, "" if ok else hint)
 
 
-def unreadable(what: str, fault: DataError) -> Check:
+def unreadable(what: str, fault: object) -> Check:
     """Return the check that failed because the files could not be read at all."""
     return Check(what, "unreadable", "readable", False, str(fault))
+
+
+class Checks(list[Check]):
+    """The lines of a check, in order; files that cannot be read make one, too."""
+
+    @contextmanager
+    def reading(self, what: str, *more: type[VergenceError]) -> Iterator[None]:
+        """Add a failed line in place of a `DataError`, or of `more`, and go on behind the block."""
+        try:
+            yield
+        except (DataError, *more) as fault:
+            self.append(unreadable(what, fault))
 
 
 def data_folder(root: str | Path | None, name: str, hint: str) -> Path:

@@ -65,6 +65,18 @@ class DelimitedTable:
         return out
 
 
+def text_lines(path: Path, what: str) -> list[str]:
+    """Return the lines of a text file; `what` says what it should be.
+
+    Raises:
+        DataError: it is missing or not text.
+    """
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as fault:
+        raise DataError(f"{what} {path} is missing or not text ({fault}); copy it again") from None
+
+
 def read_table(path: Path, required: Sequence[str], kind: str) -> DelimitedTable:
     """Read a comma-separated file whose first line names the columns.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import av
 import numpy as np
@@ -22,42 +22,30 @@ SEEK_OVER_S = 2.0
 """Gaps longer than this are skipped by a seek instead of by decoding through them."""
 
 
-class Footage(Protocol):
+@dataclass(frozen=True, eq=False)
+class Footage(ABC):
     """Frames of a recording with the time of each, whatever container they lie in.
 
-    `times_s` float64 `[frames]`, ascending; `frames` yields uint8 `[height, width, 3]` RGB.
+    `times_s` float64 `[frames]`, seconds, ascending; `width` and `height` are pixels of the upright
+    frame.
     """
-
-    @property
-    def times_s(self) -> NDArray[np.float64]:
-        """Seconds, ascending, one per frame."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Pixels of the upright frame."""
-        ...
-
-    @property
-    def height(self) -> int:
-        """Pixels of the upright frame."""
-        ...
-
-    def frames(
-        self, rows: Sequence[int] | None = None, width: int | None = None, height: int | None = None
-    ) -> Iterator[NDArray[np.uint8]]:
-        """Yield frames with these numbers (ascending; default all), resized."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Video:
-    """A video file: its upright size and the time of every frame, in seconds."""
 
     path: Path
     times_s: NDArray[np.float64]
     width: int
     height: int
+
+    @abstractmethod
+    def frames(
+        self, rows: Sequence[int] | None = None, width: int | None = None, height: int | None = None
+    ) -> Iterator[NDArray[np.uint8]]:
+        """Yield frames with these numbers (ascending; default all), resized, `[H, W, 3]` RGB."""
+
+
+@dataclass(frozen=True, eq=False)
+class Video(Footage):
+    """A video file: its upright size and the time of every frame, in seconds."""
+
     pts: NDArray[np.int64]
 
     @staticmethod

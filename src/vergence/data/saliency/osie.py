@@ -21,6 +21,7 @@ from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.data.io.checks import (
     Check,
+    Checks,
     check_size,
     compare,
     data_folder,
@@ -28,9 +29,8 @@ from vergence.data.io.checks import (
     read_npz,
     read_pictures,
     refuse_nan,
-    unreadable,
 )
-from vergence.data.splits import Shares, check_shares, part_sizes
+from vergence.data.splits import SplitOptions, part_sizes
 from vergence.errors import ConfigError, DataError
 
 SAMPLE = Path(__file__).parent.with_name("samples") / "osie"
@@ -51,7 +51,7 @@ ABOUT = {
 
 
 @dataclass(frozen=True)
-class Osie(Dataset):
+class Osie(SplitOptions, Dataset):
     """Fixations of 15 viewers on the same images; a viewer is a client, an image is a sample.
 
     Attributes:
@@ -65,8 +65,6 @@ class Osie(Dataset):
     images: int | None = None
     viewers: tuple[int, ...] | None = None
     size: tuple[int, int] = (320, 240)
-    shares: Shares = (0.7, 0.1, 0.2)
-    split_seed: int = 0
 
     def load(self, root: str | None = None) -> Federation:
         """Read the packaged sample, or the original files in `root`; split by image.
@@ -103,7 +101,6 @@ class Osie(Dataset):
         return Federation("osie", people, self._about(folder == SAMPLE, parts, empty))
 
     def _validate(self) -> None:
-        check_shares(self.shares)
         check_size(self.size)
         if self.images is not None and self.images < 3:
             raise ConfigError(f"images must be 3 or more (or left out), got {self.images}")
@@ -261,13 +258,12 @@ def _samples(points: np.ndarray, rows: np.ndarray, frames: SharedRows) -> Sample
 def check(root: Path) -> list[Check]:
     """Compare a folder with the published numbers: images, viewers, fixations, picture files."""
     found = len(list((root / "stimuli").glob("*.jpg")))
-    lines = [compare("picture files in stimuli/", found, IMAGES, WHERE)]
-    try:
+    lines = Checks([compare("picture files in stimuli/", found, IMAGES, WHERE)])
+    with lines.reading("fixations and pictures"):
         table, _ = read_fixations(root)
         lines += [compare(*line, WHERE) for line in _counts(table, (IMAGES, VIEWERS, FIXATIONS))]
         _verify(table, (IMAGES, VIEWERS, FIXATIONS), root)
         files = [root / "stimuli" / f"{number}.jpg" for number in np.unique(table["image"])]
         read_pictures(files, (32, 24), "images", WHERE)
-    except DataError as fault:
-        return [*lines, unreadable("fixations and pictures", fault)]
-    return [*lines, Check("fixations and pictures", "readable", "readable", True)]
+        lines.append(Check("fixations and pictures", "readable", "readable", True))
+    return lines

@@ -15,7 +15,7 @@ from annotated_types import Ge, Interval
 from jaxtyping import Float
 
 from vergence.core.federation import Dataset, Federation
-from vergence.core.options import Share, check_ranges
+from vergence.core.options import Share
 from vergence.core.randomness import RandomStream
 from vergence.data.video_summaries.fragments import RatedClip, favourites, samples_of
 from vergence.errors import ConfigError
@@ -57,9 +57,6 @@ class ClipSynthetic(Dataset):
     communities: Literal["latent", "lengths"] = "latent"
     strength: Share = 1.0
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "clip_synthetic")
 
     def load(self, root: str | None = None) -> Federation:
         """Draw the data; the columns are those of `video_summaries.fragments.samples_of`.

@@ -11,7 +11,6 @@ from annotated_types import Ge, Interval
 
 from vergence.core.data import Splits
 from vergence.core.federation import Dataset, Federation, Population
-from vergence.core.options import check_ranges
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import spelled, tagged
 from vergence.data.io.checks import Check, compare
@@ -39,9 +38,6 @@ class Crowd(Dataset):
     inputs: Annotated[int, Ge(1)] = 4
     strength: Annotated[float, Ge(0)] = 1.0
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "crowd")
 
     def load(self, root: str | None = None) -> Federation:
         """Draw what people have in common; a person is drawn when asked for.

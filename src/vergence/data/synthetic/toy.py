@@ -11,7 +11,6 @@ from torch import Tensor
 
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import MANY, Dataset, Federation, PublicData
-from vergence.core.options import check_ranges
 from vergence.core.randomness import RandomStream
 
 
@@ -32,9 +31,6 @@ class Toy(Dataset):
     inputs: Annotated[int, Interval(ge=1, le=100_000)] = 4
     strength: Annotated[float, Ge(0)] = 1.0
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "toy")
 
     def load(self, root: str | None = None) -> Federation:
         """Draw the data."""

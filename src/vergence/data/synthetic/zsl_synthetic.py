@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vergence.core.federation import Dataset, Federation
-from vergence.core.options import check_ranges
 from vergence.core.randomness import RandomStream
-from vergence.data.io.checks import Check, compare, data_folder, unreadable
+from vergence.data.io.checks import Check, Checks, compare, data_folder
 from vergence.data.zero_shot.owner import Kinds, Lists, Owned, Rows, shared_out
 from vergence.data.zero_shot.semantics import meanings
 from vergence.data.zero_shot.splits import AUTHORS, BASE, WHERE, ClassSplits, counted, read_split
-from vergence.errors import ConfigError, DataError, nearest
+from vergence.errors import ConfigError, nearest
 
 WORDS = (
     ("tiny", "small", "large", "huge"),
@@ -69,7 +68,7 @@ class ZslSynthetic(Owned, Dataset):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_ranges(self, self.name)
+        super().__post_init__()
         if self.share > 1:
             raise ConfigError(f"zsl_synthetic: share must be at most 1, got {self.share:g}")
 
@@ -171,12 +170,11 @@ def likelihood(
 
 def check(root: Path | None = None) -> list[Check]:
     """Compare the lists of a folder with Table 5.1, and what is made of them with the lists."""
-    lines = [] if root is None else counted(root)
-    try:
+    lines = Checks() if root is None else counted(root)
+    with lines.reading("samples", ConfigError):
         data = ZslSynthetic(features=1)
         (owner,) = data.load(root and str(root)).people.values()
         wanted = len(NAMES) * data.images if root is None else read_split(root).images
-    except (DataError, ConfigError) as fault:
-        return [*lines, unreadable("samples", DataError(str(fault)))]
-    made = sum(map(len, (owner.train, owner.val, owner.test)))
-    return [*lines, compare("samples", made, wanted)]
+        made = sum(map(len, (owner.train, owner.val, owner.test)))
+        lines.append(compare("samples", made, wanted))
+    return lines

@@ -14,7 +14,6 @@ from typing import Annotated
 from annotated_types import Ge
 
 from vergence.core.federation import Dataset, Federation
-from vergence.core.options import check_ranges
 from vergence.data.io.checks import data_folder
 from vergence.data.video_summaries.clients import Deal, clip_of
 from vergence.data.video_summaries.h5_files import WHERE, file_of, read_videos
@@ -73,9 +72,6 @@ class SumMe(Dataset):
     samples: Annotated[int, Ge(1)] = 100
     least: Annotated[int, Ge(2)] = 10
     split_seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "summe")
 
     def load(self, root: str | None = None) -> Federation:
         """Read, verify, cut and deal; columns as in `fragments.samples_of`.

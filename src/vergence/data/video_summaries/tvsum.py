@@ -17,7 +17,6 @@ import numpy as np
 from annotated_types import Ge
 
 from vergence.core.federation import Dataset, Federation
-from vergence.core.options import check_ranges
 from vergence.data.io.checks import data_folder, read_npz
 from vergence.data.video_summaries.clients import Deal, Labelled, clip_of
 from vergence.data.video_summaries.fragments import RatedClip, favourites
@@ -51,9 +50,6 @@ class TVSum(Dataset):
     least: Annotated[int, Ge(2)] = 10
     keyframes: bool = False
     split_seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "tvsum")
 
     def load(self, root: str | None = None) -> Federation:
         """Read, verify, cut and deal; columns as in `fragments.samples_of`.

@@ -17,7 +17,6 @@ from torch import Tensor
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
 from vergence.core.naming import called
-from vergence.core.options import check_ranges
 from vergence.core.randomness import RandomStream
 
 Rows = NDArray[np.int64]
@@ -72,9 +71,6 @@ class Owned:
     teacher: Literal["omniscient", "quasi"] = "omniscient"
     val: Annotated[float, Interval(gt=0, lt=1)] = 0.1
     split_seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, self.name)
 
     @property
     def name(self) -> str:

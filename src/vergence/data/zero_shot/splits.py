@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from scipy.io import whosmat
 
 from vergence.data.io.checks import (
-    Check,
+    Checks,
     compare,
     need_file,
     need_numbers,
     read_mat,
     refuse_nan,
-    unreadable,
 )
 from vergence.data.zero_shot.owner import Kinds, Lists, Rows, shared_out
 from vergence.data.zero_shot.semantics import names_of, plain
@@ -164,18 +163,18 @@ def _authors(path: Path, lists: dict[str, Rows]) -> dict[str, Rows]:
     return found
 
 
-def counted(root: Path) -> list[Check]:
+def counted(root: Path) -> Checks:
     """Compare a split with Table 5.1 where it is one of its sets, by folder name or size."""
-    try:
+    lines = Checks()
+    with lines.reading(FILE, ConfigError):
         split = read_split(root)
         hidden = len(split.kinds().unseen)
-    except (DataError, ConfigError) as fault:
-        return [unreadable(FILE, DataError(str(fault)))]
-    sizes = (len(split.lists[name]) if name in split.lists else 0 for name in (*BASE, *AUTHORS))
-    found = (len(split.names) - hidden, hidden, split.attributes.shape[1], split.images, *sizes)
-    named = COUNTS.get(root.name.upper())
-    wanted = named or next((row for row in COUNTS.values() if row[3] == split.images), found)
-    return [compare(*line, WHERE) for line in zip(COLUMNS, found, wanted, strict=True)]
+        sizes = (len(split.lists[name]) if name in split.lists else 0 for name in (*BASE, *AUTHORS))
+        found = (len(split.names) - hidden, hidden, split.attributes.shape[1], split.images, *sizes)
+        named = COUNTS.get(root.name.upper())
+        wanted = named or next((row for row in COUNTS.values() if row[3] == split.images), found)
+        lines += [compare(*line, WHERE) for line in zip(COLUMNS, found, wanted, strict=True)]
+    return lines
 
 
 def features_of(folder: Path, file: str, hint: str) -> tuple[NDArray[np.float32], Rows]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from vergence.core.federation import Dataset, Federation
-from vergence.data.io.checks import Check, compare, data_folder, refuse_nan, unreadable
+from vergence.data.io.checks import Check, compare, data_folder, refuse_nan
 from vergence.data.zero_shot.owner import Kinds, Owned, scaled
 from vergence.data.zero_shot.splits import ClassSplits, counted, features_of, read_split
 from vergence.errors import DataError
@@ -90,10 +90,9 @@ def labelled(split: ClassSplits, y: np.ndarray) -> Kinds:
 def check(root: Path) -> list[Check]:
     """Compare the lists with Table 5.1, and the features with the lists."""
     lines = counted(root)
-    try:
+    with lines.reading(FEATURES):
         split = read_split(root)
         x, y = features_of(root, FEATURES, WHERE)
         labelled(split, y)
-    except DataError as fault:
-        return [*lines, unreadable(FEATURES, fault)]
-    return [*lines, compare(f"images in {FEATURES}", len(x), split.images, WHERE)]
+        lines.append(compare(f"images in {FEATURES}", len(x), split.images, WHERE))
+    return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.core.task import Model
-from vergence.errors import ConfigError, nearest
+from vergence.errors import ConfigError
 from vergence.models.glc.attention import GLCBlock
 
 Preset = Literal["tiny64", "cpu64", "small", "base"]
@@ -71,10 +71,6 @@ class GlcVit(Model):
         Raises:
             ConfigError: unknown preset or glc_mode.
         """
-        for name, allowed in (("preset", get_args(Preset)), ("glc_mode", get_args(GlcMode))):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ConfigError(f"glc_vit: unknown {name} '{value}'{nearest(value, allowed)}")
         return GlcVitNet(SIZES[self.preset], self.glc_mode)
 
 

@@ -6,7 +6,15 @@ import torch
 
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.data.synthetic.eyes.people import LEFT, RIGHT
-from vergence.data.synthetic.eyes.rendering import Eyes, equalise, iris_centre, render
+from vergence.data.synthetic.eyes.rendering import (
+    HEIGHT,
+    MM_PER_PIXEL,
+    WIDTH,
+    Eyes,
+    equalise,
+    render,
+    vector,
+)
 from vergence.errors import ConfigError
 
 SMALL = EyeSynthetic(people=2, samples=60, seed=5)
@@ -16,6 +24,14 @@ SMALL = EyeSynthetic(people=2, samples=60, seed=5)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+def iris_centre(eyes):
+    """Position of the iris centre in the patch, in pixels (x, y), `[patches, 2]`."""
+    axis = vector(eyes.gaze - eyes.kappa)[:, :2] * eyes.radius[:, None]
+    place = axis + np.stack([eyes.x, eyes.y], 1) + eyes.shift
+    scale = (1 + eyes.zoom) * MM_PER_PIXEL
+    return place / scale[:, None] + np.array([WIDTH, HEIGHT]) / 2 - 0.5
 
 
 def plain_eye(count):

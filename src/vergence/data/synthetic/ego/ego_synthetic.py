@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Dataset, Federation
-from vergence.core.options import check_ranges
 from vergence.data.gaze_video.gaze import Event
 from vergence.data.io.generated_cache import Arrays, cached
 from vergence.data.splits import Shares, check_shares, part_sizes
@@ -88,7 +87,7 @@ class EgoSynthetic(Dataset):
     seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
 
     def __post_init__(self) -> None:
-        check_ranges(self, "ego_synthetic")
+        super().__post_init__()
         check_shares(self.shares)
         if self.size % 2:
             raise ConfigError(f"ego_synthetic: size must be even; got {self.size}")

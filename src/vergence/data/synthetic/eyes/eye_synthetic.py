@@ -15,7 +15,7 @@ from annotated_types import Interval
 
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Dataset, Federation
-from vergence.core.options import Share, check_ranges
+from vergence.core.options import Share
 from vergence.data.io.generated_cache import Arrays, cached
 from vergence.data.splits import Shares, check_shares, part_sizes
 from vergence.data.synthetic.eyes.people import LEFT, RIGHT, GlanceBatch, Variety, glances, identity
@@ -77,7 +77,7 @@ class EyeSynthetic(Dataset):
     seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
 
     def __post_init__(self) -> None:
-        check_ranges(self, "eye_synthetic")
+        super().__post_init__()
         check_shares(self.shares)
         if len(self.days) != 2 or not 3 <= self.days[0] <= self.days[1] <= FEWEST // 2:
             raise ConfigError(

@@ -13,7 +13,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from vergence.data.synthetic.eyes.rendering import Eyes
+from vergence.data.synthetic.eyes.rendering import Eyes, vector
 
 CAMERA_MM = 600.0
 PITCH_DEG, YAW_DEG = (-17.0, 0.0), (-15.0, 15.0)
@@ -173,12 +173,7 @@ def _targets(who: Identity, rng: Generator, variety: Variety, count: int) -> NDA
     low, high = np.transpose([PITCH_DEG, YAW_DEG])
     angles = np.deg2rad(low + (high - low) * place + rng.normal(0, (1.2, 1.5), (count, 2)))
     distance = rng.uniform(400, 700, (count, 1))
-    return distance * _vector(angles)
-
-
-def _vector(angles: NDArray) -> NDArray:
-    pitch, yaw = angles[:, 0], angles[:, 1]
-    return np.stack([-np.cos(pitch) * np.sin(yaw), -np.sin(pitch), -np.cos(pitch) * np.cos(yaw)], 1)
+    return distance * vector(angles)
 
 
 def _day_values(rng: Generator, variety: Variety, days: int, day: NDArray) -> Callable:

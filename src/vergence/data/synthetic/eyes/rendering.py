@@ -115,15 +115,8 @@ def equalise(patches: NDArray) -> NDArray:
     return np.take(table.reshape(-1), flat).reshape(patches.shape)
 
 
-def iris_centre(eyes: Eyes) -> NDArray:
-    """Position of the iris centre in the patch, in pixels (x, y), `[patches, 2]`."""
-    axis = _vector(eyes.gaze - eyes.kappa)[:, :2] * eyes.radius[:, None]
-    place = axis + np.stack([eyes.x, eyes.y], 1) + eyes.shift
-    scale = (1 + eyes.zoom) * MM_PER_PIXEL
-    return place / scale[:, None] + np.array([WIDTH, HEIGHT]) / 2 - 0.5
-
-
-def _vector(angles: NDArray) -> NDArray:
+def vector(angles: NDArray) -> NDArray:
+    """Return the unit vectors `[n, 3]` of directions (pitch, yaw) in radians, `[n, 2]`."""
     pitch, yaw = angles[:, 0], angles[:, 1]
     return np.stack([-np.cos(pitch) * np.sin(yaw), -np.sin(pitch), -np.cos(pitch) * np.cos(yaw)], 1)
 
@@ -184,7 +177,7 @@ def _picture(eyes: Eyes, mirrored: bool) -> NDArray:
 def _ball(eyes: Eyes, plane: _Plane, below_upper: NDArray, half: NDArray) -> NDArray:
     """Sclera, iris, pupil and the corneal glint, exact on the sphere under parallel rays."""
     radius, iris = _wide(eyes.radius), _wide(eyes.iris)
-    axis = _vector(eyes.gaze - eyes.kappa).astype(np.float32)
+    axis = vector(eyes.gaze - eyes.kappa).astype(np.float32)
     depth = np.sqrt(np.maximum(radius * radius - plane.x**2 - plane.y**2, np.float32(1e-3)))
     ax, ay, az = (_wide(axis[:, i]) for i in range(3))
     cosine = (plane.x * ax + plane.y * ay - depth * az) / radius
