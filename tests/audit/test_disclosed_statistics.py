@@ -14,7 +14,7 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import drive
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.trained_run import read_run
 from vergence.reports.ethics.page import ethics
 from vergence.training.sequential import Solver
 
@@ -57,7 +57,7 @@ def said(saved, verb, message, samples):
 
 
 def test_distances_are_those_that_clients_of_the_run_tell(clips):
-    saved = read_saved(clips)
+    saved = read_run(clips)
     data = trained_on(saved)
     numbers, (cut, whole) = distances_told(saved, data)
     for row, splits in zip(numbers.asked, data.people.values(), strict=True):
@@ -69,7 +69,7 @@ def test_distances_are_those_that_clients_of_the_run_tell(clips):
 
 
 def test_counts_are_those_that_clients_of_the_run_tell(toys):
-    saved = read_saved(toys / "ap_fl")
+    saved = read_run(toys / "ap_fl")
     data = trained_on(saved)
     numbers = counts_told(saved.task, data)
     for row, splits in zip(numbers.asked, data.people.values(), strict=True):
@@ -78,9 +78,9 @@ def test_counts_are_those_that_clients_of_the_run_tell(toys):
 
 
 def test_where_nobody_tells_numbers_nothing_is_found(toys):
-    saved = read_saved(toys / "one_group")
+    saved = read_run(toys / "one_group")
     assert numbers_told(saved, trained_on(saved)) == ([], [])
-    saved = read_saved(toys / "fedgen")
+    saved = read_run(toys / "fedgen")
     data = trained_on(saved)
     alone = replace(data, people={"p00": data.people["p00"]})
     assert numbers_told(saved, alone) == (

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from vergence.core.client import ClientContext
 from vergence.core.conversation import drive
@@ -57,7 +56,7 @@ class ClientTask:
 
     `state` is the client's state, None if it never took part. An evaluation request names the
     points wanted: P0 (what the client would predict with now), P2 (the server's model); a turn may
-    be measured at P1 (after local training). `show` lists test samples whose outputs are wanted.
+    be measured at P1 (after local training).
     """
 
     kind: Literal["turn", "evaluate"]
@@ -66,7 +65,6 @@ class ClientTask:
     state: Any = None
     progress: float = 0.0
     points: tuple[str, ...] = ()
-    show: tuple[int, ...] = ()
     owed: Mapping[str, Params] = field(default_factory=dict)
 
 
@@ -84,7 +82,6 @@ class ClientResult:
     examples: float = 0.0
     steps: int = 0
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    outputs: Tensor | None = None
     owed: Mapping[str, Params] = field(default_factory=dict)
     fault: str | None = None
 
@@ -327,13 +324,9 @@ class ClientExecutor:
             models["P2"] = self.pruned(message["model"], message.round)
         asked = {point: model for point, model in models.items() if point in order.points}
         metrics = {point: self._own(model, order.client) for point, model in asked.items()}
-        shown = None
-        if order.show:
-            test = self.people.people[order.client].test
-            shown = self.solver.outputs(models["P0"], test.subset(torch.tensor(order.show)))
         for point, model in asked.items():  # last: at a guarded cut it draws other noise
             metrics[point] |= self.measure.pooled(model)
-        return ClientResult(order.client, metrics=metrics, outputs=shown)
+        return ClientResult(order.client, metrics=metrics)
 
     def _own(self, params: Params, client: str) -> dict[str, float]:
         found = self.measure.own(params, client)
