@@ -11,7 +11,6 @@ from tests.cli.commands import run, vergence
 from vergence.audit import membership as audit_members
 from vergence.audit import replay
 from vergence.audit import updates as audit_updates
-from vergence.audit.run import trained_on
 from vergence.audit.updates import ReplaySize, updates_seen
 from vergence.experiment.trained_run import read_run
 from vergence.reports.ethics.page import ethics
@@ -36,7 +35,7 @@ def folder(tmp_path_factory):
 
 def opened(folder, method):
     saved = read_run(folder / method)
-    return saved, trained_on(saved), dict(audit_updates.views(saved)[0])
+    return saved, saved.trained_on, dict(audit_updates.views(saved)[0])
 
 
 def weighed(seen, data):
@@ -97,7 +96,7 @@ def test_noise_of_a_server_that_adds_it_does_not_hide_updates_from_it(tmp_path):
     out = run(tmp_path, text, "privacy.user.noise=4.0", "privacy.user.clip=0.1")
     saved = read_run(out)
     plans = dict(audit_updates.views(saved)[0])
-    data = trained_on(saved)
+    data = saved.trained_on
     seen = replay.replayed(saved, data, 1, plans["DP for people, as in the run"])
     bare = replay.replayed(saved, data, 1, plans["no defence"])
     for one, other in zip(seen.updates, bare.updates, strict=True):

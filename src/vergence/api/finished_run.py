@@ -196,7 +196,7 @@ class FinishedRun:
         self._check_kinds(samples, task.labels)
         given = Federation("given", {"given": Splits(samples, samples, samples)})
         ready = task.network.prepare(given).people["given"].test
-        return Solver(task).outputs(self._params(trained, person), ready)
+        return Solver(task).outputs(self._params(trained, person), ready)  # past no defence
 
     def save(self, folder: Path | str) -> FinishedRun:
         """Copy the run directory to where it stays; the run is then read from there.

@@ -21,7 +21,6 @@ from vergence.audit.identity import table
 from vergence.audit.model_extraction import copies
 from vergence.core.federation import Federation
 from vergence.core.files import refuse_links
-from vergence.errors import ConfigError, nearest
 from vergence.experiment import checksums
 from vergence.experiment.run import progress_bar
 from vergence.experiment.trained_run import TrainedRun, read_run
@@ -50,8 +49,7 @@ def audit(
     saved = read_run(folder)
     checksums.check(folder)
     data = saved.trained_on
-    if person is not None and person not in data.people:
-        raise ConfigError(f"{folder}: no person '{person}'{nearest(person, data.clients)}")
+    saved.refuse_stranger(person, data.clients)
     with progress_bar() as bar:
         if smashed_data.sends_smashed(saved.method):
             found = smashed_data.attacked(saved, data, person, quick, bar)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from vergence.core.randomness import RandomStream
 from vergence.core.serialization import digest, pack, quick_digest
 from vergence.core.task import Task
 from vergence.engine.client_executor import ClientExecutor, ClientTask, Computation, LocalData
+from vergence.engine.evaluation import scored
 from vergence.engine.protections.split_defense import defended_trainer
 from vergence.engine.round_loop import fingerprint
 from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
@@ -30,7 +31,7 @@ from vergence.engine.storage.run_directory import (
     read_manifest,
     read_whole,
 )
-from vergence.errors import StateError
+from vergence.errors import ConfigError, StateError, nearest
 from vergence.experiment import checksums
 from vergence.experiment.schema import Experiment, load
 from vergence.experiment.validation import Loaded, validate
@@ -166,12 +167,22 @@ class TrainedRun:
 
     def measure(self, params: Params, person: str) -> Metrics:
         """Score parameters on a person's test data."""
-        task, data = self.task, self.ready.people[person]
-        test = self.outputs(params, data.test)
-        if not task.chooses:
-            return task.metrics(test, data.test)
+        return self.score(partial(self.outputs, params), person)
+
+    def score(self, outputs: Callable[[Samples], Tensor], person: str) -> Metrics:
+        """Score any network's outputs on a person's test data."""
+        data = self.ready.people[person]
         val = data.val if self.validation is None else self.validation
-        return task.evaluate(test, data.test, self.outputs(params, val), val)
+        return scored(self.task, outputs, data.test, val)
+
+    def refuse_stranger(self, person: str | None, people: Collection[str]) -> None:
+        """Refuse a person who is none of these people.
+
+        Raises:
+            ConfigError: names who comes near.
+        """
+        if person is not None and person not in people:
+            raise ConfigError(f"{self.folder}: no person '{person}'{nearest(person, people)}")
 
     def matrix(
         self, owners: Sequence[str], people: Sequence[str]

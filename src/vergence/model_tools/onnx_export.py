@@ -24,7 +24,7 @@ from vergence.core.files import replacing
 from vergence.core.naming import called
 from vergence.core.params import Params
 from vergence.core.task import Model, Task
-from vergence.errors import ConfigError, DataError, nearest
+from vergence.errors import ConfigError, DataError
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.model_tools.latency import medians
 from vergence.models import pretrained
@@ -200,9 +200,7 @@ def opened(folder: Path, person: str | None, seed: int | None) -> tuple[TrainedR
     network = trained.task.network
     if type(network).prepare is not Model.prepare and not isinstance(network, GlcFeatures):
         raise ConfigError(f"{folder}: export cannot put what this network prepares into the graph")
-    people = trained.ready.clients
-    if person is not None and person not in people:
-        raise ConfigError(f"{folder}: no person '{person}'{nearest(person, people)}")
+    trained.refuse_stranger(person, trained.ready.clients)
     return trained, run
 
 

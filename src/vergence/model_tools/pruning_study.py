@@ -232,7 +232,7 @@ def made(line: PruningRow, network: nn.Module, keep: Mask, params: Params) -> nn
 @torch.no_grad()
 def score(trained: TrainedRun, network: nn.Module, person: str, batch: int = 64) -> float:
     """Return a person's headline metric with a network of any size."""
-    task, data = trained.task, trained.ready.people[person]
+    task = trained.task
 
     def outputs(part: Samples) -> Tensor:
         return torch.cat(
@@ -242,11 +242,7 @@ def score(trained: TrainedRun, network: nn.Module, person: str, batch: int = 64)
             ]
         )
 
-    test = outputs(data.test)
-    if not task.chooses:
-        return task.metrics(test, data.test)[task.headline]
-    val = data.val if trained.validation is None else trained.validation
-    return task.evaluate(test, data.test, outputs(val), val)[task.headline]
+    return trained.score(outputs, person)[task.headline]
 
 
 def clock(lines: Sequence[PruningRow], task: Task, subject: PrunedModel, rounds: int) -> None:

@@ -13,7 +13,7 @@ from vergence.core.federation import Federation
 from vergence.core.randomness import RandomStream
 from vergence.data.gaze_video.aria import read as read_recording
 from vergence.data.io.video import Video
-from vergence.errors import ConfigError, DataError, nearest
+from vergence.errors import ConfigError, DataError
 from vergence.experiment.trained_run import NEWCOMER, TrainedRun, read_run
 from vergence.metrics.saliency import centre_of_mass
 from vergence.results.read import read
@@ -42,8 +42,7 @@ def predict(folder: Path, video: Path, out: Path, person: str | None = None) -> 
     if not isinstance(trained.task, GazeMap):
         raise ConfigError(f"{folder} was trained on another task; predict draws gaze maps only")
     run = read(folder).runs[0]
-    if person is not None and person not in run.people:
-        raise ConfigError(f"{folder}: no person '{person}'{nearest(person, run.people)}")
+    trained.refuse_stranger(person, run.people)
     wanted = run.results["input"]
     footage = Video.open(video)
     window = wanted["frames"]

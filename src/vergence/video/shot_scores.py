@@ -14,7 +14,7 @@ from vergence.core.data import Splits
 from vergence.core.federation import Federation
 from vergence.core.randomness import RandomStream
 from vergence.data.video_summaries.fragments import PARTS, RatedClip, samples_of
-from vergence.errors import ConfigError, nearest
+from vergence.errors import ConfigError
 from vergence.experiment.trained_run import NEWCOMER, read_run
 from vergence.models import pretrained
 from vergence.results.read import read
@@ -40,8 +40,7 @@ def learned(folder: Path, person: str | None = None) -> Scorer:
             f"{folder} was trained on features '{features}', videos are given "
             f"'{pretrained.VECTOR}': name a run on these, such as key frames of tvsum"
         )
-    if person is not None and person not in run.people:
-        raise ConfigError(f"{folder}: no person '{person}'{nearest(person, run.people)}")
+    trained.refuse_stranger(person, run.people)
     who = person or NEWCOMER
     nobody = Federation("video", unrated(who, np.zeros((1, 1))))
     trained = trained.on(nobody, stream=RandomStream("summarise"))

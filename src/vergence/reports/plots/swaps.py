@@ -60,7 +60,7 @@ def swaps(folder: Path, out: Path, columns: int = 6, person: str | None = None) 
     order = samples.columns["gaze"][:, 0, 1].argsort()
     chosen = order[torch.linspace(0, len(order) - 1, columns).round().long()]
     with torch.no_grad():
-        rows = drawn(network, eyes[chosen], trained.saved.task.network.gaze)  # type: ignore[attr-defined]
+        rows = drawn(network, eyes[chosen], trained.task.network.gaze)  # type: ignore[attr-defined]
     save(figure(rows, who), out)
     return rows
 
