@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from vergence import attacks, data, methods, metrics, models, privacy, tasks
     from vergence.api.comparison import Comparison, compare
     from vergence.api.explanation import explain
+    from vergence.api.finished_run import FinishedRun as Run
     from vergence.api.task_from import task_from
     from vergence.api.train import load_experiment, open_run, run_experiment, train
-    from vergence.api.trained_run import TrainedRun as Run
     from vergence.core.aggregation import Aggregate
     from vergence.core.client import ClientContext
     from vergence.core.conversation import Conversation, aggregate, collect, compute, fit
@@ -79,7 +79,7 @@ _HOMES = {
     "Privacy": "privacy.config",
     "Reply": "core.messages",
     "RoundReport": "experiment.run",
-    "Run": "api.trained_run:TrainedRun",
+    "Run": "api.finished_run:FinishedRun",
     "Samples": "core.data",
     "Share": "core.options",
     "SharedRows": "core.data:SharedRows",

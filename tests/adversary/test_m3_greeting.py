@@ -293,7 +293,9 @@ def test_people_elsewhere_have_as_many_samples_as_there_can_be(kind):
     assert str(found).isprintable()
 
 
-def test_who_has_other_data_on_the_next_day_stops_nobody_else(registry_of, folders, server):
+def test_who_has_other_data_on_the_next_day_stops_nobody_else(
+    registry_of, folders, server, monkeypatch
+):
     """D3: one client says one sample more when the server starts again; it alone is left out."""
     honest = folders[1]["train"]
     registry, *_ = registry_of(greeting(folders[1]))
@@ -306,11 +308,11 @@ def test_who_has_other_data_on_the_next_day_stops_nobody_else(registry_of, folde
     assert {len(splits.train) for splits in found.people.values()} == {honest}
     asked = {}
 
-    def one_method(*_):
+    def run_methods(*_):
         for client in ("p00", "p01", "p02"):
             asked[client] = outcome(RequestQueue(registry, {"run": "r"}).ask, client, b"train")
 
-    server.one_method = one_method
+    monkeypatch.setattr(server_run, "run_methods", run_methods)
     outcome(server.run)
     assert (asked["p00"], asked["p02"]) == (b"train", b"train")
     assert isinstance(asked["p01"], ClientLost)

@@ -9,12 +9,11 @@ import torch
 
 from tests.cli.commands import run, vergence
 from vergence.audit.disclosed_statistics import counts_told, distances_told, numbers_told
-from vergence.audit.run import trained_on
 from vergence.core.client import ClientContext
 from vergence.core.conversation import drive
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.trained_run import read_run
 from vergence.reports.ethics.page import ethics
 from vergence.training.sequential import Solver
 
@@ -57,8 +56,8 @@ def said(saved, verb, message, samples):
 
 
 def test_distances_are_those_that_clients_of_the_run_tell(clips):
-    saved = read_saved(clips)
-    data = trained_on(saved)
+    saved = read_run(clips)
+    data = saved.trained_on
     numbers, (cut, whole) = distances_told(saved, data)
     for row, splits in zip(numbers.asked, data.people.values(), strict=True):
         told = said(saved, "measure", {"proxies": saved.server.proxies}, splits.train)
@@ -69,8 +68,8 @@ def test_distances_are_those_that_clients_of_the_run_tell(clips):
 
 
 def test_counts_are_those_that_clients_of_the_run_tell(toys):
-    saved = read_saved(toys / "ap_fl")
-    data = trained_on(saved)
+    saved = read_run(toys / "ap_fl")
+    data = saved.trained_on
     numbers = counts_told(saved.task, data)
     for row, splits in zip(numbers.asked, data.people.values(), strict=True):
         told = said(saved, "tell", {}, splits.train)
@@ -78,10 +77,10 @@ def test_counts_are_those_that_clients_of_the_run_tell(toys):
 
 
 def test_where_nobody_tells_numbers_nothing_is_found(toys):
-    saved = read_saved(toys / "one_group")
-    assert numbers_told(saved, trained_on(saved)) == ([], [])
-    saved = read_saved(toys / "fedgen")
-    data = trained_on(saved)
+    saved = read_run(toys / "one_group")
+    assert numbers_told(saved, saved.trained_on) == ([], [])
+    saved = read_run(toys / "fedgen")
+    data = saved.trained_on
     alone = replace(data, people={"p00": data.people["p00"]})
     assert numbers_told(saved, alone) == (
         [],

@@ -11,9 +11,8 @@ from tests.cli.commands import run, vergence
 from vergence.audit import membership as audit_members
 from vergence.audit import replay
 from vergence.audit import updates as audit_updates
-from vergence.audit.run import trained_on
 from vergence.audit.updates import ReplaySize, updates_seen
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.trained_run import read_run
 from vergence.reports.ethics.page import ethics
 from vergence.training.pruning import built
 
@@ -35,8 +34,8 @@ def folder(tmp_path_factory):
 
 
 def opened(folder, method):
-    saved = read_saved(folder / method)
-    return saved, trained_on(saved), dict(audit_updates.views(saved)[0])
+    saved = read_run(folder / method)
+    return saved, saved.trained_on, dict(audit_updates.views(saved)[0])
 
 
 def weighed(seen, data):
@@ -95,9 +94,9 @@ def test_noise_of_a_server_that_adds_it_does_not_hide_updates_from_it(tmp_path):
     """DP for people alone is against those who get the model: the view has the bounded updates."""
     text = EYES.replace(METHODS, 'method = { name = "fedavg" }')
     out = run(tmp_path, text, "privacy.user.noise=4.0", "privacy.user.clip=0.1")
-    saved = read_saved(out)
+    saved = read_run(out)
     plans = dict(audit_updates.views(saved)[0])
-    data = trained_on(saved)
+    data = saved.trained_on
     seen = replay.replayed(saved, data, 1, plans["DP for people, as in the run"])
     bare = replay.replayed(saved, data, 1, plans["no defence"])
     for one, other in zip(seen.updates, bare.updates, strict=True):

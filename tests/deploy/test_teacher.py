@@ -16,7 +16,7 @@ from tests.deploy.deployment import deployed, simulated
 from vergence.core.messages import Message
 from vergence.core.params import Params
 from vergence.core.serialization import pack, same
-from vergence.deployment import folder_setup, launcher, server_run
+from vergence.deployment import folder_setup, launcher
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.client_registry import ENOUGH
 from vergence.deployment.folders import EXPERIMENT, ClientSide, settings, write_settings
@@ -25,6 +25,7 @@ from vergence.deployment.server_run import ServerRun
 from vergence.deployment.teacher_quota import FILE, TeacherQuota
 from vergence.engine.round_loop import run_rounds
 from vergence.errors import StateError, VergenceError
+from vergence.experiment import run
 from vergence.experiment.schema import check
 
 OWNER = ("owner",)
@@ -256,9 +257,7 @@ def test_a_provider_goes_on_when_its_budget_is_spent(more, learns, tmp_path, mon
     own, server = tmp_path / "out" / "clients" / "owner", tmp_path / "out" / "server"
     side = replace(settings(own, ClientSide), answers_in_all=320 + more)
     found, leading = [], ServerRun(server, Wire(AnsweringClient(own, side)))
-    monkeypatch.setattr(
-        server_run, "run_rounds", lambda *a: found.append(run_rounds(*a)) or found[0]
-    )
+    monkeypatch.setattr(run, "run_rounds", lambda *a: found.append(run_rounds(*a)) or found[0])
     leading.registry._greet(1, "now", {})
     leading.run()
     assert (server / "run" / "pe_zsl" / "results.json").exists()

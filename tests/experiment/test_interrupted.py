@@ -42,7 +42,7 @@ def test_the_command_goes_on_with_a_finished_run_without_reading_its_data(tmp_pa
     def reads(_):
         raise AssertionError("the data of a finished run need not be there any more")
 
-    monkeypatch.setattr("vergence.experiment.run.load_data", reads)
+    monkeypatch.setattr("vergence.experiment.run.validate", reads)
     said = vergence("resume", out)
     assert said.code == 0, said.err
 

@@ -12,8 +12,8 @@ from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.joined_node import deployable
 from vergence.engine.client_executor import lent
 from vergence.errors import ConfigError, DataError
-from vergence.experiment import run
 from vergence.experiment import schema as config
+from vergence.experiment import validation
 from vergence.experiment.public_data import ReleasedSamples
 
 
@@ -28,15 +28,15 @@ def test_a_server_that_holds_nothing_is_told_so_before_anything_is_trained():
         "federation": people,
     }
     with pytest.raises(ConfigError, match="method 'feddf': this method's server needs samples"):
-        run.load_data(config.check(eyes))
+        validation.validate(config.check(eyes))
     found = config.check({**eyes, "proxy": {**people, "seed": 9}})
-    ready = run.load_data(found).ready
+    ready = validation.validate(found).ready
     assert "eye_synthetic" in ready.about["proxies"]
     assert sorted(ready.proxies.train.columns) == sorted(ready.people["p00"].train.columns)
     pooled = Samples.concatenate([s.train for s in ready.people.values()])
     assert not torch.equal(pooled.columns["image"], ready.proxies.train.columns["image"])
-    apart = run.load_data(config.check({**eyes, "proxy": {**people, "seed": 8}}))
-    assert run.digest(ready) != apart.sha
+    apart = validation.validate(config.check({**eyes, "proxy": {**people, "seed": 8}}))
+    assert validation.digest(ready) != apart.sha
 
 
 def test_what_people_give_up_is_theirs_no_more():

@@ -10,9 +10,10 @@ from scipy import stats
 
 from tests.cli.commands import ALONE, METHODS, ONE, SEVERAL, run, vergence, write
 from vergence.engine.client_executor import ClientExecutor
-from vergence.experiment.run import load_data, start
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.run import start
 from vergence.experiment.schema import load
+from vergence.experiment.trained_run import read_run
+from vergence.experiment.validation import validate
 from vergence.methods.clustered.base import of_group
 from vergence.methods.fedcpf import FedCPF
 from vergence.results.write import write_harm
@@ -336,8 +337,8 @@ def test_methods_with_groups_say_who_is_in_which(tmp_path):
     start(load(write(tmp_path, SEVERAL.replace(METHODS, kinds))), tmp_path / "out")
     assert not (tmp_path / "out/fedavg/groups.csv").exists()
     for label in ("ifca", "fedgroup"):
-        saved = read_saved(tmp_path / "out" / label)
-        people, solver = load_data(saved.experiment).ready.people, Solver(saved.task)
+        saved = read_run(tmp_path / "out" / label)
+        people, solver = validate(saved.experiment).ready.people, Solver(saved.task)
         if label == "fedgroup":
             wanted = {p: saved.server.groups[p] for p in people}
         else:

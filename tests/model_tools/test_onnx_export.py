@@ -17,9 +17,8 @@ from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
 from vergence.core.params import Params
 from vergence.errors import ConfigError, DataError, StateError
-from vergence.experiment.newcomers import NewcomerEvaluator
-from vergence.experiment.run import load_data
-from vergence.experiment.saved_run import one_run, read_saved
+from vergence.experiment.trained_run import one_run, read_run
+from vergence.experiment.validation import validate
 from vergence.model_tools import onnx_export as exporting
 from vergence.model_tools.onnx_export import (
     TOLERANCE,
@@ -164,14 +163,14 @@ def test_a_person_s_file_is_what_that_person_predicts_with(folder, tmp_path):
     made = export(folder / "fedper", out, Console(file=said, width=120), "p01")
     assert made.difference <= TOLERANCE
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
-    loaded = load_data(one_run(folder / "fedper"))
-    judge = NewcomerEvaluator(read_saved(folder / "fedper"), loaded.ready)
+    loaded = validate(one_run(folder / "fedper"))
+    trained = read_run(folder / "fedper").on(loaded.ready)
     test = loaded.ready.people["p01"].test
     each = [test.take(slice(i, i + 1)) for i in range(len(test))]
     asked = [{name: batch[name].numpy() for name in ("image", "pose")} for batch in each]
     gaze = [session.run(None, one)[0] for one in asked]
-    own = judge.worker.solver.outputs(judge.model("p01"), test).numpy()
-    other = judge.worker.solver.outputs(judge.model("p02"), test).numpy()
+    own = trained.outputs(trained.model("p01"), test).numpy()
+    other = trained.outputs(trained.model("p02"), test).numpy()
     assert np.abs(np.concatenate(gaze) - own).max() <= TOLERANCE
     assert np.abs(np.concatenate(gaze) - other).max() > 1e-3
     assert "onnxruntime" in said.getvalue()
@@ -189,9 +188,9 @@ def test_the_file_says_what_it_is(folder, tmp_path):
     assert told["input image"].endswith("[1, 1, 9, 15]")
     assert told["person"] == "newcomer"
     assert told["method"] == "fedavg"
-    saved = read_saved(folder / "fedavg")
+    saved = read_run(folder / "fedavg")
     assert told["fingerprint"] == saved.fingerprint
-    assert told["data_licence"] == load_data(saved.experiment).raw.about["licence"]
+    assert told["data_licence"] == validate(saved.experiment).raw.about["licence"]
 
 
 def test_who_and_what_cannot_be_exported_is_said(folder, tmp_path):

@@ -113,7 +113,7 @@ def test_training_afterwards_is_training_under_the_mask(folder, shared):
     values = [value for person in line.tuned.values() for value in person]
     assert sum(values) / 3 == pytest.approx(after)
     assert len(subject.train()) == sum(
-        len(splits.train) for splits in subject.judge.ready.people.values()
+        len(splits.train) for splits in subject.trained.ready.people.values()
     )
 
 
@@ -127,7 +127,7 @@ def test_everybody_s_own_model_is_pruned(folder):
         measure(line, subject, 0)
     told = read(folder / "fedper").runs[0].scores("angle_error_deg")
     assert {p: v[0] for p, v in line.error.items()} == pytest.approx(told, abs=1e-5)
-    own = len(found[1].judge.ready.people["p01"].train)
+    own = len(found[1].trained.ready.people["p01"].train)
     assert len(found[1].train()) == own
 
 
@@ -145,7 +145,7 @@ def test_people_left_out_are_the_test(tmp_path):
     told = read(merged / "fedavg").runs[0].scores("angle_error_deg")
     assert line.error["p01"][0] == pytest.approx(told["p01"], abs=1e-5)
     assert isinstance(fold[0].params, Params)
-    people = fold[0].judge.trained.people
+    people = fold[0].trained.participants.people
     assert set(people) == {"p00", "p02"}
     assert len(fold[0].train()) == sum(len(splits.train) for splits in people.values())
     with pytest.raises(ConfigError, match="no whole model that a stranger could use"):

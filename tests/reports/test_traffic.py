@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from tests.engine.test_compatibility_check import experiment
-from vergence.experiment.run import load_data, start
+from vergence.experiment.run import start
 from vergence.experiment.schema import check, merge
+from vergence.experiment.validation import validate
 from vergence.reports.explain import explain
 from vergence.reports.traffic import carried, totals
 
@@ -38,7 +39,7 @@ def counted(folder, people):
 )
 def test_what_is_foretold_is_what_is_counted(method, settings, beside, tmp_path):
     made = check(experiment(method, settings))
-    ready = load_data(made).ready
+    ready = validate(made).ready
     rows = carried(made.plan, made.methods[method], made.task(0), ready)
     up, down = totals(rows)
     start(made, tmp_path / "run")

@@ -14,7 +14,7 @@ from vergence.data.io.checks import below_data
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError, StateError
 from vergence.experiment.run import start
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.trained_run import read_run
 from vergence.reproduce import command as app
 from vergence.reproduce import figures
 from vergence.reproduce.claims import OTHERS, OWN, PaperTable, TablePart
@@ -121,7 +121,7 @@ def fits(where, tmp_path, above):
         experiment = plan(part, where, Wish(seeds=1, rounds=1, sets=sets)).experiment
         assert experiment is not None
         start(experiment, tmp_path / name)
-        saved = read_saved(tmp_path / name / "fedavg", 0)
+        saved = read_run(tmp_path / name / "fedavg", 0)
         update = (saved.server.model - saved.task.init()).flat
         found.append(servers["tau"] / float(update.square().mean().sqrt()))
     return found

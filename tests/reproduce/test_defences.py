@@ -11,8 +11,8 @@ from rich.console import Console
 
 from vergence.audit import run as audit
 from vergence.audit import smashed_data
-from vergence.experiment.run import load_data
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.trained_run import read_run
+from vergence.experiment.validation import validate
 from vergence.reproduce import command as app
 from vergence.reproduce import outcome as outcomes
 from vergence.reproduce.claims import PaperTable, TablePart
@@ -171,11 +171,11 @@ def test_the_cost_table_runs(tmp_path, monkeypatch):
     page = (tmp_path / small.id / "report.md").read_text()
     assert "| mean picture of the others (prior) | – |" in page
 
-    saved = read_saved(tmp_path / "splitfed/runs/cost_plain/splitfed")
+    saved = read_run(tmp_path / "splitfed/runs/cost_plain/splitfed")
     with monkeypatch.context() as patch:
         patch.setattr(smashed_data, "passes", lambda *_, **__: 40)
         lines = audit.audit(saved.folder, Console(file=io.StringIO()), quick=True).pictures.records
-        mine, mean = smashed_data.left_over(saved, load_data(saved.experiment).ready, "p00")
+        mine, mean = smashed_data.left_over(saved, validate(saved.experiment).ready, "p00")
     told = {line["what the server has"]: line["mse"] for line in lines}
     assert told["no defence, as in the run"] == pytest.approx(mine)
     assert told["nothing: the mean of the others"] == pytest.approx(mean)

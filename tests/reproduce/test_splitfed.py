@@ -12,9 +12,8 @@ from scipy import stats
 
 from tests.reproduce.claims import alike
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import NewcomerEvaluator
-from vergence.experiment.run import load_data
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.trained_run import read_run
+from vergence.experiment.validation import validate
 from vergence.reproduce import capabilities
 from vergence.reproduce import command as app
 from vergence.reproduce.checks.splitfed import check_splitfed
@@ -138,8 +137,8 @@ def test_training_errors_are_those_of_the_data_trained_on(done):
     out, found, _ = done
     table = found["splitfed/fig4.7"]
     run = read(out / RUNS / "sfl_2/leave-one-out").run("splitfed")
-    saved = read_saved(out / RUNS / "sfl_2/leave-one-out/folds/p00/splitfed", 0)
-    judge_ = NewcomerEvaluator(saved, load_data(saved.experiment).ready)
+    saved = read_run(out / RUNS / "sfl_2/leave-one-out/folds/p00/splitfed", 0)
+    judge_ = saved.on(validate(saved.experiment).ready)
     own = []
     for person in ("p01", "p02"):
         samples = judge_.ready.people[person].train

@@ -131,15 +131,12 @@ def test_a_run_is_calibrated_for_those_it_never_saw(left_out, tmp_path):
 
 def by_hand(folder: Path, person: str, k: int) -> float:
     """The server's outputs plus the mean residual of the k samples of either draw."""
-    judge = unseen(folder).judge(person)
-    data, errors = judge.ready.people[person], []
-    near, far = (
-        judge.worker.solver.outputs(judge.saved.server.model, part)
-        for part in (data.train, data.test)
-    )
+    trained = unseen(folder).run(person)
+    data, errors = trained.ready.people[person], []
+    near, far = (trained.outputs(trained.server.model, part) for part in (data.train, data.test))
     for rows in orders(len(data.train), 2, RandomStream("calibrate", 0, 0, person).numpy())[:, :k]:
         offset = (data.train.columns["gaze"][rows] - near[rows]).mean(0)
-        errors.append(judge.saved.task.metrics(far + offset, data.test)["angle_error_deg"])
+        errors.append(trained.task.metrics(far + offset, data.test)["angle_error_deg"])
     return float(np.mean(errors))
 
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tests.cli.commands import TOY, vergence, write
-from vergence.experiment.run import load_data, start
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.run import start
 from vergence.experiment.schema import load
+from vergence.experiment.trained_run import read_run
+from vergence.experiment.validation import validate
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +47,8 @@ def test_a_model_is_scored_on_the_other_crowd(crowds, tmp_path):
         and r["tested_on"].endswith("/two")
         and (r["person"], r["metric"]) == ("p01", "error")
     ]
-    model = read_saved(crowds / "one", 0).server.model
-    data = load_data(load(crowds / "two" / "config.toml")).ready.people["p01"].test.columns
+    model = read_run(crowds / "one", 0).server.model
+    data = validate(load(crowds / "two" / "config.toml")).ready.people["p01"].test.columns
     error = data["x"] @ model["weight"][0] + model["bias"] - data["y"]
     assert float(found["value"]) == pytest.approx(
         float(torch.sqrt(error.square().mean())), rel=1e-6

@@ -85,7 +85,7 @@ def test_the_table_has_every_row_on_the_same_unseen_people(runs, tmp_path):
 def scene(runs, **options):
     strangers = unseen(runs["cross"] / "fedavg")
     chosen = FewShotOptions(**{"shots": 20, "draws": 2, "epochs": 2, "steps": 3, **options})
-    return FewShotScene(strangers.judge("p02"), ("p02", "p03"), chosen)
+    return FewShotScene(strangers.run("p02"), ("p02", "p03"), chosen)
 
 
 @pytest.mark.parametrize(("source", "people"), [("first", {"p00"}), ("all", {"p00", "p01"})])
@@ -97,7 +97,7 @@ def test_shots_are_both_eyes_of_glances_of_people_trained_on(runs, source, peopl
     assert torch.equal(left + 1, right)
     assert bool((left % 2 == 0).all())
     assert not torch.equal(found.drawn[0], found.drawn[1])
-    trained = found.judge.trained.people
+    trained = found.trained.participants.people
     known = {tuple(g) for p in people for g in CodeRows.of(trained[p].train).gaze.tolist()}
     assert {tuple(g) for g in found.shots.gaze.flatten(0, 1).tolist()} <= known
 
@@ -121,7 +121,7 @@ def test_the_constant_is_each_eyes_mean_of_the_shots(runs):
 def test_the_supervised_row_does_not_depend_on_what_was_trained(runs):
     """It begins with the initial network, not with the run's."""
     found = scene(runs, draws=1)
-    other = FewShotScene(unseen(runs["cross"] / "fedper").judge("p02"), found.people, found.options)
+    other = FewShotScene(unseen(runs["cross"] / "fedper").run("p02"), found.people, found.options)
     assert found.supervised() == other.supervised()
 
 
@@ -132,7 +132,7 @@ def test_the_left_out_persons_labels_change_no_estimator(runs):
     complement to 180 degrees, if and only if the predictions stay.
     """
     found = scene(runs)
-    params = found.judge.model("p02", known=False)
+    params = found.trained.model("p02", known=False)
     before = {(c, r): errors for c, r, errors in found.encoder(params)}
     rows = found.tests["p02"]
     turned = CodeRows(

@@ -14,10 +14,10 @@ from tests.cli.commands import TOY, vergence, write
 from vergence.core.data import Samples
 from vergence.core.params import Params
 from vergence.errors import ConfigError, PartialRun, StateError
-from vergence.experiment.newcomers import NewcomerEvaluator, unseen
-from vergence.experiment.run import load_data
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.newcomers import unseen
 from vergence.experiment.schema import load
+from vergence.experiment.trained_run import read_run
+from vergence.experiment.validation import validate
 from vergence.results.read import read
 from vergence.studies import protocols
 from vergence.studies.compare import gather
@@ -66,7 +66,7 @@ def test_a_left_out_person_took_no_part(scored):
 def test_strangers_are_scored_by_hand(scored):
     """fedavg: the server's line on the stranger's test part; local-only: the mean of two lines."""
     out, _ = scored
-    whole = load_data(load(out / "within" / "config.toml"))
+    whole = validate(load(out / "within" / "config.toml"))
     test = whole.ready.people["p00"].test
 
     def error(params: Params) -> float:
@@ -74,10 +74,10 @@ def test_strangers_are_scored_by_hand(scored):
         return float((found - test.columns["y"]).square().mean().sqrt())
 
     fold = out / "leave-one-out" / "folds" / "p00"
-    server = read_saved(fold / "fedavg").server
+    server = read_run(fold / "fedavg").server
     mine = read(out / "leave-one-out" / "fedavg").runs[0].scores("error")
     assert mine["p00"] == pytest.approx(error(server.model), rel=1e-5)
-    alone = read_saved(fold / "local_only").clients
+    alone = read_run(fold / "local_only").clients
     mean = np.mean([error(alone[p].params) for p in ("p01", "p02")])
     run = read(out / "leave-one-out" / "local_only").runs[0]
     assert run.scores("error")["p00"] == pytest.approx(mean, rel=1e-5)
@@ -88,8 +88,8 @@ def test_strangers_are_scored_by_hand(scored):
 def test_a_data_centre_never_sees_the_stranger(scored):
     """The pooled model of a fold is not that of everybody."""
     out, _ = scored
-    within = read_saved(out / "within" / "centralised").server.model
-    without = read_saved(out / "leave-one-out" / "folds" / "p00" / "centralised").server.model
+    within = read_run(out / "within" / "centralised").server.model
+    without = read_run(out / "leave-one-out" / "folds" / "p00" / "centralised").server.model
     assert not torch.equal(within.flat, without.flat)
 
 
@@ -234,15 +234,15 @@ class Choosing(ToyTask):
 def test_what_is_chosen_for_a_stranger_is_chosen_on_the_people_who_took_part(scored):
     """A third of the validation samples of three people each; somebody known has their own."""
     out, _ = scored
-    ready = load_data(load(out / "within" / "config.toml")).ready
+    ready = validate(load(out / "within" / "config.toml")).ready
     own = {person: len(splits.val) for person, splits in ready.people.items()}
     for label in ("fedavg", "local_only"):
-        saved = read_saved(out / "leave-one-out" / "folds" / "p00" / label)
-        judge = NewcomerEvaluator(replace(saved, task=Choosing(saved.task.network)), ready)
-        for found in judge.stranger("p00", PEOPLE[1:]).values():
+        saved = read_run(out / "leave-one-out" / "folds" / "p00" / label)
+        trained = replace(saved, task=Choosing(saved.task.network)).on(ready)
+        for found in trained.stranger("p00", PEOPLE[1:]).values():
             assert found["chosen"] == own["p01"] + own["p02"]
-        assert judge.measure(judge.model("p01"), "p01")["chosen"] == own["p01"]
-    trained = unseen(out / "leave-one-out" / "fedavg").judge("p00").trained
+        assert trained.measure(trained.model("p01"), "p01")["chosen"] == own["p01"]
+    trained = unseen(out / "leave-one-out" / "fedavg").run("p00").participants
     assert trained is not None
     assert trained.clients == PEOPLE[1:]
 
@@ -262,8 +262,8 @@ def test_number_of_people(tmp_path):
     assert "newcomers; local-only: others' models; 1 seeds" in said
     folder = out / "people" / "n02" / "seed0" / "fedavg"
     assert read(folder).runs[0].people == ["p00", "p01"]
-    judge = NewcomerEvaluator(read_saved(folder), load_data(load(write(tmp_path, one))).ready)
-    assert found["p03", 2] == judge.measure(judge.saved.server.model, "p03")["error"]
+    trained = read_run(folder).on(validate(load(write(tmp_path, one))).ready)
+    assert found["p03", 2] == trained.measure(trained.server.model, "p03")["error"]
     with pytest.raises(ConfigError, match="takes 5 people, the data has 4"):
         go(tmp_path, "people", out, one, sizes=(1, 3), unseen=2)
 
@@ -381,7 +381,7 @@ def test_folds_are_named_in_the_results(scored):
 def test_noise_is_added_once(tmp_path, monkeypatch):
     """A fold's training data is the noisy person's as loaded, not noisy twice over."""
     experiment = load(write(tmp_path, TEXT), ["noise.share=1.0"])
-    loaded = load_data(experiment)
+    loaded = validate(experiment)
     seen = []
 
     def held(experiment, _):

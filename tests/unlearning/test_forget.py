@@ -12,8 +12,8 @@ from vergence.console import out as console
 from vergence.core.params import Params
 from vergence.errors import PartialRun
 from vergence.experiment.run import start
-from vergence.experiment.saved_run import verify
 from vergence.experiment.schema import load
+from vergence.experiment.trained_run import verify
 from vergence.methods.fedpac import Collaboration
 from vergence.results.read import read
 from vergence.unlearning import forget as forgetting

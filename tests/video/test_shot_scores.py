@@ -9,7 +9,7 @@ from vergence.data.gaze_video.aria import SAMPLE
 from vergence.data.io.video import Video
 from vergence.data.video_summaries.tvsum import KEYFRAME_FEATURES, KEYFRAMES
 from vergence.errors import ConfigError
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.trained_run import read_run
 from vergence.methods.clustered.base import of_group
 from vergence.models import pretrained
 from vergence.video.shot_scores import learned
@@ -58,10 +58,10 @@ def test_scores_are_the_models_importance(runs):
         torch.nn.utils.vector_to_parameters(params.flat, module.parameters())
         return module(torch.from_numpy(x)[None], torch.tensor([5]))[0].sigmoid().tolist()
 
-    plain = read_saved(runs / "fedavg")
+    plain = read_run(runs / "fedavg")
     expected = by_hand(plain.task, plain.server.model)
     assert learned(runs / "fedavg")(x).tolist() == pytest.approx(expected, rel=1e-5)
-    saved = read_saved(runs / "cfedvs")
+    saved = read_run(runs / "cfedvs")
     assert sorted(saved.server.groups.values()) == [0, 1]
     for person, group in saved.server.groups.items():
         expected = by_hand(saved.task, of_group(saved.server.models, group))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from vergence.api.trained_run import TrainedRun
+from vergence.api.finished_run import FinishedRun
 from vergence.errors import ConfigError
 from vergence.monitoring.unfinished import told_unfinished
 from vergence.results.significance import Unit
@@ -111,14 +111,14 @@ def compare(
     listed = [
         run for item in given for run in (item.values() if isinstance(item, Mapping) else [item])
     ]
-    if wrong := [item for item in listed if not isinstance(item, TrainedRun | str | Path)]:
+    if wrong := [item for item in listed if not isinstance(item, FinishedRun | str | Path)]:
         raise ConfigError(
             f"compare takes runs, as vergence.train gives them, or their folders; got {wrong[0]!r}"
         )
     allowed = [allow] if isinstance(allow, str) else list(allow)
-    folders = [item.folder if isinstance(item, TrainedRun) else Path(item) for item in listed]
+    folders = [item.folder if isinstance(item, FinishedRun) else Path(item) for item in listed]
     study = tables.gather(folders, allowed)
-    called = Counter(item.label for item in listed if isinstance(item, TrainedRun))
+    called = Counter(item.label for item in listed if isinstance(item, FinishedRun))
     twice = [label for label, times in called.items() if times > 1]
     parts = tables.blocks(study, metric, reference, margin, unit)
     alike = [f"several runs are called '{m}': give train label= to tell them apart" for m in twice]

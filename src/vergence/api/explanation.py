@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
+from vergence.api.finished_run import FinishedRun
 from vergence.api.from_objects import experiment_from, plan_from
-from vergence.api.trained_run import TrainedRun
 from vergence.core.federation import Dataset, Federation
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
@@ -39,7 +39,7 @@ def explain(
     Raises:
         ConfigError: this is nothing that can be explained.
     """
-    if isinstance(what, TrainedRun):
+    if isinstance(what, FinishedRun):
         experiment = what.experiment
     elif isinstance(what, Experiment):
         experiment = what

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+from vergence.api.finished_run import FinishedRun
 from vergence.api.from_objects import (
     check_kinds,
     described,
@@ -13,7 +14,6 @@ from vergence.api.from_objects import (
     with_base,
     with_local,
 )
-from vergence.api.trained_run import TrainedRun
 from vergence.core.federation import Dataset, Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
@@ -34,7 +34,7 @@ from vergence.results.run_files import read_config
 
 
 def rebuilt(
-    run: TrainedRun, task: Task | None, people: Dataset | Federation | None, method: Method | None
+    run: FinishedRun, task: Task | None, people: Dataset | Federation | None, method: Method | None
 ) -> Experiment:
     """The experiment of a run that was made by these objects.
 
@@ -65,7 +65,7 @@ def rebuilt(
     return made
 
 
-def _confirmed(run: TrainedRun, table: Table, task: Any, people: Any, method: Any) -> Experiment:
+def _confirmed(run: FinishedRun, table: Table, task: Any, people: Any, method: Any) -> Experiment:
     """The experiment of a run that its file says all of, if it says what is given."""
     experiment = run.experiment
     (before,) = experiment.methods.values()
@@ -89,7 +89,7 @@ def _confirmed(run: TrainedRun, table: Table, task: Any, people: Any, method: An
     return experiment
 
 
-def _trained_as(run: TrainedRun, table: Table, method: Any, local: LocalTraining) -> Any:
+def _trained_as(run: FinishedRun, table: Table, method: Any, local: LocalTraining) -> Any:
     """The method that is given, training as the run did where it does not say how."""
     if not isinstance(method, Method):
         return method
@@ -108,7 +108,7 @@ def _with_names(task: Task, data: Dataset) -> Task:
     return replace(task, names=tuple(classes))  # type: ignore[call-arg]
 
 
-def _another(run: TrainedRun, part: str, before: Any, now: Any) -> StateError:
+def _another(run: FinishedRun, part: str, before: Any, now: Any) -> StateError:
     return StateError(
         f"{run.folder} was made by another {part}: its config.toml says {before}, and what was "
         f"given is {now}"

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from vergence.api.finished_run import FinishedRun, ScratchFolder
 from vergence.api.from_objects import experiment_from, plan_from, with_local
 from vergence.api.reopened import rebuilt
-from vergence.api.trained_run import ScratchFolder, TrainedRun
 from vergence.core.federation import Dataset, Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
@@ -55,7 +55,7 @@ def train(
     resume: bool = False,
     on_round: OnRound | None = None,
     progress: bool = True,
-) -> TrainedRun:
+) -> FinishedRun:
     """A finished run of one method on one task: trained over people, everybody evaluated.
 
     Args:
@@ -128,7 +128,7 @@ def run_experiment(
     resume: bool = False,
     on_round: OnRound | None = None,
     progress: bool = True,
-) -> dict[str, TrainedRun]:
+) -> dict[str, FinishedRun]:
     """Run every method of an experiment, as `vergence run` does.
 
     Args:
@@ -156,7 +156,7 @@ def _run(
     going_on: bool,
     on_round: OnRound | None,
     progress: bool,
-) -> dict[str, TrainedRun]:
+) -> dict[str, FinishedRun]:
     if going_on and out is None:
         raise ConfigError("resume=True needs out, the folder of the run to go on with")
     if on_round is not None and not callable(on_round):
@@ -193,7 +193,7 @@ def run_into(
     resumed: bool = False,
     asked: bool = False,
     keeper: ScratchFolder | None = None,
-) -> dict[str, TrainedRun]:
+) -> dict[str, FinishedRun]:
     """Run every method of an experiment into a folder, or go on with what is there.
 
     Args:
@@ -219,7 +219,7 @@ def run_into(
     finally:
         torch.set_num_threads(threads)
     return {
-        label: TrainedRun(path, experiment.alone(label), loaded, keeper)
+        label: FinishedRun(path, experiment.alone(label), loaded, keeper)
         for label, path in folders_of(experiment, folder).items()
     }
 
@@ -231,7 +231,7 @@ def open_run(
     people: Dataset | Federation | None = None,
     method: Method | None = None,
     trust_code: bool = False,
-) -> TrainedRun:
+) -> FinishedRun:
     """A finished run, read from its directory.
 
     Scores need nothing else. For models of a run whose task, method or people are Python objects,
@@ -248,7 +248,7 @@ def open_run(
         StateError: there is no finished run of one method, or it was made by other objects.
         UntrustedCode: its config names Python code, and this is to be compared with what is given.
     """
-    found = TrainedRun(path, trust_code=trust_code)
+    found = FinishedRun(path, trust_code=trust_code)
     if task is None and people is None and method is None:
         return found
-    return TrainedRun(path, rebuilt(found, task, people, method), trust_code=trust_code)
+    return FinishedRun(path, rebuilt(found, task, people, method), trust_code=trust_code)

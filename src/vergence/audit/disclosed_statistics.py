@@ -22,7 +22,7 @@ from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.params import Layout, Params
 from vergence.core.task import Task
-from vergence.experiment.saved_run import SavedRun
+from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.dtw import dtw
 from vergence.privacy.dp.disclosed_statistics import (
     Changes,
@@ -92,7 +92,7 @@ class DisclosedNumbers:
             )
 
 
-def numbers_told(saved: SavedRun, data: Federation) -> tuple[list[Record], list[tuple[str, str]]]:
+def numbers_told(saved: TrainedRun, data: Federation) -> tuple[list[Record], list[tuple[str, str]]]:
     """Findings from a run's numbers, and attacks not tried with reasons; empty without numbers.
 
     Args:
@@ -110,7 +110,7 @@ def numbers_told(saved: SavedRun, data: Federation) -> tuple[list[Record], list[
     return [*of_distances(found), *of_videos(videos, found.bound)], []
 
 
-def _asks(saved: SavedRun) -> bool:
+def _asks(saved: TrainedRun) -> bool:
     return not hasattr(saved.server, "proxies") or bool(saved.server.proxies.layout.n)
 
 
@@ -134,7 +134,7 @@ def counts_told(task: Task, data: Federation) -> DisclosedNumbers:
 
 
 def distances_told(
-    saved: SavedRun, data: Federation
+    saved: TrainedRun, data: Federation
 ) -> tuple[DisclosedNumbers, tuple[Tensor, Tensor]]:
     """Return everybody's mean distances, and those of training videos: another cut's, and theirs.
 

@@ -24,9 +24,8 @@ from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.engine.plan import Plan
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import NewcomerEvaluator
-from vergence.experiment.saved_run import SavedRun
 from vergence.experiment.schema import Experiment
+from vergence.experiment.trained_run import TrainedRun
 from vergence.results.text_tables import Record
 from vergence.unlearning.membership_check import losses, refused, shadow
 
@@ -47,7 +46,7 @@ Lines = tuple[list[Record], list[tuple[str, str]]]
 class ShadowRuns:
     """Runs of the experiment on halves of its data."""
 
-    saved: SavedRun
+    saved: TrainedRun
     data: Federation
     plan: Plan
     models: int
@@ -62,11 +61,11 @@ class ShadowRuns:
         (label,) = self.experiment.methods
         seed = max(self.saved.experiment.plan.seeds) + 1 + number
         with tempfile.TemporaryDirectory(prefix="vergence-shadow-") as scratch:
-            judge = shadow(self.experiment, label, seed, self.data, data, Path(scratch))
-            return [torch.cat([losses(judge, samples) for samples in part]) for part in parts]
+            trained = shadow(self.experiment, label, seed, self.data, data, Path(scratch))
+            return [torch.cat([losses(trained, samples) for samples in part]) for part in parts]
 
 
-def members(saved: SavedRun, data: Federation, quick: bool, tick: Tick) -> Lines:
+def members(saved: TrainedRun, data: Federation, quick: bool, tick: Tick) -> Lines:
     """True positive rate of membership, at a false positive rate of one in a hundred.
 
     Args:
@@ -78,7 +77,7 @@ def members(saved: SavedRun, data: Federation, quick: bool, tick: Tick) -> Lines
     if len(data.people) > PEOPLE:
         data = data.only(data.clients[:PEOPLE])
     plan = saved.experiment.plan
-    why = refused(NewcomerEvaluator(saved, data))
+    why = refused(saved.on(data))
     if len(data.people) < 4:
         why = why or "four people at least are needed, two in and two out"
     if why:

@@ -17,7 +17,7 @@ from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.core.params import Params
 from vergence.core.task import Task
-from vergence.experiment.saved_run import SavedRun
+from vergence.experiment.trained_run import TrainedRun
 from vergence.methods.generative.losses import judged, whole
 from vergence.methods.generative.provider import Taught
 from vergence.results.text_tables import Record
@@ -27,7 +27,7 @@ ASKED = {True: (100, 10_000), False: (100, 300, 1_000, 3_000, 10_000, 30_000)}
 """Answers that are bought, quick or not."""
 
 
-def copies(runs: list[SavedRun], data: Federation, quick: bool) -> list[Record]:
+def copies(runs: list[TrainedRun], data: Federation, quick: bool) -> list[Record]:
     """Rates at which copies of the first owner's teacher agree with it on test samples.
 
     Args:
@@ -57,7 +57,7 @@ def copies(runs: list[SavedRun], data: Federation, quick: bool) -> list[Record]:
 
 
 def copied(
-    saved: SavedRun, teacher: Params, known: Params, asked: Tensor, inputs: Tensor
+    saved: TrainedRun, teacher: Params, known: Params, asked: Tensor, inputs: Tensor
 ) -> Tensor:
     """Output of a copy, of other initial weights, for inputs: `[samples, classes]`."""
     task = saved.task
@@ -75,11 +75,11 @@ def answers(task: Task, teacher: Params, known: Params, samples: Tensor) -> Tens
         return task.told(task.among(output, known["classes"]))
 
 
-def _random(saved: SavedRun, count: int) -> Tensor:
+def _random(saved: TrainedRun, count: int) -> Tensor:
     return random_samples(count, *saved.task.input_range(), saved.task.seed)
 
 
-def made(saved: SavedRun, count: int) -> Tensor:
+def made(saved: TrainedRun, count: int) -> Tensor:
     """Return so many samples of the run's generator, of the classes that teachers know."""
     assert isinstance(saved.method, Taught)
     solver, found = Solver(saved.method.synthesis(saved.task)), list[Tensor]()

@@ -26,7 +26,7 @@ from vergence.core.params import Params
 from vergence.engine.plan import Plan
 from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
-from vergence.experiment.saved_run import SavedRun
+from vergence.experiment.trained_run import TrainedRun
 
 SENDERS = 50
 """So many people's updates are kept."""
@@ -36,7 +36,7 @@ class _Enough(Exception):
     """The rounds that are wanted have been held."""
 
 
-def told(saved: SavedRun) -> tuple[str, str] | None:
+def told(saved: TrainedRun) -> tuple[str, str] | None:
     """Return the verb and the tree in which clients tell what they learned, None where none do."""
     names = set(saved.task.init().layout.names)
     offered = saved.method.offer(saved.server, "")
@@ -59,7 +59,7 @@ def untold(method: Method) -> str:
 
 
 def replayed(
-    saved: SavedRun, data: Federation, rounds: int, plan: Plan, local: LocalTraining | None = None
+    saved: TrainedRun, data: Federation, rounds: int, plan: Plan, local: LocalTraining | None = None
 ) -> AttackerView:
     """Hold the first rounds of a run again; return what its server saw of updates.
 

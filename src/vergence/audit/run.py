@@ -21,10 +21,9 @@ from vergence.audit.identity import table
 from vergence.audit.model_extraction import copies
 from vergence.core.federation import Federation
 from vergence.core.files import refuse_links
-from vergence.errors import ConfigError, StateError, nearest
 from vergence.experiment import checksums
-from vergence.experiment.run import digest, load_data, progress_bar
-from vergence.experiment.saved_run import SavedRun, read_saved
+from vergence.experiment.run import progress_bar
+from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.methods.generative.teacher import TeacherMethod
 from vergence.results.read import read
 from vergence.results.text_tables import TextTable
@@ -47,11 +46,10 @@ def audit(
             data are not those it was trained on.
     """
     refuse_links(folder)
-    saved = read_saved(folder)
+    saved = read_run(folder)
     checksums.check(folder)
-    data = trained_on(saved)
-    if person is not None and person not in data.people:
-        raise ConfigError(f"{folder}: no person '{person}'{nearest(person, data.clients)}")
+    data = saved.trained_on
+    saved.refuse_stranger(person, data.clients)
     with progress_bar() as bar:
         if smashed_data.sends_smashed(saved.method):
             found = smashed_data.attacked(saved, data, person, quick, bar)
@@ -65,22 +63,8 @@ def audit(
     return found
 
 
-def trained_on(saved: SavedRun) -> Federation:
-    """Return the data of the people who took part, prepared for the network.
-
-    Raises:
-        StateError: what is read now is something else.
-    """
-    run, ready = read(saved.folder).runs[0], load_data(saved.experiment).ready
-    there = set(run.people) <= set(ready.clients)
-    for people in (ready, ready.only(run.people) if there else ready):
-        if digest(people) == run.provenance["data"]["sha256"]:
-            return people
-    raise StateError(f"{saved.folder} was trained on other data than what is read now; restore it")
-
-
 def on_updates(
-    saved: SavedRun, data: Federation, person: str | None, quick: bool, bar: Progress
+    saved: TrainedRun, data: Federation, person: str | None, quick: bool, bar: Progress
 ) -> AuditFindings:
     """Attack what clients learned, and the model."""
     size = audit_updates.QUICK if quick else audit_updates.WHOLE
@@ -109,7 +93,7 @@ def on_updates(
     numbers, untold = disclosed_statistics.numbers_told(saved, data)
     if taught:
         seeds = read(saved.folder).runs[0].seeds
-        rates += copies([read_saved(saved.folder, seed) for seed in seeds], data, quick)
+        rates += copies([read_run(saved.folder, seed) for seed in seeds], data, quick)
     lines = [*seen.rates, *numbers, *rates]
     notes = [*NOTES, *(disclosed_statistics.NOTES if numbers else ())]
     second = table(lines, "audit: whose it was, and who was in", notes) if lines else None

@@ -31,8 +31,7 @@ from vergence.core.stages import SMASHED, CutPoint, Staged
 from vergence.core.task import Task
 from vergence.engine.protections.split_defense import outlook
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import NewcomerEvaluator
-from vergence.experiment.saved_run import SavedRun
+from vergence.experiment.trained_run import TrainedRun
 from vergence.methods.split.base import Cutting
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.split.bottleneck import Bottleneck
@@ -107,7 +106,7 @@ class Halves:
 
 
 def attacked(
-    saved: SavedRun, ready: Federation, person: str | None, quick: bool, bar: Progress
+    saved: TrainedRun, ready: Federation, person: str | None, quick: bool, bar: Progress
 ) -> AuditFindings:
     """Attack the smashed data of a finished run.
 
@@ -160,7 +159,7 @@ def _shown(method: Method) -> list[Exposure]:
 
 
 def opened(
-    saved: SavedRun, ready: Federation, person: str | None, quick: bool
+    saved: TrainedRun, ready: Federation, person: str | None, quick: bool
 ) -> tuple[Halves, Samples, Samples, str]:
     """Return a run's network, the victim's test samples, the others' training samples, the victim.
 
@@ -173,7 +172,7 @@ def opened(
     if len(ready.people) < 2 or not gray(ready.people[who].test):
         raise ConfigError(f"{saved.folder}: audit needs gray images and at least two people")
     image = ready.people[who].test.columns[IMAGE]
-    params = NewcomerEvaluator(saved, ready).model(who, known=False)
+    params = saved.on(ready).model(who, known=False)
     network = built(task.module(), params)
     piece = method.front(task)
     assert isinstance(network, Staged)
@@ -222,7 +221,7 @@ def rebuilt(
     return torch.cat([batch.smashed for batch in batches if not batch.round]), network.found(seen)
 
 
-def left_over(saved: SavedRun, ready: Federation, who: str) -> tuple[float, float]:
+def left_over(saved: TrainedRun, ready: Federation, who: str) -> tuple[float, float]:
     """Return the MSE of the best-informed quick attack on a run, and that of the others' mean.
 
     It knows the run's layers and what stood at their cut, and has seen every picture as often as
@@ -239,7 +238,7 @@ def left_over(saved: SavedRun, ready: Federation, who: str) -> tuple[float, floa
     return float(score.mse(eyes, found).mean()), float(score.mse(eyes, mean).mean())
 
 
-def stood(saved: SavedRun, ready: Federation) -> SmashedDataExposure | None:
+def stood(saved: TrainedRun, ready: Federation) -> SmashedDataExposure | None:
     """Defence that stood at a run's cut, None where there was none."""
     plan = saved.experiment.plan
     defence = plan.privacy.cut

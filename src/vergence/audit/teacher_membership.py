@@ -24,8 +24,8 @@ from vergence.core.objectives import each
 from vergence.core.params import Params
 from vergence.core.task import Task
 from vergence.errors import ConfigError
-from vergence.experiment.saved_run import SavedRun
 from vergence.experiment.schema import Experiment
+from vergence.experiment.trained_run import TrainedRun
 from vergence.methods.generative.provider import Taught
 from vergence.training.sequential import Solver
 from vergence.unlearning.membership_check import shadow
@@ -53,7 +53,7 @@ class TeacherMembership:
         return [ratios for ratios, _ in found], [truth for _, truth in found]
 
 
-def members(saved: SavedRun, data: Federation, quick: bool, tick: Tick) -> Lines:
+def members(saved: TrainedRun, data: Federation, quick: bool, tick: Tick) -> Lines:
     """True positive rate for owners' samples, at a false positive rate of one in a hundred.
 
     Args:
@@ -117,15 +117,14 @@ def remembered(
     rows: dict[str, list[Tensor]] = {TEACHER: [], STUDENT: []}
     for model in range(models):
         with tempfile.TemporaryDirectory(prefix="vergence-shadow-") as scratch:
-            judge = shadow(
+            trained = shadow(
                 experiment, label, seed + model, data, half(data, inside[model]), Path(scratch)
             )
             asked = [few(train, SAMPLES) for train in trains]
             taught = [
-                _teacher(judge.saved, name, part)
-                for name, part in zip(data.people, asked, strict=True)
+                _teacher(trained, name, part) for name, part in zip(data.people, asked, strict=True)
             ]
-            student = [_losses(judge.saved.task, judge.given(), part) for part in asked]
+            student = [_losses(trained.task, trained.newcomer(), part) for part in asked]
         rows[TEACHER].append(torch.cat(taught))
         rows[STUDENT].append(torch.cat(student))
         tick(model + 1)
@@ -135,7 +134,7 @@ def remembered(
     )
 
 
-def _teacher(saved: SavedRun, name: str, samples: Samples) -> Tensor:
+def _teacher(saved: TrainedRun, name: str, samples: Samples) -> Tensor:
     owner = saved.clients[name]
     return _losses(saved.task, owner.teacher, samples, owner.known)
 

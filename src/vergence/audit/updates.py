@@ -29,7 +29,7 @@ from vergence.engine import compatibility_check
 from vergence.engine.plan import Plan
 from vergence.engine.protections.dry_run import dry_run
 from vergence.errors import ConfigError
-from vergence.experiment.saved_run import SavedRun
+from vergence.experiment.trained_run import TrainedRun
 from vergence.privacy.config import SecureAggregationConfig
 from vergence.privacy.dp.dp_sgd_solver import training_schedule
 from vergence.privacy.split.defense import IMAGE
@@ -63,7 +63,7 @@ class ObservedRounds:
     not_tried: list[tuple[str, str]] = field(default_factory=list)
 
 
-def views(saved: SavedRun) -> tuple[list[tuple[str, Plan]], str]:
+def views(saved: TrainedRun) -> tuple[list[tuple[str, Plan]], str]:
     """Return by name what a run's server could see: without defences, and with them.
 
     With the run's own, or, where it has none, with secure sums, and why those could not be.
@@ -93,7 +93,7 @@ def views(saved: SavedRun) -> tuple[list[tuple[str, Plan]], str]:
 
 
 def updates_seen(
-    saved: SavedRun,
+    saved: TrainedRun,
     data: Federation,
     person: str | None,
     size: ReplaySize,
@@ -150,7 +150,7 @@ def _victim(view: AttackerView, person: str | None) -> str:
 
 def _pictures(
     found: ObservedRounds,
-    saved: SavedRun,
+    saved: TrainedRun,
     data: Federation,
     plans: Sequence[tuple[str, Plan]],
     heard: Mapping[str, AttackerView],
@@ -191,7 +191,7 @@ def _pictures(
         tick(f"pictures: {what}")
 
 
-def unfit(saved: SavedRun, mine: Samples, others: list[Samples]) -> str:
+def unfit(saved: TrainedRun, mine: Samples, others: list[Samples]) -> str:
     """Reason why pictures cannot be looked for, "" if they can."""
     if not gray(mine):
         return "the data have no gray pictures [samples, 1, height, width]"
@@ -205,7 +205,7 @@ def unfit(saved: SavedRun, mine: Samples, others: list[Samples]) -> str:
 
 
 def single(
-    saved: SavedRun, data: Federation, plan: Plan, mine: Samples, who: str, at: int
+    saved: TrainedRun, data: Federation, plan: Plan, mine: Samples, who: str, at: int
 ) -> tuple[Federation, int, Plan, LocalTraining]:
     """Return a round in which everybody trains one step on one picture, the victim on number `at`.
 
@@ -231,7 +231,7 @@ def single(
     return replace(data, people=people), 1, plan, local
 
 
-def _noise(saved: SavedRun, data: Federation, plan: Plan, who: str) -> float:
+def _noise(saved: TrainedRun, data: Federation, plan: Plan, who: str) -> float:
     assert plan.privacy.solver is not None
     passes = dry_run(saved.method, saved.task, data.only([who]), plan.rounds)
     return training_schedule(passes, len(data.people[who].train)).noise(plan.privacy.solver)
@@ -244,7 +244,7 @@ def first(view: AttackerView, who: str) -> tuple[str, Params]:
     return "an update", view.together(0)[who].change
 
 
-def inverted(saved: SavedRun, change: Params, batch: Batch, start: Tensor, steps: int) -> Tensor:
+def inverted(saved: TrainedRun, change: Params, batch: Batch, start: Tensor, steps: int) -> Tensor:
     """Return the picture `[1, 1, height, width]` whose gradient is most like a first update.
 
     Args:

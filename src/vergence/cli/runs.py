@@ -71,8 +71,8 @@ def verify(folder: Path) -> None:
     """
     from vergence.errors import BuiltInPython, UntrustedCode
     from vergence.experiment import checksums
-    from vergence.experiment.saved_run import verify as recompute
-    from vergence.experiment.saved_run import verify_digests
+    from vergence.experiment.trained_run import verify as recompute
+    from vergence.experiment.trained_run import verify_digests
     from vergence.results.read import read
 
     checksums.check(folder)

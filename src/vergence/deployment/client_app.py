@@ -17,6 +17,7 @@ from vergence.deployment.keys import BOX, SealedBox, known_keys, party_identity
 from vergence.deployment.teacher_quota import TeacherQuota
 from vergence.engine.secure_sums import SecureSum, sums_for
 from vergence.errors import DataError, StateError, VergenceError
+from vergence.experiment.validation import prepared
 
 
 class AnsweringClient(JoinedNode):
@@ -36,11 +37,9 @@ class AnsweringClient(JoinedNode):
                 f"the data of '{whole.name}' hold nobody named '{self.side.person}' (there are: "
                 f"{few}); give --person, or the right --data"
             )
-        alone = self.experiment.model.prepare(whole.only((self.side.person,)))
-        mine = alone.people[self.side.person]
-        found = replace(alone, people={self.side.client: mine})
-        self.experiment.task(self.experiment.plan.seeds[0]).check(found)
-        return found
+        task = self.experiment.task(self.experiment.plan.seeds[0])
+        alone = prepared(self.experiment, task, whole.only((self.side.person,)))
+        return replace(alone, people={self.side.client: alone.people[self.side.person]})
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
         """Carry out a request, or one that the main server closed for this client alone."""

@@ -9,13 +9,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 from vergence.core.federation import Federation
 from vergence.core.files import csv_of, growing, parse_json
-from vergence.core.naming import called
 from vergence.core.serialization import plain
 from vergence.deployment.aggregator_node import AggregatorNode
 from vergence.deployment.client_app import AnsweringClient
@@ -48,19 +48,16 @@ from vergence.deployment.protocol import miscounted
 from vergence.deployment.remote_clients import absent, remote_pool
 from vergence.deployment.resident_node import ResidentConnection
 from vergence.deployment.transport import flower, flower_processes
-from vergence.engine.round_loop import measured, run_rounds
-from vergence.engine.storage.run_directory import RunDirectory
+from vergence.engine.round_loop import PoolFactory
 from vergence.errors import PartialRun, StateError, VergenceError
 from vergence.experiment import checksums
 from vergence.experiment import provenance as stamp
 from vergence.experiment.nothing_learned import refuse_unlearned
-from vergence.experiment.privacy import spent as privacy_spent
-from vergence.experiment.run import folders_of
-from vergence.experiment.schema import load
+from vergence.experiment.run import RoundCallback, RoundReport, folders_of, run_methods
+from vergence.experiment.schema import TableOrigin, load
 from vergence.experiment.trust import deployed, under
-from vergence.privacy.hooks import ProtectedRun
+from vergence.experiment.validation import Loaded
 from vergence.results import write as results
-from vergence.tracking.tensorboard import Board
 
 MEMBERS, EXCHANGES = "members.json", "exchanges.csv"
 
@@ -112,17 +109,24 @@ class ServerRun:
 
     def run(self) -> None:
         """Wait for the quorum, then run every method and seed that is not finished."""
+        out, told = self.folder / "run", TableOrigin({"deployment": self.transport()})
+        experiment = replace(self.experiment, origin=told)
+        follower = RoundCallback(
+            self.heard, bar=False, warn=self.warn, finished=self.finished, lasting=False
+        )
         self.registry.open()
         try:
             said = self.registry.gather(awaited(self.folder, self.side))
-            federation = self.members(said)
+            people = self.members(said)
             self.registry.samples = counted(self.folder / MEMBERS, self.side.clients)
-            for label in self.experiment.methods:
-                self.one_method(label, federation)
+            loaded = Loaded(people, people, f"with {', '.join(people.clients)}")
+            run_methods(experiment, loaded, out, follower, self.pool)
             self.registry.farewell()
-            ran = folders_of(self.experiment, self.folder / "run")
-            refuse_unlearned(ran, self.experiment.plan)
-            tell(self.folder, f"finished; the results are in {self.folder / 'run'}", "finished")
+            ran = folders_of(experiment, out)
+            for folder in ran.values():  # one may have been stopped before it was sealed
+                checksums.seal(folder)
+            refuse_unlearned(ran, experiment.plan)
+            tell(self.folder, f"finished; the results are in {out}", "finished")
         finally:
             self.registry.close()
 
@@ -142,85 +146,41 @@ class ServerRun:
         people = absent(self.experiment.table["federation"]["name"], counts)
         return self.experiment.proxied(people)
 
-    def one_method(self, label: str, federation: Federation) -> None:
-        """Run one method's seeds into its run directory."""
-        experiment, method = self.experiment, self.experiment.methods[label]
-        plan, path = experiment.plan, self.folder / "run"
-        path = path / label if experiment.several else path
-        if (path / "results.json").exists():
-            checksums.seal(path)
-            return
-        folder = self.open_run(path, label, federation)
-        outcomes = {seed: self.one_seed(label, seed, federation, folder) for seed in plan.seeds}
-        assert folder.solving is not None
-        results.write_results(
-            path,
-            label,
-            called(method),
-            experiment.task(0),
-            federation,
-            measured(federation, plan),
-            folder.solving,
-            outcomes,
-            None,
-            plan.rounds,
-            privacy_spent.spent(
-                plan,
-                ProtectedRun(
-                    method, experiment.task(0), federation, plan.rounds, path / "state", here=False
-                ),
-            ),
+    def pool(self, label: str, seed: int) -> PoolFactory:
+        """Clients of this deployment, who carry out the jobs of one method and seed."""
+        note = {"run": self.side.run, "label": label, "seed": seed}
+        line = RequestQueue(self.registry, note)
+        return remote_pool(
+            line,
+            relay=SessionRelay(line) if self.side.main else None,
+            talk=self.side.talk_s,
+            identity=party_identity(self.folder, note),
+            tell=partial(tell, self.folder),
         )
+
+    def warn(self, text: str) -> None:
+        """Tell a fault that costs no part of the run."""
+        tell(self.folder, text, "warning")
+
+    def heard(self, report: RoundReport) -> None:
+        """Tell of a round that is done, and refuse to keep one that nobody answered."""
+        self.tell_round(report)
+        self.refuse_silence(report.round, report.metrics)
+
+    def finished(self, label: str, path: Path) -> None:
+        """Seal the results of a method, and tell them."""
         checksums.seal(path)
         self.tell_result(label, path)
 
-    def open_run(self, path: Path, label: str, federation: Federation) -> RunDirectory:
-        """Run directory of a method, open, with its config and provenance."""
-        table = self.experiment.one(label)
-        trace = self.experiment.plan.presence.trace
-        made = stamp.stamp(table, f"with {', '.join(federation.clients)}", trace)
-        folder = RunDirectory(path, made, elsewhere=True)
-        folder.open()
-        results.write_toml(path / "config.toml", table)
-        told = results.provenance(federation, made["data"], made["code"])
-        results.write_json(path / "provenance.json", {**told, "deployment": self.transport()})
-        return folder
-
-    def one_seed(self, label: str, seed: int, federation: Federation, folder: RunDirectory) -> str:
-        """Fingerprint of a method's seed, which is run unless that is done."""
-        experiment, done = self.experiment, folder.manifest["done"].get(str(seed))
-        with Board(folder.path, seed, lambda text: tell(self.folder, text, "warning")) as board:
-            if done is not None:
-                return done["fingerprint"]
-
-            def tick(seed: int, done: int, metrics: Mapping[str, float]) -> None:
-                self.tell_round(label, seed, done, metrics)
-                board.follow()
-                self.refuse_silence(done, metrics)
-
-            note = {"run": self.side.run, "label": label, "seed": seed}
-            line = RequestQueue(self.registry, note)
-            relay = SessionRelay(line) if self.side.main else None
-            identity = party_identity(self.folder, note)
-            pool = remote_pool(
-                line,
-                relay=relay,
-                talk=self.side.talk_s,
-                identity=identity,
-                tell=partial(tell, self.folder),
-            )
-            method, task = experiment.methods[label], experiment.task(seed)
-            found = run_rounds(method, task, federation, experiment.plan, folder, tick, pool)
-        return found.fingerprint
-
-    def tell_round(self, label: str, seed: int, done: int, metrics: Mapping[str, float]) -> None:
+    def tell_round(self, report: RoundReport) -> None:
         """Tell that a round is done, with its score and how many replies counted."""
+        label, seed, done, rounds, metrics = report
         headline = self.experiment.task(seed).headline
         score = f", {headline} {metrics[headline]:.3f}" if headline in metrics else ""
         heard = f", {metrics['replies']:g} replies" if "replies" in metrics else ""
         tell(
             self.folder,
-            f"{label}, seed {seed}: round {done} of {self.experiment.plan.rounds}{heard}{score}",
+            f"{label}, seed {seed}: round {done} of {rounds}{heard}{score}",
             "round",
             label=label,
             seed=seed,

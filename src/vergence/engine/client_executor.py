@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from vergence.core.client import ClientContext
 from vergence.core.conversation import drive
@@ -304,7 +303,10 @@ class ClientExecutor:
             kept: what it has at home.
             points: P0 (what it would predict with now), P2 (the server's model).
         """
-        models = {"P0": self._own_model(client, message, kept)}
+        for hook in self.hooks:
+            hook.measuring(client, message.round)
+        site = self.site(self.people, client, message)
+        models = {"P0": self.predicting(self.state(kept), message, site)}
         if "P2" in points and "model" in message.trees:
             models["P2"] = self.pruned(message["model"], message.round)
         asked = {point: model for point, model in models.items() if point in points}
@@ -312,18 +314,6 @@ class ClientExecutor:
         for point, model in asked.items():  # last: at a guarded cut it draws other noise
             measured[point] |= self.measure.pooled(model)
         return ClientResult(client, measured=numbers(measured))
-
-    def outputs(self, client: str, message: Message, state: Any, rows: Sequence[int]) -> Tensor:
-        """Outputs `[B, ...]` of what a client predicts with now, for these of its test samples."""
-        model = self._own_model(client, message, ClientState(state))
-        test = self.people.people[client].test
-        return self.solver.outputs(model, test.subset(torch.tensor(rows)))
-
-    def _own_model(self, client: str, message: Message, kept: ClientState) -> Params:
-        for hook in self.hooks:
-            hook.measuring(client, message.round)
-        site = self.site(self.people, client, message)
-        return self.predicting(self.state(kept), message, site)
 
     def _own(self, params: Params, client: str) -> dict[str, float]:
         found = self.measure.own(params, client)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 from torch import Tensor
 
@@ -46,10 +46,7 @@ class Evaluation:
         data = self.people.people.get(client)
         if data is None:
             return {}
-        test = self.outputs(params, data.test)
-        if not self.task.chooses:
-            return self.task.metrics(test, data.test)
-        return self.task.evaluate(test, data.test, self.outputs(params, data.val), data.val)
+        return scored(self.task, partial(self.outputs, params), data.test, data.val)
 
     @cached_property
     def everybody(self) -> Samples:
@@ -73,3 +70,13 @@ class Evaluation:
             output = self.outputs(params, self.everybody)
             self.scores[sha] = self.task.pooled(output, self.everybody)
         return self.scores[sha]
+
+
+def scored(
+    task: Task, outputs: Callable[[Samples], Tensor], test: Samples, val: Samples
+) -> dict[str, float]:
+    """Scores of a model's outputs on test samples; what is chosen is chosen on validation data."""
+    found = outputs(test)
+    return (
+        task.evaluate(found, test, outputs(val), val) if task.chooses else task.metrics(found, test)
+    )

@@ -5,42 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vergence.core.federation import Federation
 from vergence.core.files import csv_of, saving, write_whole
-from vergence.core.messages import Message
 from vergence.core.task import Task
-from vergence.engine.client_executor import ClientExecutor
-from vergence.experiment.saved_run import SavedRun
+from vergence.experiment.trained_run import TrainedRun
 
 FILE = "per_class.csv"
 HEAD = ("seed", "person", "class", "unseen", "accuracy")
 
 
-def write(
-    path: Path,
-    worker: ClientExecutor,
-    finals: Sequence[SavedRun],
-    federation: Federation,
-    who: Sequence[str],
-) -> None:
+def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
     """Write per_class.csv, one line per seed, person and class of their test samples.
 
     Nothing where the task tells nothing by class. `unseen` is 1 for a class of which the student
     had no samples.
     """
-    if type(worker.task).per_class is Task.per_class:
+    if type(finals[0].task).per_class is Task.per_class:
         return
     rows = []
-    for saved in finals:
-        names = {saved.task.class_names()[i] for i in saved.task.unseen_classes}
+    for run in finals:
+        names = {run.task.class_names()[i] for i in run.task.unseen_classes}
         for person in who:
-            test = federation.people[person].test
-            offered = saved.method.predicting(saved.server, person)
-            message = Message("evaluate", offered, round=saved.experiment.plan.rounds)
-            outputs = worker.outputs(person, message, saved.clients.get(person), range(len(test)))
+            test = run.ready.people[person].test
+            outputs = run.outputs(run.model(person), test)
             rows += [
-                (saved.task.seed, person, name, int(name in names), value)
-                for name, value in saved.task.per_class(outputs, test).items()
+                (run.task.seed, person, name, int(name in names), value)
+                for name, value in run.task.per_class(outputs, test).items()
             ]
     with saving(path.parent):
         write_whole(path, csv_of([HEAD, *rows]).encode())

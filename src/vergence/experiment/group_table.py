@@ -6,27 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vergence.core.conversation import drive
-from vergence.core.federation import Federation
 from vergence.core.files import csv_of, saving, write_whole
-from vergence.experiment.saved_run import SavedRun
-from vergence.training.sequential import Solver
+from vergence.experiment.trained_run import TrainedRun
 
 FILE = "groups.csv"
 
 
-def write(
-    path: Path, finals: Sequence[SavedRun], federation: Federation, who: Sequence[str]
-) -> None:
+def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
     """Write groups.csv (`seed,person,group`), if the method has groups: who is served by which."""
     rows = []
-    for saved in finals:
-        solver = Solver(saved.task)
+    for run in finals:
         for person in who:
-            train = federation.people[person].train
-            asked = saved.method.group_on(saved.server, person, train)
-            group = drive(asked, solver.compute)
+            asked = run.method.group_on(run.server, person, run.ready.people[person].train)
+            group = drive(asked, run.executor.solver.compute)
             if group is None:
                 return
-            rows.append((saved.task.seed, person, group))
+            rows.append((run.task.seed, person, group))
     with saving(path.parent):
         write_whole(path, csv_of([("seed", "person", "group"), *rows]).encode())

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -27,18 +25,13 @@ from rich.progress import (
 )
 
 from vergence.console import note
-from vergence.core.federation import Federation
 from vergence.core.files import open_in_place, refuse_links, saving
 from vergence.core.method import Method
 from vergence.core.naming import called
 from vergence.core.randomness import RandomStream
-from vergence.core.task import Task
-from vergence.engine.client_executor import ClientExecutor, Computation, LocalData, lent
-from vergence.engine.protections import robust_aggregation
-from vergence.engine.protections.setup import check_privacy
-from vergence.engine.round_loop import device_for, measured, run_rounds
+from vergence.engine.round_loop import PoolFactory, measured, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory, check_stamp, read_manifest
-from vergence.errors import ConfigError, PartialRun, StateError
+from vergence.errors import PartialRun, StateError
 from vergence.experiment import checksums, class_accuracy, class_counts, group_table
 from vergence.experiment import provenance as stamp
 from vergence.experiment.nothing_learned import mended, refuse_unlearned
@@ -46,26 +39,21 @@ from vergence.experiment.own_errors import FILE as TRACEBACK
 from vergence.experiment.own_errors import Listener, own_faults
 from vergence.experiment.privacy import spent as privacy_spent
 from vergence.experiment.sample_maps import write_maps
-from vergence.experiment.saved_run import SavedRun, read_saved
 from vergence.experiment.schema import Experiment, Table, short
+from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.experiment.trust import approved, under
+from vergence.experiment.validation import Loaded, validate
 from vergence.privacy.hooks import ProtectedRun
 from vergence.results import write as results
-from vergence.tracking.tensorboard import Board
-from vergence.training.pruning import weights
+from vergence.tracking.tensorboard import Board, warn
 
 ELSEWHERE = "choose another folder, by --out, or out= in Python"
 SHOWN = 3
 """Files that a refusal names."""
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """An experiment's data: as recorded, as its network wants it, and the digest of the latter."""
-
-    raw: Federation
-    ready: Federation
-    sha: str
+SeedPool = Callable[[str, int], PoolFactory]
+"""Gives who carries out the jobs of a method, by its label, and seed."""
 
 
 class RoundReport(NamedTuple):
@@ -92,6 +80,8 @@ class RoundCallback:
 
     Attributes:
         on_round: called after every round.
+        finished: called with the label and folder of every method whose results are written.
+        warn: given a line on what could not be written, and is not worth a run.
         bar: whether progress is drawn.
         kept: what is left of an interrupted run in this folder, and how it goes on, in words.
         taken: what to do where a folder holds a run already, in words.
@@ -105,75 +95,8 @@ class RoundCallback:
     taken: Callable[[Path], str] = _taken
     unlearned: Callable[[Path], str] = mended
     lasting: bool = True
-
-
-def load_data(experiment: Experiment) -> Loaded:
-    """Read the data set and prepare it for the network.
-
-    Raises:
-        DataError: a data file, or the presence trace, is unusable.
-        ConfigError: task, model and federation do not fit together.
-    """
-    torch.set_num_threads(1)  # the workers' number: more would wait for each other here
-    raw = experiment.federation()
-    for label, method in experiment.methods.items():
-        if method.pooled:
-            raw.refuse_many(f"method '{label}', which pools everybody's data,")
-    experiment.plan.presence.check(raw.clients)
-    experiment.plan.delivery.suit(raw.clients)
-    task = experiment.task(experiment.plan.seeds[0])
-    try:
-        ready = experiment.model.prepare(raw)
-        batch = next(iter(ready.people.values())).train.take(torch.arange(1))
-        module = task.module().eval()
-        with torch.no_grad():
-            task.loss(task.forward(module, batch), batch)
-            if ready.proxies is not None:
-                task.forward(module, ready.proxies.train.take(torch.arange(1)))
-    except (KeyError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        parts = ", ".join(
-            f"{part} '{experiment.table[part]['name']}'" for part in ("task", "model", "federation")
-        )
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"{parts} do not fit together: {reason}; change one of them") from error
-    task.check(ready)
-    for label, method in experiment.methods.items():
-        try:
-            method.check(task)
-            if method.borrows:
-                lent(ready)
-            device_for(method, experiment.plan)
-            experiment.plan.delivery.check()
-            robust_aggregation.check(experiment.plan, raw.clients)
-            check_privacy(method, task, ready, experiment.plan)
-        except ConfigError as error:
-            raise ConfigError(f"method '{label}': {error}") from None
-    if experiment.plan.pruning.amount:
-        weights(task.module(), experiment.plan.pruning.layers)
-    return Loaded(raw, ready, digest(ready))
-
-
-def digest(federation: Federation) -> str:
-    """Return the SHA-256 over everybody's columns and banks, and those of nobody's.
-
-    Of people made on demand, over what they are made from and the first and last of them.
-    """
-    whole, seen = hashlib.sha256(), set()
-    if federation.recipe is not None:
-        whole.update(f"{federation.recipe}\0{len(federation.people)}".encode())
-        federation = federation.only([federation.clients[0], federation.clients[-1]])
-    held = federation.proxies
-    parts = [(p, part) for p, s in federation.people.items() for part in (s.train, s.val, s.test)]
-    parts += [] if held is None else [("", held.train), ("", held.val)]
-    for person, part in parts:
-        tensors = {**part.columns, **{n: b.rows for n, b in part.banks.items()}}
-        for name, tensor in sorted(tensors.items()):
-            whole.update(f"{person}\0{name}{tuple(tensor.shape)}".encode())
-            if tensor.data_ptr() not in seen:
-                whole.update(tensor.contiguous().numpy().data)
-            if name in part.banks:
-                seen.add(tensor.data_ptr())
-    return whole.hexdigest()
+    warn: Callable[[str], None] = warn
+    finished: Callable[[str, Path], object] = lambda *_: None
 
 
 def start(
@@ -193,12 +116,12 @@ def start(
         if (out / "config.toml").exists():
             raise StateError(f"{out} holds a run already: {follower.taken(out)}")
         with own_faults(experiment, out, follower.lasting):
-            loaded = load_data(experiment)
+            loaded = validate(experiment)
         if experiment.several:  # first: a config without its stamp could not be resumed
             stamp.write(out, stamped(experiment, experiment.table, loaded))
         _note_large_cohort(experiment, loaded)
         results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
-        _all_methods(experiment, loaded, out, follower)
+        _run_here(experiment, loaded, out, follower)
     refuse_unlearned(folders_of(experiment, out), experiment.plan, follower.unlearned)
     return loaded
 
@@ -264,10 +187,10 @@ def resume(
         finished = all(map(checksums.sealed, every))
         if asked or not finished:
             stamp.check_settings(out, experiment.table)
-            loaded = load_data(experiment)
+            loaded = validate(experiment)
             _check_stamp(experiment, loaded, out)
         if loaded is not None and not finished:
-            _all_methods(experiment, loaded, out, follower)
+            _run_here(experiment, loaded, out, follower)
     refuse_unlearned(folders, experiment.plan, follower.unlearned)
     return loaded
 
@@ -323,18 +246,44 @@ def locked(out: Path) -> Iterator[None]:
         yield
 
 
-def _all_methods(
-    experiment: Experiment, loaded: Loaded, out: Path, follower: RoundCallback
-) -> None:
-    task = experiment.task(experiment.plan.seeds[0])
+def _run_here(experiment: Experiment, loaded: Loaded, out: Path, follower: RoundCallback) -> None:
+    """Run all methods on this machine; write what needs no method, and the comparison of all."""
     if not (out / "priors.csv").exists():
+        task = experiment.task(experiment.plan.seeds[0])
         people = loaded.ready.only(measured(loaded.ready, experiment.plan))
         class_counts.write(out / class_counts.FILE, loaded.raw)
         results.write_priors(out / "priors.csv", task, people)
+    try:
+        run_methods(experiment, loaded, out, follower)
+        _judge(experiment, out)
+    except KeyboardInterrupt:
+        raise PartialRun(f"interrupted; {follower.kept(out)}") from None
+
+
+def run_methods(
+    experiment: Experiment,
+    loaded: Loaded,
+    out: Path,
+    follower: RoundCallback,
+    pool: SeedPool | None = None,
+) -> None:
+    """Run every method and seed that is not finished: the one way, wherever clients are.
+
+    Args:
+        experiment: what is run.
+        loaded: its data; of remote clients their names and numbers of samples.
+        out: the folder of the run directories.
+        follower: who is told.
+        pool: gives who carries out the jobs of a method and seed; None: this machine's processes.
+
+    Raises:
+        StateError: the tables of a finished method are damaged, or what is there is of another
+            experiment.
+        PartialRun: the disk is full, or the listener stops the run.
+    """
     total = experiment.plan.rounds * len(experiment.plan.seeds)
     with progress_bar(follower.bar) as bar:
-        for label in experiment.methods:
-            folder = out / label if experiment.several else out
+        for label, folder in folders_of(experiment, out).items():
             if (folder / "results.json").exists():
                 checksums.check_tables(folder)  # it is sealed with the others, when all are done
                 continue
@@ -342,14 +291,12 @@ def _all_methods(
             # Its own lock too: somebody may resume this one method's directory by itself.
             alone = locked(folder) if experiment.several else nullcontext()
             heard = Listener(follower.on_round) if follower.on_round else None
-            try:
-                with alone, own_faults(experiment, folder, follower.lasting, heard):
-                    _one_method(experiment, loaded, label, folder, (bar, line), heard)
-            except KeyboardInterrupt:
-                raise PartialRun(f"interrupted; {follower.kept(out)}") from None
-            if experiment.several:
-                _write_index(experiment, task, out)
-    _judge(experiment, out)
+            with alone, own_faults(experiment, folder, follower.lasting, heard):
+                told = replace(follower, on_round=heard)
+                _one_method(experiment, loaded, label, folder, (bar, line), told, pool)
+            if experiment.several and pool is None:
+                _write_index(experiment, out)
+            follower.finished(label, folder)
 
 
 def progress_bar(shown: bool = True) -> Progress:
@@ -376,89 +323,91 @@ def _one_method(
     label: str,
     path: Path,
     bar: tuple[Progress, Any],
-    on_round: Callable[[RoundReport], object] | None,
+    follower: RoundCallback,
+    pool: SeedPool | None,
 ) -> None:
-    table, method = experiment.one(label), experiment.methods[label]
+    table, plan, origin = experiment.one(label), experiment.plan, experiment.origin
     made = stamped(experiment, table, loaded)
-    folder = RunDirectory(path, made)
+    folder = RunDirectory(path, made, elsewhere=pool is not None)
     folder.open()
     results.write_toml(path / "config.toml", table, experiment.remarks)
-    if not (path / "provenance.json").exists():
+    if pool is not None or not (path / "provenance.json").exists():
         told = results.provenance(loaded.raw, loaded.sha, made["code"], experiment.files(table))
-        results.write_json(path / "provenance.json", {**told, **experiment.origin.told})
+        results.write_json(path / "provenance.json", {**told, **origin.told})
     headline = experiment.task(0).headline
 
     def tick(seed: int, done: int, metrics: Mapping[str, float]) -> None:
-        order = experiment.plan.seeds.index(seed) * experiment.plan.rounds
-        bar[0].update(bar[1], completed=order + done)
+        bar[0].update(bar[1], completed=plan.seeds.index(seed) * plan.rounds + done)
         if headline in metrics:
             bar[0].update(bar[1], score=f"{headline} {metrics[headline]:.3f}")
         board.follow()
-        if on_round is not None:
-            on_round(RoundReport(label, seed, done, experiment.plan.rounds, metrics))
+        if follower.on_round is not None:
+            follower.on_round(RoundReport(label, seed, done, plan.rounds, metrics))
 
-    for seed in experiment.plan.seeds:
-        with Board(path, seed) as board:
+    for seed in plan.seeds:
+        with Board(path, seed, follower.warn) as board:
             if str(seed) not in folder.manifest["done"]:
-                begin = experiment.origin.begin
                 run_rounds(
-                    method,
+                    experiment.methods[label],
                     experiment.task(seed),
                     loaded.ready,
-                    experiment.plan,
+                    plan,
                     folder,
                     tick,
-                    begin=partial(begin, label, seed, folder.state) if begin else None,
+                    pool(label, seed) if pool else None,
+                    partial(origin.begin, label, seed, folder.state) if origin.begin else None,
                 )
-    _leave_behind(experiment, loaded, label, method, path)
+    _leave_behind(experiment, loaded, label, folder)
 
 
-def _leave_behind(
-    experiment: Experiment, loaded: Loaded, label: str, method: Method, path: Path
-) -> None:
-    """Write masks, maps and results from the saved states, so that a resumed run has them all."""
-    alone = experiment.alone(label)
-    finals = [read_saved(path, seed, alone) for seed in experiment.plan.seeds]
-    for saved in finals:
-        results.write_masks(path, method, saved.task.seed, saved.clients)
-    first = finals[0]
-    worker = ClientExecutor(
-        method,
-        first.task,
-        LocalData(loaded.ready, loaded.ready),
-        RandomStream("show"),
-        Computation(pruning=experiment.plan.pruning),
+def _leave_behind(experiment: Experiment, loaded: Loaded, label: str, folder: RunDirectory) -> None:
+    """Write masks, maps and results from the saved states, so that a resumed run has them all.
+
+    Of clients that are elsewhere the results alone.
+    """
+    method, plan, path = experiment.methods[label], experiment.plan, folder.path
+    task, who, here = (
+        experiment.task(plan.seeds[0]),
+        measured(loaded.raw, plan),
+        not folder.elsewhere,
     )
-    write_maps(path / "maps.npz", worker, first, loaded.raw)
-    who = measured(loaded.raw, experiment.plan)
-    group_table.write(path / group_table.FILE, finals, loaded.ready, who)
-    class_accuracy.write(path / class_accuracy.FILE, worker, finals, loaded.ready, who)
-    shares = [s for saved in finals if (s := _share(method, saved)) is not None]
+    finals = [
+        read_run(path, seed, experiment.alone(label)).on(loaded.ready, stream=RandomStream("show"))
+        for seed in (plan.seeds if here else ())
+    ]
+    for run in finals:
+        results.write_masks(path, method, run.task.seed, run.clients)
+    if here:
+        write_maps(path / "maps.npz", finals[0], loaded.raw)
+        group_table.write(path / group_table.FILE, finals, who)
+        class_accuracy.write(path / class_accuracy.FILE, finals, who)
+    shares = [share for run in finals if (share := _share(method, run)) is not None]
+    assert folder.solving is not None
     results.write_results(
         path,
         label,
         called(method),
-        first.task,
+        task,
         loaded.raw,
         who,
-        first.solving,
-        {saved.task.seed: saved.fingerprint for saved in finals},
+        folder.solving,
+        {seed: folder.manifest["done"][str(seed)]["fingerprint"] for seed in plan.seeds},
         float(np.mean(shares)) if shares else None,
-        experiment.plan.rounds,
+        plan.rounds,
         privacy_spent.spent(
-            experiment.plan,
-            ProtectedRun(method, first.task, loaded.raw, experiment.plan.rounds, path / "state"),
+            plan, ProtectedRun(method, task, loaded.raw, plan.rounds, folder.state, here)
         ),
     )
 
 
-def _share(method: Method, saved: SavedRun) -> float | None:
+def _share(method: Method, saved: TrainedRun) -> float | None:
     masks = [method.personal(state) for state in saved.clients.values()]
     shares = [m.fraction for m in masks if m is not None]
     return float(np.mean(shares)) if shares else None
 
 
-def _write_index(experiment: Experiment, task: Task, out: Path) -> None:
+def _write_index(experiment: Experiment, out: Path) -> None:
+    task = experiment.task(experiment.plan.seeds[0])
     done = [label for label in experiment.methods if (out / label / "results.json").exists()]
     runs = [
         {"label": label, "method": called(experiment.methods[label]), "dir": label}

@@ -10,9 +10,7 @@ import torch
 
 from vergence.core.federation import Federation
 from vergence.core.files import saving, write_whole
-from vergence.core.messages import Message
-from vergence.engine.client_executor import ClientExecutor
-from vergence.experiment.saved_run import SavedRun
+from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.gaze_maps import label_maps
 from vergence.tasks.gaze_map import GazeMap
 
@@ -20,9 +18,9 @@ SHOWN = 6
 """Samples per run; the same ones for every method."""
 
 
-def write_maps(path: Path, worker: ClientExecutor, saved: SavedRun, raw: Federation) -> None:
+def write_maps(path: Path, run: TrainedRun, raw: Federation) -> None:
     """Write maps.npz for a gaze-map task: frames, true maps, predicted maps and gaze points."""
-    if not isinstance(worker.task, GazeMap):
+    if not isinstance(run.task, GazeMap):
         return
     people = raw.clients
     chosen = [people[i * len(people) // SHOWN] for i in range(min(SHOWN, len(people)))]
@@ -31,15 +29,14 @@ def write_maps(path: Path, worker: ClientExecutor, saved: SavedRun, raw: Federat
         row = number % len(raw.people[person].test)
         test = raw.people[person].test.subset(torch.tensor([row]))
         batch = test.take(torch.tensor([0]))
-        offered = worker.method.predicting(saved.server, person)
-        message = Message("evaluate", offered, round=saved.experiment.plan.rounds)
-        logits = worker.outputs(person, message, saved.clients.get(person), [row])
+        shown = run.ready.people[person].test.subset(torch.tensor([row]))
+        logits = run.outputs(run.model(person), shown)
         frame = logits.shape[1] // 2
         points = batch["points"][0, frame]
         truth = label_maps(batch["points"], *logits.shape[2:])
         parts["frames"].append(batch["frames"][0, frame].numpy())
         parts["truth"].append(truth[0, frame].numpy())
-        heat = (logits[0, frame] / worker.task.temperature).flatten().softmax(0)
+        heat = (logits[0, frame] / run.task.temperature).flatten().softmax(0)
         parts["pred"].append(heat.view(logits.shape[2:]).numpy())
         parts["points"].append(points.numpy())
     body = io.BytesIO()

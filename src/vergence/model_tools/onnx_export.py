@@ -20,15 +20,12 @@ from safetensors.torch import load as load_arrays
 from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples
-from vergence.core.federation import Federation
 from vergence.core.files import replacing
 from vergence.core.naming import called
 from vergence.core.params import Params
 from vergence.core.task import Model, Task
-from vergence.errors import ConfigError, DataError, nearest
-from vergence.experiment.newcomers import NewcomerEvaluator
-from vergence.experiment.run import load_data
-from vergence.experiment.saved_run import one_run, read_saved
+from vergence.errors import ConfigError, DataError
+from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.model_tools.latency import medians
 from vergence.models import pretrained
 from vergence.models.glc.glc_features import GlcFeatures
@@ -154,11 +151,11 @@ def export(
         DataError: the file's answers differ from torch's by more than 1e-5; nothing is written.
     """
     packages()
-    judge, raw, run = opened(folder, person, seed)
-    params, test = chosen(judge, raw, person)
+    trained, run = opened(folder, person, seed)
+    params, test = chosen(trained, person)
     first = test.take(slice(0, 1))
-    whole = assembled(judge.saved.task, params, first)
-    data = converted(whole, first, about(judge, raw, run, person))
+    whole = assembled(trained.task, params, first)
+    data = converted(whole, first, about(trained, run, person))
     session = opened_again(data)
     difference = parity(whole, session, test)
     if not difference <= TOLERANCE:
@@ -189,39 +186,34 @@ def packages() -> ModuleType:
         ) from error
 
 
-def opened(
-    folder: Path, person: str | None, seed: int | None
-) -> tuple[NewcomerEvaluator, Federation, Run]:
-    """Return a run's states with its data, prepared and as it was read.
+def opened(folder: Path, person: str | None, seed: int | None) -> tuple[TrainedRun, Run]:
+    """A run's models, and its results.
 
     Raises:
         ConfigError: a task without an answer to export, or an unknown person.
         StateError: the run is unfinished.
     """
-    experiment, run = one_run(folder), read(folder).runs[0]
-    saved = read_saved(folder, seed)
-    if type(saved.task) not in ANSWERS:
+    trained, run = read_run(folder, seed), read(folder).runs[0]
+    if type(trained.task) not in ANSWERS:
         names = ", ".join(called(kind) for kind in ANSWERS)
         raise ConfigError(f"{folder} is of task '{run.results['task']}'; export takes {names}")
-    network = saved.task.network
+    network = trained.task.network
     if type(network).prepare is not Model.prepare and not isinstance(network, GlcFeatures):
         raise ConfigError(f"{folder}: export cannot put what this network prepares into the graph")
-    loaded = load_data(experiment)
-    if person is not None and person not in loaded.ready.clients:
-        raise ConfigError(f"{folder}: no person '{person}'{nearest(person, loaded.ready.clients)}")
-    return NewcomerEvaluator(saved, loaded.ready), loaded.raw, run
+    trained.refuse_stranger(person, trained.ready.clients)
+    return trained, run
 
 
-def chosen(judge: NewcomerEvaluator, raw: Federation, person: str | None) -> tuple[Params, Samples]:
+def chosen(trained: TrainedRun, person: str | None) -> tuple[Params, Samples]:
     """Return a person's parameters, and raw test samples to check the file with."""
-    took_part = judge.saved.clients
-    if (person is None or person not in took_part) and not judge.shares(whole=True):
+    took_part, raw = trained.clients, trained.loaded.raw
+    if (person is None or person not in took_part) and not trained.shares(whole=True):
         raise ConfigError(
-            f"{judge.saved.folder} has no whole model for {person or 'a newcomer'}, who took no "
+            f"{trained.folder} has no whole model for {person or 'a newcomer'}, who took no "
             f"part; choose --person among {', '.join(took_part)}"
         )
     who = raw.clients[0] if person is None else person
-    return judge.model(who, known=person is not None), raw.people[who].test
+    return trained.model(who, known=person is not None), raw.people[who].test
 
 
 def assembled(task: Task, params: Params, first: Batch) -> WholeModel:
@@ -281,20 +273,17 @@ def names(session: Any) -> tuple[str, ...]:
     return tuple(value.name for value in session.get_inputs())
 
 
-def about(
-    judge: NewcomerEvaluator, raw: Federation, run: Run, person: str | None
-) -> dict[str, str]:
+def about(trained: TrainedRun, run: Run, person: str | None) -> dict[str, str]:
     """Facts that a user of the file must know, for its metadata."""
-    saved = judge.saved
-    answer = ANSWERS[type(saved.task)]
+    answer, raw = ANSWERS[type(trained.task)], trained.loaded.raw
     return {
         "vergence": version("vergence"),
         "task": run.results["task"],
-        "model": saved.experiment.table["model"]["name"],
+        "model": trained.experiment.table["model"]["name"],
         "method": run.method,
         "person": person or "newcomer",
-        "seed": str(saved.task.seed),
-        "fingerprint": saved.fingerprint,
+        "seed": str(trained.task.seed),
+        "fingerprint": trained.fingerprint,
         f"output {answer.name}": answer.meaning,
         "data": raw.name,
         "data_licence": raw.about.get("licence", "not stated"),

@@ -18,14 +18,14 @@ from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
 from vergence.core.stages import pieces
 from vergence.core.task import Task
-from vergence.errors import ConfigError, StateError
-from vergence.experiment.newcomers import HeldOut, NewcomerEvaluator, unseen
-from vergence.experiment.run import Loaded, digest, load_data, progress_bar
-from vergence.experiment.saved_run import one_run, read_saved
+from vergence.errors import ConfigError
+from vergence.experiment.newcomers import HeldOut, unseen
+from vergence.experiment.run import progress_bar
+from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.model_tools.latency import medians
 from vergence.model_tools.pruning_report import PruningRow, picture, told
 from vergence.reports.plots.style import save
-from vergence.results.read import Run, read
+from vergence.results.read import read
 from vergence.training.pruning import (
     Pruning,
     built,
@@ -70,7 +70,7 @@ class PruningOptions:
 class PrunedModel:
     """One model of one seed: who predicts with it, and what it may be trained on afterwards."""
 
-    judge: NewcomerEvaluator
+    trained: TrainedRun
     params: Params
     people: tuple[str, ...]
     train: Callable[[], Samples]
@@ -93,7 +93,7 @@ def prune(
         StateError: an unfinished run, or other data than it was trained on.
     """
     found = subjects(folder, options.person)
-    first = found[0].judge.saved.task
+    first = found[0].trained.task
     if options.cut is not None:
         pieces(first, options.cut)  # refused before anything is measured
     lines = table(first, options.amounts)
@@ -105,7 +105,7 @@ def prune(
                 bar.advance(task)
     clock(lines, first, found[0], options.rounds)
     people = tuple(dict.fromkeys(p for subject in found for p in subject.people))
-    left = ", left out of training" if found[0].judge.trained else ""
+    left = ", left out of training" if found[0].trained.participants else ""
     heading = f"{folder}: pruned; {len(people)} people{left}, {_seeds(found)} seeds"
     block = told(heading, lines, first, options.tune, options.cut)
     block.show(console)
@@ -121,7 +121,7 @@ def prune(
 
 
 def _seeds(found: Sequence[PrunedModel]) -> int:
-    return len({subject.judge.saved.task.seed for subject in found})
+    return len({subject.trained.task.seed for subject in found})
 
 
 def table(task: Task, amounts: Sequence[float]) -> list[PruningRow]:
@@ -147,73 +147,61 @@ def subjects(folder: Path, person: str) -> list[PrunedModel]:
     run = read(folder).runs[0]
     if "folds" in run.results:
         return strange(unseen(folder, person))
-    experiment = one_run(folder)
-    loaded = load_data(experiment)
-    if digest(loaded.ready.only(trained(run, loaded))) != run.provenance["data"]["sha256"]:
-        raise StateError(f"{folder} was trained on other data than what is read now; restore it")
-    others = [p for p in loaded.ready.clients if p not in trained(run, loaded)]
+    first = read_run(folder)
+    took_part, ready = first.trained_on.clients, first.ready
+    others = [p for p in ready.clients if p not in took_part]
     chosen = others if person == "all" else [p for p in others if p == person]
     if chosen:
-        return strange(HeldOut(loaded, dict.fromkeys(chosen, folder)))
+        return strange(HeldOut(first.loaded, dict.fromkeys(chosen, folder)))
     people = run.people if person == "all" else [person]
-    if not set(people) <= set(loaded.ready.clients):
+    if not set(people) <= set(ready.clients):
         raise ConfigError(f"{folder}: no person '{person}'; known: {', '.join(run.people)}")
-    return [
-        s
-        for seed in run.seeds
-        for s in known(NewcomerEvaluator(read_saved(folder, seed), loaded.ready), people)
-    ]
+    return [s for seed in run.seeds for s in known(read_run(folder, seed).on(ready), people)]
 
 
-def trained(run: Run, loaded: Loaded) -> Sequence[str]:
-    """People who took part: all of the data, or those that the run names."""
-    everybody = loaded.ready.clients
-    return everybody if run.results.get("clients") == len(everybody) else run.people
-
-
-def known(judge: NewcomerEvaluator, people: Sequence[str]) -> list[PrunedModel]:
+def known(trained: TrainedRun, people: Sequence[str]) -> list[PrunedModel]:
     """Return the models of people who took part.
 
     One that several share may be trained on everybody's data, one's own on one's own.
     """
     owners: dict[int, tuple[Params, list[str]]] = {}
     for person in people:
-        params = judge.model(person)
+        params = trained.model(person)
         owners.setdefault(id(params), (params, []))[1].append(person)
 
     def data(names: Sequence[str]) -> Callable[[], Samples]:
-        return lambda: Samples.concatenate([judge.ready.people[p].train for p in names])
+        return lambda: Samples.concatenate([trained.ready.people[p].train for p in names])
 
     return [
-        PrunedModel(judge, params, tuple(names), data(names)) for params, names in owners.values()
+        PrunedModel(trained, params, tuple(names), data(names)) for params, names in owners.values()
     ]
 
 
 def strange(left_out: HeldOut) -> list[PrunedModel]:
     """Return the models that people left out predict with, trainable on those who took part."""
-    first = left_out.judge(next(iter(left_out.folders)))
+    first = left_out.run(next(iter(left_out.folders)))
     if not first.shares(whole=True):
         raise ConfigError(
-            f"{first.saved.folder}: this method shares no whole model that a stranger could use"
+            f"{first.folder}: this method shares no whole model that a stranger could use"
         )
 
-    def one(judge: NewcomerEvaluator, person: str) -> PrunedModel:
-        everybody = judge.trained
+    def one(trained: TrainedRun, person: str) -> PrunedModel:
+        everybody = trained.participants
         assert everybody is not None
         return PrunedModel(
-            judge,
-            judge.model(person, known=False),
+            trained,
+            trained.model(person, known=False),
             (person,),
             lambda: Samples.concatenate([s.train for s in everybody.people.values()]),
         )
 
-    seeds = first.saved.experiment.plan.seeds
-    return [one(left_out.judge(p, seed), p) for seed in seeds for p in left_out.folders]
+    seeds = first.experiment.plan.seeds
+    return [one(left_out.run(p, seed), p) for seed in seeds for p in left_out.folders]
 
 
 def measure(line: PruningRow, subject: PrunedModel, tune: int) -> None:
     """Prune one model, score it for its people, train it on if asked, and score it again."""
-    task, judge = subject.judge.saved.task, subject.judge
+    task, trained = subject.trained.task, subject.trained
     params, network = subject.params, task.module()
     keep = Mask.full(params.layout)
     if line.pruning is not None:
@@ -222,15 +210,15 @@ def measure(line: PruningRow, subject: PrunedModel, tune: int) -> None:
     if line.network is None:
         line.network, line.tensors = pruned, dict(pruned.named_parameters())
     for person in subject.people:
-        line.error.setdefault(person, []).append(score(judge, pruned, person))
+        line.error.setdefault(person, []).append(score(trained, pruned, person))
     if not tune:
         return
-    local = replace(judge.saved.method.local, steps=tune, schedule="constant")
+    local = replace(trained.method.local, steps=tune, schedule="constant")
     ask = within(Fit(params, subject.train(), local), keep)
-    after = judge.worker.solver.fit(ask, RandomStream("prune", task.seed, line.name)).params
+    after = trained.executor.solver.fit(ask, RandomStream("prune", task.seed, line.name)).params
     pruned = made(line, task.module(), keep, after)
     for person in subject.people:
-        line.tuned.setdefault(person, []).append(score(judge, pruned, person))
+        line.tuned.setdefault(person, []).append(score(trained, pruned, person))
 
 
 def made(line: PruningRow, network: nn.Module, keep: Mask, params: Params) -> nn.Module:
@@ -242,9 +230,9 @@ def made(line: PruningRow, network: nn.Module, keep: Mask, params: Params) -> nn
 
 
 @torch.no_grad()
-def score(judge: NewcomerEvaluator, network: nn.Module, person: str, batch: int = 64) -> float:
+def score(trained: TrainedRun, network: nn.Module, person: str, batch: int = 64) -> float:
     """Return a person's headline metric with a network of any size."""
-    task, data = judge.saved.task, judge.ready.people[person]
+    task = trained.task
 
     def outputs(part: Samples) -> Tensor:
         return torch.cat(
@@ -254,16 +242,12 @@ def score(judge: NewcomerEvaluator, network: nn.Module, person: str, batch: int 
             ]
         )
 
-    test = outputs(data.test)
-    if not task.chooses:
-        return task.metrics(test, data.test)[task.headline]
-    val = data.val if judge.validation is None else judge.validation
-    return task.evaluate(test, data.test, outputs(val), val)[task.headline]
+    return trained.score(outputs, person)[task.headline]
 
 
 def clock(lines: Sequence[PruningRow], task: Task, subject: PrunedModel, rounds: int) -> None:
     """Time one sample through every network, as it is and with sparse linear layers, in turn."""
-    one = subject.judge.ready.people[subject.people[0]].test.take(slice(0, 1))
+    one = subject.trained.ready.people[subject.people[0]].test.take(slice(0, 1))
     networks = [line.network for line in lines if line.network is not None]
 
     def call(network: nn.Module) -> Callable[[], object]:

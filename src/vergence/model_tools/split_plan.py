@@ -13,8 +13,8 @@ from rich.console import Console
 
 from vergence.core.files import replacing
 from vergence.core.stages import CutPoint, pieces
-from vergence.experiment.run import load_data
 from vergence.experiment.schema import Experiment
+from vergence.experiment.validation import validate
 from vergence.model_tools.split_cost import (
     BOTTLENECK,
     CUT,
@@ -90,7 +90,7 @@ def split_plan(experiment: Experiment, speeds: Speeds = Speeds()) -> SplitPlan: 
     """
     task = experiment.task(experiment.plan.seeds[0])
     pieces(task)  # refuses other networks before any data are read
-    federation = load_data(experiment).ready
+    federation = validate(experiment).ready
     load = load_of(federation, next(iter(experiment.methods.values())).local)
     first = next(iter(federation.people.values())).train.take(slice(0, 1))
     found = choices(task, first, load.size)

@@ -17,8 +17,8 @@ from vergence.core.serialization import array_bytes, pack
 from vergence.core.task import Task
 from vergence.errors import ConfigError, DataError
 from vergence.experiment.privacy.spent import foretold
-from vergence.experiment.run import load_data
 from vergence.experiment.schema import Experiment
+from vergence.experiment.validation import validate
 from vergence.privacy.config import Privacy
 from vergence.privacy.poisoning.data import DataPoison
 from vergence.reports.downloads import downloads
@@ -98,7 +98,7 @@ def samples(experiment: Experiment) -> Federation | None:
     if not any(method.served for method in experiment.methods.values()):
         return None
     try:
-        return load_data(experiment).ready
+        return validate(experiment).ready
     except (ConfigError, DataError):
         return None
 

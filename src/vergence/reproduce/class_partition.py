@@ -11,7 +11,7 @@ from rich.console import Console
 
 from vergence.data.images.partition import TABLE_3_1
 from vergence.experiment import class_counts
-from vergence.experiment.run import load_data
+from vergence.experiment.validation import validate
 from vergence.reports.plots.style import save
 from vergence.reproduce.capabilities import leave
 from vergence.reproduce.data_sets import Ground
@@ -78,7 +78,7 @@ def write(table: Partition, where: Ground, wish: Wish, folder: Path, console: Co
     part, _ = dropped("20 %")
     experiment = plan(part, where, wish).experiment
     assert experiment is not None
-    federation = load_data(experiment).ready
+    federation = validate(experiment).ready
     found = class_counts.counts(federation)
     assert found is not None
     records = compare(table, found)

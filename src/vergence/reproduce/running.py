@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from vergence.errors import ConfigError, StateError
-from vergence.experiment.newcomers import NewcomerEvaluator
 from vergence.experiment.registry import modules
-from vergence.experiment.run import load_data, resume, start
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.run import resume, start
 from vergence.experiment.schema import (
     KEYS,
     Experiment,
@@ -27,6 +25,8 @@ from vergence.experiment.schema import (
     override,
     read,
 )
+from vergence.experiment.trained_run import read_run
+from vergence.experiment.validation import validate
 from vergence.reproduce.claims import OTHERS, OWN, Protocol, Scores, TablePart
 from vergence.reproduce.data_sets import GROUNDS, Ground
 from vergence.results.read import StudyResults
@@ -255,17 +255,14 @@ def matrix(_: TablePart, experiment: Experiment, out: Path) -> PartResult:
     """
     study = settle(experiment, out)
     folder, metric = study.runs[0].folder, study.headline
-    first, *more = (read_saved(folder, seed) for seed in experiment.plan.seeds)
-    ready = load_data(first.experiment).ready
+    first, *more = (read_run(folder, seed) for seed in experiment.plan.seeds)
+    ready = first.ready
     people = tuple(ready.clients)
     if len(people) < 2:
         raise ConfigError("a person matrix needs at least two people; take more")
     errors = np.mean(
         [
-            [
-                metrics[metric]
-                for _, _, metrics in NewcomerEvaluator(saved, ready).matrix(people, people)
-            ]
+            [metrics[metric] for _, _, metrics in saved.on(ready).matrix(people, people)]
             for saved in (first, *more)
         ],
         axis=0,
@@ -283,7 +280,7 @@ def left_out(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     for config in sorted((out / protocols.LEAVE / "folds").glob("*/config.toml")):
         _same(config.parent, experiment.table)
     told = Console(stderr=True)
-    folder = protocols.leave_one_out(StudyScene(experiment, load_data(experiment), out, told))
+    folder = protocols.leave_one_out(StudyScene(experiment, validate(experiment), out, told))
     study = read_study(folder)
     return PartResult(scores_of(study, part.suffix), study)
 

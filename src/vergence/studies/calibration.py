@@ -19,9 +19,10 @@ from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
 from vergence.data.io.checks import read_npz
 from vergence.errors import ConfigError, DataError, nearest
-from vergence.experiment.newcomers import HeldOut, NewcomerEvaluator, unseen
+from vergence.experiment.newcomers import HeldOut, unseen
 from vergence.experiment.run import progress_bar
 from vergence.experiment.schema import data_root
+from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.calibration import COUNTS, KINDS, Eyes, errors_deg, orders
 from vergence.reports.plots.style import figure_format
 from vergence.studies.curves import Curves, present
@@ -114,7 +115,7 @@ def caveats(curves: Curves, strangers: HeldOut | None) -> Iterator[str]:
     fitted = fitted_on(curves.people, strangers) if "shrunk offset" in curves.values else ""
     if fitted:
         yield PRIORS.format(fitted)
-    if strangers is not None and not strangers.judge(curves.people[0]).shares(whole=True):
+    if strangers is not None and not strangers.run(curves.people[0]).shares(whole=True):
         yield UNTRAINED
 
 
@@ -170,31 +171,31 @@ def of_run(strangers: HeldOut, options: CalibrationOptions) -> Curves:
     are told apart by a column `side` where the data has one.
     """
     people, draws = tuple(strangers.folders), options.draws or 5
-    first = strangers.judge(people[0])
-    headline = first.saved.task.headline
-    seeds = first.saved.experiment.plan.seeds
+    first = strangers.run(people[0])
+    headline = first.task.headline
+    seeds = first.experiment.plan.seeds
     found: dict[str, NDArray[np.float64]] = {}
     with progress_bar() as bar:
         line = bar.add_task("people", total=len(people) * len(seeds), score="")
         for row, person in enumerate(people):
             for seed in seeds:
-                judge = strangers.judge(person, seed)
-                for kind, values in _one(judge, person, draws, options).items():
+                trained = strangers.run(person, seed)
+                for kind, values in _one(trained, person, draws, options).items():
                     table = found.setdefault(kind, np.zeros((len(people), len(options.counts))))
                     table[row] += np.array(values) / len(seeds)
                 bar.advance(line)
-    how = f"{first.saved.folder.name}, {len(seeds)} seeds, {draws} draws per person"
+    how = f"{first.folder.name}, {len(seeds)} seeds, {draws} draws per person"
     return Curves(headline, AXIS, people, options.counts, found, how)
 
 
 def _one(
-    judge: NewcomerEvaluator, person: str, draws: int, options: CalibrationOptions
+    trained: TrainedRun, person: str, draws: int, options: CalibrationOptions
 ) -> dict[str, list[float]]:
     """Return the curve of one person and seed per kind."""
-    task, data = judge.saved.task, judge.ready.people[person]
-    if not judge.shares():
+    task, data = trained.task, trained.ready.people[person]
+    if not trained.shares():
         raise ConfigError(
-            f"{judge.saved.folder}: this method shares no model that a newcomer could start from"
+            f"{trained.folder}: this method shares no model that a newcomer could start from"
         )
     most = max(options.counts)
     if most > len(data.train):
@@ -202,28 +203,28 @@ def _one(
             f"calibrate: {most} samples, but '{person}' has {len(data.train)} for "
             "training; give smaller counts"
         )
-    start = judge.model(person, known=False)
+    start = trained.model(person, known=False)
     layout = start.layout
     head = Mask.layers(layout, *task.parts()[1])
-    stream = RandomStream("calibrate", options.seed, judge.saved.task.seed, person)
+    stream = RandomStream("calibrate", options.seed, trained.task.seed, person)
     order = orders(len(data.train), draws, stream.numpy())
 
     def tuned(trainable: Mask | None, what: str) -> Callable[[int, Tensor], float]:
-        local = judge.saved.method.local
+        local = trained.method.local
         local = replace(local, steps=options.steps or STEPS, schedule="constant")
         local = replace(local, lr=options.lr or local.lr)
 
         def score(draw: int, rows: Tensor) -> float:
             ask = Fit(start, data.train.subset(rows), local, trainable)
-            fitted = judge.worker.solver.fit(ask, stream.child(what, draw, len(rows)))
-            return judge.measure(fitted.params, person)[task.headline]
+            fitted = trained.executor.solver.fit(ask, stream.child(what, draw, len(rows)))
+            return trained.measure(fitted.params, person)[task.headline]
 
         return score
 
     kinds = dict(zip(TUNED, (tuned(head, TUNED[0]), tuned(None, TUNED[1])), strict=True))
     if isinstance(task, GazeAngle):
-        kinds = {**corrected(judge, start, person, options.eyes), **kinds}
-    before = judge.measure(start, person)[task.headline]
+        kinds = {**corrected(trained, start, person, options.eyes), **kinds}
+    before = trained.measure(start, person)[task.headline]
     return {
         kind: [
             before if k == 0 else float(np.mean([score(d, order[d, :k]) for d in range(draws)]))
@@ -234,14 +235,14 @@ def _one(
 
 
 def corrected(
-    judge: NewcomerEvaluator, start: Params, person: str, eyes: Eyes
+    trained: TrainedRun, start: Params, person: str, eyes: Eyes
 ) -> dict[str, Callable[[int, Tensor], float]]:
     """Return, per kind of correction, the error on test data after fitting it to some rows.
 
     Raises:
         ConfigError: eyes are to be told apart, and the data does not say which is which.
     """
-    data, outputs = judge.ready.people[person], judge.worker.solver.outputs
+    data, outputs = trained.ready.people[person], trained.outputs
     near, far = (outputs(start, part).double() for part in (data.train, data.test))
     true = data.train.columns["gaze"].double()
     if eyes != "together" and (eyes == "each" or "side" not in data.train.columns):
@@ -260,7 +261,7 @@ def corrected(
             for side in sides[1].unique():
                 mine, here = rows[sides[0][rows] == side], sides[1] == side
                 fixed[here] = KINDS[kind].fit(near[mine], true[mine])(far[here])
-            return judge.saved.task.metrics(fixed, data.test)[judge.saved.task.headline]
+            return trained.task.metrics(fixed, data.test)[trained.task.headline]
 
         return score
 

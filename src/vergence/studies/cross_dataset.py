@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import NewcomerEvaluator
-from vergence.experiment.run import Loaded, load_data
-from vergence.experiment.saved_run import one_run, read_saved
+from vergence.experiment.trained_run import one_run, read_run
+from vergence.experiment.validation import Loaded, validate
 from vergence.metrics.intervals import interval
 from vergence.results.display_names import digits, metric_name, number
 from vergence.results.read import Run, read
@@ -50,7 +49,7 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
                 f"{twin} and {name} were trained on the same people and data: nobody there is new "
                 "to either; give one run for each data set"
             )
-    data = {name: load_data(one_run(run.folder)) for name, run in names.items()}
+    data = {name: validate(one_run(run.folder)) for name, run in names.items()}
     metric, lines = runs[0].headline, []
     cells: dict[tuple[str, str], list[float]] = {}
     for name, run in names.items():
@@ -90,9 +89,9 @@ def _own(run: Run) -> list[Row]:
 def _strange(run: Run, own: Loaded, loaded: Loaded, where: str) -> list[Row]:
     rows: list[Row] = []
     for seed in run.seeds:
-        judge = NewcomerEvaluator(read_saved(run.folder, seed), loaded.ready, own.ready)
-        if not judge.shares(whole=True):
-            lacks = "shares only a part of its network" if judge.shares() else "shares nothing"
+        trained = read_run(run.folder, seed).on(loaded.ready, own.ready)
+        if not trained.shares(whole=True):
+            lacks = "shares only a part of its network" if trained.shares() else "shares nothing"
             raise ConfigError(
                 f"'{run.method}' ({run.folder}) {lacks}, so that people it never met would get "
                 "parts trained for nobody; cross takes methods with a whole server model, such as "
@@ -100,7 +99,7 @@ def _strange(run: Run, own: Loaded, loaded: Loaded, where: str) -> list[Row]:
             )
         for person in loaded.ready.clients:
             try:
-                found: Mapping[str, float] = judge.measure(judge.model(person, False), person)
+                found: Mapping[str, float] = trained.measure(trained.model(person, False), person)
             except (ConfigError, RuntimeError, KeyError) as error:
                 reason = str(error).partition("\n")[0]
                 raise ConfigError(

@@ -22,7 +22,8 @@ from vergence.core.options import check_ranges
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import HeldOut, NewcomerEvaluator, unseen
+from vergence.experiment.newcomers import HeldOut, unseen
+from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.angles import mean_direction, to_vector
 from vergence.metrics.intervals import interval
 from vergence.models.cross_encoder import CrossEncoder
@@ -94,14 +95,14 @@ class CodeRows:
 class FewShotScene:
     """One seed of a run, the people it never saw, and the drawn shots of those it saw."""
 
-    judge: NewcomerEvaluator
+    trained: TrainedRun
     people: tuple[str, ...]
     options: FewShotOptions
 
     @cached_property
     def pool(self) -> tuple[CodeRows, int]:
         """Training samples the shots are drawn from, and how many eyes stand together in a row."""
-        trained = self.judge.trained
+        trained = self.trained.participants
         assert trained is not None
         names = trained.clients[:1] if self.options.source == "first" else trained.clients
         parts = [trained.people[name].train for name in names]
@@ -121,7 +122,7 @@ class FewShotScene:
                 f"unlabelled: {self.options.shots} shots, but there are {there * eyes} training "
                 "samples to draw from; give fewer, or draw across all people"
             )
-        stream = RandomStream("shots", self.options.seed, self.judge.saved.task.seed).numpy()
+        stream = RandomStream("shots", self.options.seed, self.trained.task.seed).numpy()
         chosen = np.stack([stream.permutation(there)[:wanted] for _ in range(self.options.draws)])
         first = torch.from_numpy(chosen * eyes)
         return torch.cat([first + eye for eye in range(eyes)], 1)
@@ -134,7 +135,7 @@ class FewShotScene:
     @cached_property
     def tests(self) -> Mapping[str, CodeRows]:
         """The test samples of the people left out."""
-        return {p: CodeRows.of(self.judge.ready.people[p].test) for p in self.people}
+        return {p: CodeRows.of(self.trained.ready.people[p].test) for p in self.people}
 
     def codes(self, params: Params) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the codes of all rows of the pool, and of the test samples of unseen people."""
@@ -144,7 +145,7 @@ class FewShotScene:
 
     def network(self, params: Params | None = None) -> nn.Module:
         """Return the task's network with these parameters, or its initial ones."""
-        network = self.judge.saved.task.module().eval()
+        network = self.trained.task.module().eval()
         for name, value in (params or {}).items():
             network.get_parameter(name).data.copy_(value)
         return network
@@ -152,7 +153,7 @@ class FewShotScene:
     def encoder(self, params: Params) -> Iterator[tuple[str, str, Errors]]:
         """Yield code, reader and errors of the few-shot estimators on a frozen encoder."""
         pool, tests = self.codes(params)
-        gaze = self.judge.saved.task.network.gaze  # type: ignore[attr-defined]
+        gaze = self.trained.task.network.gaze  # type: ignore[attr-defined]
         for name, columns in zip(CODES, (slice(-gaze, None), slice(None)), strict=True):
             near = torch.cat([pool[self.drawn][..., columns], self.shots.pose], 2)
             stream = RandomStream("estimator", self.options.seed)
@@ -185,7 +186,7 @@ class FewShotScene:
         for draw in range(self.options.draws):
             rows = self.pool[0].take(self.drawn[draw])
             stream = RandomStream("supervised", self.options.seed, draw)
-            network = _Labelled(self.network(), self.judge.saved.task.network)
+            network = _Labelled(self.network(), self.trained.task.network)
             network.learn(rows, self.options.steps, stream)
             found += [network.error(test) for test in self.tests.values()]
         return dict(zip(self.people, (found / self.options.draws).tolist(), strict=True))
@@ -296,11 +297,13 @@ def _one_seed(
     """Yield the lines of a run and seed; with `plain` those of the rows that need no run, too."""
     for folder in dict.fromkeys(strangers.folders.values()):
         people = tuple(p for p, at in strangers.folders.items() if at == folder)
-        scene = FewShotScene(strangers.judge(people[0], seed), people, options)
-        judge = scene.judge
-        found = [(_name(run), *kind) for kind in scene.encoder(judge.model(people[0], known=False))]
+        scene = FewShotScene(strangers.run(people[0], seed), people, options)
+        trained = scene.trained
+        found = [
+            (_name(run), *kind) for kind in scene.encoder(trained.model(people[0], known=False))
+        ]
         if plain:
-            found += [(RANDOM, *kind) for kind in scene.encoder(judge.saved.task.init())]
+            found += [(RANDOM, *kind) for kind in scene.encoder(trained.task.init())]
             found.append((SUPERVISED, "", "", scene.supervised()))
             found.append((MEAN, "", "", scene.constant()))
         for name, code, reader, errors in found:
@@ -319,10 +322,10 @@ def _name(run: Run) -> str:
 
 
 def _accept(run: Run, strangers: HeldOut, people: tuple[str, ...]) -> None:
-    judge = strangers.judge(next(iter(strangers.folders)))
-    if not hasattr(judge.saved.task.network, "gaze"):
+    trained = strangers.run(next(iter(strangers.folders)))
+    if not hasattr(trained.task.network, "gaze"):
         raise ConfigError(f"{run.folder}: model of task '{run.results['task']}' has no gaze code")
-    if not judge.shares(whole=True):
+    if not trained.shares(whole=True):
         raise ConfigError(f"{run.folder}: '{run.method}' shares no whole model with strangers")
     if people and people != tuple(strangers.folders):
         raise ConfigError(

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from vergence.core.data import Samples
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import NewcomerEvaluator
 from vergence.experiment.schema import Experiment
+from vergence.experiment.trained_run import TrainedRun
 from vergence.reports.plots.style import canvas, column_names, save, styled
 from vergence.results.display_names import digits, metric_name, number
 from vergence.studies.curves import write_csv
 
-JudgeOf = Callable[[Path, int], NewcomerEvaluator]
+RunOf = Callable[[Path, int], TrainedRun]
 """(run directory, seed) -> who measures its models."""
 RECORDED = ("glasses", "light", "day", "side")
 """Columns of samples that say under which conditions they were taken."""
@@ -34,7 +34,7 @@ FEW = 12
 
 
 def write_matrix(
-    experiment: Experiment, judge: JudgeOf, folder: Path, people: Sequence[str], console: Console
+    experiment: Experiment, trained: RunOf, folder: Path, people: Sequence[str], console: Console
 ) -> None:
     """Write matrix.csv and a picture beside each method's run, and print what they come to.
 
@@ -54,7 +54,7 @@ def write_matrix(
     for label in experiment.methods:
         lines, tables = [], []
         for seed in experiment.plan.seeds:
-            found = list(judge(folder / label, seed).matrix(people, people))
+            found = list(trained(folder / label, seed).matrix(people, people))
             lines += [
                 (seed, owner, person, metric, repr(float(value)))
                 for owner, person, metrics in found
@@ -98,7 +98,7 @@ def figure(table: NDArray[np.float64], people: Sequence[str], metric: str) -> Fi
 
 
 def write_conditions(
-    experiment: Experiment, judge: JudgeOf, folder: Path, people: Sequence[str], console: Console
+    experiment: Experiment, trained: RunOf, folder: Path, people: Sequence[str], console: Console
 ) -> None:
     """Write conditions.csv, one row per method, seed, person and condition, and print the means.
 
@@ -109,11 +109,10 @@ def write_conditions(
     lines = []
     for label in experiment.methods:
         for seed in seeds:
-            found = judge(folder / label, seed)
+            found = trained(folder / label, seed)
             tests = {person: found.ready.people[person].test for person in people}
             outputs = {
-                person: found.worker.solver.outputs(found.model(person), test)
-                for person, test in tests.items()
+                person: found.outputs(found.model(person), test) for person, test in tests.items()
             }
             for person, condition, level, rows in levels(tests):
                 got = task.metrics(outputs[person][rows], tests[person].subset(rows))

@@ -14,8 +14,8 @@ import numpy as np
 from vergence.core.federation import POOLED
 from vergence.engine.storage.run_directory import TABLES
 from vergence.errors import StateError
-from vergence.experiment.run import Loaded
 from vergence.experiment.schema import Experiment
+from vergence.experiment.validation import Loaded
 from vergence.results import write as results
 from vergence.results.read import Run, read
 from vergence.results.run_files import read_json

@@ -20,10 +20,11 @@ from vergence.core.files import csv_of, refuse_links
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError, PartialRun
 from vergence.experiment import provenance
-from vergence.experiment.newcomers import NewcomerEvaluator, PersonPart
-from vergence.experiment.run import Loaded, digest, load_data, resume, start
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.newcomers import PersonPart
+from vergence.experiment.run import resume, start
 from vergence.experiment.schema import Experiment, Table, check
+from vergence.experiment.trained_run import TrainedRun, read_run
+from vergence.experiment.validation import Loaded, digest, validate
 from vergence.metrics.intervals import interval
 from vergence.results.display_names import digits, metric_name, number, title
 from vergence.results.read import Run, StudyResults, read
@@ -55,9 +56,9 @@ class StudyScene:
         """Everybody in the data."""
         return tuple(self.loaded.raw.clients)
 
-    def judge(self, folder: Path, seed: int) -> NewcomerEvaluator:
+    def run(self, folder: Path, seed: int) -> TrainedRun:
         """Return one seed of a finished run, to be measured on everybody's data."""
-        return NewcomerEvaluator(read_saved(folder, seed), self.loaded.ready)
+        return read_run(folder, seed).on(self.loaded.ready)
 
 
 def evaluate(
@@ -87,7 +88,7 @@ def evaluate(
         table = {k: v for k, v in experiment.table.items() if k != "method"}
         experiment = check({**table, "methods": [experiment.table["method"]]})
     sizes, unseen = tuple(GROWTH if sizes is None else sizes), UNSEEN if unseen is None else unseen
-    scene = StudyScene(experiment, load_data(experiment), out, console, sizes, unseen)
+    scene = StudyScene(experiment, validate(experiment), out, console, sizes, unseen)
     try:
         PROTOCOLS[protocol](scene)
     except PartialRun as error:
@@ -126,7 +127,7 @@ def leave_one_out(scene: StudyScene) -> Path:
         folds[person] = ran(scene, scene.experiment, folder, rest)
 
     def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
-        return scene.judge(folds[person] / label, seed).stranger(person, others[person])
+        return scene.run(folds[person] / label, seed).stranger(person, others[person])
 
     split = "leave one person out: trained on all others, tested on the test part of"
     merge_folds.merge(scene.experiment, scene.loaded, scene.out / LEAVE, folds, score, split)
@@ -207,10 +208,10 @@ def growth(scene: StudyScene) -> None:
             ran(scene, _seeded(scene.experiment, seed), folder, chosen)
             for label in scene.experiment.methods:
                 table = values.setdefault(label, np.zeros((len(strangers), len(sizes))))
-                judge = scene.judge(folder / label, seed)
+                trained = scene.run(folder / label, seed)
                 for row, person in enumerate(strangers):
-                    got = judge.stranger(person, chosen)["P0"]
-                    table[row, column] += got[judge.saved.task.headline] / len(seeds)
+                    got = trained.stranger(person, chosen)["P0"]
+                    table[row, column] += got[trained.task.headline] / len(seeds)
     headline = scene.experiment.task(seeds[0]).headline
     how = f"newcomers; local-only: others' models; {len(seeds)} seeds"
     curves = Curves(headline, "people in training", strangers, sizes, values, how)
@@ -226,13 +227,13 @@ def _seeded(experiment: Experiment, seed: int) -> Experiment:
 def matrix(scene: StudyScene) -> None:
     """Measure everybody's final model on everybody's test data."""
     folder = within(scene)
-    measures.write_matrix(scene.experiment, scene.judge, folder, scene.people, scene.console)
+    measures.write_matrix(scene.experiment, scene.run, folder, scene.people, scene.console)
 
 
 def conditions(scene: StudyScene) -> None:
     """Split everybody's error by what was recorded about the samples."""
     folder = within(scene)
-    measures.write_conditions(scene.experiment, scene.judge, folder, scene.people, scene.console)
+    measures.write_conditions(scene.experiment, scene.run, folder, scene.people, scene.console)
 
 
 def score(scene: StudyScene) -> None:

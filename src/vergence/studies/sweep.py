@@ -18,7 +18,7 @@ from rich.text import Text
 from vergence.core.files import saving
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.experiment import provenance as stamp
-from vergence.experiment.run import load_data, locked, progress_bar
+from vergence.experiment.run import locked, progress_bar
 from vergence.experiment.schema import (
     Experiment,
     Table,
@@ -30,6 +30,7 @@ from vergence.experiment.schema import (
 )
 from vergence.experiment.search_space import Point, SweepSettings, Tuning, edges
 from vergence.experiment.trust import approved, under
+from vergence.experiment.validation import validate
 from vergence.reports.plots.style import save
 from vergence.reports.plots.sweep import figure
 from vergence.results import write as results
@@ -74,7 +75,7 @@ def sweep(experiment: Experiment, out: Path | str) -> SweepResult:
         if (out / "config.toml").exists():
             raise StateError(f"{out} holds a run; choose another --out")
         seen = on_validation(experiment)
-        loaded = load_data(seen)
+        loaded = validate(seen)
         made = stamp.stamp(experiment.table, loaded.sha, experiment.plan.presence.trace)
         if (out / CONFIG).exists():
             stamp.check(out, made)

@@ -19,9 +19,9 @@ from vergence.engine.round_loop import Tick, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import DataError, PartialRun, StateError
 from vergence.experiment import provenance
-from vergence.experiment.run import Loaded
 from vergence.experiment.schema import Experiment, Table, build_method
 from vergence.experiment.search_space import Point
+from vergence.experiment.validation import Loaded
 from vergence.results import write as results
 
 FIRST, LAST = ("method", "trial", "seed"), ("score", "headline", "seconds", "status")

@@ -22,7 +22,7 @@ from vergence.engine.storage.run_directory import filed_in, read_manifest, seale
 from vergence.engine.storage.run_tables import measured
 from vergence.engine.storage.state_journal import StateJournal, StateRef
 from vergence.experiment import checksums
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.trained_run import read_run
 from vergence.privacy.release_log import BOOKS, FOLDER
 from vergence.privacy.split.split_guard_client import BLOCK
 from vergence.results import write as results
@@ -52,7 +52,7 @@ def remains(run: Run, person: str) -> list[str]:
     states, books = _states(folder, person), _books(folder, person)
     for count, what in ((len(states), "state"), (len(books), "privacy account")):
         found += [f"{count} {what}{'s' if count > 1 else ''}"] if count else []
-    if any(_names(read_saved(folder, seed).server, person) for seed in run.seeds):
+    if any(_names(read_run(folder, seed).server, person) for seed in run.seeds):
         found.append("an entry in the server's state")
     if run.masks is not None and (count := sum(who == person for _, who in run.masks.packed)):
         found.append(f"{count} mask{'s' if count > 1 else ''}")
@@ -174,7 +174,7 @@ def _erase_states(run: Run, person: str) -> None:
     folder, state = run.folder, run.folder / "state"
     manifest, gone = read_manifest(folder), [*_states(folder, person), *_books(folder, person)]
     for seed in run.seeds:
-        saved, done = read_saved(folder, seed), manifest["done"][str(seed)]
+        saved, done = read_run(folder, seed), manifest["done"][str(seed)]
         server, files = stripped(saved.server, person), dict(done["files"])
         filed = {c: entry for c, entry in saved.clients.filed.items() if c != person}
         if len(filed) < len(saved.clients):

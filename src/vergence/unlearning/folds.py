@@ -12,8 +12,8 @@ from rich.console import Console
 from vergence.deployment.folders import SETTINGS
 from vergence.errors import ConfigError, StateError, nearest
 from vergence.experiment.newcomers import PersonPart
-from vergence.experiment.run import load_data
 from vergence.experiment.schema import TableOrigin, data_root, load
+from vergence.experiment.validation import validate
 from vergence.results.read import StudyResults, read
 from vergence.studies.protocols import LEAVE, evaluate
 
@@ -65,7 +65,7 @@ def forget_folds(study: StudyResults, person: str, out: Path, console: Console) 
     experiment = load(own if own.is_file() else there[person].parent / "config.toml")
     others = experiment.on(PersonPart(experiment.dataset.load(data_root(experiment.root)), rest))
     trained = read(there[person]).runs[0].provenance["data"]["sha256"]
-    if load_data(others).sha != trained:
+    if validate(others).sha != trained:
         raise StateError(
             f"{folder} was trained on other data of the others than is read; restore it"
         )

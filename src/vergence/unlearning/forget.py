@@ -22,10 +22,11 @@ from vergence.core.files import refuse_links, replacing, saving
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError, StateError, nearest
-from vergence.experiment.newcomers import NewcomerEvaluator, PersonPart
-from vergence.experiment.run import Loaded, load_data, progress_bar, resume, start
-from vergence.experiment.saved_run import read_saved
+from vergence.experiment.newcomers import PersonPart
+from vergence.experiment.run import progress_bar, resume, start
 from vergence.experiment.schema import Experiment, TableOrigin, check, data_root, load
+from vergence.experiment.trained_run import read_run
+from vergence.experiment.validation import Loaded, validate
 from vergence.results.display_names import digits, metric_name, number
 from vergence.results.read import Run, StudyResults, read
 from vergence.results.text_tables import TextTable, csv_text
@@ -129,7 +130,7 @@ def opened(folder: Path, person: str) -> ForgottenPerson:
     for trained in (tuple(whole.clients), tuple(measured)):
         if not set(trained) <= set(whole.clients):
             continue
-        loaded = load_data(replace(experiment, dataset=PersonPart(whole, trained)))
+        loaded = validate(replace(experiment, dataset=PersonPart(whole, trained)))
         if loaded.sha == study.runs[0].provenance["data"]["sha256"]:
             _refuse_stranger(folder, person, trained)
             rest = tuple(who for who in trained if who != person)
@@ -186,7 +187,7 @@ def _make(case: ForgottenPerson, out: Path, patch: int) -> None:
         if (path / "provenance.json").is_file()
     ]
     told = [Run(path, "", {}).provenance for path in there]
-    ours = experiment.origin.told["forgotten"], load_data(experiment).sha
+    ours = experiment.origin.told["forgotten"], validate(experiment).sha
     same = all((each.get("forgotten"), each["data"]["sha256"]) == ours for each in told)
     if not same or load(out / "config.toml").table != experiment.table:
         raise StateError(f"{out} holds another run; choose another --out")
@@ -231,7 +232,7 @@ def without(case: ForgottenPerson, patch: int) -> Experiment:
 
 def _begin(case: ForgottenPerson, label: str, seed: int, state: Path) -> Checkpoint:
     """Copy the final states of one method and seed, but the person's; return where they lie."""
-    saved = read_saved(case.study.run(label).folder, seed)
+    saved = read_run(case.study.run(label).folder, seed)
     filed = {}
     for client, entry in saved.clients.filed.items():
         if client != case.person:
@@ -319,9 +320,7 @@ def audited(
     ready, label = case.everybody.ready, models["before"].label
     fits = {
         name: [
-            membership_check.fit(
-                NewcomerEvaluator(read_saved(run.folder, seed), ready), case.person
-            )
+            membership_check.fit(read_run(run.folder, seed).on(ready), case.person)
             for seed in run.seeds
         ]
         for name, run in models.items()

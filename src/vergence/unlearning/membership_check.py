@@ -20,12 +20,10 @@ from vergence.audit.images import few
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.engine.round_loop import run_rounds
-from vergence.engine.storage.client_states import ClientStateIndex
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import NewcomerEvaluator
-from vergence.experiment.saved_run import SavedRun
 from vergence.experiment.schema import Experiment
+from vergence.experiment.trained_run import TrainedRun, read_run
 
 FPR = 0.01
 FRAMES = 100
@@ -59,8 +57,8 @@ def outsiders(
     first, found = max(experiment.plan.seeds) + 1, []
     for seed in range(first, first + count):
         with tempfile.TemporaryDirectory(prefix="vergence-shadow-") as scratch:
-            judge = shadow(experiment, label, seed, ready, ready.only(rest), Path(scratch))
-            found.append(torch.stack([fit(judge, who) for who in ready.clients]))
+            trained = shadow(experiment, label, seed, ready, ready.only(rest), Path(scratch))
+            found.append(torch.stack([fit(trained, who) for who in ready.clients]))
         tick()
     return torch.stack(found)
 
@@ -72,38 +70,22 @@ def shadow(
     ready: Federation,
     some: Federation,
     scratch: Path,
-) -> NewcomerEvaluator:
+) -> TrainedRun:
     """Run one method and seed on some of the data, to be judged on all of it."""
     plan = replace(experiment.plan, seeds=(seed,), evaluate_every=0, checkpoint_every=0)
-    folder, method, task = (
-        RunDirectory(scratch, {}),
-        experiment.methods[label],
-        experiment.task(seed),
-    )
+    alone, folder = replace(experiment.alone(label), plan=plan), RunDirectory(scratch, {})
     folder.open()
-    made = run_rounds(method, task, some, plan, folder)
-    assert isinstance(made.clients, ClientStateIndex)
-    assert folder.solving is not None
-    saved = SavedRun(
-        scratch,
-        experiment,
-        method,
-        task,
-        made.server,
-        made.clients,
-        made.fingerprint,
-        folder.solving,
-    )
-    return NewcomerEvaluator(saved, ready)
+    run_rounds(alone.methods[label], alone.task(seed), some, plan, folder)
+    return read_run(scratch, seed, alone).on(ready)
 
 
-def refused(judge: NewcomerEvaluator) -> str:
+def refused(trained: TrainedRun) -> str:
     """Reason why the shared model cannot be attacked, "" if it can."""
-    whole = judge.shares(whole=True)
+    whole = trained.shares(whole=True)
     return "" if whole else "its server offers strangers no whole model, which could be attacked"
 
 
-def fit(judge: NewcomerEvaluator, person: str) -> Tensor:
+def fit(trained: TrainedRun, person: str) -> Tensor:
     """Return the mean logarithm of the loss of up to 100 of a person's training samples.
 
     Under the model that somebody gets who never took part.
@@ -111,19 +93,19 @@ def fit(judge: NewcomerEvaluator, person: str) -> Tensor:
     Raises:
         ConfigError: there is no such model, or the task has no loss of single samples.
     """
-    if why := refused(judge):
+    if why := refused(trained):
         raise ConfigError(why)
-    return statistic(losses(judge, few(judge.ready.people[person].train, FRAMES))).mean()
+    return statistic(losses(trained, few(trained.ready.people[person].train, FRAMES))).mean()
 
 
-def losses(judge: NewcomerEvaluator, samples: Samples) -> Tensor:
+def losses(trained: TrainedRun, samples: Samples) -> Tensor:
     """Return the loss of every sample, `[samples]`, under the model that a stranger gets.
 
     Raises:
         ConfigError: the task has no loss of single samples.
     """
-    task = judge.saved.task
-    outputs = judge.worker.solver.outputs(judge.given(), samples)
+    task = trained.task
+    outputs = trained.outputs(trained.newcomer(), samples)
     try:
         found = torch.stack(
             [

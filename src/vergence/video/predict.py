@@ -8,23 +8,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vergence.core.client import ClientContext
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
-from vergence.core.messages import Message
-from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.data.gaze_video.aria import read as read_recording
 from vergence.data.io.video import Video
-from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
-from vergence.errors import ConfigError, DataError, nearest
-from vergence.experiment.saved_run import SavedRun, read_saved
+from vergence.errors import ConfigError, DataError
+from vergence.experiment.trained_run import NEWCOMER, TrainedRun, read_run
 from vergence.metrics.saliency import centre_of_mass
 from vergence.results.read import read
 from vergence.tasks.gaze_map import GazeMap
 from vergence.video.overlay import OverlayFiles, contact_sheet, write_overlay
 
-NEWCOMER = "newcomer"
 Point = tuple[float, float]
 
 
@@ -43,12 +38,11 @@ def predict(folder: Path, video: Path, out: Path, person: str | None = None) -> 
         ConfigError: another task's run, an unknown person, or a newcomer without a shared model.
         DataError: the video is unreadable or shorter than the model's window.
     """
-    saved = read_saved(folder)
-    if not isinstance(saved.task, GazeMap):
+    trained = read_run(folder)
+    if not isinstance(trained.task, GazeMap):
         raise ConfigError(f"{folder} was trained on another task; predict draws gaze maps only")
     run = read(folder).runs[0]
-    if person is not None and person not in run.people:
-        raise ConfigError(f"{folder}: no person '{person}'{nearest(person, run.people)}")
+    trained.refuse_stranger(person, run.people)
     wanted = run.results["input"]
     footage = Video.open(video)
     window = wanted["frames"]
@@ -58,7 +52,7 @@ def predict(folder: Path, video: Path, out: Path, person: str | None = None) -> 
             "give a longer video"
         )
     small = footage.read(width=wanted["width"], height=wanted["height"])
-    heats = heat_maps(saved, samples(small, window), person)[: len(small)]
+    heats = heat_maps(trained, samples(small, window), person)[: len(small)]
     points = [(float(x), float(y)) for x, y in centre_of_mass(torch.from_numpy(heats))]
     truth = true_gaze(video, footage)
     written = write_overlay(
@@ -79,35 +73,24 @@ def samples(frames: NDArray[np.uint8], window: int) -> Samples:
     )
 
 
-def heat_maps(saved: SavedRun, data: Samples, person: str | None) -> NDArray[np.float64]:
-    """Return one map per frame `[frames, h, w]`, each summing to 1."""
-    raw = Federation("video", {person or NEWCOMER: Splits(data, data, data)})
-    ready = saved.task.network.prepare(raw)
-    how = Computation(pruning=saved.experiment.plan.pruning)
-    local, stream = LocalData(ready, ready), RandomStream("predict")
-    worker = ClientExecutor(saved.method, saved.task, local, stream, how)
-    test = ready.people[person or NEWCOMER].test
-    logits = worker.solver.outputs(model_of(saved, worker, person), test)
-    assert isinstance(saved.task, GazeMap)
-    heat = (logits.double() / saved.task.temperature).flatten(2).softmax(-1)
-    return heat.view(-1, *logits.shape[2:]).numpy()
+def heat_maps(trained: TrainedRun, data: Samples, person: str | None) -> NDArray[np.float64]:
+    """Return one map per frame `[frames, h, w]`, each summing to 1.
 
-
-def model_of(saved: SavedRun, worker: ClientExecutor, person: str | None) -> Params:
-    """Parameters that a participant, or a newcomer, predicts with."""
-    offered = saved.method.predicting(saved.server, person or NEWCOMER)
-    if person is None and not offered:
-        people = ", ".join(saved.clients)
+    Raises:
+        ConfigError: there is no shared model for a newcomer.
+    """
+    who, task = person or NEWCOMER, trained.task
+    if person is None and not trained.shares():
         raise ConfigError(
-            f"{saved.folder} has no shared model for a newcomer; choose --person among {people}"
+            f"{trained.folder} has no shared model for a newcomer; choose --person among "
+            f"{', '.join(trained.clients)}"
         )
-    # Who never took part predicts as a newcomer does.
-    state = saved.clients.get(person or NEWCOMER, saved.method.client(saved.task))
-    who = person or NEWCOMER
-    data = worker.people.people[who]
-    site = ClientContext(who, data.train, data.val, saved.task, 0, RandomStream("predict"))
-    message = Message("evaluate", offered, round=saved.experiment.plan.rounds)
-    return worker.predicting(state, message, site)
+    ready = task.network.prepare(Federation("video", {who: Splits(data, data, data)}))
+    shown = trained.on(ready, stream=RandomStream("predict"))
+    logits = shown.outputs(shown.model(who), ready.people[who].test)
+    assert isinstance(task, GazeMap)
+    heat = (logits.double() / task.temperature).flatten(2).softmax(-1)
+    return heat.view(-1, *logits.shape[2:]).numpy()
 
 
 def true_gaze(video: Path, footage: Video) -> list[Point | None] | None:

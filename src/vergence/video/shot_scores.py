@@ -9,21 +9,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from vergence.core.client import ClientContext
 from vergence.core.conversation import drive
 from vergence.core.data import Splits
 from vergence.core.federation import Federation
-from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
 from vergence.data.video_summaries.fragments import PARTS, RatedClip, samples_of
-from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
-from vergence.errors import ConfigError, nearest
-from vergence.experiment.saved_run import read_saved
+from vergence.engine.records import ClientState
+from vergence.errors import ConfigError
+from vergence.experiment.trained_run import NEWCOMER, read_run
 from vergence.models import pretrained
 from vergence.results.read import read
 from vergence.tasks.summary import SummaryTask
 
-NEWCOMER = "newcomer"
 Scorer = Callable[[Float[np.ndarray, "steps d"]], Float[np.ndarray, " steps"]]
 """How important every sampled frame is, in [0, 1], by its features."""
 
@@ -35,9 +32,8 @@ def learned(folder: Path, person: str | None = None) -> Scorer:
         ConfigError: another task's run, one on other features than videos are given here, an
             unknown person, or a method that needs a newcomer's own rated videos.
     """
-    saved, run = read_saved(folder), read(folder).runs[0]
-    task = saved.task
-    if not isinstance(task, SummaryTask):
+    trained, run = read_run(folder), read(folder).runs[0]
+    if not isinstance(trained.task, SummaryTask):
         raise ConfigError(f"{folder} was trained on another task; name a run of task 'summary'")
     features = run.provenance.get("data", {}).get("features", "unknown")
     if features != pretrained.VECTOR:
@@ -45,17 +41,13 @@ def learned(folder: Path, person: str | None = None) -> Scorer:
             f"{folder} was trained on features '{features}', videos are given "
             f"'{pretrained.VECTOR}': name a run on these, such as key frames of tvsum"
         )
-    if person is not None and person not in run.people:
-        raise ConfigError(f"{folder}: no person '{person}'{nearest(person, run.people)}")
-    who, rounds = person or NEWCOMER, saved.experiment.plan.rounds
+    trained.refuse_stranger(person, run.people)
+    who = person or NEWCOMER
     nobody = Federation("video", unrated(who, np.zeros((1, 1))))
-    worker = ClientExecutor(
-        saved.method,
-        task,
-        LocalData(nobody, nobody),
-        RandomStream("summarise"),
-        Computation(pruning=saved.experiment.plan.pruning),
-    )
+    trained = trained.on(nobody, stream=RandomStream("summarise"))
+    message, worker = trained.asked(who), trained.executor
+    if person is None and "model" not in message.trees:
+        raise ConfigError(f"{folder} has no model for a newcomer; choose --person")
 
     def refuse(_: Any) -> Any:
         raise ConfigError(
@@ -63,16 +55,12 @@ def learned(folder: Path, person: str | None = None) -> Scorer:
             "not in a run; name a run of another method"
         )
 
-    data = nobody.people[who]
-    site = ClientContext(who, data.train, data.val, task, rounds, RandomStream("summarise"))
-    message = Message("evaluate", saved.method.predicting(saved.server, who), round=rounds)
-    state = saved.clients.get(who, saved.method.client(task))
-    if person is None and "model" not in message.trees:
-        raise ConfigError(f"{folder} has no model for a newcomer; choose --person")
-    params = worker.pruned(drive(saved.method.model_on(state, message, site), refuse), rounds)
+    state = worker.state(ClientState(trained.clients.get(who)))
+    asked = trained.method.model_on(state, message, worker.site(nobody, who, message))
+    params = worker.pruned(drive(asked, refuse), message.round)
 
     def scores(found: Float[np.ndarray, "steps d"]) -> Float[np.ndarray, " steps"]:
-        outputs = worker.solver.outputs(params, unrated(who, found)[who].test)
+        outputs = trained.outputs(params, unrated(who, found)[who].test)
         return outputs[0].sigmoid().double().numpy()
 
     return scores

@@ -9,7 +9,7 @@ from vergence.core.serialization import same
 from vergence.data.synthetic.crowd import Crowd, check
 from vergence.data.synthetic.toy import Toy
 from vergence.errors import ConfigError
-from vergence.experiment.run import digest
+from vergence.experiment.validation import digest
 
 
 def columns(splits):

@@ -156,7 +156,7 @@ def test_resuming_a_finished_run_does_nothing(tmp_path, monkeypatch):
         }
 
     before = files()
-    monkeypatch.setattr(running, "load_data", None)  # not even the data is read
+    monkeypatch.setattr(running, "validate", None)  # not even the data is read
     go_on(out)
     assert files() == before
 
@@ -204,7 +204,7 @@ def test_a_run_that_never_began_can_be_started_again(tmp_path, monkeypatch):
         def stop(*_):
             raise KeyboardInterrupt
 
-        patch.setattr(running, "load_data", stop)
+        patch.setattr(running, "validate", stop)
         said = vergence("run", write(tmp_path, SEVERAL), "--out", tmp_path / "out")
     said.complains(5, "interrupted")
     vergence("resume", tmp_path / "out").complains(2, "holds no run", "vergence run")

@@ -16,8 +16,8 @@ from vergence.core.federation import Federation
 from vergence.core.files import refuse_links, replacing
 from vergence.errors import ConfigError, DataError
 from vergence.experiment import checksums
-from vergence.experiment.run import load_data
 from vergence.experiment.schema import Experiment, load
+from vergence.experiment.validation import validate
 from vergence.reports.ethics.facts import facts, texts
 from vergence.results.read import StudyResults, read
 
@@ -120,7 +120,7 @@ def here(experiment: Experiment, needed: bool = False) -> Federation | None:
         DataError: it is `needed`, as a budget cannot be foretold without.
     """
     try:
-        return load_data(experiment).ready
+        return validate(experiment).ready
     except DataError:
         if needed:
             raise

@@ -51,16 +51,16 @@ def swaps(folder: Path, out: Path, columns: int = 6, person: str | None = None) 
         )
     strangers = unseen(folder, person or "all")
     who = next(iter(strangers.folders))
-    judge = strangers.judge(who)
-    network = FewShotScene(judge, (who,), Evaluation()).network(judge.model(who, known=False))
-    samples = judge.ready.people[who].test
+    trained = strangers.run(who)
+    network = FewShotScene(trained, (who,), Evaluation()).network(trained.model(who, known=False))
+    samples = trained.ready.people[who].test
     eyes = pixels(dict(samples.columns))
     if eyes.shape[1] == 1:
         raise ConfigError(f"{folder}: rows of single eyes have no other eye of the same glance")
     order = samples.columns["gaze"][:, 0, 1].argsort()
     chosen = order[torch.linspace(0, len(order) - 1, columns).round().long()]
     with torch.no_grad():
-        rows = drawn(network, eyes[chosen], judge.saved.task.network.gaze)  # type: ignore[attr-defined]
+        rows = drawn(network, eyes[chosen], trained.task.network.gaze)  # type: ignore[attr-defined]
     save(figure(rows, who), out)
     return rows
 

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from vergence.experiment.run import load_data
-from vergence.experiment.saved_run import read_saved
 from vergence.experiment.schema import Experiment, merge
+from vergence.experiment.trained_run import read_run
 from vergence.methods.clustered.cfedvs import CFedVS
 from vergence.metrics.clustering import silhouette
 from vergence.metrics.dtw import dtw
@@ -247,11 +246,11 @@ def rounds_to(level: float, run: Run) -> dict[str, float]:
 
 def separation(run: Run, per_frame: bool) -> float:
     """Return the silhouette of CFed-VS's groups by |d_i - d_j|; 0 for one group."""
-    saved = read_saved(run.folder)
+    saved = read_run(run.folder)
     proxies = [clip.numpy() for clip in saved.server.proxies.values()]
     if not proxies:
         return 0.0
-    everybody = load_data(saved.experiment).ready.people
+    everybody = saved.ready.people
     groups_of: Mapping[str, int] = saved.server.groups
     d = []
     for person in groups_of:

@@ -19,9 +19,8 @@ from vergence.core.data import Samples
 from vergence.core.optional import needed
 from vergence.core.randomness import RandomStream
 from vergence.data.zero_shot.owner import OWNER
-from vergence.experiment.run import load_data
-from vergence.experiment.saved_run import read_saved
 from vergence.experiment.schema import Experiment
+from vergence.experiment.trained_run import read_run
 from vergence.methods.generative.provider import Taught
 from vergence.methods.generative.sample_generator import KIND, MEANING, NOISE
 from vergence.metrics.nearest_neighbours import among_own, nearest
@@ -73,10 +72,10 @@ class Made:
 
 def made(run: Run, seed: int, draws: int = DRAWS) -> Made:
     """Return test samples of unseen classes, and as many of the provider's generator."""
-    saved = read_saved(run.folder, seed)
+    saved = read_run(run.folder, seed)
     task, method, s = saved.task, saved.method, saved.server
     assert isinstance(method, Taught)
-    test = load_data(saved.experiment).ready.people[OWNER].test
+    test = saved.ready.people[OWNER].test
     rows = torch.randperm(len(test), generator=RandomStream("real", seed).torch())
     label = task.class_of(test.take(rows))
     chosen = torch.cat([rows[label == kind][:EACH] for kind in task.unseen_classes])
@@ -98,7 +97,7 @@ def pictured(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     needed("sklearn", "drawing pictures by t-SNE", "tsne")
     study = settle(experiment, out)
     first = study.runs[0]
-    hidden = len(read_saved(first.folder, first.seeds[0]).task.unseen_classes)
+    hidden = len(read_run(first.folder, first.seeds[0]).task.unseen_classes)
     blind = {NEAR: 1 / hidden, APART: 0.5}
     scores = {
         run.label + part.suffix: kept(out / f"{run.label}_made.json", partial(by_seed, run))

@@ -12,9 +12,8 @@ from typing import Any
 
 from vergence.core.serialization import pack
 from vergence.data.zero_shot.owner import OWNER
-from vergence.experiment.run import load_data
-from vergence.experiment.saved_run import read_saved
 from vergence.experiment.schema import Experiment
+from vergence.experiment.trained_run import read_run
 from vergence.reproduce.claims import Table, TablePart
 from vergence.reproduce.data_sets import COSTS, Ground
 from vergence.reproduce.experiments.apfl import unreadable
@@ -169,7 +168,7 @@ def costs(run: Run) -> dict[str, dict[str, float]]:
             sum(spent for (of, _), spent in took.items() if of == seed),
             sum(turn.bytes_up for turn in own) / MB,
             sum(turn.bytes_down for turn in own) / MB,
-            len(pack(read_saved(run.folder, seed).server)) / MB,
+            len(pack(read_run(run.folder, seed).server)) / MB,
         )
         for metric, value in zip(found, told, strict=True):
             found[metric][_seed(seed)] = value
@@ -182,11 +181,10 @@ def teachers(run: Run) -> dict[str, dict[str, float]]:
     A teacher has no outputs for classes that it does not know.
     """
     took = {row.seed: row.seconds for row in run.rounds if not row.round}
-    ready = load_data(read_saved(run.folder, run.seeds[0]).experiment).ready
-    test = ready.people[OWNER].test
+    test = read_run(run.folder, run.seeds[0]).ready.people[OWNER].test
     found: dict[str, dict[str, float]] = {}
     for seed in run.seeds:
-        saved = read_saved(run.folder, seed)
+        saved = read_run(run.folder, seed)
         owner = saved.clients.get(OWNER, None)
         output = Solver(saved.task).outputs(owner.teacher, test)
         told = saved.task.metrics(saved.task.among(output, owner.known["classes"]), test)

@@ -14,9 +14,9 @@ from vergence.audit.smashed_data import left_over, sends_smashed
 from vergence.core.files import parse_json
 from vergence.engine.round_loop import run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
-from vergence.experiment.run import load_data
-from vergence.experiment.saved_run import read_saved
 from vergence.experiment.schema import Experiment, check, merge
+from vergence.experiment.trained_run import read_run
+from vergence.experiment.validation import validate
 from vergence.reproduce.claims import TablePart
 from vergence.reproduce.data_sets import DEFENDED
 from vergence.reproduce.protocols import unseen_people
@@ -82,9 +82,9 @@ def beside(run: Run) -> dict[str, dict[str, float]]:
 
 def measured(experiment: Experiment, run: Run) -> dict[str, Any]:
     """Return each victim's MSE (x 1000): found, and by the mean."""
-    ready = load_data(experiment).ready
+    ready = validate(experiment).ready
     (method,) = experiment.methods.values()
-    saved = read_saved(run.folder)
+    saved = read_run(run.folder)
     victims = run.people[:VICTIMS] if sends_smashed(method) else []
     found = {person: left_over(saved, ready, person) for person in victims}
     return {
@@ -117,7 +117,7 @@ def seconds(experiment: Experiment) -> list[float]:
         run_rounds(
             method,
             experiment.task(plan.seeds[0]),
-            load_data(experiment).ready,
+            validate(experiment).ready,
             plan,
             folder,
             lambda *_: ticks.append(time.process_time()),

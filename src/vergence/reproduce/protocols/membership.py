@@ -12,8 +12,8 @@ from vergence.attacks.score import tpr_at
 from vergence.audit.membership import FPR, line
 from vergence.audit.teacher_membership import SAMPLES, STUDENT, remembered
 from vergence.audit.teacher_membership import TEACHER as TAUGHT
-from vergence.experiment.run import load_data
 from vergence.experiment.schema import Experiment
+from vergence.experiment.validation import validate
 from vergence.reproduce.claims import TablePart
 from vergence.reproduce.data_sets import FOUND
 from vergence.reproduce.experiments.pe_zsl import TEACHER, judged
@@ -48,7 +48,7 @@ def attacked(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
 
 def measured(experiment: Experiment) -> dict[str, Any]:
     """Return the rates of teacher and student with their bounds, by seed."""
-    ready, plan = load_data(experiment).ready, experiment.plan
+    ready, plan = validate(experiment).ready, experiment.plan
     rates = {}
     for at, seed in enumerate(plan.seeds):
         seen = remembered(experiment, ready, MODELS, max(plan.seeds) + 1 + at * MODELS)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vergence.engine.evaluation import Evaluation
-from vergence.experiment.run import load_data
-from vergence.experiment.saved_run import read_saved
 from vergence.experiment.schema import Experiment
+from vergence.experiment.trained_run import read_run
+from vergence.experiment.validation import validate
 from vergence.methods.generative.ap_fl import mixed
 from vergence.reproduce.claims import TablePart
 from vergence.reproduce.data_sets import FRIENDS
@@ -20,7 +19,6 @@ from vergence.reproduce.outcome import PRIOR
 from vergence.reproduce.protocols import defences
 from vergence.reproduce.running import PartResult, settle
 from vergence.results.read import Run, StudyResults
-from vergence.training.sequential import Solver
 
 OWN, POOLED = "accuracy", "pooled_accuracy"
 PRESENT_OWN, PRESENT_POOLED, ABSENT_OWN, ABSENT_POOLED = (names[0] for names in FRIENDS.values())
@@ -41,11 +39,11 @@ def measured(run: Run) -> Cells:
 
 def befriended(run: Run, experiment: Experiment, shares: Mapping[str, float]) -> dict[str, Cells]:
     """Return row -> both accuracies of AP-FL with other shares of the friend, from its states."""
-    ready = load_data(experiment).ready
+    ready = validate(experiment).ready
     found: dict[str, Cells] = {row: {} for row in shares}
     for seed in run.seeds:
-        saved = read_saved(run.folder, seed)
-        measure = Evaluation(saved.task, ready, Solver(saved.task).outputs, True)
+        saved = read_run(run.folder, seed).on(ready)
+        measure = saved.executor.measure
         for person in ready.clients:
             state = saved.clients.get(person, None)
             for row, share in shares.items():

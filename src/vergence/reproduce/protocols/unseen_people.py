@@ -1,4 +1,4 @@
-"""Ways to judge people who took no part: by one other's model, pruned, or with a few labels."""
+"""Ways to trained people who took no part: by one other's model, pruned, or with a few labels."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from rich.console import Console
 from vergence.core.params import Params
 from vergence.core.task import Task
 from vergence.errors import ConfigError
-from vergence.experiment.newcomers import NewcomerEvaluator
 from vergence.experiment.newcomers import unseen as find_unseen
-from vergence.experiment.run import load_data
-from vergence.experiment.saved_run import read_saved
 from vergence.experiment.schema import Experiment
+from vergence.experiment.trained_run import TrainedRun, read_run
+from vergence.experiment.validation import validate
 from vergence.model_tools.pruning_report import PARTS, PruningRow, sides, zeros
 from vergence.model_tools.pruning_study import measure, subjects
 from vergence.reproduce import running
@@ -66,26 +65,26 @@ def following(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
 def training(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     """Score models on the training samples of those they were trained on, by who was left out."""
     study = running.left_out(part, experiment, out).study
-    ready = load_data(experiment).ready
+    ready = validate(experiment).ready
     scores = {}
     for run in study.runs:
         errors: ByPerson = {}
         for person, fold in run.results["folds"].items():
             for seed in run.seeds:
-                judge = NewcomerEvaluator(read_saved(run.folder / fold, seed), ready)
+                trained = read_run(run.folder / fold, seed).on(ready)
                 others = [p for p in ready.clients if p != person]
                 errors.setdefault(person, []).append(
-                    float(np.mean([on_training(judge, other) for other in others]))
+                    float(np.mean([on_training(trained, other) for other in others]))
                 )
         scores[run.label + part.suffix] = {study.headline: means(errors)}
     return PartResult(scores, study)
 
 
-def on_training(judge: NewcomerEvaluator, person: str) -> float:
+def on_training(trained: TrainedRun, person: str) -> float:
     """Return the headline of what a person's model makes of their own training samples."""
-    params, samples = judge.model(person), judge.ready.people[person].train
-    task = judge.saved.task
-    return task.metrics(judge.worker.solver.outputs(params, samples), samples)[task.headline]
+    params, samples = trained.model(person), trained.ready.people[person].train
+    task = trained.task
+    return task.metrics(trained.outputs(params, samples), samples)[task.headline]
 
 
 def pruned(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
@@ -93,7 +92,7 @@ def pruned(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     study = running.left_out(part, experiment, out).study
     (run,) = study.runs
     found = subjects(run.folder, "all")
-    task, method = found[0].judge.saved.task, found[0].judge.saved.method
+    task, method = found[0].trained.task, found[0].trained.method
     lines = [PruningRow(name, pruning_of(name)) for name in part.rows]
     for subject in found:
         for line in lines:
@@ -127,7 +126,7 @@ def without(
     Raises:
         ConfigError: fewer than three people.
     """
-    scene = StudyScene(experiment, load_data(experiment), out, Console(stderr=True))
+    scene = StudyScene(experiment, validate(experiment), out, Console(stderr=True))
     count = min(UNSEEN, len(scene.people) // 3)
     if not count:
         raise ConfigError(
@@ -144,9 +143,9 @@ def strangers(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     study, people = without(part, experiment, out)
     scores = {}
     for run in study.runs:
-        judges = [find_unseen(run.folder).judge(people[0], seed) for seed in run.seeds]
+        runs = [find_unseen(run.folder).run(people[0], seed) for seed in run.seeds]
         told = {
-            p: [j.stranger(p, run.people)["P0"][study.headline] for j in judges] for p in people
+            p: [each.stranger(p, run.people)["P0"][study.headline] for each in runs] for p in people
         }
         scores[run.label + part.suffix] = {study.headline: means(told)}
     return PartResult(scores, study, lower=study.lower_is_better)
@@ -167,14 +166,14 @@ def few_shot(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     for run in study.runs:
         strange = find_unseen(run.folder)
         for seed in run.seeds:
-            scene = unlabelled.FewShotScene(strange.judge(people[0], seed), people, SHOTS)
-            judge = scene.judge
-            model = judge.model(people[0], known=False)
-            add(run.label + part.suffix, read_off(scene, model, apart(judge.saved.task)))
+            scene = unlabelled.FewShotScene(strange.run(people[0], seed), people, SHOTS)
+            trained = scene.trained
+            model = trained.model(people[0], known=False)
+            add(run.label + part.suffix, read_off(scene, model, apart(trained.task)))
             if part.rows:
                 mean, random, alone = part.rows
                 add(mean, scene.constant())
-                add(random, read_off(scene, judge.saved.task.init(), False))
+                add(random, read_off(scene, trained.task.init(), False))
                 add(alone, scene.supervised())
     scores = {label: {ERROR: means(values)} for label, values in found.items()}
     return PartResult(scores, study, lower=frozenset({ERROR}))

@@ -21,12 +21,11 @@ from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.params import Params
 from vergence.errors import ConfigError, DataError, StateError, nearest
-from vergence.experiment.newcomers import NewcomerEvaluator
 from vergence.experiment.privacy import spent
-from vergence.experiment.run import Loaded, digest, load_data
-from vergence.experiment.saved_run import one_run, read_saved
 from vergence.experiment.schema import Experiment
+from vergence.experiment.trained_run import TrainedRun, one_run, read_run, verify
 from vergence.experiment.trust import opening, under
+from vergence.experiment.validation import Loaded, validate
 from vergence.results import read as runs
 from vergence.results.divergence import told_diverged
 from vergence.training.sequential import Solver
@@ -38,7 +37,7 @@ P0 = "P0"
 """The point that scores are of: what a person predicts with after the last round's download."""
 
 
-class TrainedRun:
+class FinishedRun:
     """One method's finished run.
 
     Attributes:
@@ -155,8 +154,8 @@ class TrainedRun:
             StateError: the data are not those that the run was trained on.
         """
         if self._loaded is None:
-            found = load_data(self.experiment)
-            if digest(found.ready) != self.record.provenance["data"]["sha256"]:
+            found = validate(self.experiment)
+            if found.sha != self.record.provenance["data"]["sha256"]:
                 raise StateError(
                     f"{self.folder} was trained on other data than is read now; restore it"
                 )
@@ -173,8 +172,8 @@ class TrainedRun:
         Raises:
             ConfigError: nobody of this name took part, or the method has no model for a newcomer.
         """
-        judge = self._judge(seed)
-        return module_with(judge.saved.task, self._params(judge, person))
+        trained = self._trained(seed)
+        return module_with(trained.task, self._params(trained, person))
 
     def predict(self, person: str | None, samples: Any, *, seed: int | None = None) -> Tensor:
         """The outputs of a person's network on samples, `[samples, ...]`.
@@ -188,8 +187,8 @@ class TrainedRun:
             ConfigError: nobody of this name took part.
             DataError: samples hold no numbers, or none of the kind that the run was trained on.
         """
-        judge = self._judge(seed)
-        task = judge.saved.task
+        trained = self._trained(seed)
+        task = trained.task
         if not isinstance(samples, Samples):
             named = samples if isinstance(samples, Mapping | tuple) else (samples,)
             names = (*getattr(task, "input_columns", ("x",)), *task.labels)
@@ -197,9 +196,9 @@ class TrainedRun:
         self._check_kinds(samples, task.labels)
         given = Federation("given", {"given": Splits(samples, samples, samples)})
         ready = task.network.prepare(given).people["given"].test
-        return Solver(task).outputs(self._params(judge, person), ready)
+        return Solver(task).outputs(self._params(trained, person), ready)  # past no defence
 
-    def save(self, folder: Path | str) -> TrainedRun:
+    def save(self, folder: Path | str) -> FinishedRun:
         """Copy the run directory to where it stays; the run is then read from there.
 
         Raises:
@@ -209,7 +208,7 @@ class TrainedRun:
         if target.exists():
             raise StateError(f"{target} is there already; choose another folder")
         shutil.copytree(self.folder, target, ignore=shutil.ignore_patterns(".lock"))
-        return TrainedRun(target, self._experiment, self._loaded, trust_code=self._trust_code)
+        return FinishedRun(target, self._experiment, self._loaded, trust_code=self._trust_code)
 
     def report(self) -> Path:
         """Write report.html, one page that stands by itself, into the run directory."""
@@ -223,8 +222,6 @@ class TrainedRun:
         Raises:
             StateError: a byte differs somewhere; names the file or the seed.
         """
-        from vergence.experiment.saved_run import verify
-
         return dict(verify(self.folder, self.experiment))
 
     def _check_kinds(self, samples: Samples, labels: Sequence[str]) -> None:
@@ -245,21 +242,21 @@ class TrainedRun:
                     f"{name}.astype({there!r})"
                 )
 
-    def _judge(self, seed: int | None) -> NewcomerEvaluator:
-        return NewcomerEvaluator(read_saved(self.folder, seed, self.experiment), self.loaded.ready)
+    def _trained(self, seed: int | None) -> TrainedRun:
+        return read_run(self.folder, seed, self.experiment).on(self.loaded.ready)
 
-    def _params(self, judge: NewcomerEvaluator, person: str | None) -> Params:
+    def _params(self, trained: TrainedRun, person: str | None) -> Params:
         if person is None:
-            if not judge.shares():
+            if not trained.shares():
                 raise ConfigError(
                     f"{self.label} shares no model that somebody new could begin with; name one of "
                     f"{', '.join(self.people)}"
                 )
-            return judge.given()
-        known = judge.ready.clients
+            return trained.newcomer()
+        known = trained.ready.clients
         if person not in known:
             raise ConfigError(f"nobody called '{person}' took part{nearest(str(person), known)}")
-        return judge.model(person)
+        return trained.model(person)
 
     def __repr__(self) -> str:
         lines = self.summary.to_string(float_format="{:.4g}".format)

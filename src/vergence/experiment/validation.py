@@ -1,0 +1,110 @@
+"""Validation of an experiment with its data: once, before anything is written or trained."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+
+from vergence.core.federation import Federation
+from vergence.core.task import Task
+from vergence.engine.client_executor import lent
+from vergence.engine.protections import robust_aggregation
+from vergence.engine.protections.setup import check_privacy
+from vergence.engine.round_loop import device_for
+from vergence.errors import ConfigError
+from vergence.experiment.schema import Experiment
+from vergence.training.pruning import weights
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An experiment's data: as recorded, as its network wants it, and the digest of the latter."""
+
+    raw: Federation
+    ready: Federation
+    sha: str
+
+
+def validate(experiment: Experiment) -> Loaded:
+    """Read an experiment's data, and check all of it: whatever runs or foretells it comes here.
+
+    Settings that cannot be combined are refused before, where an experiment is made
+    (`schema.agreed`).
+
+    Raises:
+        DataError: a data file, or the presence trace, is unusable.
+        ConfigError: task, model and federation do not fit together, or data or the number of people
+            do not suit a method or a protection.
+    """
+    torch.set_num_threads(1)  # the workers' number: more would wait for each other here
+    plan, raw = experiment.plan, experiment.federation()
+    for label, method in experiment.methods.items():
+        if method.pooled:
+            raw.refuse_many(f"method '{label}', which pools everybody's data,")
+    plan.presence.check(raw.clients)
+    plan.delivery.suit(raw.clients)
+    task = experiment.task(plan.seeds[0])
+    ready = prepared(experiment, task, raw)
+    for label, method in experiment.methods.items():
+        try:
+            method.check(task)
+            if method.borrows:
+                lent(ready)
+            device_for(method, plan)
+            plan.delivery.check()
+            robust_aggregation.check(plan, raw.clients)
+            check_privacy(method, task, ready, plan)
+        except ConfigError as error:
+            raise ConfigError(f"method '{label}': {error}") from None
+    if plan.pruning.amount:
+        weights(task.module(), plan.pruning.layers)
+    return Loaded(raw, ready, digest(ready))
+
+
+def prepared(experiment: Experiment, task: Task, raw: Federation) -> Federation:
+    """Data as the experiment's network wants them.
+
+    Raises:
+        ConfigError: task, model and federation do not fit together.
+    """
+    try:
+        ready = experiment.model.prepare(raw)
+        batch = next(iter(ready.people.values())).train.take(torch.arange(1))
+        module = task.module().eval()
+        with torch.no_grad():
+            task.loss(task.forward(module, batch), batch)
+            if ready.proxies is not None:
+                task.forward(module, ready.proxies.train.take(torch.arange(1)))
+    except (KeyError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        parts = ", ".join(
+            f"{part} '{experiment.table[part]['name']}'" for part in ("task", "model", "federation")
+        )
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{parts} do not fit together: {reason}; change one of them") from error
+    task.check(ready)
+    return ready
+
+
+def digest(federation: Federation) -> str:
+    """Return the SHA-256 over everybody's columns and banks, and those of nobody's.
+
+    Of people made on demand, over what they are made from and the first and last of them.
+    """
+    whole, seen = hashlib.sha256(), set()
+    if federation.recipe is not None:
+        whole.update(f"{federation.recipe}\0{len(federation.people)}".encode())
+        federation = federation.only([federation.clients[0], federation.clients[-1]])
+    held = federation.proxies
+    parts = [(p, part) for p, s in federation.people.items() for part in (s.train, s.val, s.test)]
+    parts += [] if held is None else [("", held.train), ("", held.val)]
+    for person, part in parts:
+        tensors = {**part.columns, **{n: b.rows for n, b in part.banks.items()}}
+        for name, tensor in sorted(tensors.items()):
+            whole.update(f"{person}\0{name}{tuple(tensor.shape)}".encode())
+            if tensor.data_ptr() not in seen:
+                whole.update(tensor.contiguous().numpy().data)
+            if name in part.banks:
+                seen.add(tensor.data_ptr())
+    return whole.hexdigest()
