@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from benchmarks.private_inference.beaver_triples import AuthenticatedShare, TripleTable
-from benchmarks.private_inference.fixed_point import PRIME, FixedPoint, signed
-from benchmarks.private_inference.network import parts, strongest, thinned
-from benchmarks.private_inference.secret_layers import affine, max_pool, patches, relu
 from vergence.models.lenet import LeNet
+from vergence.privacy.inference.beaver_triples import AuthenticatedShare, TripleTable
+from vergence.privacy.inference.fixed_point import PRIME, FixedPoint, signed
+from vergence.privacy.inference.network import parts, strongest, thinned
+from vergence.privacy.inference.secret_layers import affine, max_pool, patches, relu
 from vergence.privacy.secure_aggregation.session import Aborted
 
 FORM = FixedPoint(20)

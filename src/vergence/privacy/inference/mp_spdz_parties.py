@@ -21,12 +21,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.private_inference.processes import LOG, free_ports, last_line, run_parties
-from benchmarks.private_inference.protocols import protocol
-from benchmarks.private_inference.spu_parties import InferenceAnswer, InferenceQuestion, Say
 from vergence.errors import ConfigError, StateError
+from vergence.privacy.inference.processes import LOG, free_ports, last_line, run_parties
+from vergence.privacy.inference.protocols import protocol
+from vergence.privacy.inference.spu_parties import InferenceAnswer, InferenceQuestion, Say
 
-PROGRAM = Path(__file__).parent / "in_mp_spdz" / "network.py"
+PROGRAM = Path(__file__).parent / "mp_spdz" / "network.py"
 FRACTION = 20
 """Bits after the point."""
 BITS = 31

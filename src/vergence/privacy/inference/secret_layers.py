@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.private_inference.beaver_triples import AuthenticatedShare, TripleTable
-from benchmarks.private_inference.fixed_point import Field
+from vergence.privacy.inference.beaver_triples import AuthenticatedShare, TripleTable
+from vergence.privacy.inference.fixed_point import Field
 
 
 def relu(table: TripleTable, x: AuthenticatedShare) -> AuthenticatedShare:

@@ -1,4 +1,4 @@
-"""The words of MP-SPDZ's compiler that `in_mp_spdz/network.py` uses, on plain numbers, at once.
+"""The words of MP-SPDZ's compiler that `mp_spdz/network.py` uses, on plain numbers, at once.
 
 Checks addresses, layouts and scales of the program without MP-SPDZ; nothing is secret here.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from torch import from_numpy
 from torch.nn.functional import conv2d
 
-from benchmarks.private_inference.mp_spdz_parties import PROGRAM
+from vergence.privacy.inference.mp_spdz_parties import PROGRAM
 
 memory = np.zeros(0, np.int64)
 

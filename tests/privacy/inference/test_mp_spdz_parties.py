@@ -16,8 +16,12 @@ import torch
 
 from benchmarks.bench import mpc
 from benchmarks.bench.mpc import CASES, Case, Subject, arithmetic, judged, work
-from benchmarks.private_inference import mp_spdz_parties
-from benchmarks.private_inference.mp_spdz_parties import (
+from tests.benchmarks.commands import benched
+from tests.privacy import plain_compiler
+from vergence.errors import ConfigError, StateError
+from vergence.models.lenet import LeNet
+from vergence.privacy.inference import mp_spdz_parties
+from vergence.privacy.inference.mp_spdz_parties import (
     BITS,
     FRACTION,
     _write,
@@ -26,12 +30,8 @@ from benchmarks.private_inference.mp_spdz_parties import (
     fixed,
     infer,
 )
-from benchmarks.private_inference.protocols import PROTOCOLS
-from benchmarks.private_inference.spu_parties import InferenceQuestion
-from tests.benchmarks import plain_compiler
-from tests.benchmarks.commands import benched
-from vergence.errors import ConfigError, StateError
-from vergence.models.lenet import LeNet
+from vergence.privacy.inference.protocols import PROTOCOLS
+from vergence.privacy.inference.spu_parties import InferenceQuestion
 
 PLACE = Path(os.environ.get("VERGENCE_MP_SPDZ", "/nowhere"))
 MALICIOUS = {name: found for name, found in PROTOCOLS.items() if found.party}
