@@ -47,7 +47,7 @@ from vergence.deployment.main_server_node import MainServerNode
 from vergence.deployment.protocol import miscounted
 from vergence.deployment.remote_clients import absent, remote_pool
 from vergence.deployment.resident_node import ResidentConnection
-from vergence.deployment.transport import flower, flower_processes
+from vergence.deployment.transport import flower
 from vergence.engine.round_loop import measured, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import PartialRun, StateError, VergenceError
@@ -75,15 +75,19 @@ def __getattr__(name: str) -> Any:
     if name == "server":
         return flower.server_app(lead)
     if name == "client":
-        return flower.client_app(lambda asked: end().answer(asked))
+        return flower.client_app(lambda asked, _: end().answer(asked))
     raise AttributeError(name)
 
 
-def lead(line: flower.GridTransport) -> None:
-    """Run a server's folder to its end, over a connection to the nodes."""
-    folder = here()
+def lead(line: flower.GridTransport, _: Any) -> None:
+    """Run this process's folder to its end, over a connection to the nodes."""
+    run_folder(here(), line, ServerRun)
+
+
+def run_folder(folder: Path, line: flower.GridTransport, kind: type[ServerRun]) -> None:
+    """Run a server's folder to its end; why it stopped before stands in its events."""
     try:
-        ServerRun(folder, line).run()
+        kind(folder, line).run()
     except VergenceError as error:
         tell(folder, f"stopped: {error}", "stopped")
         raise
@@ -92,29 +96,48 @@ def lead(line: flower.GridTransport) -> None:
 class ServerRun:
     """A server at work: everybody it waits for, then every method and seed."""
 
+    fit = staticmethod(deployable)
+    """Check of the experiment that the folder holds."""
+
     def __init__(self, folder: Path, line: flower.GridTransport) -> None:
         self.folder, self.line = folder, line
         self.side = settings(folder, ServerSide)
         with under(deployed()):
-            self.experiment = deployable(load(folder / EXPERIMENT))
+            self.experiment = self.fit(load(folder / EXPERIMENT))
         self.aggregators = self.experiment.plan.privacy.aggregators
         self.registry = ClientRegistry(
             line,
             self.side.clients,
             facts(self.experiment.table),
-            lambda client, data, sign: genuine(folder / "keys" / f"{client}.pub", data, sign),
-            partial(tell, folder),
+            self.genuine,
+            self.tell,
             Timeouts(self.side.answer_s, self.side.absent_s),
             (*([MAIN] if self.side.main else []), *self.aggregators),
             partial(write_exchange, folder),
-            lambda client: not (folder / "keys" / f"{client}.pub").is_file(),
+            self.revoked,
         )
+
+    def genuine(self, client: str, data: bytes, signature: str) -> bool:
+        """True if a signature is a client's."""
+        return genuine(self.folder / "keys" / f"{client}.pub", data, signature)
+
+    def revoked(self, client: str) -> bool:
+        """True if a client's key was taken away."""
+        return not (self.folder / "keys" / f"{client}.pub").is_file()
+
+    def awaited(self) -> int:
+        """Number of clients that a run waits for."""
+        return awaited(self.folder, self.side)
+
+    def tell(self, line: str, event: str = "note", **about: Any) -> None:
+        """Write one line for the operator."""
+        tell(self.folder, line, event, **about)
 
     def run(self) -> None:
         """Wait for the quorum, then run every method and seed that is not finished."""
         self.registry.open()
         try:
-            said = self.registry.gather(awaited(self.folder, self.side))
+            said = self.registry.gather(self.awaited())
             federation = self.members(said)
             self.registry.samples = counted(self.folder / MEMBERS, self.side.clients)
             for label in self.experiment.methods:
@@ -122,7 +145,7 @@ class ServerRun:
             self.registry.farewell()
             ran = folders_of(self.experiment, self.folder / "run")
             refuse_unlearned(ran, self.experiment.plan)
-            tell(self.folder, f"finished; the results are in {self.folder / 'run'}", "finished")
+            self.tell(f"finished; the results are in {self.folder / 'run'}", "finished")
         finally:
             self.registry.close()
 
@@ -138,7 +161,7 @@ class ServerRun:
         counts = counted(file, self.side.clients)
         for client, about in said.items():
             if changed := changed_data(counts[client], about):
-                tell(self.folder, f"'{client}' is not asked: {changed}", "refused", client=client)
+                self.tell(f"'{client}' is not asked: {changed}", "refused", client=client)
         people = absent(self.experiment.table["federation"]["name"], counts)
         return self.experiment.proxied(people)
 
@@ -189,7 +212,7 @@ class ServerRun:
     def one_seed(self, label: str, seed: int, federation: Federation, folder: RunDirectory) -> str:
         """Fingerprint of a method's seed, which is run unless that is done."""
         experiment, done = self.experiment, folder.manifest["done"].get(str(seed))
-        with Board(folder.path, seed, lambda text: tell(self.folder, text, "warning")) as board:
+        with Board(folder.path, seed, lambda text: self.tell(text, "warning")) as board:
             if done is not None:
                 return done["fingerprint"]
 
@@ -207,7 +230,7 @@ class ServerRun:
                 relay=relay,
                 talk=self.side.talk_s,
                 identity=identity,
-                tell=partial(tell, self.folder),
+                tell=self.tell,
             )
             method, task = experiment.methods[label], experiment.task(seed)
             found = run_rounds(method, task, federation, experiment.plan, folder, tick, pool)
@@ -218,8 +241,7 @@ class ServerRun:
         headline = self.experiment.task(seed).headline
         score = f", {headline} {metrics[headline]:.3f}" if headline in metrics else ""
         heard = f", {metrics['replies']:g} replies" if "replies" in metrics else ""
-        tell(
-            self.folder,
+        self.tell(
             f"{label}, seed {seed}: round {done} of {self.experiment.plan.rounds}{heard}{score}",
             "round",
             label=label,
@@ -250,8 +272,7 @@ class ServerRun:
         people = results.person_means(path).get(headline, {})
         if people:
             mean = sum(people.values()) / len(people)
-            tell(
-                self.folder,
+            self.tell(
                 f"{label}: {headline} {mean:.3f}, mean of {len(people)} people and "
                 f"{len(self.experiment.plan.seeds)} seeds",
                 "result",
@@ -322,6 +343,8 @@ def main(
     role: Literal["server", "client", "resident"], parent: str, address: str, secret: str, root: str
 ) -> None:
     """Run the tasks of one server or node, until the parent process ends."""
+    from vergence.deployment.transport import flower_processes
+
     flower_processes.begin(int(parent))
     if role == "resident":
         side = settings(here(), ClientSide)
