@@ -255,7 +255,7 @@ def test_a_node_under_another_name_than_it_was_registered_with_is_refused(app, t
 
 @FLOWER
 @pytest.mark.slow
-@pytest.mark.timeout(1500)  # Flower starts an interpreter for every message
+@pytest.mark.timeout(1800)  # Flower starts an interpreter for every message
 def test_the_bits_of_the_simulator_on_flowers_own_programs(tmp_path):
     """Over TLS, with registered keys; the run is stopped after a round, and started again."""
     app, config = written(THREE, tmp_path / "app")
@@ -266,7 +266,7 @@ def test_the_bits_of_the_simulator_on_flowers_own_programs(tmp_path):
         until(lambda: "round 1 of 2" in events(folder), 400)
         made.flwr("stop", first, "lab")
         again = made.run(app)
-        until(lambda: made.state(again).startswith("finished"), 1000)
+        until(lambda: made.state(again).startswith("finished"), 1300)
         assert made.state(again) == "finished:completed", events(folder)
         assert events(folder).count("round 1 of 2") == 3  # none of them twice
     assert fingerprints(folder / "run") == here
