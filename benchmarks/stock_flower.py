@@ -89,13 +89,8 @@ class StockFlower:
             "--enable-supernode-auth",
             "--disable-runtime-dependency-installation",
         )
-        until(
-            lambda: (
-                "run-id" in self.flwr("list", "lab", "--format", "json", check=False)
-                or '"success": true' in self.flwr("list", "lab", "--format", "json", check=False)
-            ),
-            120,
-        )
+        asked = ("list", "lab", "--format", "json")
+        until(lambda: '"success": true' in self.flwr(*asked, check=False), 120)
 
     def register(self, name):
         """Make a key, and register its public half under a name."""
@@ -128,7 +123,7 @@ class StockFlower:
         )
 
     def run(self, app, *words):
-        """Run an app to its end; return how it ended."""
+        """Start a run of an app; return its number."""
         said = json.loads(self.flwr("run", app.resolve(), "lab", "--format", "json", *words))
         return str(said["run-id"])
 
