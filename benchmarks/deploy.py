@@ -3,11 +3,13 @@
 python -m benchmarks.deploy [--clients 15] [--methods fedavg,splitfed] [--rounds 4] [--main-server]
 python -m benchmarks.deploy --methods fedavg --sums pads
 python -m benchmarks.deploy --methods fedavg,fedcpf --sums shares
+python -m benchmarks.deploy --methods fedavg --app
 
 Every method runs in the simulator, too: fingerprints must be equal. Seconds per round are the
 median over rounds but the first. `clients` is the time of the slowest client's own work in a round,
 by its own clock; what is left is transport: Flower, its polls, forks, TLS, and the work of server
-and aggregators. Exchanges are those that follow each other; with aggregators, theirs too.
+and aggregators. Exchanges are those that follow each other; with aggregators, theirs too. With
+`--app` Flower's own programs run what `vergence deploy app` writes, in place of a deployment.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections import defaultdict
 from datetime import datetime
 from itertools import pairwise
@@ -26,6 +29,8 @@ from pathlib import Path
 
 import tomli_w
 
+from benchmarks.stock_flower import stock_flower, until
+from vergence.deployment.flower_app import write_app
 from vergence.experiment.run import start
 from vergence.experiment.schema import check
 
@@ -105,6 +110,18 @@ def deployed(made, folder, clients, main):
     return folder / "d" / "server"
 
 
+def in_app(made, folder, clients):
+    """Run a Flower app on Flower's own programs to its end; return the server's folder."""
+    names = [f"p{number:02d}" for number in range(clients)]
+    write_app(check(made), names, folder / "app")
+    project = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
+    config = project["tool"]["flwr"]["app"]["config"]
+    with stock_flower(folder / "flower", names) as flower:
+        run = flower.run(folder / "app")
+        until(lambda: flower.state(run).startswith("finished"), 3600)
+    return folder / "flower" / config["results"] / config["run"]
+
+
 def costs(server, label):
     """Return seconds per round, of these the slowest client's, exchanges, and bytes per client.
 
@@ -151,6 +168,7 @@ def main():
     parser.add_argument("--size", default="9x15")
     parser.add_argument("--main-server", action="store_true")
     parser.add_argument("--sums", choices=SUMS, default="plain")
+    parser.add_argument("--app", action="store_true")
     asked = parser.parse_args()
     methods = asked.methods.split(",")
     people = {"model": asked.model, "size": asked.size}
@@ -158,7 +176,10 @@ def main():
     with tempfile.TemporaryDirectory() as at:
         folder = Path(at)
         start(check(made), folder / "here")
-        server = deployed(made, folder, asked.clients, asked.main_server)
+        if asked.app:
+            server = in_app(made, folder, asked.clients)
+        else:
+            server = deployed(made, folder, asked.clients, asked.main_server)
         print(
             f"\n{asked.clients} clients, {asked.rounds} rounds, sums: {asked.sums}, "
             f"load {os.getloadavg()[0]:.1f}\n"

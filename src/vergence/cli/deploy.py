@@ -58,6 +58,31 @@ def init(
 
 
 @deploy.command
+def app(
+    config: Path,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")],
+    clients: str = "",
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Write a Flower app, which runs on anybody's stock Flower: `flwr run`, nothing replaced.
+
+    Args:
+        config: the experiment (TOML).
+        out_: a new directory.
+        clients: the clients' names, with commas; default: all people of the experiment's data.
+        set_: `a.b=c` overrides a value of the file; may be given several times.
+    """
+    from vergence.deployment.flower_app import write_app
+    from vergence.experiment.schema import load
+
+    names = [name.strip() for name in clients.split(",") if name.strip()]
+    with under(deployed()):
+        write_app(load(config, set_), names, out_)
+    out.print(f"{out_ / 'README.md'} says how it is run", soft_wrap=True, highlight=False)
+
+
+@deploy.command
 def key(folder: Path) -> None:
     """Make an end's own keys: the private ones stay there, the public ones are for `init --keys`.
 

@@ -155,6 +155,8 @@ class ClientRegistry:
         revoked: tells whose key was taken away: nobody waits for them.
         lost: why a client's last answer did not come, by client.
         samples: how many training samples each had when the run began, 0 where that is not known.
+        registered: the name under which the link knows a node; empty: none.
+        informs: whether nodes are told that they are welcome, refused, or done.
     """
 
     wire: ClientLink
@@ -169,6 +171,8 @@ class ClientRegistry:
     connections: dict[str, ClientConnection] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     samples: Mapping[str, int] = field(default_factory=dict)
+    registered: Callable[[int], str] = lambda _: ""
+    informs: bool = True
     changed: threading.Condition = field(default_factory=threading.Condition)
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -242,6 +246,8 @@ class ClientRegistry:
                 self.changed.notify_all()
         event, line = ("refused", f"refused: {reason}") if reason else ("here", "is here")
         self.tell(f"'{client}' {line}", event, client=client)
+        if not self.informs:
+            return
         try:
             self.wire.send(node, request("refused" if reason else "welcome", {"text": reason}), 10)
         except Exception:  # it is told as far as it listens
@@ -288,6 +294,8 @@ class ClientRegistry:
                 )
         if wrong := miscounted(facts.get("train")):
             return f"it says that it has {wrong}: {ANEW}"
+        if (name := self.registered(node)) not in ("", client):
+            return f"its node is registered as {shown(name)}: use one name for both"
         connection = self.connections.get(client)
         if connection is not None and connection.node != node:
             return "another node is connected under this name: stop one of them"
@@ -379,6 +387,8 @@ class ClientRegistry:
 
     def farewell(self) -> None:
         """Tell those who are there that all is done, as far as they listen."""
+        if not self.informs:
+            return
         with ThreadPoolExecutor(len(self.connections) or 1) as pool:
             for connection in self.connections.values():
                 pool.submit(self.wire.send, connection.node, request("bye", {}), 10.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,15 +83,21 @@ class JoinedNode:
     """A node that a server sends requests to; `samples` is how many it trains with."""
 
     samples = 0
+    fit = staticmethod(deployable)
+    """Check of the experiment that the folder holds."""
 
     def __init__(self, folder: Path, side: ClientSide) -> None:
         torch.set_num_threads(1)
         self.folder, self.side = folder, side
         sets = [] if side.data is None else [f"federation.root={json.dumps(side.data)}"]
         with under(deployed()):
-            self.experiment = deployable(load(folder / EXPERIMENT, sets))
-        self.sign = signer(folder / NODE)
+            self.experiment = self.fit(load(folder / EXPERIMENT, sets))
+        self.sign = self.signer()
         self.facts = facts(self.experiment.table)
+
+    def signer(self) -> Callable[[bytes], str]:
+        """Function that signs this node's answers."""
+        return signer(self.folder / NODE)
 
     def answer(self, asked: bytes) -> bytes:
         """Answer a request; what goes wrong here is told in one line, never in full."""

@@ -72,15 +72,19 @@ def __getattr__(name: str) -> Any:
     if name == "server":
         return flower.server_app(lead)
     if name == "client":
-        return flower.client_app(lambda asked: end().answer(asked))
+        return flower.client_app(lambda asked, _: end().answer(asked))
     raise AttributeError(name)
 
 
-def lead(line: flower.GridTransport) -> None:
-    """Run a server's folder to its end, over a connection to the nodes."""
-    folder = here()
+def lead(line: flower.GridTransport, _: Any) -> None:
+    """Run this process's folder to its end, over a connection to the nodes."""
+    run_folder(here(), line, ServerRun)
+
+
+def run_folder(folder: Path, line: flower.GridTransport, kind: type[ServerRun]) -> None:
+    """Run a server's folder to its end; why it stopped before stands in its events."""
     try:
-        ServerRun(folder, line).run()
+        kind(folder, line).run()
     except VergenceError as error:
         tell(folder, f"stopped: {error}", "stopped")
         raise
@@ -89,23 +93,42 @@ def lead(line: flower.GridTransport) -> None:
 class ServerRun:
     """A server at work: everybody it waits for, then every method and seed."""
 
+    fit = staticmethod(deployable)
+    """Check of the experiment that the folder holds."""
+
     def __init__(self, folder: Path, line: flower.GridTransport) -> None:
         self.folder, self.line = folder, line
         self.side = settings(folder, ServerSide)
         with under(deployed()):
-            self.experiment = deployable(load(folder / EXPERIMENT))
+            self.experiment = self.fit(load(folder / EXPERIMENT))
         self.aggregators = self.experiment.plan.privacy.aggregators
         self.registry = ClientRegistry(
             line,
             self.side.clients,
             facts(self.experiment.table),
-            lambda client, data, sign: genuine(folder / "keys" / f"{client}.pub", data, sign),
-            partial(tell, folder),
+            self.genuine,
+            self.tell,
             Timeouts(self.side.answer_s, self.side.absent_s),
             (*([MAIN] if self.side.main else []), *self.aggregators),
             partial(write_exchange, folder),
-            lambda client: not (folder / "keys" / f"{client}.pub").is_file(),
+            self.revoked,
         )
+
+    def genuine(self, client: str, data: bytes, signature: str) -> bool:
+        """True if a signature is a client's."""
+        return genuine(self.folder / "keys" / f"{client}.pub", data, signature)
+
+    def revoked(self, client: str) -> bool:
+        """True if a client's key was taken away."""
+        return not (self.folder / "keys" / f"{client}.pub").is_file()
+
+    def awaited(self) -> int:
+        """Number of clients that a run waits for."""
+        return awaited(self.folder, self.side)
+
+    def tell(self, line: str, event: str = "note", **about: Any) -> None:
+        """Write one line for the operator."""
+        tell(self.folder, line, event, **about)
 
     def run(self) -> None:
         """Wait for the quorum, then run every method and seed that is not finished."""
@@ -116,7 +139,7 @@ class ServerRun:
         )
         self.registry.open()
         try:
-            said = self.registry.gather(awaited(self.folder, self.side))
+            said = self.registry.gather(self.awaited())
             people = self.members(said)
             self.registry.samples = counted(self.folder / MEMBERS, self.side.clients)
             loaded = Loaded(people, people, f"with {', '.join(people.clients)}")
@@ -126,7 +149,7 @@ class ServerRun:
             for folder in ran.values():  # one may have been stopped before it was sealed
                 checksums.seal(folder)
             refuse_unlearned(ran, experiment.plan)
-            tell(self.folder, f"finished; the results are in {out}", "finished")
+            self.tell(f"finished; the results are in {out}", "finished")
         finally:
             self.registry.close()
 
@@ -142,7 +165,7 @@ class ServerRun:
         counts = counted(file, self.side.clients)
         for client, about in said.items():
             if changed := changed_data(counts[client], about):
-                tell(self.folder, f"'{client}' is not asked: {changed}", "refused", client=client)
+                self.tell(f"'{client}' is not asked: {changed}", "refused", client=client)
         people = absent(self.experiment.table["federation"]["name"], counts)
         return self.experiment.proxied(people)
 
@@ -155,12 +178,12 @@ class ServerRun:
             relay=SessionRelay(line) if self.side.main else None,
             talk=self.side.talk_s,
             identity=party_identity(self.folder, note),
-            tell=partial(tell, self.folder),
+            tell=self.tell,
         )
 
     def warn(self, text: str) -> None:
         """Tell a fault that costs no part of the run."""
-        tell(self.folder, text, "warning")
+        self.tell(text, "warning")
 
     def heard(self, report: RoundReport) -> None:
         """Tell of a round that is done, and refuse to keep one that nobody answered."""
@@ -178,8 +201,7 @@ class ServerRun:
         headline = self.experiment.task(seed).headline
         score = f", {headline} {metrics[headline]:.3f}" if headline in metrics else ""
         heard = f", {metrics['replies']:g} replies" if "replies" in metrics else ""
-        tell(
-            self.folder,
+        self.tell(
             f"{label}, seed {seed}: round {done} of {rounds}{heard}{score}",
             "round",
             label=label,
@@ -210,8 +232,7 @@ class ServerRun:
         people = results.person_means(path).get(headline, {})
         if people:
             mean = sum(people.values()) / len(people)
-            tell(
-                self.folder,
+            self.tell(
                 f"{label}: {headline} {mean:.3f}, mean of {len(people)} people and "
                 f"{len(self.experiment.plan.seeds)} seeds",
                 "result",

@@ -7,7 +7,7 @@ below the rows, what those of a method mean in `compatibility_check`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from vergence.engine.asynchronous_aggregation import Delivery
@@ -181,6 +181,42 @@ AMONG_SETTINGS = (
         "privacy.solver trains clients one by one, on this machine's CPUs and in fp32; leave out "
         "run.{elsewhere}",
     ),
+    Incompatibility(
+        "secure sums",
+        "a stock Flower app",
+        "privacy.aggregation: clients believe each other by keys that `vergence deploy init` hands "
+        "out, and a Flower app has none; deploy with `init`, or leave it out",
+    ),
+    Incompatibility(
+        "DP for people",
+        "a stock Flower app",
+        "privacy.user: that everybody counts once, in one run alone, rests on the keys and the run "
+        "that `vergence deploy init` hands out; deploy with `init`, or leave it out",
+    ),
+    Incompatibility(
+        "DP-SGD",
+        "a stock Flower app",
+        "privacy.solver: its budget is one run's, and who starts runs of a Flower app may start "
+        "any number; deploy with `vergence deploy init`, or leave it out",
+    ),
+    Incompatibility(
+        "a private choice of masks",
+        "a stock Flower app",
+        "privacy.mask: its budget is one run's, and who starts runs of a Flower app may start "
+        "any number; deploy with `vergence deploy init`, or leave it out",
+    ),
+    Incompatibility(
+        "a defence at the cut",
+        "a stock Flower app",
+        "privacy.cut: its budget and secret are one run's, and who starts runs of a Flower app may "
+        "start any number; deploy with `vergence deploy init`, or leave it out",
+    ),
+    Incompatibility(
+        "SplitGuard",
+        "a stock Flower app",
+        "privacy.split_guard: who starts runs of a Flower app also sends the code that would watch "
+        "him; deploy with `vergence deploy init`, or leave it out",
+    ),
 )
 """What a plan refuses whatever its method is."""
 
@@ -346,6 +382,12 @@ WITH_METHODS = (
         "{name} serves clients batch by batch, on the CPU and in fp32; leave out wire, and set "
         "the method's `number`",
     ),
+    Incompatibility(
+        "a stock Flower app",
+        "answers of a teacher",
+        "{name} asks a teacher, whose owner's limits stand in a folder that `vergence deploy init` "
+        "makes, and not in a Flower app; deploy with `init`, or simulate",
+    ),
 )
 """What a plan refuses of some methods."""
 
@@ -406,9 +448,13 @@ class RunSettings(Protocol):
 
 @dataclass(frozen=True)
 class CheckedSettings:
-    """Settings that a plan asks for, in the words of the table."""
+    """Settings that a plan asks for, in the words of the table.
+
+    `app`: it runs as an app of Flower's own programs, without what `deployment` adds to them.
+    """
 
     plan: RunSettings
+    app: bool = field(default=False, kw_only=True)
 
     @property
     def delivery(self) -> str:
@@ -494,6 +540,7 @@ SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
     "bytes or Ray": lambda s: s.plan.engine != "simulator",
     "Ray": lambda s: s.plan.engine == "ray",
     "GPUs": lambda s: s.plan.device not in ("auto", "cpu"),
+    "a stock Flower app": lambda s: s.app,
 }
 
 
@@ -515,13 +562,13 @@ class _Words(dict[str, object]):
         return getattr(self.asked, key)
 
 
-def agree(plan: RunSettings) -> None:
+def agree(plan: RunSettings, app: bool = False) -> None:
     """Refuse settings that do not go together, whatever the method.
 
     Raises:
         InvalidCombination: the sentence of the first row that they break.
     """
-    asked = CheckedSettings(plan)
+    asked = CheckedSettings(plan, app=app)
     for clash in AMONG_SETTINGS:
         if SETTINGS[clash.one](asked) and SETTINGS[clash.other](asked):
             raise InvalidCombination(clash, asked)

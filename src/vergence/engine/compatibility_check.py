@@ -121,18 +121,19 @@ METHODS: Mapping[str, Callable[[Combination], object]] = {
         or "labels" not in c.method.exposure["train"].trees
         or BACK not in (c.method.exposure["train"].down or ())
     ),
+    "answers of a teacher": lambda c: any(e.blind for e in c.method.exposure.values()),
     "layers that never learn": lambda c: isinstance(c.method, Cutting) and c.method.fixed,
     "training samples used in other ways": lambda c: c.unprotected,
 }
 
 
-def check(plan: RunSettings, method: Method, task: Task | None = None) -> None:
-    """Refuse a method that does not go with a plan.
+def check(plan: RunSettings, method: Method, task: Task | None = None, app: bool = False) -> None:
+    """Refuse a method that does not go with a plan, or not with a stock Flower app (`app`).
 
     Raises:
         InvalidCombination: the sentence of the first row that they break.
     """
-    case = Combination(plan, method, task)
+    case = Combination(plan, method, task, app=app)
     for clash in WITH_METHODS:
         if SETTINGS[clash.one](case) and METHODS[clash.other](case):
             raise InvalidCombination(clash, case)

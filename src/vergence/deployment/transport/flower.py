@@ -20,6 +20,8 @@ POLL = 0.2
 """Seconds between two looks for an answer, a task or a message."""
 LOOK = 0.5
 """Seconds between two looks whether a node is still there."""
+UNAVAILABLE = 5
+"""Flower's number for the error that a node is not connected."""
 BUNDLE = b"""
 [project]
 name = "vergence"
@@ -44,33 +46,33 @@ def bundle() -> bytes:
     return build_fab_from_files({"pyproject.toml": BUNDLE})[0]
 
 
-def server_app(main: Callable[[GridTransport], None]) -> Any:
-    """Return a ServerApp that does its work over a `GridTransport`."""
+def server_app(main: Callable[[GridTransport, Any], None]) -> Any:
+    """Return a ServerApp that does its work over a `GridTransport`, in a Flower context."""
     from flwr.serverapp import ServerApp
 
     app = ServerApp()
 
     @app.main()
-    def _(grid: Any, _context: Any) -> None:
+    def _(grid: Any, context: Any) -> None:
         line = GridTransport(grid)
         try:
-            main(line)
+            main(line, context)
         finally:
             line.close()
 
     return app
 
 
-def client_app(answer: Callable[[bytes], bytes]) -> Any:
-    """Return a ClientApp with one action, which answers bytes with bytes."""
+def client_app(answer: Callable[[bytes, Any], bytes]) -> Any:
+    """Return a ClientApp with one action, which answers bytes, in a Flower context, with bytes."""
     from flwr.app import Message
     from flwr.clientapp import ClientApp
 
     app = ClientApp()
 
     @app.train(ACTION)
-    def _(message: Any, _context: Any) -> Any:
-        return Message(packed(answer(unpacked(message))), reply_to=message)
+    def _(message: Any, context: Any) -> Any:
+        return Message(packed(answer(unpacked(message), context)), reply_to=message)
 
     return app
 
@@ -94,13 +96,18 @@ class GridTransport:
         self.grid, self.poll = grid, poll
         self.lock, self.over = threading.Lock(), threading.Event()
         self.waiting: dict[str, Future[Any]] = {}
+        self.names: dict[int, str] = {}
 
     def nodes(self) -> dict[int, str]:
         """Connected nodes: a node's number, and since when."""
         numbers = set(self.grid.get_node_ids())
-        return {
-            n.node_id: n.last_activated_at for n in self.grid.get_nodes() if n.node_id in numbers
-        }
+        found = [node for node in self.grid.get_nodes() if node.node_id in numbers]
+        self.names = {node.node_id: node.name for node in found}
+        return {node.node_id: node.last_activated_at for node in found}
+
+    def name(self, node: int) -> str:
+        """Name under which the link's operator registered a node's key; empty: none is known."""
+        return self.names.get(node, "")
 
     def send(
         self, node: int, data: bytes, seconds: float, there: Callable[[], bool] = lambda: True
@@ -136,8 +143,6 @@ class GridTransport:
         raise ClientLost(f"no answer in {seconds:.3g} s")
 
     def _body(self, reply: Any) -> bytes:
-        from flwr.common.constant import ErrorCode
-
         from vergence.deployment.client_registry import ClientGone
         from vergence.deployment.remote_clients import ClientLost
 
@@ -146,7 +151,7 @@ class GridTransport:
                 return unpacked(reply)
             except (KeyError, AttributeError, TypeError):
                 raise ClientLost("its answer holds no bytes") from None
-        if reply.error.code == ErrorCode.NODE_UNAVAILABLE:
+        if reply.error.code == UNAVAILABLE:
             raise ClientGone
         raise ClientLost(f"Flower's error {reply.error.code}: {str(reply.error.reason)[:120]}")
 
