@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from vergence.core.optional import needed
 from vergence.reports.plots.style import MUTED, canvas, styled
-from vergence.reproduce.experiments.generated_samples import Made, made
 from vergence.reproduce.outcome import ReproducedTable
+from vergence.reproduce.protocols.generated_samples import Made, made
 
 WIDE = 2.4
 

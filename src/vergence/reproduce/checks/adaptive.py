@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vergence.reproduce.checks.finding import Finding
-from vergence.reproduce.claims import OTHERS
-from vergence.reproduce.experiments.adaptive import SEED, TABLES, left_out
-from vergence.reproduce.printed import numbers
+from vergence.reproduce.claims import LEFT_OUT, OTHERS
+from vergence.reproduce.printed import numbers, paper
+
+SEED = "fedadam_seed"
+"""The row of adaptive FL as printed."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,12 @@ class AdaptivePaper:
     @classmethod
     def printed(cls) -> AdaptivePaper:
         """The numbers as they are printed."""
-        told, by_id = numbers("adaptive"), {table.id: table for table in TABLES}
+        told, by_id = numbers("adaptive"), paper("adaptive").tables
         means, curves = (
             by_id[f"adaptive/{name}"].printed["MPIIGaze"] for name in ("headline", "fig3")
         )
         fedavg, adaptive, single = (
-            means[row][0] for row in (left_out("fedavg"), left_out(SEED), OTHERS)
+            means[row][0] for row in (f"fedavg{LEFT_OUT}", SEED + LEFT_OUT, OTHERS)
         )
         return cls(
             fedavg,
