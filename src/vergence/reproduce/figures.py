@@ -92,8 +92,7 @@ def matrix(outcome: ReproducedTable) -> Figure | None:
     column_names(axes, found.people)
     axes.set_yticks(range(count), found.people)
     axes.grid(visible=False)
-    axes.set_xlabel("tested on")
-    axes.set_ylabel("trained on")
+    axes.set(xlabel="tested on", ylabel="trained on")
     figure.colorbar(shown, ax=axes, label=metric_name(found.study.headline), shrink=0.8)
     return figure
 
@@ -163,8 +162,8 @@ def budgets(outcome: ReproducedTable) -> Figure | None:
             labels = [row + part.suffix for part in parts]
             name = outcome.name(row)
             _drawn(axes, outcome, range(len(parts)), labels, column, color=colour, label=name)
-        axes.set_xticks(range(len(parts)), [part.name.split("_")[1] for part in parts])
-        axes.set_xlabel("epsilon of the teacher")
+        budgets = [part.name.split("_")[1] for part in parts]
+        axes.set(xticks=range(len(parts)), xticklabels=budgets, xlabel="epsilon of the teacher")
     nothing = np.mean(list(outcome.evidence.scores[NOTHING][outcome.metric("members")].values()))
     panels[-1].axhline(float(nothing), color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
     panels[-1].legend()
@@ -212,8 +211,7 @@ def bars(outcome: ReproducedTable) -> Figure:
         axes.bar(at, values, width, label=outcome.name(label), color=SPARE[place])
         axes.axhline(float(np.nanmean(values)), color=SPARE[place], linewidth=0.7)
     column_names(axes, people)
-    axes.set_xlabel("person left out; lines: mean over people")
-    axes.set_ylabel(metric_name(metric))
+    axes.set(xlabel="person left out; lines: mean over people", ylabel=metric_name(metric))
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
@@ -230,9 +228,7 @@ def rates(outcome: ReproducedTable) -> Figure:
     for (label, run), colour in zip(runs.items(), SPARE, strict=False):
         rounds, values = run.curve("loss", "train")
         axes.plot(rounds, np.mean(values, axis=0), "o-", color=colour, label=outcome.name(label))
-    axes.set_yscale("log")
-    axes.set_xlabel("round")
-    axes.set_ylabel("training loss")
+    axes.set(yscale="log", xlabel="round", ylabel="training loss")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
@@ -253,9 +249,7 @@ def epochs(outcome: ReproducedTable) -> Figure:
             if part.protocol == protocol
         }
         _drawn(axes, outcome, [*at.values()], [*at], color=COLOURS["fedavg"])
-        axes.set_xticks([*at.values()])
-        axes.set_xlabel("local epochs")
-        axes.set_title(what)
+        axes.set(xticks=[*at.values()], xlabel="local epochs", title=what)
     return figure
 
 
@@ -278,10 +272,9 @@ def front(outcome: ReproducedTable) -> Figure:
             if label in best:
                 axes.plot(*at, "o", markersize=13, mfc="none", mec=PERSONAL, mew=1.4)
         axes.set_title(outcome.name(method), fontweight="bold")
-        axes.set_xscale("log")
+        axes.set(xscale="log", xlabel=f"{metric_name(metric)} where a fifth lies")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("{x:g}")
-        axes.set_xlabel(f"{metric_name(metric)} where a fifth lies")
     panels[0].set_ylabel(f"{metric_name(metric)} of the worst person,\nnobody lies")
     panels[-1].plot(
         [], [], "o", markersize=13, mfc="none", mec=PERSONAL, mew=1.4, label="on the front"
@@ -318,8 +311,7 @@ def rounds(outcome: ReproducedTable) -> Figure:
                 color=COLOURS.get(label, spare),
                 label=outcome.name(label),
             )
-        axes.set_title(part.suffix.strip(" ()"))
-        axes.set_xlabel("round")
+        axes.set(title=part.suffix.strip(" ()"), xlabel="round")
     panels[0].set_ylabel(unit(metric))
     panels[-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
@@ -347,8 +339,7 @@ def generator(outcome: ReproducedTable) -> Figure:
         for column, colour in zip(outcome.columns, SPARE, strict=False):
             style = {"color": colour, "label": unit(outcome.metric(column))}
             _drawn(axes, outcome, [*at.values()], [*at], column, band=True, **style)
-        axes.set_xticks([*at.values()])
-        axes.set(xlabel=name, ylabel="")
+        axes.set(xticks=[*at.values()], xlabel=name, ylabel="")
     panels[0].set_ylabel("accuracy of friends %")
     panels[1].legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure

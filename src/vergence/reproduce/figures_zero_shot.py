@@ -58,8 +58,7 @@ def _panel(axes: Axes, shown: Made) -> None:
         axes.scatter(x[real], y[real], s=16, facecolors="none", edgecolors=[colour])
         axes.scatter(x[real + own], y[real + own], s=18, marker="x", linewidths=1.1, color=[colour])
     axes.set_axis_on()
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
 
 

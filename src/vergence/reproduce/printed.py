@@ -10,7 +10,7 @@ has, and what they are, stands in `experiments/NAME.toml`. A claim names what is
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -57,8 +57,6 @@ CLAIM = {
 PAIR = {"better": str, "than": str}
 SHAPES = ("better", "order", "pairs", "untestable")
 """Ways to state a claim; each has one."""
-
-Check = Callable[[bool, str], None]
 
 
 class Paper(NamedTuple):
