@@ -88,7 +88,8 @@ def table_parts(name: str) -> dict[str, TablePart]:
     found: dict[str, TablePart] = {}
     for key, own in _experiments(name)["parts"].items():
         like = own.pop("like", None)
-        found[key] = replace(found[like], **own) if like else TablePart(**{"name": key, **own})
+        own = {"name": key, **own}
+        found[key] = replace(found[like], **own) if like else TablePart(**own)
     return found
 
 
