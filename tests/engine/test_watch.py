@@ -28,9 +28,8 @@ from vergence.methods.split.splitfed_u import SplitFedU
 from vergence.methods.split.splitfed_v2 import SplitFedV2
 from vergence.privacy.config import Privacy
 from vergence.privacy.release_log import FOLDER, ReleaseLog
-from vergence.privacy.split.split_guard import SplitGuardTest
+from vergence.privacy.split.split_guard import SplitGuardConfig, SplitGuardTest
 from vergence.privacy.split.split_guard_client import SplitGuardClient
-from vergence.privacy.split.split_guard_config import SplitGuardConfig
 
 QUICK = SplitGuardConfig(every=3, expected=0.9, missed=0.2, accused=0.2, act="stop")
 """Accuses or trusts after two blocks or so, of three batches each."""

@@ -12,7 +12,7 @@ from vergence.experiment import schema as config
 from vergence.experiment.provenance import config_digest
 from vergence.privacy.split.defense import BottleneckCut, NoPeekCut, PixelCut
 from vergence.privacy.split.output_range import OutputRange
-from vergence.privacy.split.split_guard_config import SplitGuardConfig
+from vergence.privacy.split.split_guard import SplitGuardConfig
 
 EYES = """
 task       = { name = "gaze_angle" }

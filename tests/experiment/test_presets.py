@@ -57,9 +57,9 @@ def test_the_cut_leaves_each_side_its_parameters(number):
 def test_it_is_what_the_papers_tables_take(number):
     """Network, optimiser and cut; Model 1 has no place among the cuts: it is LeNet's own."""
     ground = GROUNDS["mpiigaze"]
-    experiment, network = load(preset(number)), ground.networks[number[0]]
+    experiment, network = load(preset(number)), ground.values["networks"][number[0]]
     assert experiment.table["model"] == network["model"]
-    cut = ground.cuts.get(number, "pool1")
+    cut = ground.values["cuts"].get(number, "pool1")
     assert experiment.table["method"] == {"name": "splitfed", "cut": cut}
     trained = experiment.methods["splitfed"].local
     below = dict(ground.table["local"]) if number == "1" else {}

@@ -12,20 +12,21 @@ from tests.reproduce.test_command import console, said
 from vergence.data.images.partition import TABLE_3_1
 from vergence.errors import ConfigError
 from vergence.experiment.schema import check
-from vergence.reproduce import class_partition, figures_apfl
+from vergence.reproduce import class_partition, figures
 from vergence.reproduce import command as app
 from vergence.reproduce.checks.apfl import check_apfl
 from vergence.reproduce.claims import PaperTable, TablePart
 from vergence.reproduce.data_sets import GROUNDS
-from vergence.reproduce.experiments import apfl
-from vergence.reproduce.experiments.apfl import AWAY, FRIEND, OWN_MODEL, at
 from vergence.reproduce.outcome import claims
+from vergence.reproduce.printed import table_parts
 from vergence.reproduce.protocols import two_tests
+from vergence.reproduce.protocols.two_tests import AWAY, FRIEND, OWN_MODEL
 from vergence.reproduce.running import Wish, plan
 from vergence.reproduce.verdicts import Evidence, judge, printed_on
 from vergence.results.read import read
 
 FASHION = GROUNDS["fashion_mnist"]
+PARTS = table_parts("apfl")
 SMALL = ("federation.take=1.0", 'model={name="softmax"}', "local.steps=1", "run.workers=1")
 FEW = 'methods=["fedavg",{name="ap_fl",passes=1,samples=10,tune_epochs=1,beta=0.25}]'
 OWN, POOLED = "accuracy", "pooled_accuracy"
@@ -45,22 +46,21 @@ def wish(root):
 def away(wish, tmp_path_factory):
     """Return the folder and outcome of Table 3.3, with two methods, at 20 % missing classes."""
     out = tmp_path_factory.mktemp("away")
-    _, part = apfl.dropped("20 %")
-    planned = plan(part, FASHION, wish)
+    planned = plan(PARTS["away_20"], FASHION, wish)
     return planned, out, app.run_parts([planned], out)
 
 
 @pytest.mark.slow
 def test_own_tests_are_over_people_and_pooled_ones_over_seeds(wish, tmp_path):
-    part = apfl.participated(10, 0.1)
+    part = PARTS["dirichlet_10_01"]
     planned = plan(part, FASHION, wish)
     assert planned.experiment is not None
     (found,) = app.run_parts([planned], tmp_path).values()
-    label = at("fedavg", 10, 0.1)
+    label = "fedavg (10 people, alpha 0.1)"
     assert len(found.scores[label][OWN]) == 10
     assert list(found.scores[label][POOLED]) == ["seed 0", "seed 1"]
     run = read(tmp_path / part.name).run("ap_fl")
-    mine = found.scores[at("ap_fl", 10, 0.1)]
+    mine = found.scores["ap_fl (10 people, alpha 0.1)"]
     assert mine[OWN] == pytest.approx(run.scores(OWN))
     assert np.mean(list(mine[POOLED].values())) == pytest.approx(
         np.mean(list(run.scores(POOLED).values()))
@@ -68,7 +68,7 @@ def test_own_tests_are_over_people_and_pooled_ones_over_seeds(wish, tmp_path):
     again = two_tests.befriended(run, planned.experiment, {"same": 0.25})["same"]
     assert again == two_tests.measured(run), "the mixture of the states is what the run measured"
     for row in (OWN_MODEL, FRIEND):
-        assert at(row, 10, 0.1) in found.scores
+        assert f"{row} (10 people, alpha 0.1)" in found.scores
     prior = found.scores["own most frequent (10 people, alpha 0.1) (prior)"]
     assert 0 < np.mean(list(prior[POOLED].values())) < np.mean(list(prior[OWN].values()))
 
@@ -85,7 +85,9 @@ def test_only_who_was_away_is_scored(away):
     }
     row = found.scores["fedavg (20 % missing)"]
     assert row[OWN] == {f"seed {seed}": value for seed, value in told.items()}
-    alone, gone = (plan(part, FASHION, Wish(root="x")).experiment for part in apfl.dropped("10 %"))
+    alone, gone = (
+        plan(PARTS[name], FASHION, Wish(root="x")).experiment for name in ("alone_10", "away_10")
+    )
     assert alone is not None
     assert gone is not None
     assert alone.plan.presence.gone == {}, "who trains alone is away from nothing"
@@ -103,9 +105,10 @@ def test_friends_of_those_there_and_of_who_was_away(away):
 
 
 def test_ten_percent_missing_leaves_one_class_with_who_is_away():
-    shared = {number for i, row in enumerate(apfl.ONE_LESS) if i != 8 for number in row}
-    assert shared == set(range(9))
-    assert {n for i, row in enumerate(TABLE_3_1) if i != 8 for n in row} == set(range(8))
+    for name, classes in (("away_10", 9), ("away_20", 8)):
+        table = PARTS[name].over(FASHION)["federation"]["table"]
+        assert {n for i, row in enumerate(table) if i != 8 for n in row} == set(range(classes))
+    assert tuple(map(tuple, table)) == TABLE_3_1
 
 
 def verdict(scores):
@@ -132,15 +135,15 @@ def test_only_the_printed_numbers_of_ones_own_data_set_stand_beside():
     table = app.TABLES["apfl/table3.2"]
     assert list(printed_on(table, GROUNDS["cifar10"])) == ["CIFAR10"]
     assert printed_on(table, FASHION) == {}, "those of Fashion-MNIST are of no known partition"
-    row = printed_on(table, GROUNDS["emnist"])["EMNIST"][at("ap_fl", 10, 0.01)]
+    row = printed_on(table, GROUNDS["emnist"])["EMNIST"]["ap_fl (10 people, alpha 0.01)"]
     assert row[0] == 82.48
 
 
 def test_semantics_that_are_not_here_are_named():
-    wanted = plan(apfl.MEANT, FASHION, Wish(root="x"))
-    assert "clip.npz" in wanted.missing[apfl.meant("clip")]
+    wanted = plan(PARTS["semantics"], FASHION, Wish(root="x"))
+    assert "clip.npz" in wanted.missing["ap_fl_clip"]
     assert wanted.experiment is not None
-    assert {apfl.meant("random"), apfl.meant("names")} <= set(wanted.experiment.methods)
+    assert {"ap_fl_random", "ap_fl_names"} <= set(wanted.experiment.methods)
 
 
 def test_the_partition_is_dealt_and_drawn(root, tmp_path):
@@ -172,7 +175,7 @@ def test_curves_are_of_methods_that_all_partitions_have(away):
     fewer = replace(ran, study=replace(ran.study, runs=ran.study.runs[:1]))
     found = app.gather(table, FASHION, Wish(root="x", seeds=2), [planned], results)
     both = {**results, (other.name, other.protocol): fewer}
-    figure = figures_apfl.rounds(replace(found, table=table, results=both))
+    figure = figures.rounds(replace(found, table=table, results=both))
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["20 % missing", "other"]
     assert [len(axes.lines) for axes in figure.axes] == [1, 1]
 
@@ -180,7 +183,7 @@ def test_curves_are_of_methods_that_all_partitions_have(away):
 def test_friends_are_drawn_by_noise_and_by_samples(away):
     planned, _, results = away
     table = app.TABLES["apfl/fig3.5"]
-    entries = [*apfl.BY_NOISE, *apfl.BY_COUNT]
+    entries = PARTS["generator"].methods
     scores = {
         entry["label"]: {two_tests.PRESENT_OWN: {"a": 0.5, "b": 0.25 + entry["noise"] / 1e4}}
         for entry in entries
@@ -191,9 +194,9 @@ def test_friends_are_drawn_by_noise_and_by_samples(away):
         table=replace(table, columns=("A_n",)),
         evidence=Evidence(scores, frozenset(), {}, {}),
     )
-    left, right = figures_apfl.generator(shown).axes
-    assert np.asarray(left.lines[0].get_xdata()).tolist() == list(apfl.NOISES)
-    assert np.asarray(right.lines[0].get_xdata()).tolist() == list(apfl.COUNTS)
+    left, right = figures.generator(shown).axes
+    assert np.asarray(left.lines[0].get_xdata()).tolist() == [20, 100, 400, 512]
+    assert np.asarray(right.lines[0].get_xdata()).tolist() == [50, 200, 600, 1000]
     assert np.asarray(left.lines[0].get_ydata())[0] == pytest.approx(100 * (0.5 + 0.252) / 2)
 
 

@@ -12,7 +12,8 @@ from tests.conftest import research_data
 from vergence.reproduce import command as app
 from vergence.reproduce.checks.cfedvs import check_cfedvs
 from vergence.reproduce.data_sets import GROUNDS
-from vergence.reproduce.experiments import cfedvs
+from vergence.reproduce.printed import table_parts
+from vergence.reproduce.protocols import clip_summaries as summaries
 from vergence.reproduce.running import Wish, plan
 from vergence.results.read import PersonValue, Run, read
 
@@ -34,7 +35,7 @@ def make(ids, out, *sets):
         return {o.table.id: o for o in app.reproduce(ids, console, wish=wish, out=out)}
 
 
-PARTS = {part.name: part for one in cfedvs.TABLES for part in one.parts}
+PARTS = table_parts("cfedvs")
 
 
 def planned(name, part):
@@ -83,8 +84,8 @@ class Curves(Run):
 
 def test_pace_and_spread_are_counted_seed_by_seed(tmp_path):
     run = Curves(tmp_path, "a", {"seeds": [0, 1]})
-    assert cfedvs.rounds_to(0.5, run) == {"seed 0": 2, "seed 1": 4}
-    assert cfedvs.spread(run) == pytest.approx({"seed 0": 40, "seed 1": 5})
+    assert summaries.rounds_to(0.5, run) == {"seed 0": 2, "seed 1": 4}
+    assert summaries.spread(run) == pytest.approx({"seed 0": 40, "seed 1": 5})
 
 
 @pytest.mark.slow
@@ -93,14 +94,14 @@ def test_frames_and_clips_are_two_weights_of_one_run(tmp_path):
     study = read(tmp_path / "cfedvs/runs/by_frames")
     scores = found.evidence.scores
     assert scores["fedavg_frames"]["f"] == study.run("fedavg_frames").scores("f")
-    assert list(scores["fedavg_frames"][cfedvs.SPREAD]) == ["seed 0", "seed 1"]
-    assert found.evidence.lower == {cfedvs.SPREAD, cfedvs.ROUNDS}
+    assert list(scores["fedavg_frames"][summaries.SPREAD]) == ["seed 0", "seed 1"]
+    assert found.evidence.lower == {summaries.SPREAD, summaries.ROUNDS}
     floors = [np.mean(list(scores[f"{who} (prior)"]["f"].values())) for who in ("random", "people")]
     (experiment,) = [
         plan(p, CLIPS, Wish(seeds=2, rounds=1, sets=TINY)).experiment for p in found.table.parts[:1]
     ]
     assert experiment is not None
-    assert cfedvs.level_of(experiment, study) == pytest.approx(np.mean(floors))
+    assert summaries.level_of(experiment, study) == pytest.approx(np.mean(floors))
     assert (tmp_path / "cfedvs/fig4.2/fig4.2.png").stat().st_size > 5000
     record = json.loads((tmp_path / "cfedvs/fig4.2/verdicts.json").read_text())
     (pace,) = [c for c in record["claims"] if c["quantity"] == "rounds"]
@@ -115,10 +116,10 @@ def test_figures_of_groups_run(tmp_path):
     found = make(["cfedvs/fig4.5", "cfedvs/fig4.6"], tmp_path, *few)
     assert "not testable here" not in {v.word for o in found.values() for v in o.verdicts}
     near = found["cfedvs/fig4.6"].evidence.scores
-    assert near["cfedvs with 1 class"][cfedvs.SILHOUETTE]["groups"] > 0.8, "three communities"
+    assert near["cfedvs with 1 class"][summaries.SILHOUETTE]["groups"] > 0.8, "three communities"
     rivals = found["cfedvs/fig4.5"].evidence.scores
     assert rivals["cfedvs with 1 class"] == near["cfedvs with 1 class"]
-    assert list(rivals["ifca with 2 classes"][cfedvs.ROUNDS]) == ["seed 0", "seed 1"]
+    assert list(rivals["ifca with 2 classes"][summaries.ROUNDS]) == ["seed 0", "seed 1"]
     for name in ("fig4.5", "fig4.6"):
         assert (tmp_path / f"cfedvs/{name}/{name}.png").stat().st_size > 5000
     page = (tmp_path / "cfedvs/fig4.5/report.md").read_text()

@@ -19,13 +19,15 @@ from vergence.reproduce import command as app
 from vergence.reproduce import figures
 from vergence.reproduce.claims import OTHERS, OWN, PaperTable, TablePart
 from vergence.reproduce.data_sets import GROUNDS, ground
-from vergence.reproduce.experiments import adaptive
 from vergence.reproduce.outcome import markdown, rows
 from vergence.reproduce.running import Wish, plan, unfilled
 from vergence.reproduce.verdicts import Evidence
 from vergence.results.read import read
 
 TOY = GROUNDS["toy"]
+SEED = "fedadam_seed"
+SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+RATE = {"local": {"lr": 2e-5, "weight_decay": 0.0, "clip": 0.0}}
 QUICK = Wish(seeds=1, rounds=3, sets=("run.workers=1",))
 FEW = 'methods=["local_only","fedavg",{name="fedcpf",rate=0.2}]'
 
@@ -99,23 +101,25 @@ def test_the_parts_of_a_table_differ_in_their_methods_alone(where):
             assert table == tables[0], one.id
             if one.paper == "adaptive":
                 assert table["presence"] == {"cohort": 0.8}, one.id
-            if one.paper == "adaptive" and adaptive.SEED in entries:
+            if one.paper == "adaptive" and SEED in entries:
                 assert entries["fedavg"]["weights"] == "equal"
-                assert entries["fedadam"].items() <= entries[adaptive.SEED].items() | {
+                assert entries["fedadam"].items() <= entries[SEED].items() | {
                     ("label", "fedadam_seed")
                 }
-                assert entries[adaptive.SEED]["variant"] == "seed_exact"
+                assert entries[SEED]["variant"] == "seed_exact"
 
 
 def fits(where, tmp_path, above):
     """Return tau over the root mean square of the mean update of a first round, by regime."""
     found = []
     for name, servers, regime in (
-        ("own", where.server, {}),
-        ("printed", where.server_printed, adaptive.RATE),
+        ("own", where.values["server"], {}),
+        ("printed", where.values["server_printed"], RATE),
     ):
         part = TablePart(
-            "first", [{"name": "fedavg", "weights": "equal"}], above={**adaptive.COHORT, **regime}
+            "first",
+            [{"name": "fedavg", "weights": "equal"}],
+            above=[{"presence": {"cohort": 0.8}}, regime],
         )
         sets = ("run.evaluate_every=1", "run.workers=1", *above)
         experiment = plan(part, where, Wish(seeds=1, rounds=1, sets=sets)).experiment
@@ -149,7 +153,7 @@ def test_settings_this_version_lacks_are_named():
     assert planned.missing == {"no_such": "this version has no method 'no_such'"}
     assert planned.experiment is not None
     assert list(planned.experiment.methods) == ["fedavg"]
-    odd = plan(replace(part, above={"gravity": {}}, suffix=" odd"), TOY, QUICK)
+    odd = plan(replace(part, above=[{"gravity": {}}], suffix=" odd"), TOY, QUICK)
     assert odd.experiment is None
     assert odd.missing["fedavg odd"] == "this version has no 'gravity' setting"
 
@@ -337,7 +341,7 @@ def test_the_headline_scores_people_who_took_no_part(tmp_path):
 def test_parts_that_are_not_alike_are_not_judged(tmp_path):
     parts = (
         TablePart("all", [{"name": "fedavg"}]),
-        TablePart("half", [{"name": "local_only"}], above={"presence": {"cohort": 0.5}}),
+        TablePart("half", [{"name": "local_only"}], above=[{"presence": {"cohort": 0.5}}]),
     )
     planned = [plan(part, TOY, QUICK) for part in parts]
     results = app.run_parts(planned, tmp_path)
@@ -353,10 +357,10 @@ def test_parts_that_are_not_alike_are_not_judged(tmp_path):
 def test_rows_of_noise_tell_how_many_people_are_noisy(tmp_path):
     (found,) = app.reproduce(["adaptive/fig4"], console(), on="toy", wish=QUICK, out=tmp_path)
     people = read(tmp_path / "adaptive/runs/noise_00").runs[0].people
-    for share in adaptive.SHARES:
-        noisy = len(Noise(share, adaptive.STD).chosen(people))
-        for label in ("fedavg", "fedadam", adaptive.SEED):
-            assert found.noisy[adaptive.noisy(label, share)] == noisy
+    for share in SHARES:
+        noisy = len(Noise(share, 0.5).chosen(people))
+        for label in ("fedavg", "fedadam", SEED):
+            assert found.noisy[f"{label} {round(100 * share)} % noisy"] == noisy
     names = [line[0] for line in rows(found)[1]]
     assert "FedAvg 70 % noisy (3 of 4 people)" in names
     record = json.loads((tmp_path / "adaptive/fig4/verdicts.json").read_text())
@@ -366,9 +370,9 @@ def test_rows_of_noise_tell_how_many_people_are_noisy(tmp_path):
 
 def test_the_noise_curve_is_drawn_from_its_rows(done):
     scores = {
-        adaptive.noisy(method, share): {"error": {"a": 1.0 + share, "b": 2.0 + share}}
+        f"{method} {round(100 * share)} % noisy": {"error": {"a": 1.0 + share, "b": 2.0 + share}}
         for method in ("fedavg", "fedadam")
-        for share in adaptive.SHARES
+        for share in SHARES
     }
     found = replace(
         done[1],
@@ -377,8 +381,8 @@ def test_the_noise_curve_is_drawn_from_its_rows(done):
     )
     figure = figures.noise(found)
     assert figure is not None
-    lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == len(adaptive.SHARES)]
+    lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == len(SHARES)]
     assert [float(y) for y in lines[0].get_ydata()] == pytest.approx(
-        [1.5 + share for share in adaptive.SHARES]
+        [1.5 + share for share in SHARES]
     )
     assert len(lines) == 2

@@ -17,9 +17,8 @@ from vergence.reproduce import command as app
 from vergence.reproduce import outcome as outcomes
 from vergence.reproduce.claims import PaperTable, TablePart
 from vergence.reproduce.data_sets import GROUNDS
-from vergence.reproduce.experiments import splitfed_defence_costs as costs
-from vergence.reproduce.experiments import splitfed_tradeoffs as front
 from vergence.reproduce.outcome import ReproducedTable
+from vergence.reproduce.printed import table_parts
 from vergence.reproduce.protocols import defences
 from vergence.reproduce.running import Wish, plan
 from vergence.reproduce.verdicts import Evidence
@@ -113,14 +112,14 @@ def test_a_deep_cut_is_where_features_are_few():
     """3 x 6 and 6 x 12 places of 3 and of 1 channels: 54 and 72 numbers, and noise for each."""
     for where, stage, channels in (("eye_synthetic", "conv3", 3), ("mpiigaze", "pool2", 1)):
         ground = GROUNDS[where]
-        (entry,) = costs.PARTS["all"].entries(ground)
+        (entry,) = table_parts("splitfed")["cost_all"].entries(ground)
         assert entry["cut"] == stage
-        assert costs.PARTS["all"].over(ground)["model"]["channels"][-1] == channels
+        assert table_parts("splitfed")["cost_all"].over(ground)["model"]["channels"][-1] == channels
 
 
 def test_liars_are_in_a_run_of_their_own(tmp_path):
     """One of four toy people sends minus four times the update; the clean run has none."""
-    part = TablePart("p", [{"name": "fedavg"}], "lied_to", {}, ", sum")
+    part = TablePart("p", [{"name": "fedavg"}], "lied_to", (), ", sum")
     experiment = plan(part, TOY, Wish(seeds=1, rounds=3, sets=("run.workers=1",))).experiment
     assert experiment is not None
     found = defences.lied_to(part, experiment, tmp_path)
@@ -154,12 +153,13 @@ def made(ids, out, sets):
 def test_the_cost_table_runs(tmp_path, monkeypatch):
     keys = ("plain", "shares", "pixel 2", "all", "fl all")
     table = app.TABLES["splitfed/all_defences"]
-    parts = tuple(costs.PARTS[key] for key in keys)
-    rows = {costs.label(key): costs.ROWS[key][0] for key in keys}
-    small = replace(table, title="few", parts=parts, rows=rows, claims=table.claims[:2])
+    parts = [table_parts("splitfed")[f"cost_{key.replace(' ', '_')}"] for key in keys]
+    labels = {key: p.methods[0]["name"] + p.suffix for key, p in zip(keys, parts, strict=True)}
+    rows = {label: table.rows[label] for label in labels.values()}
+    small = replace(table, title="few", parts=tuple(parts), rows=rows, claims=table.claims[:2])
     monkeypatch.setitem(app.TABLES, small.id, small)
     (found,) = made([small.id], tmp_path, TINY).values()
-    scores = {key: found.evidence.scores[costs.label(key)] for key in keys}
+    scores = {key: found.evidence.scores[labels[key]] for key in keys}
     assert scores["plain"][ERROR] == pytest.approx(scores["shares"][ERROR], abs=1e-3)
     assert all(next(iter(told[defences.SECONDS].values())) > 0 for told in scores.values())
     assert {key for key in keys if defences.FOUND in scores[key]} == set(keys) - {"fl all"}
@@ -188,9 +188,8 @@ def test_the_front_runs(tmp_path, monkeypatch):
     monkeypatch.setitem(app.TABLES, table.id, replace(table, parts=tuple(few)))
     (found,) = made([table.id], tmp_path, (*TINY, "local.steps=1")).values()
     assert found.front()
-    label = front.label("fedavg", "sum", 0.5)
-    assert found.value(label, EPSILON) == pytest.approx(0.5, abs=0.02)
-    assert found.value(front.label("fedavg", "sum"), LIED) > 0
+    assert found.value("fedavg, sum, epsilon 0.5", EPSILON) == pytest.approx(0.5, abs=0.02)
+    assert found.value("fedavg, sum, no noise", LIED) > 0
     assert (tmp_path / "splitfed/front/front.png").stat().st_size > 5000
     text = (tmp_path / "splitfed/front/rows.csv").read_text()
     assert text.count('\n"fed') == 12

@@ -12,14 +12,15 @@ from vergence.errors import ConfigError
 from vergence.reproduce import command as app
 from vergence.reproduce.checks.zero_shot import check_pezsl, check_sgzsl
 from vergence.reproduce.data_sets import GROUNDS
-from vergence.reproduce.experiments import generated_samples, pe_zsl, sg_zsl, sg_zsl_budgets
-from vergence.reproduce.experiments.generated_samples import APART, CLUSTERED, FAR, NEAR, REAL, Made
-from vergence.reproduce.experiments.pe_zsl import OM, QUASI, TEACHER
+from vergence.reproduce.printed import table_parts
+from vergence.reproduce.protocols import generated_samples, teachers
+from vergence.reproduce.protocols.generated_samples import APART, CLUSTERED, FAR, NEAR, REAL, Made
+from vergence.reproduce.protocols.teachers import TEACHER
 from vergence.reproduce.running import Wish, plan
 
 MADE = GROUNDS["zsl_synthetic"]
-TABLES = (*pe_zsl.TABLES, *sg_zsl.TABLES, *generated_samples.TABLES)
-PARTS = {(part.name, part.protocol): part for table in TABLES for part in table.parts}
+PE, SG = table_parts("pezsl"), table_parts("sgzsl")
+OM, QUASI = " (teacher of all classes)", " (teacher of seen classes)"
 TINY = ("federation.images=20", "local.epochs=3", "local.lr=0.01", "run.workers=1")
 FEW = (
     'methods=[{name="pe_zsl",label="white_box",semantics="words",generator_rounds=1,samples=4,'
@@ -32,7 +33,7 @@ def ran(tmp_path_factory):
     """Run Table 5.2's white box under both teachers, two seeds, two rounds."""
     wish = Wish(seeds=2, rounds=2, sets=(*TINY, FEW))
     out = tmp_path_factory.mktemp("taught")
-    plans = [plan(pe_zsl.every_way(teacher), MADE, wish) for teacher in pe_zsl.KINDS]
+    plans = [plan(PE[f"ways_{teacher}"], MADE, wish) for teacher in ("omniscient", "quasi")]
     return list(app.run_parts(plans, out).values())
 
 
@@ -73,14 +74,14 @@ def test_costs_are_those_of_a_whole_training(told):
     row, teacher, q, d, classes = told["white_box" + OM], told[TEACHER + OM], 64, 64, 16
     down = 4 * q * (d + 1) + 4 * q * d
     up = 4 * classes + 4 * q * (classes + d) + 4 * q * classes
-    for metric, sent in ((pe_zsl.DOWN, down), (pe_zsl.UP, up)):
-        assert set(row[metric].values()) == {sent / pe_zsl.MB}
+    for metric, sent in ((teachers.DOWN, down), (teachers.UP, up)):
+        assert set(row[metric].values()) == {sent / teachers.MB}
     weights = sum(4 * (a + 1) * b for a, b in ((64, 64), (64, 32), (32, classes)))
-    for seed, kept in teacher[pe_zsl.KEPT].items():
-        assert weights < kept * pe_zsl.MB < 1.1 * weights
-        assert row[pe_zsl.KEPT][seed] > 3 * kept, "student, generator, and Adam's moments of both"
-        assert teacher[pe_zsl.SECONDS][seed] > 0
-        assert row[pe_zsl.SECONDS][seed] > 0
+    for seed, kept in teacher[teachers.KEPT].items():
+        assert weights < kept * teachers.MB < 1.1 * weights
+        assert row[teachers.KEPT][seed] > 3 * kept, "student, generator, and Adam's moments of both"
+        assert teacher[teachers.SECONDS][seed] > 0
+        assert row[teachers.SECONDS][seed] > 0
 
 
 @pytest.mark.slow
@@ -97,16 +98,17 @@ def test_a_classifier_that_is_trained_after_the_rounds_counts(ran):
 @pytest.mark.parametrize("name", ["zsl_synthetic", "awa1_lists"])
 def test_every_part_can_be_planned_where_it_says_it_can(name):
     root = None if name == "zsl_synthetic" else str(research_data("zsl_splits"))
-    for part in PARTS.values():
+    for part in (*PE.values(), *SG.values()):
         planned = plan(part, GROUNDS[name], Wish(root=root))
         assert planned.experiment is not None, (part.name, planned.missing)
-        assert planned.experiment.table["federation"]["teacher"] in pe_zsl.KINDS
+        assert planned.experiment.table["federation"]["teacher"] in ("omniscient", "quasi")
 
 
 def test_budgets_are_the_teachers():
-    for epsilon in sg_zsl_budgets.BUDGETS:
-        for compare in sg_zsl_budgets.COMPARED:
-            experiment = plan(sg_zsl_budgets.private(epsilon, compare), MADE, Wish()).experiment
+    for epsilon in (1, 3, 8, 30, 50, None):
+        for compare in ("profile", "samples"):
+            part = SG[f"epsilon_{epsilon or 'none'}_{compare}"]
+            experiment = plan(part, MADE, Wish()).experiment
             assert experiment is not None
             solver = experiment.table.get("privacy", {}).get("solver", {})
             assert solver.get("epsilon") == epsilon
@@ -144,7 +146,7 @@ def test_made_up_samples_beside_real_ones_by_hand():
 
 def test_pictures_need_a_library_that_is_asked_for_before_anything_runs(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    part = generated_samples.TABLES[0].parts[0]
+    part = PE["pictures_omniscient"]
     experiment = plan(part, MADE, Wish()).experiment
     assert experiment is not None
     with pytest.raises(ConfigError, match=r"needs sklearn: pip install 'vergence\[tsne\]'"):

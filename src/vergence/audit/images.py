@@ -80,7 +80,6 @@ def grid(shown: Mapping[str, Tensor]) -> Figure:
     for row, (name, images) in zip(cells, shown.items(), strict=True):
         for axes, column in zip(row, columns, strict=True):
             axes.imshow(images[column, 0].numpy(), cmap="gray", vmin=0, vmax=1)
-            axes.set_xticks([])
-            axes.set_yticks([])
+            axes.set(xticks=[], yticks=[])
         row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=7)
     return drawing

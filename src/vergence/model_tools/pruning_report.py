@@ -183,8 +183,7 @@ def picture(lines: Sequence[PruningRow], metric: str) -> Figure:
         "o",
         color=COLOURS["fedavg"],
     )
-    size.set_xscale("log")
-    size.set_xlabel("stored (KiB)")
+    size.set(xscale="log", xlabel="stored (KiB)")
     time.plot([line.dense_ms for line in lines], places, "o", color=MUTED, label="dense")
     time.plot(
         [line.sparse_ms for line in lines],
@@ -194,8 +193,7 @@ def picture(lines: Sequence[PruningRow], metric: str) -> Figure:
         color=COLOURS["fedavg"],
         label="sparse linear",
     )
-    time.set_xlim(left=0)
-    time.set_xlabel("ms, one sample")
+    time.set(xlim=(0, None), xlabel="ms, one sample")
     time.legend()
     error.set_yticks(places, [line.name for line in lines])
     error.invert_yaxis()

@@ -319,15 +319,17 @@ def picture(plan: SplitPlan) -> Figure:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    memory.set_xlim(left=0)
-    wire.set_yticks(range(len(rows)), names)
-    wire.set_ylim(len(rows) - 0.4, -0.6)
-    wire.set_ylabel("cut after")
-    wire.set_xlabel("MB per person and round, float32 down to int8 (|)")
+    wire.set(
+        yticks=range(len(rows)),
+        yticklabels=names,
+        ylim=(len(rows) - 0.4, -0.6),
+        ylabel="cut after",
+        xlabel="MB per person and round, float32 down to int8 (|)",
+        title=f"{plan.model} on {plan.data}, {plan.load.samples:,.0f} samples a round",
+    )
     flops.set_xlabel("client MFLOPs per sample")
-    memory.set_xlabel(f"client memory, MB, batch of {plan.load.size}")
+    memory.set(xlim=(0, None), xlabel=f"client memory, MB, batch of {plan.load.size}")
     time.set_xlabel(f"s per round, in turn to {AHEAD[-1]} ahead (|)")
-    wire.set_title(f"{plan.model} on {plan.data}, {plan.load.samples:,.0f} samples a round")
     figure.legend(*wire.get_legend_handles_labels(), loc="outside upper right", ncols=3, fontsize=8)
     return figure
 

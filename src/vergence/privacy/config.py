@@ -19,7 +19,7 @@ from vergence.privacy.robust.base import RobustRule
 from vergence.privacy.secure_aggregation.session import FEWEST
 from vergence.privacy.split.defense import SplitDefense
 from vergence.privacy.split.output_range import OutputRange
-from vergence.privacy.split.split_guard_config import SplitGuardConfig
+from vergence.privacy.split.split_guard import SplitGuardConfig
 
 
 @dataclass(frozen=True)

@@ -42,33 +42,6 @@ INSIDE = ("conv1", "code")
 """With this U-shape the server has the middle of the Cross-Encoder's encoder, the client the rest:
 the swap, which must know whose eyes they are, and the decoder."""
 
-Read = Callable[[], str]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A column of a table: what the thesis prints in every row, and what the methods say.
-
-    `missing` is why nothing here can say it; then there is no `found`.
-    """
-
-    head: str
-    printed: Sequence[str]
-    found: Sequence[Read] = ()
-    missing: str = ""
-
-
-@dataclass(frozen=True)
-class Capability:
-    """A table of what methods need and share."""
-
-    id: str
-    title: str
-    rows: tuple[str, ...]
-    cells: tuple[Cell, ...]
-    notes: tuple[str, ...] = ()
-    paper: str = field(default="splitfed", init=False)
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -101,6 +74,28 @@ class Setting:
         return NO if column in self.shared() else YES
 
 
+@dataclass(frozen=True)
+class Capability:
+    """A table of what methods need and share.
+
+    Attributes:
+        id: such as `splitfed/table3.1`.
+        title: what it shows.
+        rows: a question -> how a setting answers it.
+        printed: a column's head -> what the thesis prints, row by row.
+        settings: a column's head -> where the answers are found; a column without is not built.
+        notes: what stands below.
+    """
+
+    id: str
+    title: str
+    rows: Mapping[str, Callable[[Setting], str]]
+    printed: Mapping[str, tuple[str, ...]]
+    settings: Mapping[str, Setting]
+    notes: tuple[str, ...]
+    paper: str = field(default="splitfed", init=False)
+
+
 WITH_POSE, WITHOUT_POSE = (GazeAngle(LeNet(WIDE, pose)) for pose in (True, False))
 SWAPPING = CrossEncoderTask(CrossNetwork())
 FL, SFL = Setting(FedAvg(), WITH_POSE), Setting(SplitFed(), WITH_POSE)
@@ -111,15 +106,6 @@ CROSS_FL, CROSS_SFL = (
 U_SHAPE, NO_POSE = Setting(SplitFedU(), WITH_POSE), Setting(SplitFed(), WITHOUT_POSE)
 
 
-def _three(head: str, setting: Setting, needed: str, told: str) -> Cell:
-    return Cell(head, (needed, told), (setting.needed, lambda: setting.tells(GAZE)))
-
-
-def _five(head: str, setting: Setting, pose: str, gaze: str) -> Cell:
-    told = (lambda: setting.protects(POSE), lambda: setting.protects(GAZE))
-    return Cell(head, (pose, gaze), told)
-
-
 ALL, FEW = "for all samples", "a few (\u2248 100)"
 TABLES = {
     table.id: table
@@ -127,13 +113,17 @@ TABLES = {
         Capability(
             "splitfed/table3.1",
             "what training needs and tells of the gaze labels",
-            ("labels required?", "labels shared with the server?"),
-            (
-                _three("FL", FL, ALL, NO),
-                _three("SFL", SFL, ALL, YES),
-                _three("unsupervised FL", CROSS_FL, FEW, NO),
-                _three("unsupervised SFL", CROSS_SFL, FEW, NO),
-            ),
+            {
+                "labels required?": Setting.needed,
+                "labels shared with the server?": lambda setting: setting.tells(GAZE),
+            },
+            {
+                "FL": (ALL, NO),
+                "SFL": (ALL, YES),
+                "unsupervised FL": (FEW, NO),
+                "unsupervised SFL": (FEW, NO),
+            },
+            {"FL": FL, "SFL": SFL, "unsupervised FL": CROSS_FL, "unsupervised SFL": CROSS_SFL},
             (
                 "fedavg and splitfed on Model 2; task cross_encoder with fedavg, and with "
                 "splitfed_u whose server has the encoder between " + " and ".join(INSIDE),
@@ -143,14 +133,22 @@ TABLES = {
         Capability(
             "splitfed/table5.1",
             "what protects head pose and gaze labels in SplitFed",
-            ("head poses?", "gaze labels?"),
-            (
-                _five("unsupervised learning", CROSS_SFL, YES, YES),
-                _five("add one split", U_SHAPE, YES, YES),
-                Cell("training with MPC", (YES, YES), missing="not built"),
-                _five("skip pose processing", NO_POSE, YES, NO),
-                Cell("label obfuscation", (NO, YES), missing="not built"),
-            ),
+            {
+                "head poses?": lambda setting: setting.protects(POSE),
+                "gaze labels?": lambda setting: setting.protects(GAZE),
+            },
+            {
+                "unsupervised learning": (YES, YES),
+                "add one split": (YES, YES),
+                "training with MPC": (YES, YES),
+                "skip pose processing": (YES, NO),
+                "label obfuscation": (NO, YES),
+            },
+            {
+                "unsupervised learning": CROSS_SFL,
+                "add one split": U_SHAPE,
+                "skip pose processing": NO_POSE,
+            },
             (
                 "on Model 2: splitfed_u, and splitfed without head pose; plain splitfed shares "
                 + " and ".join(sorted(SFL.task.labels + SFL.task.beside)),
@@ -170,19 +168,20 @@ def wanted(ids: Sequence[str]) -> list[Capability]:
 def told(table: Capability) -> list[dict[str, str]]:
     """Return one record per cell: printed, found, and the verdict."""
     found = []
-    for cell in table.cells:
-        for at, row in enumerate(table.rows):
-            ours = "" if cell.missing else cell.found[at]()
-            verdict = "holds" if ours == cell.printed[at] else "contradicted"
+    for head, printed in table.printed.items():
+        setting = table.settings.get(head)
+        for (row, ask), theirs in zip(table.rows.items(), printed, strict=True):
+            ours = "" if setting is None else ask(setting)
+            verdict = "holds" if ours == theirs else "contradicted"
             found.append(
                 {
-                    "text": f"{cell.head}: {row} {cell.printed[at]}",
-                    "method": cell.head,
+                    "text": f"{head}: {row} {theirs}",
+                    "method": head,
                     "row": row,
-                    "printed": cell.printed[at],
+                    "printed": theirs,
                     "ours": ours,
-                    "verdict": "not testable here" if cell.missing else verdict,
-                    "reason": cell.missing,
+                    "verdict": "not testable here" if setting is None else verdict,
+                    "reason": "not built" if setting is None else "",
                 }
             )
     return found
@@ -198,8 +197,8 @@ def block(table: Capability, records: Sequence[dict[str, str]]) -> TextTable:
         same = record["ours"] == record["printed"]
         return record["ours"] if same else f"{record['ours']} (printed: {record['printed']})"
 
-    lines = [[row, *(shown(at[cell.head, row]) for cell in table.cells)] for row in table.rows]
-    heads = ["", *(cell.head for cell in table.cells)]
+    lines = [[row, *(shown(at[head, row]) for head in table.printed)] for row in table.rows]
+    heads = ["", *table.printed]
     return TextTable(f"{table.id}: {table.title}", heads, lines, notes=list(table.notes))
 
 

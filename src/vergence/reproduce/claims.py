@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from vergence.experiment.schema import merge
 from vergence.reproduce.data_sets import Ground
 
 Table = dict[str, Any]
@@ -52,28 +54,36 @@ OWN, OTHERS = "individual own", "individual others"
 class TablePart:
     """One experiment of a table: what it varies, and under which protocol it is scored.
 
-    `above` is merged over the data set's experiment; `suffix` ends the labels of its rows, so that
-    one method may stand in a table several times. Parts of one name are run once for a paper.
-    `rows` are those that its protocol gives besides, or in their place. `lacking` says why a data
-    set cannot carry it, `barrier` why it cannot carry an entry; "" where it can.
+    Methods and settings are templates (`Ground.filled`). `above` are merged over the data set's
+    experiment, in order; `suffix` ends the labels of its rows, so that one method may stand in a
+    table several times. Parts of one name are run once for a paper. `rows` are those that its
+    protocol gives besides, or in their place. `classes` are those that each client has; a data set
+    with no more in all cannot carry it.
     """
 
     name: str
-    methods: Callable[[Ground], Sequence[Table]] | Sequence[Table]
+    methods: Sequence[Table]
     protocol: Protocol = "within"
-    above: Callable[[Ground], Mapping[str, Any]] | Mapping[str, Any] = field(default_factory=dict)
+    above: Sequence[Table | str] = ()
     suffix: str = ""
-    rows: tuple[str, ...] = ()
-    lacking: Callable[[Ground], str] = lambda _: ""
-    barrier: Callable[[Table, Ground], str] = lambda *_: ""
+    rows: Sequence[str] = ()
+    classes: int = 0
 
-    def entries(self, ground: Ground) -> Sequence[Table]:
-        """Return the method entries on a data set."""
-        return self.methods(ground) if callable(self.methods) else self.methods
+    def entries(self, ground: Ground) -> list[Table]:
+        """Method entries on a data set, but for those that name a value that it lacks."""
+        found = []
+        for entry in self.methods:
+            with suppress(KeyError):
+                found.append(ground.filled(entry))
+        return found
 
-    def over(self, ground: Ground) -> Mapping[str, Any]:
-        """Settings that are merged over the experiment of a data set."""
-        return self.above(ground) if callable(self.above) else self.above
+    def over(self, ground: Ground) -> Table:
+        """Settings merged over a data set's experiment, but for those that it has no value for."""
+        found: Table = {}
+        for settings in self.above:
+            with suppress(KeyError):
+                found = merge(found, ground.filled(settings))
+        return found
 
 
 @dataclass(frozen=True)

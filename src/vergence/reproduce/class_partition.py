@@ -15,7 +15,7 @@ from vergence.experiment.validation import validate
 from vergence.reports.plots.style import save
 from vergence.reproduce.capabilities import leave
 from vergence.reproduce.data_sets import Ground
-from vergence.reproduce.experiments.apfl import dropped
+from vergence.reproduce.printed import table_parts
 from vergence.reproduce.running import Wish, plan
 from vergence.results.text_tables import TextTable
 from vergence.studies import class_partition
@@ -75,8 +75,7 @@ def write(table: Partition, where: Ground, wish: Wish, folder: Path, console: Co
     Raises:
         ConfigError: the data set or an override cannot be used.
     """
-    part, _ = dropped("20 %")
-    experiment = plan(part, where, wish).experiment
+    experiment = plan(table_parts("apfl")["alone_20"], where, wish).experiment
     assert experiment is not None
     federation = validate(experiment).ready
     found = class_counts.counts(federation)

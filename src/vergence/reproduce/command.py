@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from rich.text import Text
 from vergence.core.files import parse_json
 from vergence.data.eye_images.mpiigaze_crops import MpiigazeCrops
 from vergence.errors import ConfigError, DataError, PartialRun, nearest
-from vergence.experiment.schema import data_root
+from vergence.experiment.schema import Experiment, data_root
 from vergence.metrics.angles import angular_error_deg, mean_direction
 from vergence.reports.plots.style import save
 from vergence.reproduce import capabilities, class_partition, figures, outcome
@@ -30,50 +30,48 @@ from vergence.reproduce.checks.fedcpf import check_fedcpf
 from vergence.reproduce.checks.finding import Finding
 from vergence.reproduce.checks.splitfed import check_splitfed
 from vergence.reproduce.checks.zero_shot import check_pezsl, check_sgzsl
-from vergence.reproduce.claims import PaperTable
+from vergence.reproduce.claims import PaperTable, Protocol, TablePart
 from vergence.reproduce.data_sets import DEFAULT, GROUNDS, Ground, ground
-from vergence.reproduce.experiments import (
-    adaptive,
-    apfl,
-    cfedvs,
-    fedcpf,
-    generated_samples,
-    pe_zsl,
-    sg_zsl,
-    splitfed,
-    splitfed_defence_costs,
-    splitfed_privacy,
-    splitfed_tradeoffs,
-)
 from vergence.reproduce.outcome import ReproducedTable
-from vergence.reproduce.protocols import membership, two_tests
-from vergence.reproduce.running import SEEDS, PartResult, Planned, Wish, plan, priors_of
+from vergence.reproduce.printed import paper_tables
+from vergence.reproduce.protocols import defences, membership, two_tests, unseen_people
+from vergence.reproduce.protocols.clip_summaries import paced
+from vergence.reproduce.protocols.generated_samples import pictured
+from vergence.reproduce.protocols.teachers import judged
+from vergence.reproduce.running import (
+    SEEDS,
+    PartResult,
+    Planned,
+    Wish,
+    left_out,
+    matrix,
+    plan,
+    priors_of,
+    within,
+)
 from vergence.reproduce.verdicts import Evidence, judge, tally
 from vergence.results.read import Run
 from vergence.studies.comparability import agree
 
-TABLES: dict[str, PaperTable] = {
-    t.id: t
-    for t in (
-        *fedcpf.TABLES,
-        *adaptive.TABLES,
-        *splitfed.TABLES,
-        *splitfed_privacy.TABLES,
-        *splitfed_defence_costs.TABLES,
-        *splitfed_tradeoffs.TABLES,
-        *cfedvs.TABLES,
-        *apfl.TABLES,
-        *pe_zsl.TABLES,
-        *sg_zsl.TABLES,
-        *generated_samples.TABLES,
-    )
-}
-PROTOCOLS = {
-    **two_tests.PROTOCOLS,
-    **cfedvs.PROTOCOLS,
-    **pe_zsl.PROTOCOLS,
-    **generated_samples.PROTOCOLS,
-    **membership.PROTOCOLS,
+TABLES: dict[str, PaperTable] = {t.id: t for name in DEFAULT for t in paper_tables(name)}
+PROTOCOLS: dict[Protocol, Callable[[TablePart, Experiment, Path], PartResult]] = {
+    "within": within,
+    "matrix": matrix,
+    "leave_one_out": left_out,
+    "next": unseen_people.following,
+    "training": unseen_people.training,
+    "pruned": unseen_people.pruned,
+    "strangers": unseen_people.strangers,
+    "few_shot": unseen_people.few_shot,
+    "attacked": defences.attacked,
+    "lied_to": defences.lied_to,
+    "paced": paced,
+    "both_tests": two_tests.both_tests,
+    "absent": two_tests.absent,
+    "friends": two_tests.friends,
+    "taught": judged,
+    "pictured": pictured,
+    "members": membership.attacked,
 }
 """Protocol -> how a part is run under it."""
 HOME = Path("runs/reproduce")

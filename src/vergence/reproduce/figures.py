@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vergence.metrics.intervals import interval
@@ -21,22 +25,17 @@ from vergence.reports.plots.style import (
     column_names,
     styled,
 )
-from vergence.reproduce.experiments.adaptive import SHARES, noisy
-from vergence.reproduce.experiments.pe_zsl import TEACHER
-from vergence.reproduce.experiments.sg_zsl_budgets import BUDGETS as EPSILONS
-from vergence.reproduce.experiments.sg_zsl_budgets import within
-from vergence.reproduce.experiments.splitfed import EPOCHS, TEST_ROWS, TRAIN_ROWS
-from vergence.reproduce.experiments.splitfed_tradeoffs import BUDGETS, METHODS, RULES, setting
-from vergence.reproduce.experiments.splitfed_tradeoffs import label as placed
-from vergence.reproduce.figures_apfl import generator, rounds
+from vergence.reproduce.claims import TablePart
 from vergence.reproduce.figures_zero_shot import embedding
 from vergence.reproduce.outcome import ReproducedTable, scale, unit
 from vergence.reproduce.protocols.membership import NOTHING
+from vergence.reproduce.protocols.teachers import TEACHER
 from vergence.results.display_names import metric_name
 from vergence.results.read import Run, StudyResults
 
 OWN_DATA = ("within", "paced", "taught")
 """Protocols by which people are judged on their own data, round by round."""
+STUDENT_LAST = (TEACHER, "white_box")
 BUDGET_COLOURS = ("#3f3f46", "#0072b2", "#1b9e9e")
 """Of no noise, little and much."""
 
@@ -93,8 +92,7 @@ def matrix(outcome: ReproducedTable) -> Figure | None:
     column_names(axes, found.people)
     axes.set_yticks(range(count), found.people)
     axes.grid(visible=False)
-    axes.set_xlabel("tested on")
-    axes.set_ylabel("trained on")
+    axes.set(xlabel="tested on", ylabel="trained on")
     figure.colorbar(shown, ax=axes, label=metric_name(found.study.headline), shrink=0.8)
     return figure
 
@@ -115,6 +113,30 @@ def _named(outcome: ReproducedTable, run: Run, suffix: str) -> Run:
     return replace(run, label=outcome.name(run.label + suffix), results=results)
 
 
+def _drawn(
+    axes: Axes,
+    outcome: ReproducedTable,
+    at: Sequence[float],
+    labels: Sequence[str],
+    column: str = "main",
+    *,
+    band: bool = False,
+    **style: Any,
+) -> None:
+    """Draw means of rows over `at`, with 95 % intervals as bars or as a band."""
+    metric = outcome.metric(column)
+    found = [list(outcome.evidence.scores[label][metric].values()) for label in labels]
+    mean = scale(metric) * np.array([np.mean(values) for values in found])
+    ends = scale(metric) * np.array([interval(values) for values in found])
+    if band:
+        axes.plot(at, mean, "o-", **style)
+        axes.fill_between(at, *ends.T, color=style["color"], alpha=0.15, linewidth=0)
+    else:
+        off = np.abs(np.nan_to_num(ends.T - mean))
+        axes.errorbar(at, mean, off, fmt="o-", capsize=3, **style)
+    axes.set_ylabel(unit(metric))
+
+
 @styled
 def settings(outcome: ReproducedTable) -> Figure:
     """Draw every column over the rows, with intervals (CFed-VS Figs. 4.6 and 4.7)."""
@@ -122,52 +144,26 @@ def settings(outcome: ReproducedTable) -> Figure:
     figure = canvas(2.9 * len(outcome.columns), 2.8)
     panels = figure.subplots(1, len(outcome.columns), squeeze=False)[0]
     for axes, column in zip(panels, outcome.columns, strict=True):
-        metric = outcome.metric(column)
-        found = [list(outcome.evidence.scores[label][metric].values()) for label in shown]
-        mean = scale(metric) * np.array([np.mean(values) for values in found])
-        ends = scale(metric) * np.array([interval(values) for values in found])
-        axes.errorbar(
-            range(len(shown)),
-            mean,
-            np.abs(np.nan_to_num(ends.T - mean)),
-            fmt="o-",
-            capsize=3,
-            color=COLOURS["fedavg"],
-        )
+        _drawn(axes, outcome, range(len(shown)), shown, column, color=COLOURS["fedavg"])
         column_names(axes, [outcome.name(label) for label in shown])
-        axes.set_ylabel(unit(metric))
     return figure
 
 
 @styled
 def budgets(outcome: ReproducedTable) -> Figure | None:
     """Draw teacher and student over the teacher's epsilon: what they know, and who is found."""
-    drawn = {row + within(epsilon) for row in (TEACHER, "white_box") for epsilon in EPSILONS}
-    if not drawn <= set(outcome.evidence.scores):
+    parts = [part for part in outcome.table.parts if part.name.endswith("_profile")]
+    if any(row + p.suffix not in outcome.evidence.scores for row in STUDENT_LAST for p in parts):
         return None
     figure = canvas(7.4, 3.0)
     panels = figure.subplots(1, 2)
     for axes, column in zip(panels, ("main", "members"), strict=True):
-        metric = outcome.metric(column)
-        for row, colour in zip((TEACHER, "white_box"), SPARE, strict=False):
-            found = [
-                list(outcome.evidence.scores[row + within(epsilon)][metric].values())
-                for epsilon in EPSILONS
-            ]
-            mean = scale(metric) * np.array([np.mean(values) for values in found])
-            ends = scale(metric) * np.array([interval(values) for values in found])
-            axes.errorbar(
-                range(len(found)),
-                mean,
-                np.abs(np.nan_to_num(ends.T - mean)),
-                fmt="o-",
-                capsize=3,
-                color=colour,
-                label=outcome.name(row),
-            )
-        axes.set_xticks(range(len(EPSILONS)), [f"{e or 'none'}" for e in EPSILONS])
-        axes.set_xlabel("epsilon of the teacher")
-        axes.set_ylabel(unit(metric))
+        for row, colour in zip(STUDENT_LAST, SPARE, strict=False):
+            labels = [row + part.suffix for part in parts]
+            name = outcome.name(row)
+            _drawn(axes, outcome, range(len(parts)), labels, column, color=colour, label=name)
+        budgets = [part.name.split("_")[1] for part in parts]
+        axes.set(xticks=range(len(parts)), xticklabels=budgets, xlabel="epsilon of the teacher")
     nothing = np.mean(list(outcome.evidence.scores[NOTHING][outcome.metric("members")].values()))
     panels[-1].axhline(float(nothing), color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
     panels[-1].legend()
@@ -177,24 +173,27 @@ def budgets(outcome: ReproducedTable) -> Figure | None:
 @styled
 def noise(outcome: ReproducedTable) -> Figure | None:
     """Draw the error against the share of noisy people, with intervals (adaptive FL Fig. 4)."""
-    metric, scores = outcome.metric("main"), outcome.evidence.scores
+    scores = outcome.evidence.scores
     figure = canvas(6.4, 3.7)
     axes = figure.add_subplot()
     methods = dict.fromkeys(label.partition(" ")[0] for label in scores if label.endswith("noisy"))
     for method, spare in zip(methods, SPARE, strict=False):
-        shares = [s for s in SHARES if noisy(method, s) in scores]
-        people = [list(scores[noisy(method, s)][metric].values()) for s in shares]
-        at = 100 * np.array(shares)
-        mean = np.array([np.mean(values) for values in people])
-        ends = np.array([interval(values) for values in people])
-        colour = COLOURS.get(method, spare)
-        axes.plot(at, mean, "o-", color=colour, label=outcome.name(method))
-        axes.fill_between(at, ends[:, 0], ends[:, 1], color=colour, alpha=0.15, linewidth=0)
+        at = {
+            method + part.suffix: 100 * _set(outcome, part, "noise", "share", 0.0)
+            for part in outcome.table.parts
+            if method + part.suffix in scores
+        }
+        colour, name = COLOURS.get(method, spare), outcome.name(method)
+        _drawn(axes, outcome, [*at.values()], [*at], band=True, color=colour, label=name)
     axes.set_xlabel("people with noisy training data (%)")
-    axes.set_ylabel(metric_name(metric))
     axes.axvline(70, color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
     axes.legend()
     return figure
+
+
+def _set(outcome: ReproducedTable, part: TablePart, table: str, key: str, default: Any) -> Any:
+    """A setting of a part."""
+    return part.over(outcome.ground).get(table, {}).get(key, default)
 
 
 @styled
@@ -212,8 +211,7 @@ def bars(outcome: ReproducedTable) -> Figure:
         axes.bar(at, values, width, label=outcome.name(label), color=SPARE[place])
         axes.axhline(float(np.nanmean(values)), color=SPARE[place], linewidth=0.7)
     column_names(axes, people)
-    axes.set_xlabel("person left out; lines: mean over people")
-    axes.set_ylabel(metric_name(metric))
+    axes.set(xlabel="person left out; lines: mean over people", ylabel=metric_name(metric))
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
@@ -230,9 +228,7 @@ def rates(outcome: ReproducedTable) -> Figure:
     for (label, run), colour in zip(runs.items(), SPARE, strict=False):
         rounds, values = run.curve("loss", "train")
         axes.plot(rounds, np.mean(values, axis=0), "o-", color=colour, label=outcome.name(label))
-    axes.set_yscale("log")
-    axes.set_xlabel("round")
-    axes.set_ylabel("training loss")
+    axes.set(yscale="log", xlabel="round", ylabel="training loss")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
@@ -240,22 +236,20 @@ def rates(outcome: ReproducedTable) -> Figure:
 @styled
 def epochs(outcome: ReproducedTable) -> Figure:
     """Draw training and test error over local epochs, with intervals (SplitFed Fig. 4.7)."""
-    metric, scores = outcome.metric("main"), outcome.evidence.scores
     figure = canvas(6.4, 3.2)
-    both = figure.subplots(1, 2)
-    for axes, labels, what in zip(
-        both, (TRAIN_ROWS, TEST_ROWS), ("training data", "person left out"), strict=True
+    for axes, protocol, what in zip(
+        figure.subplots(1, 2),
+        ("training", "leave_one_out"),
+        ("training data", "person left out"),
+        strict=True,
     ):
-        people = [list(scores[label][metric].values()) for label in labels]
-        ends = np.array([interval(values) for values in people])
-        mean = np.array([np.mean(values) for values in people])
-        axes.errorbar(
-            EPOCHS, mean, np.abs(ends.T - mean), fmt="o-", capsize=3, color=COLOURS["fedavg"]
-        )
-        axes.set_xticks(EPOCHS)
-        axes.set_xlabel("local epochs")
-        axes.set_ylabel(metric_name(metric))
-        axes.set_title(what)
+        at = {
+            f"splitfed{part.suffix}": _set(outcome, part, "local", "epochs", 1)
+            for part in outcome.table.parts
+            if part.protocol == protocol
+        }
+        _drawn(axes, outcome, [*at.values()], [*at], color=COLOURS["fedavg"])
+        axes.set(xticks=[*at.values()], xlabel="local epochs", title=what)
     return figure
 
 
@@ -263,27 +257,89 @@ def epochs(outcome: ReproducedTable) -> Figure:
 def front(outcome: ReproducedTable) -> Figure:
     """Draw fairness over robustness, a panel per method; colours are budgets, rings the front."""
     best, metric = outcome.front(), outcome.metric("main")
+    methods = [entry["name"] for entry in outcome.table.parts[0].methods]
     page = canvas(8.4, 3.7)
-    panels = page.subplots(1, len(METHODS), sharex=True, sharey=True)
-    for axes, method in zip(panels, METHODS, strict=True):
+    panels = page.subplots(1, len(methods), sharex=True, sharey=True)
+    cells = {tuple(part.suffix[2:].split(", ")): part.suffix for part in outcome.table.parts}
+    rules, noises = (dict.fromkeys(one) for one in zip(*cells, strict=True))
+    for axes, method in zip(panels, methods, strict=True):
         for (rule, marker), (budget, colour) in product(
-            zip(RULES, MARKERS, strict=False), zip(BUDGETS, BUDGET_COLOURS, strict=True)
+            zip(rules, MARKERS, strict=False), zip(noises, BUDGET_COLOURS, strict=False)
         ):
-            label = placed(method, rule, budget)
+            label = method + cells[rule, budget]
             at = (outcome.value(label, "lied to"), outcome.value(label, "worst"))
-            axes.plot(
-                *at, marker, color=colour, markersize=6, alpha=0.9, label=setting(rule, budget)
-            )
+            axes.plot(*at, marker, color=colour, markersize=6, alpha=0.9, label=f"{rule}, {budget}")
             if label in best:
                 axes.plot(*at, "o", markersize=13, mfc="none", mec=PERSONAL, mew=1.4)
         axes.set_title(outcome.name(method), fontweight="bold")
-        axes.set_xscale("log")
+        axes.set(xscale="log", xlabel=f"{metric_name(metric)} where a fifth lies")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("{x:g}")
-        axes.set_xlabel(f"{metric_name(metric)} where a fifth lies")
     panels[0].set_ylabel(f"{metric_name(metric)} of the worst person,\nnobody lies")
     panels[-1].plot(
         [], [], "o", markersize=13, mfc="none", mec=PERSONAL, mew=1.4, label="on the front"
     )
     panels[-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
     return page
+
+
+@styled
+def rounds(outcome: ReproducedTable) -> Figure:
+    """Draw the pooled accuracy over rounds, a panel per partition (AP-FL Figs. 3.2 and 3.4).
+
+    A line is the mean over seeds of a method that all partitions have.
+    """
+    metric = outcome.metric("main")
+    parts = [
+        (part, outcome.results[part.name, part.protocol].study)
+        for part in outcome.table.parts
+        if (part.name, part.protocol) in outcome.results
+    ]
+    common = [
+        run.label for run in parts[0][1].runs if all(study.find(run.label) for _, study in parts)
+    ]
+    figure = canvas(2.0 + 2.2 * len(parts), 3.2)
+    panels = np.atleast_1d(figure.subplots(1, len(parts), sharey=True))
+    for axes, (part, study) in zip(panels, parts, strict=True):
+        for label, spare in zip(common, SPARE, strict=False):
+            at, values = study.run(label).curve(metric)
+            axes.plot(
+                at,
+                scale(metric) * values.mean(0),
+                "o-",
+                markersize=3,
+                color=COLOURS.get(label, spare),
+                label=outcome.name(label),
+            )
+        axes.set(title=part.suffix.strip(" ()"), xlabel="round")
+    panels[0].set_ylabel(unit(metric))
+    panels[-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+@styled
+def generator(outcome: ReproducedTable) -> Figure:
+    """Draw the friend's accuracy by entries of noise and by made-up samples (AP-FL Fig. 3.5)."""
+    figure = canvas(7.0, 3.2)
+    panels = figure.subplots(1, 2, sharey=True)
+    entries = outcome.table.parts[0].methods
+    for axes, key, other, name in zip(
+        panels,
+        ("noise", "samples"),
+        ("samples", "noise"),
+        ("entries of the noise", "made-up samples of a class in a pass"),
+        strict=True,
+    ):
+        ((usual, _),) = Counter(entry[other] for entry in entries).most_common(1)
+        at = {
+            entry["label"]: entry[key]
+            for entry in sorted(entries, key=lambda entry: entry[key])
+            if entry[other] == usual and entry["label"] in outcome.evidence.scores
+        }
+        for column, colour in zip(outcome.columns, SPARE, strict=False):
+            style = {"color": colour, "label": unit(outcome.metric(column))}
+            _drawn(axes, outcome, [*at.values()], [*at], column, band=True, **style)
+        axes.set(xticks=[*at.values()], xlabel=name, ylabel="")
+    panels[0].set_ylabel("accuracy of friends %")
+    panels[1].legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return figure

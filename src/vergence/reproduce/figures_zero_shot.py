@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from vergence.core.optional import needed
 from vergence.reports.plots.style import MUTED, canvas, styled
-from vergence.reproduce.experiments.generated_samples import Made, made
 from vergence.reproduce.outcome import ReproducedTable
+from vergence.reproduce.protocols.generated_samples import Made, made
 
 WIDE = 2.4
 
@@ -58,8 +58,7 @@ def _panel(axes: Axes, shown: Made) -> None:
         axes.scatter(x[real], y[real], s=16, facecolors="none", edgecolors=[colour])
         axes.scatter(x[real + own], y[real + own], s=18, marker="x", linewidths=1.1, color=[colour])
     axes.set_axis_on()
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
 
 

@@ -19,7 +19,6 @@ from vergence.core.files import csv_of, replacing
 from vergence.metrics.intervals import interval
 from vergence.reproduce.claims import PaperTable
 from vergence.reproduce.data_sets import Ground
-from vergence.reproduce.experiments.adaptive import SEED
 from vergence.reproduce.running import PartResult
 from vergence.reproduce.verdicts import ClaimVerdict, Difference, Evidence, printed_on, tally
 from vergence.results.display_names import DASH, METHOD_NAMES, MINUS, metric_name, number
@@ -38,7 +37,7 @@ EXTREMES = {"best": min, "worst": max}
 NAMES = METHOD_NAMES | {
     "fedpac": "FedPAC",
     "fedadam": "FedAdam (Reddi et al.)",
-    SEED: "adaptive FL (FedAdam as printed)",
+    "fedadam_seed": "adaptive FL (FedAdam as printed)",
     "splitfed": "SplitFed",
 }
 

@@ -1,16 +1,17 @@
 """Printed numbers and claims of the papers, from `papers/NAME.toml`.
 
 A file has `source`; `texts`, sentences that several notes name in braces; `numbers`, whatever else
-is printed; and `tables`, whose keys are the fields of `PaperTable` but for its parts, which are
-code. A claim names what is `better` than what (several rows: their mean), or the `order` of rows,
-worst first, or `pairs`, or why it is `untestable`.
+is printed; and `tables`, whose keys are the fields of `PaperTable` but for its parts: which a table
+has, and what they are, stands in `experiments/NAME.toml`. A claim names what is `better` than what
+(several rows: their mean), or the `order` of rows, worst first, or `pairs`, or why it is
+`untestable`.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -57,8 +58,6 @@ PAIR = {"better": str, "than": str}
 SHAPES = ("better", "order", "pairs", "untestable")
 """Ways to state a claim; each has one."""
 
-Check = Callable[[bool, str], None]
-
 
 class Paper(NamedTuple):
     """Printed content of a paper: its source, tables without parts, by id, and other numbers."""
@@ -68,19 +67,35 @@ class Paper(NamedTuple):
     numbers: Mapping[str, Any]
 
 
-def paper_tables(name: str, parts: Mapping[str, Sequence[TablePart]]) -> tuple[PaperTable, ...]:
-    """The tables of a paper that these parts, by table id, test; in that order.
+def paper_tables(name: str) -> tuple[PaperTable, ...]:
+    """The tables of a paper that its experiments test, in their order, with their parts.
 
     Raises:
         ConfigError: the paper has no table of such an id, or its file cannot be used.
     """
-    known = paper(name).tables
-    for id_ in parts:
+    known, runs, parts = paper(name).tables, _experiments(name)["tables"], table_parts(name)
+    for id_ in runs:
         if id_ not in known:
             raise ConfigError(f"papers/{name}.toml: no table '{id_}'{nearest(id_, known)}")
     return tuple(
-        PaperTable(**{**_given(known[id_]), "parts": tuple(own)}) for id_, own in parts.items()
+        replace(known[id_], parts=tuple(parts[part] for part in own)) for id_, own in runs.items()
     )
+
+
+@cache
+def table_parts(name: str) -> dict[str, TablePart]:
+    """The experiments behind the tables of a paper; one may be `like` an earlier one."""
+    found: dict[str, TablePart] = {}
+    for key, own in _experiments(name)["parts"].items():
+        like = own.pop("like", None)
+        own = {"name": key, **own}
+        found[key] = replace(found[like], **own) if like else TablePart(**own)
+    return found
+
+
+def _experiments(name: str) -> dict[str, Any]:
+    file = Path(__file__).parent / "experiments" / f"{name}.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def numbers(name: str) -> Mapping[str, Any]:
@@ -199,7 +214,3 @@ def _typed(raw: Mapping[str, Any], kinds: Mapping[str, Any], place: str) -> None
 def _must(sound: bool, place: str, said: str) -> None:
     if not sound:
         raise ConfigError(f"{place}: {said}")
-
-
-def _given(table: PaperTable) -> dict[str, Any]:
-    return {field.name: getattr(table, field.name) for field in fields(table)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from vergence.errors import ConfigError, StateError
+from vergence.data.io.checks import below_data
+from vergence.data.zero_shot.semantics import meanings
+from vergence.errors import ConfigError, StateError, VergenceError
 from vergence.experiment.registry import modules
 from vergence.experiment.run import resume, start
 from vergence.experiment.schema import (
@@ -93,7 +95,7 @@ def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
     Raises:
         ConfigError: an override or folder that cannot be used.
     """
-    entries = list(part.entries(ground))
+    entries = part.entries(ground)
     name = {id(e): e.get("label", e["name"]) + part.suffix for e in entries}
     above = part.over(ground)
     unknown = [key for key in above if key not in KEYS]
@@ -103,7 +105,8 @@ def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
     elif part.protocol not in get_args(Protocol):
         reason = f"this version has no protocol '{part.protocol}'"
         missing = dict.fromkeys(name.values(), reason)
-    elif reason := part.lacking(ground):
+    elif part.classes and part.classes >= (there := ground.values["classes"]):
+        reason = f"{ground.name} has {there} class{'es' if there > 1 else ''} in all"
         missing = dict.fromkeys(name.values(), reason)
     else:
         missing = {
@@ -111,7 +114,7 @@ def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
             for e in entries
             if e["name"] not in modules("methods")
         }
-        missing |= {name[id(e)]: why for e in entries if (why := part.barrier(e, ground))}
+        missing |= {name[id(e)]: why for e in entries if (why := unreadable(e, ground))}
     there = [e for e in entries if name[id(e)] not in missing]
     if not there:
         return Planned(part, None, missing, {})
@@ -127,7 +130,7 @@ def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
             },
         },
     )
-    table = merge(table, dict(above))
+    table = merge(table, above)
     folder = root(ground, wish)
     if folder:
         table = merge(table, {"federation": {"root": folder}})
@@ -139,6 +142,21 @@ def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
             "leave out --set local.steps"
         )
     return Planned(part, check(table), missing, unfilled(table, part.suffix))
+
+
+def unreadable(entry: Table, ground: Ground) -> str:
+    """Reason why vectors of a data set's class names cannot be had here; "" where they can.
+
+    Not of files in folders of data sets, which are there where their data set is.
+    """
+    source = entry.get("semantics", "/")
+    if "/" in source or not ground.classes:
+        return ""
+    try:
+        meanings(ground.classes, source, entry.get("prompt", "{}"))
+    except VergenceError as error:
+        return str(error).replace(below_data(source), source)  # reports travel, machines do not
+    return ""
 
 
 def root(ground: Ground, wish: Wish) -> str | None:
@@ -283,11 +301,3 @@ def left_out(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     folder = protocols.leave_one_out(StudyScene(experiment, validate(experiment), out, told))
     study = read_study(folder)
     return PartResult(scores_of(study, part.suffix), study)
-
-
-PROTOCOLS: dict[str, Callable[[TablePart, Experiment, Path], PartResult]] = {
-    "within": within,
-    "matrix": matrix,
-    "leave_one_out": left_out,
-}
-"""Protocol -> how a part is run under it."""

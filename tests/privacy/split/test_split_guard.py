@@ -8,8 +8,12 @@ import torch
 
 from vergence.errors import ConfigError
 from vergence.privacy.keyed_noise import NoiseKey
-from vergence.privacy.split.split_guard import SplitGuard, SplitGuardTest, odd_one_out
-from vergence.privacy.split.split_guard_config import SplitGuardConfig
+from vergence.privacy.split.split_guard import (
+    SplitGuard,
+    SplitGuardConfig,
+    SplitGuardTest,
+    odd_one_out,
+)
 
 SECRET = NoiseKey(bytes(32))
 

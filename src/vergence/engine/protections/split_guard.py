@@ -18,8 +18,8 @@ from vergence.errors import ConfigError
 from vergence.methods.split.base import ClientFront
 from vergence.privacy.dp.dp_sgd_solver import taken
 from vergence.privacy.hooks import ClientHooks, Turn
+from vergence.privacy.split.split_guard import SplitGuardConfig
 from vergence.privacy.split.split_guard_client import SplitGuardClient
-from vergence.privacy.split.split_guard_config import SplitGuardConfig
 
 if TYPE_CHECKING:
     from vergence.engine.plan import Plan

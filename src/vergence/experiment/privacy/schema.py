@@ -19,7 +19,7 @@ from vergence.privacy.poisoning.updates import Poison
 from vergence.privacy.robust.base import RobustRule
 from vergence.privacy.split.defense import BottleneckCut, NoPeekCut, PixelCut, SplitDefense
 from vergence.privacy.split.output_range import OutputRange
-from vergence.privacy.split.split_guard_config import SplitGuardConfig
+from vergence.privacy.split.split_guard import SplitGuardConfig
 from vergence.results.run_files import POISONED
 
 ON_DATA = {"gaze_offset": GazeOffset, "noisy_data": Noise}

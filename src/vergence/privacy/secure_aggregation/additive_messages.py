@@ -12,6 +12,7 @@ from vergence.core.tags import tagged
 from vergence.errors import ConfigError
 from vergence.privacy.secure_aggregation.packing import Words
 from vergence.privacy.secure_aggregation.session import (
+    SentMessage,
     SessionParams,
     joined,
     listed,
@@ -68,11 +69,9 @@ class AdditiveParams(SessionParams):
 
 @tagged("Opening")
 @dataclass(frozen=True)
-class Opening:
+class Opening(SentMessage):
     """An aggregator's public key for one attempt."""
 
-    terms: bytes
-    sender: str
     key: bytes
     signature: bytes = b""
 
@@ -93,11 +92,9 @@ class Openings:
 
 @tagged("Part")
 @dataclass(frozen=True)
-class SharePart:
+class SharePart(SentMessage):
     """A client's part for one aggregator, in a box."""
 
-    terms: bytes
-    sender: str
     to: str
     box: bytes
     signature: bytes = b""
@@ -111,11 +108,9 @@ class SharePart:
 
 @tagged("Contribution")
 @dataclass(frozen=True)
-class Contribution:
+class Contribution(SentMessage):
     """All parts of a client."""
 
-    terms: bytes
-    sender: str
     parts: tuple[SharePart, ...]
 
 
@@ -130,11 +125,9 @@ class AggregatorParts:
 
 @tagged("Held")
 @dataclass(frozen=True)
-class HeldParts:
+class HeldParts(SentMessage):
     """Clients whose parts an aggregator has, and the digest of the key that these are boxed for."""
 
-    terms: bytes
-    sender: str
     names: tuple[str, ...]
     opening: bytes
     signature: bytes = b""
@@ -158,11 +151,9 @@ class HeldByAll:
 
 @tagged("Boxes")
 @dataclass(frozen=True)
-class ShownCounts:
+class ShownCounts(SentMessage):
     """A box for each of some others: `step` is `tables` or `shown`."""
 
-    terms: bytes
-    sender: str
     step: str
     boxes: Mapping[str, bytes]
     signature: bytes = b""
@@ -175,11 +166,8 @@ class ShownCounts:
 
 @tagged("Ready")
 @dataclass(frozen=True)
-class Ready:
+class Ready(SentMessage):
     """Nothing to say yet."""
-
-    terms: bytes
-    sender: str
 
 
 @tagged("Relayed")
@@ -193,15 +181,13 @@ class Relayed:
 
 @tagged("Looked")
 @dataclass(frozen=True)
-class LookedUp:
+class LookedUp(SentMessage):
     """A party's share of which entries have enough contributors.
 
     `before` is the transcript up to the dealer's tables, `shown` a digest of the blinded counts:
     the dealer, who is not shown those, compares the digests.
     """
 
-    terms: bytes
-    sender: str
     bits: bytes
     before: bytes
     shown: bytes
@@ -225,11 +211,9 @@ class Lookups:
 
 @tagged("Opened")
 @dataclass(frozen=True)
-class OpenedShare:
+class OpenedShare(SentMessage):
     """An aggregator's share of the sum, where it may be opened; `before` is the transcript."""
 
-    terms: bytes
-    sender: str
     words: bytes
     before: bytes
     signature: bytes = b""

@@ -11,6 +11,7 @@ from vergence.privacy.secure_aggregation.packing import Words
 from vergence.privacy.secure_aggregation.session import (
     Aborted,
     Refused,
+    SentMessage,
     SessionParams,
     joined,
     listed,
@@ -30,11 +31,9 @@ class PairwiseParams(SessionParams):
 
 @tagged("Advert")
 @dataclass(frozen=True)
-class Advert:
+class Advert(SentMessage):
     """A client's public keys for one attempt: for boxes, and for the pairs' seeds."""
 
-    terms: bytes
-    sender: str
     box_key: bytes
     pad_key: bytes
     signature: bytes = b""
@@ -56,11 +55,9 @@ class Roster:
 
 @tagged("Shares")
 @dataclass(frozen=True)
-class Shares:
+class Shares(SentMessage):
     """A client's shares of its two secrets, in a box for each other; and what its own seed is."""
 
-    terms: bytes
-    sender: str
     commitment: bytes
     boxes: Mapping[str, bytes]
     signature: bytes = b""
@@ -82,11 +79,9 @@ class RelayedShares:
 
 @tagged("Masked")
 @dataclass(frozen=True)
-class Masked:
+class Masked(SentMessage):
     """A client's words under pads, 8 bytes each."""
 
-    terms: bytes
-    sender: str
     words: bytes
     signature: bytes = b""
 
@@ -107,11 +102,9 @@ class Survivors:
 
 @tagged("Agreed")
 @dataclass(frozen=True)
-class Agreed:
+class Agreed(SentMessage):
     """A client's signature over whom it was shown."""
 
-    terms: bytes
-    sender: str
     signature: bytes
 
 
@@ -126,11 +119,9 @@ class Agreements:
 
 @tagged("Unmask")
 @dataclass(frozen=True)
-class Unmask:
+class Unmask(SentMessage):
     """Shares of the own seeds of those who are in, and of the keys of those who vanished."""
 
-    terms: bytes
-    sender: str
     seeds: Mapping[str, bytes]
     keys: Mapping[str, bytes]
     signature: bytes = b""

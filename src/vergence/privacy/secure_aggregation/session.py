@@ -91,6 +91,14 @@ class SessionParams:
         return contribution(self.run, self.request)
 
 
+@dataclass(frozen=True)
+class SentMessage:
+    """Something that one party says in a session: under which terms, and who."""
+
+    terms: bytes
+    sender: str
+
+
 class UsedContributions:
     """Record of all that a party gave away: one row of words per contribution, and one sum of it.
 

@@ -32,6 +32,7 @@ thresholds to be tuned; labels are numbers.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -44,6 +45,9 @@ from vergence.errors import ConfigError
 from vergence.privacy.keyed_noise import NoiseStream
 
 Verdict = Literal["open", "trusted", "accused"]
+FOUND, NOT_FOUND, AGAIN = 1, 0, 2
+"""Of a block: whether the answer to the lie was the odd one out; found, but not at first hearing.
+"""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,42 @@ class SplitGuard:
     def accuses(self, ratio: float, trusted: int) -> bool:
         """True if this log likelihood ratio accuses, in the test after so many `trusted`."""
         return ratio <= math.log(self.accused * 6 / (math.pi * (trusted + 1)) ** 2)
+
+
+@dataclass(frozen=True)
+class SplitGuardConfig(SplitGuard):
+    """The table `privacy.split_guard`.
+
+    Args:
+        every: batches in a block, one of which has false labels.
+        by: standard deviations by which labels are moved.
+        expected: how often an honest server's answer to a lie is the odd one out.
+        missed: probability of trusting a server that ignores labels.
+        accused: probability of accusing an honest one, over a whole run.
+        act: a client that accuses goes on, and the results say so (`report`), or takes no further
+            turn (`stop`).
+    """
+
+    act: Literal["report", "stop"] = "report"
+
+    def read(self, blocks: Iterable[int]) -> tuple[Verdict, int, float]:
+        """Return the verdict on blocks, how many were heard, and the likelihood ratio.
+
+        After `trusted` a new test begins; `accused` stays.
+        """
+        found, not_found = self.evidence
+        verdict: Verdict = "open"
+        ratio, heard, trusted = 0.0, 0, 0
+        for block in blocks:
+            if block == AGAIN:
+                continue
+            heard += 1
+            ratio += found if block == FOUND else not_found
+            if self.accuses(ratio, trusted):
+                return "accused", heard, math.exp(ratio)
+            if ratio >= -math.log(self.missed):
+                verdict, ratio, trusted = "trusted", 0.0, trusted + 1
+        return verdict, heard, math.exp(ratio)
 
 
 @dataclass

@@ -24,8 +24,13 @@ from vergence.core.params import Params
 from vergence.core.serialization import digest
 from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent
 from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, secret_in
-from vergence.privacy.split.split_guard import odd_one_out
-from vergence.privacy.split.split_guard_config import AGAIN, FOUND, NOT_FOUND, SplitGuardConfig
+from vergence.privacy.split.split_guard import (
+    AGAIN,
+    FOUND,
+    NOT_FOUND,
+    SplitGuardConfig,
+    odd_one_out,
+)
 
 BLOCK = ".block"
 """How names of files with a block's answers end."""

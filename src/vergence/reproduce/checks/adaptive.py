@@ -2,53 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from vergence.reproduce.checks.finding import Finding
-from vergence.reproduce.claims import OTHERS
-from vergence.reproduce.experiments.adaptive import SEED, TABLES, left_out
-from vergence.reproduce.printed import numbers
+from vergence.reproduce.claims import LEFT_OUT, OTHERS
+from vergence.reproduce.printed import numbers, paper
 
-
-@dataclass(frozen=True)
-class AdaptivePaper:
-    """Numbers that the adaptive-FL paper prints: errors in degrees, `gained` in percent.
-
-    `fedavg`, `adaptive` and `single` (individual training) are means over people, `central` that
-    of the network trained centrally; at most `parity` worse than it counts as little. `ranges`
-    holds each method's best and worst person.
-    """
-
-    fedavg: float
-    adaptive: float
-    single: float
-    gained: float
-    central: float
-    parity: float
-    mean_gaze: float
-    ranges: Mapping[str, tuple[float, float]]
-
-    @classmethod
-    def printed(cls) -> AdaptivePaper:
-        """The numbers as they are printed."""
-        told, by_id = numbers("adaptive"), {table.id: table for table in TABLES}
-        means, curves = (
-            by_id[f"adaptive/{name}"].printed["MPIIGaze"] for name in ("headline", "fig3")
-        )
-        fedavg, adaptive, single = (
-            means[row][0] for row in (left_out("fedavg"), left_out(SEED), OTHERS)
-        )
-        return cls(
-            fedavg,
-            adaptive,
-            single,
-            gained=told["gain"],
-            central=told["central_lenet"],
-            parity=max(claim.margin for claim in by_id["adaptive/fig3"].claims),
-            mean_gaze=told["mean_gaze"],
-            ranges={row: (curves[row][1], curves[row][2]) for row in ("fedavg", SEED)},
-        )
+SEED = "fedadam_seed"
+"""The row of adaptive FL as printed."""
 
 
 def check_adaptive(mean_gaze: float | None = None, people: int = 0) -> list[Finding]:
@@ -57,38 +16,24 @@ def check_adaptive(mean_gaze: float | None = None, people: int = 0) -> list[Find
     `mean_gaze` is the error, in degrees, of always predicting the others' mean gaze, measured on
     so many `people`; without it, the published one of the evaluation subset is used.
     """
-    paper = AdaptivePaper.printed()
-    constant = paper.mean_gaze if mean_gaze is None else mean_gaze
-    source = (
-        "evaluation subset, 15 people"
-        if mean_gaze is None
-        else f"measured here on {people} people of the 9x15 crops"
-    )
+    told, tables = numbers("adaptive"), paper("adaptive").tables
+    if mean_gaze is None:
+        constant, source = told["mean_gaze"], "evaluation subset, 15 people"
+    else:
+        constant, source = mean_gaze, f"measured here on {people} people of the 9x15 crops"
+    rows = tables["adaptive/headline"].printed["MPIIGaze"]
+    fedavg, best, single = (rows[r][0] for r in (f"fedavg{LEFT_OUT}", SEED + LEFT_OUT, OTHERS))
+    gain, central = 100 * (fedavg - best) / fedavg, told["central_lenet"]
+    parity = max(claim.margin for claim in tables["adaptive/fig3"].claims)
+    curves = tables["adaptive/fig3"].printed["MPIIGaze"]
+    (_, low, high), (_, mine_low, mine_high) = curves["fedavg"], curves[SEED]
     return [
-        _gain(paper),
-        *_against_constant(paper, constant, source),
-        *_against_single(paper),
-        _against_central(paper),
-        _best_and_worst(paper),
-    ]
-
-
-def _gain(paper: AdaptivePaper) -> Finding:
-    """Gain over FedAvg."""
-    fedavg, best = paper.fedavg, paper.adaptive
-    gain = 100 * (fedavg - best) / fedavg
-    return Finding(
-        f"adaptive FL beats FedAvg by {paper.gained} % ({fedavg} to {best} degrees)",
-        f"({fedavg} - {best}) / {fedavg} = {gain:.1f} %; no spread, test or number of runs is "
-        "printed",
-        abs(gain - paper.gained) < 0.05,
-    )
-
-
-def _against_constant(paper: AdaptivePaper, constant: float, source: str) -> list[Finding]:
-    """Both methods against a constant prediction, whose error comes from `source`."""
-    fedavg, best = paper.fedavg, paper.adaptive
-    return [
+        Finding(
+            f"adaptive FL beats FedAvg by {told['gain']} % ({fedavg} to {best} degrees)",
+            f"({fedavg} - {best}) / {fedavg} = {gain:.1f} %; no spread, test or number of runs is "
+            "printed",
+            abs(gain - told["gain"]) < 0.05,
+        ),
         Finding(
             f"FedAvg ({fedavg}) is better than a constant",
             f"predicting the mean gaze gives {constant:.2f} ({source}): "
@@ -101,13 +46,6 @@ def _against_constant(paper: AdaptivePaper, constant: float, source: str) -> lis
             "mean gaze",
             best < constant,
         ),
-    ]
-
-
-def _against_single(paper: AdaptivePaper) -> list[Finding]:
-    """Both methods against individual training."""
-    fedavg, best, single = paper.fedavg, paper.adaptive, paper.single
-    return [
         Finding(
             "individual training generalises poorly, federated learning better",
             f"individual {single} against FedAvg {fedavg}: {single - fedavg:+.2f} degrees",
@@ -119,27 +57,16 @@ def _against_single(paper: AdaptivePaper) -> list[Finding]:
             "spread this cannot be told from chance",
             best < single,
         ),
+        Finding(
+            "adaptive FL loses little to the data centre (10 % at most)",
+            f"the data centre's error is drawn only; the same network trained centrally, published "
+            f"elsewhere, has {central}: adaptive FL is {100 * (best / central - 1):.0f} % above it",
+            best <= (1 + parity) * central,
+        ),
+        Finding(
+            f"best and worst person improve ({low} / {high} to {mine_low} / {mine_high})",
+            f"by {100 * (low - mine_low) / low:.1f} % and {100 * (high - mine_high) / high:.1f} %, "
+            f"the range from {high - low:.1f} to {mine_high - mine_low:.1f} degrees",
+            mine_low < low and mine_high < high,
+        ),
     ]
-
-
-def _against_central(paper: AdaptivePaper) -> Finding:
-    """Loss to the data centre."""
-    best, central = paper.adaptive, paper.central
-    return Finding(
-        "adaptive FL loses little to the data centre (10 % at most)",
-        f"the data centre's error is drawn only; the same network trained centrally, published "
-        f"elsewhere, has {central}: adaptive FL is "
-        f"{100 * (best / central - 1):.0f} % above it",
-        best <= (1 + paper.parity) * central,
-    )
-
-
-def _best_and_worst(paper: AdaptivePaper) -> Finding:
-    """Change of the best and of the worst person."""
-    (low, high), (mine_low, mine_high) = paper.ranges["fedavg"], paper.ranges[SEED]
-    return Finding(
-        f"best and worst person improve ({low} / {high} to {mine_low} / {mine_high})",
-        f"by {100 * (low - mine_low) / low:.1f} % and {100 * (high - mine_high) / high:.1f} %, "
-        f"the range from {high - low:.1f} to {mine_high - mine_low:.1f} degrees",
-        mine_low < low and mine_high < high,
-    )

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from vergence.reproduce.checks.finding import Finding
-from vergence.reproduce.experiments.apfl import ALPHAS, MISSING, TABLES, at, away, meant
-from vergence.reproduce.printed import numbers
+from vergence.reproduce.printed import numbers, paper
 
-PRINTED = {table.id.partition("/")[2]: table.printed for table in TABLES}
+PRINTED = {table.id.partition("/")[2]: table.printed for table in paper("apfl").tables.values()}
 CIFAR10, FASHION = "CIFAR10", "Fashion-MNIST"
+ALPHAS, MISSING = (0.01, 0.05, 0.1), ("10 %", "20 %")
+"""Of the Dirichlet distribution of Table 3.2; classes of Table 3.3 that nobody else has."""
 ROWS = ("local_only", "fedavg", "fedprox", "scaffold", "fedgen", "feddf", "ap_fl")
 SOURCES = {"glove": "W2V", "bert": "BERT", "clip": "CLIP"}
 """Of Table 3.4, whose word2vec is GloVe here."""
@@ -41,7 +42,12 @@ def compared() -> Iterator[tuple[int, str, float | None, list[float]]]:
     for people, table in ((5, PRINTED["table3.2-five"]), (10, ten)):
         for data, rows in table.items():
             for alpha in ALPHAS if rows else ():
-                yield people, data, alpha, [rows[at(row, people, alpha)][0] for row in ROWS]
+                yield (
+                    people,
+                    data,
+                    alpha,
+                    [rows[f"{row} ({people} people, alpha {alpha:g})"][0] for row in ROWS],
+                )
         yield people, FASHION, None, numbers("apfl")["fashion_mnist"][str(people)]
 
 
@@ -75,7 +81,7 @@ def _best() -> Iterator[Finding]:
 def _absent() -> Iterator[Finding]:
     table = {
         (data, missing): [
-            rows[away(row, missing)][0] for row in ("local_only", "fedavg_ft", "ap_fl")
+            rows[f"{row} ({missing} missing)"][0] for row in ("local_only", "fedavg_ft", "ap_fl")
         ]
         for data, rows in PRINTED["table3.3"].items()
         for missing in MISSING
@@ -103,7 +109,7 @@ def _absent() -> Iterator[Finding]:
 
 def _meaning() -> Iterator[Finding]:
     table = {
-        data: {name: rows[meant(source)] for source, name in SOURCES.items()}
+        data: {name: rows[f"ap_fl_{source}"] for source, name in SOURCES.items()}
         for data, rows in PRINTED["table3.4"].items()
     }
     won = [

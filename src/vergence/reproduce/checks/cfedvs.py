@@ -10,20 +10,21 @@ from vergence.data.video_summaries.h5_files import Summarised, file_of, read_vid
 from vergence.errors import ConfigError, DataError
 from vergence.metrics.summaries import human_f, random_f
 from vergence.reproduce.checks.finding import Finding
-from vergence.reproduce.experiments.cfedvs import MIXTURE, TABLES, VSLSTM, with_
-from vergence.reproduce.printed import numbers
+from vergence.reproduce.printed import numbers, paper
 
 DRAWS = 5
 TV, SUM = "TVSum", "SumMe"
-PRINTED = {table.id.partition("/")[2]: table.printed for table in TABLES}
+CLASSES = ("1 class", "2 classes", "4 classes")
+TABLES = paper("cfedvs").tables
+PRINTED = {id_.partition("/")[2]: table.printed for id_, table in TABLES.items()}
 
 
 def _f(method: str) -> list[float]:
     """F of Table 4.2: on TVSum by 1, 2, 4 classes per client, on SumMe by 1, 2."""
     rows = PRINTED["table4.2"]
     return [
-        *(rows[TV][method + with_(classes)][0] for classes in (1, 2, 4)),
-        *(rows[SUM][method + with_(classes)][0] for classes in (1, 2)),
+        *(rows[TV][f"{method} with {classes}"][0] for classes in CLASSES),
+        *(rows[SUM][f"{method} with {classes}"][0] for classes in CLASSES[:2]),
     ]
 
 
@@ -53,8 +54,8 @@ def _leads() -> list[Finding]:
 
 def _text() -> list[Finding]:
     rows = PRINTED["table4.4"][TV]
-    quoted = next(table.quoted for table in TABLES if table.id == "cfedvs/table4.4")
-    tau, rho = rows[MIXTURE]
+    quoted = TABLES["cfedvs/table4.4"].quoted
+    tau, rho = rows["mixture"]
     above = {
         name: told
         for name, told in numbers("cfedvs")["published_before"].items()
@@ -81,11 +82,11 @@ def _chance() -> list[Finding]:
         **{
             f"Table 4.1, vsLSTM{label.removeprefix('fedavg')}": told[0]
             for label, told in first.items()
-            if label != VSLSTM
+            if label != "vslstm"
         },
-        "Table 4.1, the data centre": first[VSLSTM][0],
-        "Table 4.2, FedAvg with 1 class": second["fedavg" + with_(1)][0],
-        "Table 4.2, CFed-VS with 4 classes": second["cfedvs" + with_(4)][0],
+        "Table 4.1, the data centre": first["vslstm"][0],
+        "Table 4.2, FedAvg with 1 class": second["fedavg with 1 class"][0],
+        "Table 4.2, CFed-VS with 4 classes": second["cfedvs with 4 classes"][0],
     }
     beyond = [name for name, f in rows.items() if f > high]
     return [

@@ -11,10 +11,8 @@ from vergence.core.task import Task
 from vergence.methods.split.splitfed import SplitFed
 from vergence.models.lenet import LeNet
 from vergence.reproduce.checks.finding import Finding
-from vergence.reproduce.experiments.splitfed import AMOUNTS, TABLES, UNSEEN, row
-from vergence.reproduce.experiments.splitfed_privacy import POSED, averaged
-from vergence.reproduce.experiments.splitfed_privacy import TABLES as PRIVATE
-from vergence.reproduce.printed import numbers
+from vergence.reproduce.claims import LEFT_OUT
+from vergence.reproduce.printed import numbers, paper
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.pruning import Pruning
 
@@ -23,9 +21,12 @@ LAST = 0.005
 """Half of the last printed digit of a percentage."""
 SAME = 1e-6
 """Degrees that rounding may make between two orders of the same computation."""
-PRINTED = {table.id.partition("/")[2]: table.printed for table in (*TABLES, *PRIVATE)}
+TABLES = paper("splitfed").tables
+PRINTED = {id_.partition("/")[2]: table.printed for id_, table in TABLES.items()}
+AMOUNTS = (0.9, 0.95, 0.99, 0.999)
+"""Of linear layers' weights that go."""
 P00 = "MPIIGaze P00"
-HALVES = next(table.columns for table in TABLES if table.id == "splitfed/table4.5")
+HALVES = TABLES["splitfed/table4.5"].columns
 
 
 def averages() -> dict[str, tuple[list[float], float]]:
@@ -129,11 +130,13 @@ def _constant() -> list[Finding]:
     smashed = PRINTED["table4.8"]["MPIIGaze P00-P04"]
     unlabelled = PRINTED["table4.10"]["MPIIGaze"]
     levels = {
-        "unsupervised FL (Table 4.9)": unlabelled[f"cross_fl{UNSEEN}"][0],
-        "averaged smashed data (Table 4.8)": smashed[row("smashed_average", "2")][0],
+        "unsupervised FL (Table 4.9)": unlabelled["cross_fl on unseen people"][0],
+        "averaged smashed data (Table 4.8)": smashed[f"smashed_average model 2{LEFT_OUT}"][0],
         **{
-            f"averaged smashed data with noise l = {level:g}": smashed[averaged(level)][0]
-            for level in POSED
+            f"averaged smashed data with noise l = {level:g}": smashed[
+                f"smashed_average model 2, l = {level:g}{LEFT_OUT}"
+            ][0]
+            for level in (0.2, 0.5)
         },
         "convolutions pruned (Table 4.4)": PRINTED["table4.4"][P00]["conv 0.9"][0],
     }

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from vergence.data.zero_shot.splits import COUNTS
 from vergence.metrics.zero_shot import harmonic
 from vergence.reproduce.checks.finding import Finding
-from vergence.reproduce.experiments import pe_zsl, sg_zsl
-from vergence.reproduce.printed import numbers
+from vergence.reproduce.printed import numbers, paper
 
-PRINTED = {table.id: table.printed for table in (*pe_zsl.TABLES, *sg_zsl.TABLES)}
+PRINTED = {
+    id_: table.printed for name in ("pezsl", "sgzsl") for id_, table in paper(name).tables.items()
+}
 
 
 def check_pezsl() -> list[Finding]:

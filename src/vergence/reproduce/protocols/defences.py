@@ -19,7 +19,6 @@ from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import validate
 from vergence.reproduce.claims import TablePart
 from vergence.reproduce.data_sets import DEFENDED
-from vergence.reproduce.protocols import unseen_people
 from vergence.reproduce.running import PartResult, priors_of, settle
 from vergence.results.read import Run
 from vergence.results.write import write_json
@@ -130,11 +129,3 @@ def kept(path: Path, measure: Callable[[], Any]) -> Any:
     if not path.is_file():
         write_json(path, measure())
     return parse_json(path.read_text())
-
-
-PROTOCOLS: dict[str, Callable[[TablePart, Experiment, Path], PartResult]] = {
-    **unseen_people.PROTOCOLS,
-    "attacked": attacked,
-    "lied_to": lied_to,
-}
-"""Protocol -> how a part is run under it."""

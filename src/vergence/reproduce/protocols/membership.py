@@ -16,9 +16,9 @@ from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import validate
 from vergence.reproduce.claims import TablePart
 from vergence.reproduce.data_sets import FOUND
-from vergence.reproduce.experiments.pe_zsl import TEACHER, judged
 from vergence.reproduce.outcome import PRIOR
 from vergence.reproduce.protocols.defences import kept
+from vergence.reproduce.protocols.teachers import TEACHER, judged
 from vergence.reproduce.running import PartResult, priors_of
 
 NOTHING = f"nothing to find{PRIOR}"
@@ -69,7 +69,3 @@ def blind(seed: int) -> float:
     losses = torch.randn(inside.shape, generator=torch.Generator().manual_seed(seed)).exp()
     scores, truth = zip(*each_in_turn(losses, inside), strict=True)
     return 100 * tpr_at(torch.cat(truth), torch.cat(scores), FPR)[0].value
-
-
-PROTOCOLS = {"members": attacked}
-"""Protocol -> how a part is run under it."""

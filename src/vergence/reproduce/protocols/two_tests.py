@@ -14,7 +14,6 @@ from vergence.experiment.validation import validate
 from vergence.methods.generative.ap_fl import mixed
 from vergence.reproduce.claims import TablePart
 from vergence.reproduce.data_sets import FRIENDS
-from vergence.reproduce.experiments.apfl import AWAY, FRIEND, MIXED
 from vergence.reproduce.outcome import PRIOR
 from vergence.reproduce.protocols import defences
 from vergence.reproduce.running import PartResult, settle
@@ -23,6 +22,12 @@ from vergence.results.read import Run, StudyResults
 OWN, POOLED = "accuracy", "pooled_accuracy"
 PRESENT_OWN, PRESENT_POOLED, ABSENT_OWN, ABSENT_POOLED = (names[0] for names in FRIENDS.values())
 MOST = "own most frequent"
+AWAY = "p008"
+"""Device 8 of Table 3.1, who alone has the last classes."""
+OWN_MODEL, FRIEND = "ap_fl beta 0", "ap_fl beta 1"
+"""Rows of the client's own model and of the friend alone, from the run of `ap_fl`."""
+MIXED = {OWN_MODEL: 0.0, "ap_fl beta 0.5": 0.5, FRIEND: 1.0}
+"""Row -> share of the friend, besides the method's own."""
 
 Cells = dict[tuple[int, str, str], float]
 """(seed, person, metric) -> value."""
@@ -153,12 +158,3 @@ def friends(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
             }
         scores[run.label + part.suffix] = by_metric
     return PartResult(scores, study, lower=study.lower_is_better)
-
-
-PROTOCOLS: dict[str, Callable[[TablePart, Experiment, Path], PartResult]] = {
-    **defences.PROTOCOLS,
-    "both_tests": both_tests,
-    "absent": absent,
-    "friends": friends,
-}
-"""Protocol -> how a part is run under it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -188,14 +188,3 @@ def read_off(scene: unlabelled.FewShotScene, params: Params, gaze: bool) -> unla
     """Return the errors of the small network on gaze codes, or on whole codes."""
     wanted = (unlabelled.CODES[0 if gaze else 1], unlabelled.READERS[0])
     return next(errors for *kind, errors in scene.encoder(params) if tuple(kind) == wanted)
-
-
-PROTOCOLS: dict[str, Callable[[TablePart, Experiment, Path], PartResult]] = {
-    **running.PROTOCOLS,
-    "next": following,
-    "training": training,
-    "pruned": pruned,
-    "strangers": strangers,
-    "few_shot": few_shot,
-}
-"""Protocol -> how a part is run under it."""

@@ -7,7 +7,7 @@ Durham thesis, sections 5.4.2 and 6.4.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -26,9 +26,8 @@ from vergence.methods.generative.sample_generator import KIND, MEANING, NOISE
 from vergence.metrics.nearest_neighbours import among_own, nearest
 from vergence.reproduce.claims import TablePart
 from vergence.reproduce.data_sets import MADE
-from vergence.reproduce.experiments.pe_zsl import CHANCE, KINDS, every_way, sentinel
-from vergence.reproduce.printed import paper_tables
 from vergence.reproduce.protocols.defences import kept
+from vergence.reproduce.protocols.teachers import CHANCE
 from vergence.reproduce.running import PartResult, settle
 from vergence.results.read import Run
 from vergence.training.sequential import Solver
@@ -120,27 +119,3 @@ def told(run: Run, measure: Callable[[int], Mapping[str, float]]) -> dict[str, d
         for metric, value in measure(seed).items():
             found.setdefault(metric, {})[f"seed {seed}"] = value
     return found
-
-
-PROTOCOLS = {"pictured": pictured}
-"""Protocol -> how a part is run under it."""
-
-
-def _ways(teacher: str, **more: Callable[..., dict]) -> TablePart:
-    """Return the runs of Table 5.2 or 6.2 of a teacher, which are not run again, as pictures."""
-    part = every_way(teacher, **more)
-    return replace(part, protocol="pictured", rows=(REAL + KINDS[teacher],))
-
-
-TABLES = (
-    *paper_tables("pezsl", {"pezsl/fig5.4": (_ways("omniscient"),)}),
-    *paper_tables(
-        "sgzsl",
-        {
-            "sgzsl/fig6.4": (
-                _ways("omniscient", method=sentinel),
-                _ways("quasi", method=partial(sentinel, knows="seen")),
-            ),
-        },
-    ),
-)

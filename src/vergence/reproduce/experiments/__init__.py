@@ -1,1 +1,0 @@
-"""The runs behind each paper's tables: methods, settings, and under which protocol."""
