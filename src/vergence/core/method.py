@@ -117,9 +117,9 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     def server(self, task: Task) -> S:
         """Return the server's state before the first round."""
 
-    @abstractmethod
     def client(self, task: Task) -> C:
-        """Return the state of a client that never took part."""
+        """Return the state of a client that never took part; default: none."""
+        return NoState()  # type: ignore[return-value]
 
     def offer(self, s: S, client: ClientId) -> Mapping[str, Params]:
         """Return the trees a client downloads: for rounds, evaluation and prediction alike."""
@@ -189,10 +189,6 @@ class Averaging(Method[Global, C]):
         """Start from the task's initial model."""
         return Global(task.init())
 
-    def client(self, task: Task) -> C:
-        """Keep nothing between rounds, unless a method says otherwise."""
-        return NoState()  # type: ignore[return-value]
-
     def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
         """Send the model."""
         return {self.tree: s.model}
@@ -244,10 +240,6 @@ class PlainTurn(Generic[C]):
 
     local: LocalTraining
     weights: Literal["samples", "equal"]
-
-    def client(self, task: Task) -> C:
-        """Keep nothing between rounds, unless a method says otherwise."""
-        return NoState()  # type: ignore[return-value]
 
     def on_train(self, c: C, msg: Message, site: ClientContext) -> Conversation[tuple[C, Reply]]:
         """Train from the received model."""
