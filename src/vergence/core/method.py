@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, TypeVar
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.conversation import Conversation
 from vergence.core.data import Samples
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining
 from vergence.core.masks import Mask
-from vergence.core.messages import Message, Reply, reply
+from vergence.core.messages import Message, Reply
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
-from vergence.core.requests import FitResult
 from vergence.core.tags import tagged
 from vergence.core.task import Task
 
@@ -117,9 +116,9 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     def server(self, task: Task) -> S:
         """Return the server's state before the first round."""
 
+    @abstractmethod
     def client(self, task: Task) -> C:
-        """Return the state of a client that never took part; default: none."""
-        return NoState()  # type: ignore[return-value]
+        """Return the state of a client that never took part."""
 
     def offer(self, s: S, client: ClientId) -> Mapping[str, Params]:
         """Return the trees a client downloads: for rounds, evaluation and prediction alike."""
@@ -173,76 +172,3 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     def state_records(self, task: Task) -> tuple[type, ...]:
         """Return the dataclasses that this method's states are made of."""
         return type(self.server(task)), type(self.client(task))
-
-
-@dataclass(frozen=True)
-class Averaging(Method[Global, C]):
-    """Base of methods that average updates as FedAvg: they say how a client trains, and what.
-
-    model <- model + the mean update of `tree`, entry by entry over those who send it.
-    """
-
-    tree: ClassVar[str] = "model"
-    """Name of what travels."""
-
-    def server(self, task: Task) -> Global:
-        """Start from the task's initial model."""
-        return Global(task.init())
-
-    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
-        """Send the model."""
-        return {self.tree: s.model}
-
-    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
-        """Let the cohort train and add the mean update."""
-        got = yield from aggregate("train", to=cohort)
-        return Global(s.model + got.mean(self.tree))
-
-
-class AveragedLayers(Averaging[Layers]):
-    """Base of methods that average some layers, in one `tree`, and leave the others at home."""
-
-    weights: Literal["samples", "equal"]
-
-    @abstractmethod
-    def layers(self, task: Task) -> tuple[Collection[str], tuple[str, ...]]:
-        """Names of the layers that are averaged, and of those that stay."""
-
-    def server(self, task: Task) -> Global:
-        """Start from the shared layers of the task's initial model."""
-        return Global(task.init().only(self.layers(task)[0]))
-
-    def client(self, task: Task) -> Layers:
-        """Start with the personal layers of the task's initial model."""
-        return Layers(task.init(), self.layers(task)[1])
-
-    def on_train(
-        self, c: Layers, msg: Message, site: ClientContext
-    ) -> Conversation[tuple[Layers, Reply]]:
-        """Train the received layers among one's own, and keep these."""
-        fitted = yield from fit(c.params.put(msg[self.tree]), site.train, self.local)
-        return self.sent(c, msg, fitted)
-
-    def sent(self, c: Layers, msg: Message, fitted: FitResult) -> tuple[Layers, Reply]:
-        """Keep what was trained, and send the update of the shared layers."""
-        update = fitted.params.only(msg[self.tree]) - msg[self.tree]
-        weight = fitted.examples if self.weights == "samples" else 1.0
-        mine = Layers(fitted.params, c.personal)
-        return mine, reply(weight=weight, metrics=fitted.metrics, **{self.tree: update})
-
-    def model_on(self, c: Layers, msg: Message, site: ClientContext) -> Params:
-        """Predict with the received layers among one's own."""
-        return c.params.put(msg[self.tree])
-
-
-class PlainTurn(Generic[C]):
-    """Client's half of FedAvg, for methods that differ from it at the server or at the end."""
-
-    local: LocalTraining
-    weights: Literal["samples", "equal"]
-
-    def on_train(self, c: C, msg: Message, site: ClientContext) -> Conversation[tuple[C, Reply]]:
-        """Train from the received model."""
-        fitted = yield from fit(msg["model"], site.train, self.local)
-        weight = fitted.examples if self.weights == "samples" else 1.0
-        return c, reply(model=fitted.params - msg["model"], weight=weight, metrics=fitted.metrics)

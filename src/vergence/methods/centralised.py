@@ -1,13 +1,15 @@
 """Centralised training: the data centre everybody else is compared with."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, fit
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
 from vergence.core.local_training import OptimizerState
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Averaging
+from vergence.core.method import Global, Method
 from vergence.core.tags import tagged
 from vergence.core.task import Task
 
@@ -21,7 +23,7 @@ class DataCentre:
 
 
 @dataclass(frozen=True)
-class Centralised(Averaging[DataCentre]):
+class Centralised(Method[Global, DataCentre]):
     """Train one model on everybody's pooled data.
 
     A round is as many epochs as a client's, or as many steps as those of all clients together.
@@ -34,9 +36,18 @@ class Centralised(Averaging[DataCentre]):
 
     pooled: ClassVar[bool] = True
 
+    def server(self, task: Task) -> Global:
+        """Start from the task's initial model."""
+        return Global(task.init())
+
     def client(self, task: Task) -> DataCentre:
         """Start with an empty optimiser."""
         return DataCentre(OptimizerState({}, 0))
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the one site train."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("model"))
 
     def on_train(
         self, c: DataCentre, msg: Message, site: ClientContext

@@ -28,6 +28,10 @@ class FedAvg(Method[Global, NoState]):
         """Start from the task's initial model."""
         return Global(task.init())
 
+    def client(self, task: Task) -> NoState:
+        """Keep nothing between rounds."""
+        return NoState()
+
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
         """Let the cohort train and add the mean update."""
         got = yield from aggregate("train", to=cohort)

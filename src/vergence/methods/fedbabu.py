@@ -11,7 +11,7 @@ from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Averaging, Exposure, Global
+from vergence.core.method import Exposure, Global, Method
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -28,7 +28,7 @@ class Untouched:
 
 
 @dataclass(frozen=True)
-class FedBABU(Averaging[Untouched]):
+class FedBABU(Method[Global, Untouched]):
     """Train and average the body only, the head as it was initialised; at the end fine-tune all.
 
     Args:
@@ -44,7 +44,6 @@ class FedBABU(Averaging[Untouched]):
     head: tuple[str, ...] = ()
     weights: Literal["samples", "equal"] = "equal"
 
-    tree: ClassVar[str] = "body"
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(trees=("body",)),
         "tune": Exposure(trees=()),
@@ -59,6 +58,15 @@ class FedBABU(Averaging[Untouched]):
         """Start with the head of the task's initial model."""
         start = task.init()
         return Untouched(start, Mask.layers(start.layout, *task.parts(*self.head)[1]))
+
+    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
+        """Send the body."""
+        return {"body": s.model}
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update of the body."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("body"))
 
     def on_train(
         self, c: Untouched, msg: Message, site: ClientContext

@@ -1,15 +1,20 @@
 """FedPer: everybody keeps a head of their own."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vergence.core.method import AveragedLayers, Exposure
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Global, Layers, Method
+from vergence.core.params import Params
 from vergence.core.task import Task
 
 
 @dataclass(frozen=True)
-class FedPer(AveragedLayers):
+class FedPer(Method[Global, Layers]):
     """Train body and head together; average the bodies, keep the heads.
 
     Args:
@@ -23,9 +28,35 @@ class FedPer(AveragedLayers):
     head: tuple[str, ...] = ()
     weights: Literal["samples", "equal"] = "samples"
 
-    tree: ClassVar[str] = "body"
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("body",))}
 
-    def layers(self, task: Task) -> tuple[Collection[str], tuple[str, ...]]:
-        """The body, and the head."""
-        return task.parts(*self.head)
+    def server(self, task: Task) -> Global:
+        """Start from the body of the task's initial model."""
+        return Global(task.init().only(task.parts(*self.head)[0]))
+
+    def client(self, task: Task) -> Layers:
+        """Start with the head of the task's initial model."""
+        return Layers(task.init(), task.parts(*self.head)[1])
+
+    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
+        """Send the body."""
+        return {"body": s.model}
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update of the body."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("body"))
+
+    def on_train(
+        self, c: Layers, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Layers, Reply]]:
+        """Train the received body under one's own head, and keep the head."""
+        fitted = yield from fit(c.params.put(msg["body"]), site.train, self.local)
+        update = fitted.params.only(msg["body"]) - msg["body"]
+        weight = fitted.examples if self.weights == "samples" else 1.0
+        mine = Layers(fitted.params, c.personal)
+        return mine, reply(body=update, weight=weight, metrics=fitted.metrics)
+
+    def model_on(self, c: Layers, msg: Message, site: ClientContext) -> Params:
+        """Predict with the received body and one's own head."""
+        return c.params.put(msg["body"])

@@ -1,6 +1,6 @@
 """FedRep: a head of one's own first, then one step of the common body under it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -11,12 +11,13 @@ from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import AveragedLayers, Exposure, Global, Layers
+from vergence.core.method import Exposure, Global, Layers, Method
+from vergence.core.params import Params
 from vergence.core.task import Task
 
 
 @dataclass(frozen=True)
-class FedRep(AveragedLayers):
+class FedRep(Method[Global, Layers]):
     """Train the head with the body fixed, then the body with the head fixed; average the bodies.
 
     Args:
@@ -35,16 +36,28 @@ class FedRep(AveragedLayers):
     head: tuple[str, ...] = ()
     weights: Literal["samples", "equal"] = "samples"
 
-    tree: ClassVar[str] = "body"
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(trees=("body",)),
         "tune": Exposure(trees=()),
     }
     finish_verbs: ClassVar[tuple[str, ...]] = ("tune",)
 
-    def layers(self, task: Task) -> tuple[Collection[str], tuple[str, ...]]:
-        """The body, and the head."""
-        return task.parts(*self.head)
+    def server(self, task: Task) -> Global:
+        """Start from the body of the task's initial model."""
+        return Global(task.init().only(task.parts(*self.head)[0]))
+
+    def client(self, task: Task) -> Layers:
+        """Start with the head of the task's initial model."""
+        return Layers(task.init(), task.parts(*self.head)[1])
+
+    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
+        """Send the body."""
+        return {"body": s.model}
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update of the body."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("body"))
 
     def on_train(
         self, c: Layers, msg: Message, site: ClientContext
@@ -54,7 +67,10 @@ class FedRep(AveragedLayers):
         passes = self.passes(self.head_epochs)
         headed = yield from fit(start, site.train, passes, trainable=c.mask)
         fitted = yield from fit(headed.params, site.train, self.local, trainable=~c.mask)
-        return self.sent(c, msg, fitted)
+        update = fitted.params.only(msg["body"]) - msg["body"]
+        weight = fitted.examples if self.weights == "samples" else 1.0
+        mine = Layers(fitted.params, c.personal)
+        return mine, reply(body=update, weight=weight, metrics=fitted.metrics)
 
     def passes(self, count: int) -> LocalTraining:
         """Return `local` with so many passes, or so many times its steps."""
@@ -76,3 +92,7 @@ class FedRep(AveragedLayers):
         start = c.params.put(msg["body"])
         fitted = yield from fit(start, site.train, local, trainable=c.mask)
         return Layers(fitted.params, c.personal), reply(metrics=fitted.metrics)
+
+    def model_on(self, c: Layers, msg: Message, site: ClientContext) -> Params:
+        """Predict with the received body and one's own head."""
+        return c.params.put(msg["body"])

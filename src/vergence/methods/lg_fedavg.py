@@ -1,15 +1,20 @@
 """LG-FedAvg: everybody keeps a body of their own, the head is shared."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vergence.core.method import AveragedLayers, Exposure
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Exposure, Global, Layers, Method
+from vergence.core.params import Params
 from vergence.core.task import Task
 
 
 @dataclass(frozen=True)
-class LGFedAvg(AveragedLayers):
+class LGFedAvg(Method[Global, Layers]):
     """Train body and head together; average the heads, keep the bodies: FedPer the other way round.
 
     Args:
@@ -25,10 +30,35 @@ class LGFedAvg(AveragedLayers):
     head: tuple[str, ...] = ()
     weights: Literal["samples", "equal"] = "samples"
 
-    tree: ClassVar[str] = "head"
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("head",))}
 
-    def layers(self, task: Task) -> tuple[Collection[str], tuple[str, ...]]:
-        """The head, and the body."""
-        body, head = task.parts(*self.head)
-        return head, body
+    def server(self, task: Task) -> Global:
+        """Start from the head of the task's initial model."""
+        return Global(task.init().only(task.parts(*self.head)[1]))
+
+    def client(self, task: Task) -> Layers:
+        """Start with the body of the task's initial model."""
+        return Layers(task.init(), task.parts(*self.head)[0])
+
+    def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
+        """Send the head."""
+        return {"head": s.model}
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update of the head."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("head"))
+
+    def on_train(
+        self, c: Layers, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[Layers, Reply]]:
+        """Train one's own body under the received head, and keep the body."""
+        fitted = yield from fit(c.params.put(msg["head"]), site.train, self.local)
+        update = fitted.params.only(msg["head"]) - msg["head"]
+        weight = fitted.examples if self.weights == "samples" else 1.0
+        mine = Layers(fitted.params, c.personal)
+        return mine, reply(head=update, weight=weight, metrics=fitted.metrics)
+
+    def model_on(self, c: Layers, msg: Message, site: ClientContext) -> Params:
+        """Predict with one's own body and the received head."""
+        return c.params.put(msg["head"])

@@ -1,14 +1,17 @@
 """q-FedAvg: clients with a higher loss weigh more in the average."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, compute, fit
+from vergence.core.conversation import Conversation, aggregate, compute, fit
+from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Averaging, NoState
+from vergence.core.method import Global, Method, NoState
+from vergence.core.task import Task
 from vergence.errors import ConfigError
 
 SMALLEST = 1e-10
@@ -16,7 +19,7 @@ SMALLEST = 1e-10
 
 
 @dataclass(frozen=True)
-class QFedAvg(Averaging[NoState]):
+class QFedAvg(Method[Global, NoState]):
     """Average updates so that sum_k F_k^(q + 1) falls: a client of higher loss F_k counts more.
 
     With d_k = local_k - model and L:
@@ -41,6 +44,19 @@ class QFedAvg(Averaging[NoState]):
                 f"qfedavg: L = 1 / lr takes local.optimizer = 'sgd', got "
                 f"'{self.local.optimizer}'; use sgd, or give lipschitz = NUMBER"
             )
+
+    def server(self, task: Task) -> Global:
+        """Start from the task's initial model."""
+        return Global(task.init())
+
+    def client(self, task: Task) -> NoState:
+        """Keep nothing between rounds."""
+        return NoState()
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the normalised sum of updates."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("model"))
 
     def on_train(
         self, c: NoState, msg: Message, site: ClientContext
