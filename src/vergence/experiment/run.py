@@ -34,7 +34,6 @@ from vergence.core.naming import called
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
 from vergence.engine.client_executor import ClientExecutor, Computation, LocalData, lent
-from vergence.engine.protections import robust_aggregation
 from vergence.engine.protections.setup import check_privacy
 from vergence.engine.round_loop import device_for, measured, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory, check_stamp, read_manifest
@@ -144,7 +143,6 @@ def load_data(experiment: Experiment) -> Loaded:
                 lent(ready)
             device_for(method, experiment.plan)
             experiment.plan.delivery.check()
-            robust_aggregation.check(experiment.plan, raw.clients)
             check_privacy(method, task, ready, experiment.plan)
         except ConfigError as error:
             raise ConfigError(f"method '{label}': {error}") from None
