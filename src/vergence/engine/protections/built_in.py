@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from vergence.privacy.dp.accounting import Charge, Ledger
-from vergence.privacy.hooks import Protection
+from vergence.privacy.hooks import ProtectedRun, Protection
 from vergence.privacy.release_log import ReleaseLog
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class BuiltInProtection(Protection):
 
     plan: Plan
     policy: Any
+
+    def check(self, run: ProtectedRun) -> None:
+        """Refuse what cannot be forecast."""
+        self.forecast(run)
 
 
 class BudgetedProtection(BuiltInProtection):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vergence.core.federation import Federation
@@ -68,23 +67,6 @@ class DpSgdHooks(ClientHooks):
         return self.policy.leaving(reply)
 
 
-def private_solver(
-    method: Method, task: Task, federation: Federation, plan: Plan, state: Path
-) -> DpSolver | None:
-    """Solver that trains clients by DP-SGD, None where nothing asks for it.
-
-    The noise of everybody is found here, before workers begin: it takes seconds.
-    """
-    policy = plan.privacy.solver
-    if policy is None:
-        return None
-    passes = check_solver(policy, method, task, federation, plan)
-    solver = DpSolver(task, policy, state, task.seed, passes)
-    for size in {len(splits.train) for splits in federation.people.values()}:
-        solver.noise(size)
-    return solver
-
-
 def check_solver(
     policy: DpSgd, method: Method, task: Task, federation: Federation, plan: Plan
 ) -> tuple[TrainingPass, ...]:
@@ -114,9 +96,17 @@ class DpSgdProtection(BudgetedProtection):
         check_solver(self.policy, run.method, run.task, run.federation, self.plan)
 
     def client(self, run: ProtectedRun) -> DpSgdHooks:
-        """Hooks that train; elsewhere they only leave metrics out."""
-        given = (run.method, run.task, run.federation, self.plan, run.state)
-        return DpSgdHooks(self.policy, private_solver(*given) if run.here else None)
+        """Hooks that train; elsewhere they only leave metrics out.
+
+        The noise of everybody is found here, before workers begin: it takes seconds.
+        """
+        if not run.here:
+            return DpSgdHooks(self.policy, None)
+        passes = check_solver(self.policy, run.method, run.task, run.federation, self.plan)
+        solver = DpSolver(run.task, self.policy, run.state, run.task.seed, passes)
+        for size in {len(splits.train) for splits in run.federation.people.values()}:
+            solver.noise(size)
+        return DpSgdHooks(self.policy, solver)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
         """Steps, noise and epsilon of those who have the fewest and the most samples."""

@@ -136,22 +136,19 @@ class MaskProtection(BudgetedProtection):
     policy: MaskBudget
     kind = unit = "mask"
 
-    def check(self, run: ProtectedRun) -> None:
-        """Refuse methods whose masks are not chosen by what data say."""
-        self._foreseen(run)
-
     def client(self, run: ProtectedRun) -> MaskHooks | None:
         """Hooks that choose masks under a budget, where people are here."""
         if not run.here or not run.federation.clients:
             return None
-        each = self.policy.each(self._foreseen(run).draws)
+        each = self.policy.each(foreseen(self.plan, run.method, run.task, run.federation).draws)
         return MaskHooks(PrivateMaskSelector(self.policy, each, run.state, run.task.seed))
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
         """Choices of a run, and the epsilon that they will spend."""
         if not run.here:
             return []
-        seen, policy = self._foreseen(run), self.policy
+        seen = foreseen(self.plan, run.method, run.task, run.federation)
+        policy = self.policy
         each = policy.each(seen.draws)
         there = len(groups(run.task.init().layout, policy.of).sizes)
         parts = {"filter": "filters and neurons", "tensor": "tensors", "entry": "entries"}
@@ -186,6 +183,3 @@ class MaskProtection(BudgetedProtection):
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
         """Epsilon of draws."""
         return self.policy.amounts((each, times) for each, _, times in charges)
-
-    def _foreseen(self, run: ProtectedRun) -> MaskForecast:
-        return foreseen(self.plan, run.method, run.task, run.federation)

@@ -233,10 +233,6 @@ class SplitDefenseProtection(BudgetedProtection):
         """Pictures, or pixels of them."""
         return "picture" if isinstance(self.policy, BottleneckCut) else "pixel"
 
-    def check(self, run: ProtectedRun) -> None:
-        """Refuse a cut where the defence does not hold, or a run that spends too much."""
-        self._outlook(run)
-
     def client(self, run: ProtectedRun) -> DefendedTrainer | None:
         """Hooks of clients' layers, where people are here."""
         given = (self.plan, run.method, run.task, run.federation, run.state)
@@ -248,7 +244,8 @@ class SplitDefenseProtection(BudgetedProtection):
         return [Promise(self._promise(run), heading)] if run.here else []
 
     def _promise(self, run: ProtectedRun) -> str:
-        defence, method, seen = self.policy, run.method, self._outlook(run)
+        defence, method = self.policy, run.method
+        seen = outlook(self.plan, method, run.task, run.federation)
         samples = run.federation.people[run.federation.clients[0]].train
         if isinstance(defence, NoPeekCut):
             return (
@@ -301,6 +298,3 @@ class SplitDefenseProtection(BudgetedProtection):
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
         """Epsilon of releases of a picture."""
         return self.policy.amounts(sum(cost for cost, _, _ in charges))
-
-    def _outlook(self, run: ProtectedRun) -> DefenseForecast:
-        return outlook(self.plan, run.method, run.task, run.federation)

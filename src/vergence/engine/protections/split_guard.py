@@ -6,13 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Reply
-from vergence.core.method import Method
 from vergence.core.requests import Step, StepResult
 from vergence.core.stages import PULL
-from vergence.core.task import Task
 from vergence.engine.protections.built_in import BuiltInProtection
 from vergence.errors import ConfigError
 from vergence.methods.split.base import ClientFront
@@ -66,37 +63,31 @@ class SplitGuardHooks(ClientHooks):
         return turn.site.id, turn.message.round, number, of
 
 
-def check_split_guard(
-    policy: SplitGuardConfig, method: Method, task: Task, federation: Federation
-) -> None:
-    """Refuse labels that cannot be moved, and rounds without a whole block.
-
-    Raises:
-        ConfigError: says which.
-    """
-    federation.refuse_many("counting batches")
-    shortest = min((s.train for s in federation.people.values()), key=len)
-    if not all(shortest.columns[name].is_floating_point() for name in task.labels):
-        raise ConfigError(
-            "privacy.split_guard moves labels that are numbers, and here they are classes; leave "
-            "it out"
-        )
-    batches = taken(method.local, len(shortest))
-    if batches < policy.every:
-        raise ConfigError(
-            f"privacy.split_guard: a block is of {policy.every} batches of one round, and somebody "
-            f"has {batches}; take smaller batches, more local epochs, or a smaller every"
-        )
-
-
 class SplitGuardProtection(BuiltInProtection):
     """False labels now and then, by which clients find out whether their server learns from any."""
 
     policy: SplitGuardConfig
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse labels that cannot be moved, and rounds without a whole block."""
-        check_split_guard(self.policy, run.method, run.task, run.federation)
+        """Refuse labels that cannot be moved, and rounds without a whole block.
+
+        Raises:
+            ConfigError: says which.
+        """
+        run.federation.refuse_many("counting batches")
+        shortest = min((s.train for s in run.federation.people.values()), key=len)
+        if not all(shortest.columns[name].is_floating_point() for name in run.task.labels):
+            raise ConfigError(
+                "privacy.split_guard moves labels that are numbers, and here they are classes; "
+                "leave it out"
+            )
+        batches = taken(run.method.local, len(shortest))
+        if batches < self.policy.every:
+            raise ConfigError(
+                f"privacy.split_guard: a block is of {self.policy.every} batches of one round, and "
+                f"somebody has {batches}; take smaller batches, more local epochs, or a smaller "
+                "every"
+            )
 
     def client(self, run: ProtectedRun) -> SplitGuardHooks | None:
         """Watch of clients who are here over their server; a verdict is told as it turns."""

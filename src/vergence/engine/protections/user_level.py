@@ -295,10 +295,6 @@ class UserLevelProtection(BudgetedProtection):
     policy: UserLevelConfig
     unit = "person"
 
-    def check(self, run: ProtectedRun) -> None:
-        """Refuse people or rounds that cannot be protected so."""
-        self._foreseen(run)
-
     def client(self, run: ProtectedRun) -> UserLevelHooks:
         """Hooks that bound updates."""
         covered = run.state / FOLDER / covered_in(run.task.seed)
@@ -311,7 +307,8 @@ class UserLevelProtection(BudgetedProtection):
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
         """Noise of a run, and the epsilon that it will spend."""
-        seen, user, plan = self._foreseen(run), self.policy, self.plan
+        user, plan, people = self.policy, self.plan, len(run.federation.clients)
+        seen = forecast(user, plan, run.method, people)
         where = "the sum of each round"
         drawn = f"each drawn with chance {seen.rate:g}" if seen.rate < 1 else "whoever is there"
         if user.turns is not None:
@@ -323,7 +320,6 @@ class UserLevelProtection(BudgetedProtection):
             )
         spent, shares, most = seen.epsilon(user.delta), seen.level.shares, max(seen.expected, 1)
         more = max(most / shares, 1.0) if shares > 1 else 1.0
-        people = len(run.federation.clients)
         offered = run.method.offer(run.method.server(run.task), "")
         ratio = seen.noise * math.sqrt(sum(t.layout.n for t in offered.values()) * more) / most
         found = Guarantee("person", spent, user.delta, PERSON, against(shares), ratio, people)
@@ -375,6 +371,3 @@ class UserLevelProtection(BudgetedProtection):
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
         """Charges of one seed, by its log."""
         return [self.entered("", folder / sums_of(seed))]
-
-    def _foreseen(self, run: ProtectedRun) -> PrivacyForecast:
-        return forecast(self.policy, self.plan, run.method, len(run.federation.clients))

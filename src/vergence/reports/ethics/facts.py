@@ -116,7 +116,7 @@ def stays(means: PrivacyMeans) -> list[str]:
     if means.method.pooled:
         return []
     many = f"{means.subject.sample}s"
-    data = many if means.labels else f"{many}, and {means.subject.labels}"
+    data = many if "labels" in means.kinds else f"{many}, and {means.subject.labels}"
     found = {
         means.method.keeps.get(name, name.replace("_", " ")): size
         for name, size in parts_of(means.method.client(means.task)).items()

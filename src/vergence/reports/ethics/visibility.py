@@ -81,15 +81,17 @@ def _model(means: PrivacyMeans, found: Downloads) -> str:
 def _server(means: PrivacyMeans) -> str:
     if not means.sends:
         return "measurements (how well the model works for each person); nothing learned"
-    if means.smashed:
-        labels = f"; {', '.join(means.task.labels)} of every picture" if means.labels else ""
+    if "smashed" in means.kinds:
+        labels = (
+            f"; {', '.join(means.task.labels)} of every picture" if "labels" in means.kinds else ""
+        )
         layers = f"the sum over {means.least} people or more" if means.least else "the update"
         sent = _of_kind(means, means.method.exposure.values(), UPDATES)
         return (
             f"for every picture, what the first layers of the model make of it{labels}"
             f"{f'; {layers} of the layers on each device' if sent else ''}"
         )
-    if means.answers:
+    if "answers" in means.kinds:
         toward = ", and which way single real ones lie" if means.compared else ""
         return f"what the model on each device says of samples that the server made up{toward}"
     single = _singly(means)

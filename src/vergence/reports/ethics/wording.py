@@ -16,6 +16,7 @@ from vergence.core.method import Exposure, Method
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
 from vergence.experiment.privacy.spent import statements
+from vergence.privacy.hooks import Statement
 from vergence.reports.ethics.subjects import EthicsSubject, subject
 
 STRONG, SOME = 1.0, 10.0
@@ -80,21 +81,6 @@ class PrivacyMeans:
         return {kind for exposed in self.seen for kind in kinds(self.method, exposed)}
 
     @property
-    def smashed(self) -> bool:
-        """True if outputs of the first layers for single pictures leave the device."""
-        return "smashed" in self.kinds
-
-    @property
-    def labels(self) -> bool:
-        """True if labels, such as gaze, leave the device."""
-        return "labels" in self.kinds
-
-    @property
-    def answers(self) -> bool:
-        """True if no more leaves the device than its model's answers to made-up samples."""
-        return "answers" in self.kinds
-
-    @property
     def compared(self) -> bool:
         """True if these answers compare made-up samples with single real ones."""
         return any(compares(self.method, exposed) for exposed in self.seen)
@@ -122,10 +108,14 @@ class PrivacyMeans:
         """Fewest people in a sum, 0 where single replies are seen."""
         return self.plan.privacy.least
 
+    @cached_property
+    def statements(self) -> list[Statement]:
+        """Sentences of the plan's protections."""
+        return statements(self.plan, self.method, self.task)
+
     def said(self, part: str) -> list[str]:
         """Sentences of the plan's protections for a part of the page."""
-        found = statements(self.plan, self.method, self.task)
-        return [each.text for each in found if each.part == part]
+        return [each.text for each in self.statements if each.part == part]
 
 
 def odds(epsilon: float) -> float:
@@ -201,10 +191,10 @@ def verdict(
     told = [_where(means.ran)]
     if not means.sends:
         return [*told, "What is learned from them stays there too; only measurements leave."]
-    if means.smashed:
-        labels = f", and with it {means.subject.labels}" if means.labels else ""
+    if "smashed" in means.kinds:
+        labels = f", and with it {means.subject.labels}" if "labels" in means.kinds else ""
         told.append(f"Something made from every single picture goes to the server{labels}.")
-    elif means.answers:
+    elif "answers" in means.kinds:
         told.append(
             "A model trained on them stays there too, and answers questions. The server "
             "learns from what it says of made-up samples."
@@ -221,7 +211,7 @@ def verdict(
         )
     else:
         told.append("What was learned from one person is seen, person by person, by the server.")
-    if rebuilt is not None or means.smashed:
+    if rebuilt is not None or "smashed" in means.kinds:
         told.append(
             "Whether pictures can be rebuilt from it was not tried here."
             if rebuilt is None
@@ -277,12 +267,12 @@ def assumed(means: PrivacyMeans) -> list[str]:
 
 def _trusted(means: PrivacyMeans) -> list[str]:
     """Trust that the server and the helpers are given."""
-    if means.smashed:
+    if "smashed" in means.kinds:
         alone = "The server is trusted not to rebuild pictures. Nothing stops it from trying."
         return [alone, *means.said("server")]
     if not means.sends:
         return []
-    if means.answers:
+    if "answers" in means.kinds:
         return [
             "The server is trusted not to ask until it has a copy of the model on the device. "
             "A limit on answers is the only bound there is."
@@ -307,17 +297,17 @@ def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
 def _rebuilt(means: PrivacyMeans) -> list[str]:
     """Recordings, or the owner's model, that may be had from what a client sends."""
     told, many = [], means.subject.rebuilt
-    if means.smashed:
+    if "smashed" in means.kinds:
         told.append(
             "Rebuilt pictures: from what the first layers make of a picture, its owner's "
             "eyes may be drawn again, and recognised."
         )
-        if not means.labels:
+        if "labels" not in means.kinds:
             told.append(
                 f"{means.subject.labels.capitalize()} is not sent, but the server can "
                 "compute much of it from what is."
             )
-    elif means.answers:
+    elif "answers" in means.kinds:
         told.append(
             "A copy of the model on the device: with enough answers the server has one, "
             "and whatever can be found out from that model."
@@ -372,7 +362,7 @@ def unprotected(means: PrivacyMeans) -> list[str]:
     ]
     if means.sends and not means.least and not means.plan.privacy.bounded:
         told.append("How many recordings each person has: the server is told.")
-    if means.labels:
+    if "labels" in means.kinds:
         pose = ", and the pose of the head" if "pose" in means.task.beside else ""
         told.append(f"{means.subject.labels.capitalize()}{pose}: sent as it is.")
     sample = means.subject.sample
