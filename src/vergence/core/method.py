@@ -156,7 +156,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
 
     def tree(self, name: str) -> Tree:
         """Tree of a name; of one that the method does not describe, an update by that name."""
-        return self.trees.get(name, Tree(name))
+        return {**Method.trees, **self.trees}.get(name, Tree(name))
 
     @abstractmethod
     def server(self, task: Task) -> S:

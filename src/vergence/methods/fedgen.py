@@ -97,7 +97,6 @@ class FedGen(Method[Teachers, NoState]):
         "train": Exposure("each", trees=("model", "counts"))
     }
     trees: ClassVar[Mapping[str, Tree]] = {
-        **Method.trees,
         "generator": Tree("generator of features", "values"),
         "known": Tree("which classes it knows", "values"),
         "counts": Tree(

@@ -58,7 +58,6 @@ class Scaffold(Method[Controlled, ControlVariate]):
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("model", "control"))}
     trees: ClassVar[Mapping[str, Tree]] = {
-        **Method.trees,
         "control": Tree("correction (control)"),
     }
     keeps: ClassVar[Mapping[str, str]] = {

@@ -85,7 +85,6 @@ class CFedVS(Method[Communities, NoState]):
         ),
     }
     trees: ClassVar[Mapping[str, Tree]] = {
-        **Method.trees,
         "models": Tree("the models of all groups", "groups"),
         "proxies": Tree("clips of nobody's", "values"),
         "distances": Tree(

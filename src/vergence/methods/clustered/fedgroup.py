@@ -71,7 +71,6 @@ class FedGroup(Method[Grouped, NoState]):
         "probe": Exposure("each", trees=("model",), metrics=(), joining=True),
     }
     trees: ClassVar[Mapping[str, Tree]] = {
-        **Method.trees,
         "models": Tree("the models of all groups", "groups"),
     }
 
