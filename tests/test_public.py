@@ -17,7 +17,7 @@ NAMES = """
     Aggregate BuiltInPython ClientContext ClientId Comparison ConfigError Conversation DataError
     Dataset Experiment Exposure Federation Global Layers LocalTraining Mask Message Method Model
     NoState OptimizerState Params PartialRun Participation Plan Privacy Reply RoundReport Run
-    Samples Share SharedRows Splits StateError Task UntrustedCode VergenceError __version__
+    Samples Share SharedRows Splits StateError Task Tree UntrustedCode VergenceError __version__
     aggregate attacks collect compare compute data explain fit load_experiment methods metrics
     models open_run privacy reply run_experiment task_from tasks train
 """

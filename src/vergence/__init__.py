@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vergence.core.local_training import LocalTraining, OptimizerState
     from vergence.core.masks import Mask
     from vergence.core.messages import Message, Reply, reply
-    from vergence.core.method import Exposure, Global, Layers, Method, NoState
+    from vergence.core.method import Exposure, Global, Layers, Method, NoState, Tree
     from vergence.core.options import Share
     from vergence.core.params import Params
     from vergence.core.task import Model, Task
@@ -86,6 +86,7 @@ _HOMES = {
     "Splits": "core.data",
     "StateError": "errors",
     "Task": "core.task",
+    "Tree": "core.method:Tree",
     "UntrustedCode": "errors",
     "VergenceError": "errors",
     "aggregate": "core.conversation",
@@ -139,6 +140,7 @@ __all__ = [
     "Splits",
     "StateError",
     "Task",
+    "Tree",
     "UntrustedCode",
     "VergenceError",
     "__version__",

@@ -313,6 +313,12 @@ def test_exposure_equals_the_committed_table(method, tmp_path):
             assert {t for v, trees in sent for t in trees if v == verb} == set(exposed.down)
 
 
+def test_every_tree_is_described(method):
+    """Reports know no method by the names of its trees: they print what it says of them."""
+    sent = {t for e in method.exposure.values() for t in (*e.trees, *(e.down or ()))}
+    assert sent <= {"model", *method.trees}
+
+
 def test_what_setup_and_finish_ask_is_declared(method, tmp_path):
     """Without rounds they are all there is; what a round asks of newcomers is a round's, too."""
     asked = {request.verb for request, *_ in transcript(method, tmp_path, rounds=0)}

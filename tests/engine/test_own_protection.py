@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -24,6 +25,7 @@ from vergence.methods.fedavg import FedAvg
 from vergence.models.linear import Linear
 from vergence.privacy.config import Privacy, SecureAggregationConfig
 from vergence.privacy.hooks import ClientHooks
+from vergence.privacy.robust.median import Median
 from vergence.tasks.toy import ToyTask
 
 ROUNDING = '''
@@ -107,6 +109,12 @@ def test_it_holds_in_every_engine(engine, rounding, tmp_path):
     assert there.fingerprint == here.fingerprint != plain.fingerprint
     counted = (tmp_path / "there" / "state" / "sums.txt").read_text().split("\n")
     assert counted == ["0 3", "1 3", "2 3", "3 3", ""]
+
+
+def test_the_server_hook_follows_a_robust_rule(rounding, tmp_path):
+    """What a rule makes of replies is a sum like any other, and passes `release`."""
+    run_toy(tmp_path, FedAvg(), people=5, rounds=2, privacy=replace(rounding, robust=Median()))
+    assert (tmp_path / "state" / "sums.txt").read_text().split("\n") == ["0 5", "1 5", ""]
 
 
 def test_it_holds_where_clients_are_elsewhere(rounding, tmp_path):

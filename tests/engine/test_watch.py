@@ -17,16 +17,18 @@ from vergence.deployment.joined_node import JoinedNode
 from vergence.engine import compatibility_check
 from vergence.engine.plan import Plan
 from vergence.engine.protections.setup import check_privacy
+from vergence.engine.protections.split_guard import SplitGuardProtection
 from vergence.engine.split_session import ServerSession
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.schema import build_privacy
-from vergence.experiment.privacy.split_guard_report import foretold, found, lines
+from vergence.experiment.privacy.spent import lines, spent
 from vergence.methods.split.local_loss_split import LocalLossSplit
 from vergence.methods.split.split import SplitLearning
 from vergence.methods.split.splitfed import SplitFed
 from vergence.methods.split.splitfed_u import SplitFedU
 from vergence.methods.split.splitfed_v2 import SplitFedV2
 from vergence.privacy.config import Privacy
+from vergence.privacy.hooks import ProtectedRun
 from vergence.privacy.release_log import FOLDER, ReleaseLog
 from vergence.privacy.split.split_guard import SplitGuardConfig, SplitGuardTest
 from vergence.privacy.split.split_guard_client import SplitGuardClient
@@ -55,7 +57,8 @@ def deaf(*_):
 
 
 def verdicts(path, plan=QUICK):
-    return found(Plan(privacy=Privacy(split_guard=plan)), path / "state")["split_guard"]
+    told = ProtectedRun(SplitFed(), SMALL, PEOPLE, 4, path / "state")
+    return spent(Plan(privacy=Privacy(split_guard=plan)), told)["split_guard"]
 
 
 def test_a_server_that_ignores_labels_loses_its_clients(tmp_path):
@@ -217,8 +220,9 @@ def test_the_line_of_a_deployments_client_lies_in_its_folder(tmp_path):
     end.folder = tmp_path
     end.tell_verdict("accused: after 70 batches")
     assert (tmp_path / "events.log").read_text().endswith("accused: after 70 batches\n")
-    plan = Plan(privacy=Privacy(split_guard=SplitGuardConfig()))
-    assert "in a deployment, the client's own events.log" in foretold(plan)[0]
+    guard = SplitGuardProtection(Plan(), SplitGuardConfig())
+    (promise,) = guard.forecast(ProtectedRun(SplitFed(), SMALL, PEOPLE, 1))
+    assert "in a deployment, the client's own events.log" in promise.text
 
 
 def test_rounds_cut_short_accuse(tmp_path):

@@ -37,6 +37,40 @@ class NoState:
     """State of a side that keeps nothing."""
 
 
+@dataclass(frozen=True)
+class Tree:
+    """A tree that a method sends, as reports tell of it.
+
+    Attributes:
+        title: in words for people who read no code; `{labels}`, `{columns}` (labels and what stands
+            beside them) and `{public}` are the task's.
+        kind: `update` of parameters (trained minus received); `groups`: one of the models of all
+            groups; `values`: sent as they are; `numbers`: a few that everybody tells alone;
+            `answers` to questions about made-up samples, and their `gradients`. In split learning
+            `smashed` data, `labels`, `public` columns; `own`: what comes back to a client, made of
+            its own samples; `loss gradients`: what labels can be computed from.
+        everybody: title of `numbers` where everybody's are meant.
+        whole: it is the whole model.
+    """
+
+    title: str
+    kind: Literal[
+        "update",
+        "groups",
+        "values",
+        "numbers",
+        "answers",
+        "gradients",
+        "smashed",
+        "labels",
+        "public",
+        "own",
+        "loss gradients",
+    ] = "update"
+    everybody: str = ""
+    whole: bool = False
+
+
 @tagged("Exposed")
 @dataclass(frozen=True)
 class Exposure:
@@ -90,6 +124,10 @@ class Method(NamedOptions, ABC, Generic[S, C]):
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure()}
     """Per verb, what leaves a client. The conformance tests search the transcript for more."""
+    trees: ClassVar[Mapping[str, Tree]] = {"model": Tree("model", whole=True)}
+    """Per name of a tree, what reports call it."""
+    keeps: ClassVar[Mapping[str, str]] = {"params": "the person's own model"}
+    """Per part of a client's state, what reports call it."""
     pooled: ClassVar[bool] = False
     """True: one site owns everybody's data (the data centre the others are compared with)."""
     served: ClassVar[bool] = False
@@ -111,6 +149,10 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         """
         self.server(task)
         self.client(task)
+
+    def tree(self, name: str) -> Tree:
+        """Tree of a name; of one that the method does not describe, an update by that name."""
+        return {**Method.trees, **self.trees}.get(name, Tree(name))
 
     @abstractmethod
     def server(self, task: Task) -> S:

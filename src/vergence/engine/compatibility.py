@@ -469,7 +469,7 @@ class CheckedSettings:
     @property
     def rule(self) -> str:
         """The name of the robust rule."""
-        return "" if self.plan.privacy.robust is None else self.plan.privacy.robust.name
+        return self.plan.privacy.judged
 
     @property
     def attack(self) -> str:
@@ -479,8 +479,7 @@ class CheckedSettings:
     @property
     def least(self) -> int:
         """Smallest number of people that a secure sum needs, whoever takes part."""
-        secrecy = self.plan.privacy.aggregation
-        return 1 if secrecy is None else secrecy.among(0).threshold
+        return self.plan.privacy.least or 1
 
     @property
     def elsewhere(self) -> str:

@@ -1,7 +1,6 @@
 """Check of a method against the table of incompatibilities, before anything runs.
 
-What follows from the number of people is looked at once they are known:
-`robust_aggregation.check`, `sums_for`, `check_privacy`.
+What follows from the number of people is looked at once they are known: `check_privacy`.
 """
 
 from __future__ import annotations

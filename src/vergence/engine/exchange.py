@@ -17,7 +17,6 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Request, ServedGroups, ServeGroups
 from vergence.engine.participation import Participation
-from vergence.engine.protections.robust_aggregation import LEFT_OUT, RobustAggregator, RobustResult
 from vergence.engine.records import ClientResult, ClientTask, TaskBatch
 from vergence.engine.secure_sums import SecureSum
 from vergence.engine.split_session import UNFIT
@@ -25,7 +24,7 @@ from vergence.engine.storage.client_states import ClientStateIndex
 from vergence.engine.virtual_clock import VirtualClock, waves
 from vergence.engine.workers.pools import WorkerPool
 from vergence.errors import ConfigError
-from vergence.privacy.hooks import ServerHooks
+from vergence.privacy.hooks import LEFT_OUT, ServerHooks, SingleReplies
 from vergence.wire.size import size
 
 SERVE = "serve"
@@ -54,9 +53,9 @@ class ClientExchange:
     `clients` says who took part and where the states lie; a turn's new state replaces the old one
     only if its reply counted. `loads` is each client's amount of work, 1 where it is not known;
     `chunk` is how many clients a worker trains at once. `phase` names the part of the run. A
-    `virtual_clock` counts time in rounds; without one nobody is late. A `robust_aggregator` looks
-    at single replies before the method is told of them; `server_hooks` are the protections that
-    draw cohorts or change sums. With `sums`, what only their sum is asked of is added up as words.
+    `virtual_clock` counts time in rounds; without one nobody is late. `server_hooks` are the
+    protections that draw cohorts, look at single replies, or change sums. With `sums`, what only
+    their sum is asked of is added up as words.
     """
 
     method: Method
@@ -72,7 +71,6 @@ class ClientExchange:
     virtual_clock: VirtualClock | None = None
     sums: SecureSum | None = None
     late: set[str] | None = None
-    robust_aggregator: RobustAggregator | None = None
     server_hooks: Sequence[ServerHooks] = ()
 
     def begin(self, phase: str) -> None:
@@ -88,18 +86,10 @@ class ClientExchange:
         """Return whom a round may ask: those drawn, or whoever is not gone where none are."""
         if self.asynchronous:
             return self.presence.staying(clients, round)
-        draw = self._drawn
+        draw = partial(self.presence.ask, stream=self.stream)
         for hook in reversed(self.server_hooks):
             draw = partial(hook.cohort, draw=draw)
         return draw(clients, round)
-
-    def _drawn(self, clients: Sequence[str], round: int) -> Sequence[str]:
-        """Clients that a round asks where no protection has a say."""
-        asked = self.presence.ask(clients, round, self.stream)
-        root = "" if self.robust_aggregator is None else self.robust_aggregator.trusted
-        if root and root not in asked and self.presence.here(root, round, self.stream):
-            asked = sorted([*asked, root], key=clients.index)
-        return asked
 
     def exchange(
         self,
@@ -120,10 +110,8 @@ class ClientExchange:
             return self._whoever_arrives(request, messages, server, exposed, progress, points)
         silent = self._silent(messages, round, timed)
         there = [client for client in messages if client not in silent]
-        aggregator = self.robust_aggregator
-        if aggregator is not None and not aggregator.applies_to(exposed):
-            aggregator = None
-        reveal = request.reveal if aggregator is None else "each"
+        judge = next((hook for hook in self.server_hooks if hook.looks_at(exposed)), None)
+        reveal = request.reveal if judge is None else "each"
         job = self._deal(there, messages, reveal, progress, points)
         whole, replies, receipts = Sum(), {}, {}
         for result in self._in_order(replace(job, held=request.like)):
@@ -132,27 +120,29 @@ class ClientExchange:
             receipts |= {receipt.client: receipt for receipt in result.results}
         self._spare(job, receipts)
         came = {client: replies[client] for client in messages if client in replies}
-        judged = None
+        combined = None
         form = self.sums and self.sums.asked(self.method, request, messages, server)
-        if aggregator is not None:
+        if judge is not None:
             shapes = self._shapes(messages, server, exposed)
             stream = self.stream.child("jury", self.phase, self.jobs)
-            judged = aggregator.judge(came, messages, request.like, exposed, shapes, stream, form)
-            receipts |= self._overruled(judged, receipts)
+            combined = judge.combine(
+                SingleReplies(came, messages, request.like, exposed, shapes, stream, form)
+            )
+            receipts |= self._overruled(combined.statuses, receipts)
         elif form is not None:
             receipts = self._counted(receipts)
         told: dict[str, list[float]] = {}
         for client, message in messages.items():
             receipt = receipts.get(client) or ClientResult(client, silent.get(client, "lost"))
             self._count(receipt, message, told)
-        if form is not None and judged is None:
+        if form is not None and combined is None:
             assert self.sums is not None
             learned = self.sums.learned(form, whole)
             self._tell({name: [mean] * learned.count for name, mean in learned.metrics.items()})
             return self._with_noise(learned, messages) if learned.count else learned
         self._tell(told)
-        if judged is not None:
-            return judged.aggregate
+        if combined is not None:
+            return self._with_noise(combined.aggregate, messages)
         if request.reveal == "each":
             return came
         shown = whole.aggregate(self._shapes(messages, server, exposed), told)
@@ -180,11 +170,11 @@ class ClientExchange:
         return shown
 
     def _overruled(
-        self, judged: RobustResult, receipts: Mapping[str, ClientResult]
+        self, statuses: Mapping[str, str], receipts: Mapping[str, ClientResult]
     ) -> dict[str, ClientResult]:
         """Return the receipts of those who did not count; whom a rule left out goes on as usual."""
         found = {}
-        for client, status in judged.statuses.items():
+        for client, status in statuses.items():
             found[client] = replace(receipts[client], status=status)
             if not status.startswith(LEFT_OUT):  # as if it had been quarantined at home
                 filed = receipts[client].filed
@@ -252,7 +242,8 @@ class ClientExchange:
                 self._count(receipts[client], sent[client], told)
         virtual_clock.forget(at + 1)
         self._tell(told)
-        return whole.aggregate(self._shapes(messages, server, exposed), told)
+        shown = whole.aggregate(self._shapes(messages, server, exposed), told)
+        return self._with_noise(shown, messages)
 
     def _spare(self, job: TaskBatch, receipts: Mapping[str, ClientResult]) -> None:
         """Take back the files that were lent to be written over, and were not."""

@@ -26,7 +26,6 @@ from vergence.engine.client_runner import ClientRunner
 from vergence.engine.exchange import ClientExchange, ExchangeTotals
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
-from vergence.engine.protections import robust_aggregation
 from vergence.engine.protections.setup import client_hooks, server_hooks
 from vergence.engine.secure_sums import SecureSum, sums_for
 from vergence.engine.solver_selection import device_for, loads, solver_for
@@ -35,6 +34,7 @@ from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, Solv
 from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
 from vergence.engine.workers.pools import WorkerPool, worker_pool
 from vergence.errors import StateError
+from vergence.privacy.hooks import ServerHooks
 from vergence.training.device import resident
 from vergence.wire.codecs import Compression
 
@@ -75,7 +75,6 @@ def run_rounds(
     torch.set_num_threads(1)
     compatibility_check.check(plan, method, task)
     plan.delivery.check()
-    robust_aggregation.check(plan, federation.clients)
     device = device_for(method, plan)
     setup = RunSetup.of(method, task, federation, plan, folder)
     sums = sums_for(plan, setup.method, len(setup.trained_on.clients))
@@ -83,6 +82,7 @@ def run_rounds(
     refuse_another(device, solving, folder)
     if on_gpu := device.type != "cpu":
         setup = replace(setup, trained_on=resident(setup.trained_on, device))
+    hooks = server_hooks(plan, setup.method, task, setup.trained_on, folder.state)
     worker = setup.executor(device, solving, all_here=pool_factory is None)
     store = ClientStateStore(folder.state, task.seed, worker.records)
     runner, most = ClientRunner(worker, store, sums), 1 if on_gpu else len(federation.clients)
@@ -90,7 +90,7 @@ def run_rounds(
         pool, registry = worker_pool(runner, plan, most), ClientStateIndex(store)
     else:
         pool, registry = pool_factory(runner)
-    exchange = setup.exchange(pool, registry, solving.chunk, sums)
+    exchange = setup.exchange(pool, registry, solving.chunk, sums, hooks)
     try:
         return RoundLoop(setup, exchange, worker, tick, begin).run(worker.records)
     finally:
@@ -159,7 +159,12 @@ class RunSetup:
         )
 
     def exchange(
-        self, pool: WorkerPool, registry: ClientStateIndex, chunk: int, sums: SecureSum | None
+        self,
+        pool: WorkerPool,
+        registry: ClientStateIndex,
+        chunk: int,
+        sums: SecureSum | None,
+        hooks: Sequence[ServerHooks],
     ) -> ClientExchange:
         """Exchange of messages between the method and the clients that a pool works for."""
         method, plan, clock = self.method, self.plan, None
@@ -174,9 +179,8 @@ class RunSetup:
             loads(self.trained_on),
             chunk,
             virtual_clock=clock,
-            robust_aggregator=robust_aggregation.RobustAggregator.of(plan, self.federation, sums),
             sums=sums,
-            server_hooks=server_hooks(plan, method, self.task, self.trained_on, self.folder.state),
+            server_hooks=hooks,
         )
 
 

@@ -310,7 +310,7 @@ def redact(result: ClientResult, form: ReplyLayout) -> ClientResult:
 
 def masked(method: Method, privacy: Privacy) -> bool:
     """True if people share different entries, and how many share one is added up, too."""
-    return privacy.user is None and any(
+    return not privacy.bounded and any(
         e.trees and e.weight != "number" for e in method.exposure.values()
     )
 
@@ -334,6 +334,14 @@ def steered(method: Method) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(name for e in exposed if e.reveal == "each" for name in e.down or ())
     )
+
+
+def smallest(plan: Plan) -> SecureSum | None:
+    """Secure sums of the fewest people that a plan allows: as large as a reply always is."""
+    if plan.privacy.aggregation is None:
+        return None
+    policy, user = plan.privacy.aggregation.among(0), plan.privacy.user
+    return SecureSum(policy, 2 * policy.threshold, None if user is None else user.level())
 
 
 def sums_for(plan: Plan, method: Method, people: int) -> SecureSum | None:

@@ -10,7 +10,6 @@ import torch
 from vergence.core.federation import Federation
 from vergence.core.task import Task
 from vergence.engine.client_executor import lent
-from vergence.engine.protections import robust_aggregation
 from vergence.engine.protections.setup import check_privacy
 from vergence.engine.round_loop import device_for
 from vergence.errors import ConfigError
@@ -54,7 +53,6 @@ def validate(experiment: Experiment) -> Loaded:
                 lent(ready)
             device_for(method, plan)
             plan.delivery.check()
-            robust_aggregation.check(plan, raw.clients)
             check_privacy(method, task, ready, plan)
         except ConfigError as error:
             raise ConfigError(f"method '{label}': {error}") from None

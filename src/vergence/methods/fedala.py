@@ -1,8 +1,8 @@
 """FedALA: learn, entry by entry, how far to follow the common model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Gt
@@ -58,6 +58,11 @@ class FedALA(Method[Global, AdaptiveAggregation]):
     first_epochs: Annotated[int, Ge(1)] = 10
     layers: tuple[str, ...] = ()
     weights: Literal["samples", "equal"] = "samples"
+
+    keeps: ClassVar[Mapping[str, str]] = {
+        "params": "the person's own model",
+        "mix": "a mix of models",
+    }
 
     def server(self, task: Task) -> Global:
         """Start from the task's initial model."""

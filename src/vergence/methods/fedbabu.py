@@ -11,7 +11,7 @@ from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, Method
+from vergence.core.method import Exposure, Global, Method, Tree
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -47,6 +47,13 @@ class FedBABU(Method[Global, Untouched]):
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(trees=("body",)),
         "tune": Exposure(trees=()),
+    }
+    trees: ClassVar[Mapping[str, Tree]] = {
+        "body": Tree("shared layers (body)"),
+    }
+    keeps: ClassVar[Mapping[str, str]] = {
+        "params": "the person's own model",
+        "head": "which layers are personal",
     }
     finish_verbs: ClassVar[tuple[str, ...]] = ("tune",)
 

@@ -8,7 +8,7 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, Layers, Method
+from vergence.core.method import Exposure, Global, Layers, Method, Tree
 from vergence.core.params import Params
 from vergence.core.task import Task
 from vergence.errors import ConfigError
@@ -27,6 +27,9 @@ class FedBN(Method[Global, Layers]):
     weights: Literal["samples", "equal"] = "samples"
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("shared",))}
+    trees: ClassVar[Mapping[str, Tree]] = {
+        "shared": Tree("shared layers"),
+    }
 
     def check(self, task: Task) -> None:
         """Refuse a network without normalisation layers: FedBN would be FedAvg.

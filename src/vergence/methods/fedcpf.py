@@ -128,6 +128,11 @@ class FedCPF(Method[Global, Personal]):
     weights: Literal["equal", "samples"] = "equal"
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(weight="mask")}
+    keeps: ClassVar[Mapping[str, str]] = {
+        "params": "the person's own model",
+        "kept": "which numbers of the model were personal",
+        "mask": "which numbers of the model are personal",
+    }
 
     def server(self, task: Task) -> Global:
         """Start from the task's initial model."""

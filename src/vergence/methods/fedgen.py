@@ -20,7 +20,7 @@ from vergence.core.data import Batch, Samples
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.messages import Message, Reply, SealedReply, reply
-from vergence.core.method import Exposure, Method, NoState
+from vergence.core.method import Exposure, Method, NoState, Tree
 from vergence.core.naming import called
 from vergence.core.objectives import Objective, each
 from vergence.core.params import Params
@@ -95,6 +95,15 @@ class FedGen(Method[Teachers, NoState]):
 
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure("each", trees=("model", "counts"))
+    }
+    trees: ClassVar[Mapping[str, Tree]] = {
+        "generator": Tree("generator of features", "values"),
+        "known": Tree("which classes it knows", "values"),
+        "counts": Tree(
+            "how many samples of each class the person has",
+            "numbers",
+            "how many recordings of each class each person has",
+        ),
     }
 
     def check(self, task: Task) -> None:

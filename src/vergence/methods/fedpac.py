@@ -18,7 +18,7 @@ from vergence.core.conversation import Conversation, aggregate, collect, compute
 from vergence.core.identifiers import ClientId
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Method
+from vergence.core.method import Exposure, Method, Tree
 from vergence.core.naming import called
 from vergence.core.objectives import FeatureAlignment
 from vergence.core.params import Params
@@ -87,6 +87,16 @@ class FedPAC(Method[Collaboration, Collaborator]):
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(trees=("body",)),
         "share": Exposure("each", trees=("head", "statistics"), metrics=(), down=()),
+    }
+    trees: ClassVar[Mapping[str, Tree]] = {
+        "body": Tree("shared layers (body)"),
+        "head": Tree("last layers (head)", "values"),
+        "centres": Tree("mean features of every class (centres)", "values"),
+        "statistics": Tree("mean features of every class (statistics)", "values"),
+    }
+    keeps: ClassVar[Mapping[str, str]] = {
+        "params": "the person's own model",
+        "sketch": "mean features",
     }
 
     def check(self, task: Task) -> None:

@@ -8,7 +8,7 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, Layers, Method
+from vergence.core.method import Exposure, Global, Layers, Method, Tree
 from vergence.core.params import Params
 from vergence.core.task import Task
 
@@ -29,6 +29,9 @@ class FedPer(Method[Global, Layers]):
     weights: Literal["samples", "equal"] = "samples"
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("body",))}
+    trees: ClassVar[Mapping[str, Tree]] = {
+        "body": Tree("shared layers (body)"),
+    }
 
     def server(self, task: Task) -> Global:
         """Start from the body of the task's initial model."""

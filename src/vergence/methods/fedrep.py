@@ -11,7 +11,7 @@ from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Global, Layers, Method
+from vergence.core.method import Exposure, Global, Layers, Method, Tree
 from vergence.core.params import Params
 from vergence.core.task import Task
 
@@ -39,6 +39,9 @@ class FedRep(Method[Global, Layers]):
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(trees=("body",)),
         "tune": Exposure(trees=()),
+    }
+    trees: ClassVar[Mapping[str, Tree]] = {
+        "body": Tree("shared layers (body)"),
     }
     finish_verbs: ClassVar[tuple[str, ...]] = ("tune",)
 

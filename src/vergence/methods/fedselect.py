@@ -67,6 +67,12 @@ class FedSelect(Method[Global, Selected]):
     epochs: Annotated[int, Ge(1)] = 1
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(weight="mask")}
+    keeps: ClassVar[Mapping[str, str]] = {
+        "params": "the person's own model",
+        "kept": "which numbers of the model were personal",
+        "mask": "which numbers of the model are personal",
+        "reference": "an earlier model",
+    }
 
     @property
     def share(self) -> float:

@@ -11,7 +11,7 @@ from vergence.core.conversation import Conversation, aggregate, compute, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Method
+from vergence.core.method import Exposure, Method, Tree
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -57,6 +57,12 @@ class Scaffold(Method[Controlled, ControlVariate]):
     server_lr: Annotated[float, Gt(0)] = 1.0
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("model", "control"))}
+    trees: ClassVar[Mapping[str, Tree]] = {
+        "control": Tree("correction (control)"),
+    }
+    keeps: ClassVar[Mapping[str, str]] = {
+        "control": "a correction",
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

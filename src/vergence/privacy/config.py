@@ -216,6 +216,21 @@ class Privacy(NamedOptions):
         return self.user is not None or self.solver is not None
 
     @property
+    def bounded(self) -> bool:
+        """True if every person's update is bounded and counts once, without weight or mask."""
+        return self.user is not None
+
+    @property
+    def judged(self) -> str:
+        """Name of the rule that looks at replies in place of their sum, "" where none does."""
+        return "" if self.robust is None else self.robust.name
+
+    @property
+    def least(self) -> int:
+        """Fewest people in a secure sum, whoever takes part; 0 where single replies are seen."""
+        return 0 if self.aggregation is None else self.aggregation.among(0).threshold
+
+    @property
     def aggregators(self) -> tuple[str, ...]:
         """Names of the holders of shares of replies; empty if replies are not shared."""
         policy = self.aggregation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from torch import nn
 
@@ -13,10 +13,14 @@ from vergence.core.aggregation import Aggregate
 from vergence.core.client import ClientContext
 from vergence.core.federation import Federation
 from vergence.core.messages import Message, Reply, SealedReply
-from vergence.core.method import Method
+from vergence.core.method import Exposure, Method
+from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
+from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 
+LEFT_OUT = "left out"
+"""Begins the status of a reply that arrived well and that `ServerHooks.combine` did not count."""
 Check = Callable[[Message, SealedReply], str | None]
 """(message, what a client answered) -> reason not to compute with the answer, None if it may be."""
 
@@ -95,6 +99,35 @@ class ClientHooks:
         return None
 
 
+class SingleReplies(NamedTuple):
+    """Replies to one request, for a hook that looks at each of them.
+
+    Attributes:
+        came: replies that passed the checks, in the order of the cohort.
+        messages: what everybody who was asked was sent.
+        held: trees of the shape that replies must have, where they are not sent.
+        exposed: what the verb may let out.
+        shapes: the trees of the result where no reply came.
+        stream: randomness of this round and request.
+        form: where replies are rows of words, of which only sums may be opened.
+    """
+
+    came: Mapping[str, SealedReply]
+    messages: Mapping[str, Message]
+    held: Mapping[str, Params]
+    exposed: Exposure
+    shapes: Mapping[str, Params]
+    stream: RandomStream
+    form: ReplyLayout | None = None
+
+
+class CombinedReplies(NamedTuple):
+    """Aggregate for the method, and the status of every client whose reply did not count."""
+
+    aggregate: Aggregate
+    statuses: Mapping[str, str]
+
+
 class ServerHooks:
     """One protection on the server. Methods that are not overridden change nothing.
 
@@ -116,6 +149,17 @@ class ServerHooks:
         """
         return draw(clients, round)
 
+    def looks_at(self, exposed: Exposure) -> bool:
+        """True if `combine` gets the single replies to a request, in place of their sum."""
+        return False
+
+    def combine(self, replies: SingleReplies) -> CombinedReplies:
+        """Aggregate in place of the sum of replies; asked is the first hook that `looks_at` them.
+
+        A status that begins with `LEFT_OUT` lets the client keep its new state.
+        """
+        raise NotImplementedError
+
     def release(self, whole: Aggregate, phase: str, number: int, asked: int) -> Aggregate:
         """Sum as the method sees it.
 
@@ -132,6 +176,10 @@ class ServerHooks:
         return {}
 
 
+def nobody(line: str) -> None:
+    """Tell a line to nobody."""
+
+
 @dataclass(frozen=True)
 class ProtectedRun:
     """Facts about a run that a protection may use.
@@ -143,28 +191,98 @@ class ProtectedRun:
         rounds: of the run.
         state: folder of states, where secrets and logs may lie.
         here: whether people's data are at hand; false on the server of a deployment.
+        tell: is given lines for the operator of the clients' machine, and for nobody else.
+        hooks: of clients' turns, by the protections that come before this one.
     """
 
     method: Method
     task: Task
     federation: Federation
     rounds: int
-    state: Path
+    state: Path = Path()
     here: bool = True
+    tell: Callable[[str], None] = nobody
+    hooks: Sequence[ClientHooks] = ()
+
+
+class Guarantee(NamedTuple):
+    """Epsilon that hides a unit of data.
+
+    Attributes:
+        unit: what is hidden.
+        epsilon: of the whole run, of one seed and method.
+        delta: at which it is counted.
+        neighbours: the two data sets that cannot be told apart.
+        against: from whom it is hidden.
+        ratio: noise in a mean update, as a multiple of the longest update allowed; None: unknown.
+        people: how many are hidden among; 0: unknown.
+    """
+
+    unit: Literal["person", "sample"]
+    epsilon: float
+    delta: float
+    neighbours: str
+    against: str
+    ratio: float | None = None
+    people: int = 0
+
+
+class Promise(NamedTuple):
+    """One promise about a run, before it begins.
+
+    Attributes:
+        text: the line of `vergence explain`.
+        heading: of the same line on the page for an ethics board; "": the page prints `guarantee`.
+        people: what it promises about people, for that page; None: nobody has checked it.
+        guarantee: the promise as numbers, where it is about people or samples.
+    """
+
+    text: str
+    heading: str = ""
+    people: str | None = ""
+    guarantee: Guarantee | None = None
+
+
+class Statement(NamedTuple):
+    """One sentence about what a protection changes, whatever the data are.
+
+    Attributes:
+        part: of a report: `table` and `closing table` of `vergence explain` (before and after what
+            other clients learn), `size` below its flow of data, `update` beside an update that
+            crosses; `server`, `participants`, `residual` and `unprotected` of the page for an
+            ethics board: trust in either, what may be found out, what is not protected.
+        text: in words.
+        who: learns it, in a table.
+    """
+
+    part: Literal[
+        "table",
+        "closing table",
+        "size",
+        "update",
+        "server",
+        "participants",
+        "residual",
+        "unprotected",
+    ]
+    text: str
+    who: str = ""
 
 
 class Protection:
-    """Base of a protection of one's own: a frozen dataclass of its options, in a file of its own.
+    """Base of protections: a frozen dataclass of its options, in a file of its own.
 
-    An experiment names it as `privacy.own = [{ name = "rounding.py", digits = 3 }]`, or
+    An experiment names one's own as `privacy.own = [{ name = "rounding.py", digits = 3 }]`, or
     `"package.module:Class"`. Methods that are not overridden change nothing and say nothing.
 
     Attributes:
         refuses: settings that it does not go together with, in the words of the table in
             `vergence.engine.compatibility` (such as "secure sums"), each with the reason.
+        forecasts: whether `forecast` says anything.
     """
 
     refuses: ClassVar[Mapping[str, str]] = {}
+    forecasts: ClassVar[bool] = True
 
     def check(self, run: ProtectedRun) -> None:
         """Refuse a run that it cannot protect, by a `ConfigError` that says why."""
@@ -175,8 +293,12 @@ class Protection:
     def server(self, run: ProtectedRun) -> ServerHooks | None:
         """Hooks of the server, if there are any."""
 
-    def forecast(self, run: ProtectedRun) -> Sequence[str]:
-        """Sentences for `vergence explain` and the ethics page: what it promises, and to whom."""
+    def forecast(self, run: ProtectedRun) -> Sequence[Promise | str]:
+        """Promises for `vergence explain` and the ethics page: what it does, and to whom."""
+        return ()
+
+    def statements(self, run: ProtectedRun) -> Sequence[Statement]:
+        """Sentences for the same two about who sees what; data, or their number, may be missing."""
         return ()
 
     def spent(self, run: ProtectedRun) -> Mapping[str, Any]:

@@ -7,11 +7,6 @@ from dataclasses import dataclass
 from vergence.core.method import Method
 from vergence.core.task import Task
 
-OWN = frozenset({"gradient", "t"})
-"""Trees that come down to a client, made from its own samples and for nobody else."""
-EVERY = "models"
-"""The tree that holds the models of all groups."""
-
 
 @dataclass(frozen=True)
 class Downloads:
@@ -49,13 +44,15 @@ def downloads(method: Method, task: Task) -> Downloads:
     server = method.server(task)
     offered, beside = method.offer(server, ""), method.beside(server)
     down = [tree for exposed in method.exposure.values() for tree in exposed.down or ()]
-    sent = [tree for tree in dict.fromkeys(down) if tree not in offered and tree not in OWN]
+    kinds = {name: method.tree(name).kind for name in (*offered, *down)}
+    sent = [tree for tree in dict.fromkeys(down) if tree not in offered and kinds[tree] != "own"]
     size = sum(tree.flat.numel() for tree in (*offered.values(), *beside.values()))
     return Downloads(
         tuple(offered),
         tuple(sent),
         tuple(beside),
-        type(method).group_on is not Method.group_on and EVERY not in offered,
+        type(method).group_on is not Method.group_on
+        and all(kinds[tree] != "groups" for tree in offered),
         method.hands_on,
         size >= task.init().layout.n,
     )

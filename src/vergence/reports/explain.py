@@ -15,20 +15,19 @@ from vergence.core.method import Exposure, Method
 from vergence.core.params import Params
 from vergence.core.serialization import array_bytes, pack
 from vergence.core.task import Task
+from vergence.engine.protections.setup import protections
 from vergence.errors import ConfigError, DataError
-from vergence.experiment.privacy.spent import foretold
+from vergence.experiment.privacy.spent import foretold, statements
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import validate
 from vergence.privacy.config import Privacy
+from vergence.privacy.hooks import Statement
 from vergence.privacy.poisoning.data import DataPoison
 from vergence.reports.downloads import downloads
 from vergence.reports.ethics.subjects import subject
-from vergence.reports.ethics.wording import ANSWERS, NUMBERS, compares
-from vergence.reports.explain_secure_sums import rows, sizes
+from vergence.reports.ethics.wording import UPDATES, compares, kinds
 from vergence.reports.traffic import TurnTraffic, carried, totals
 
-AS_THEY_ARE = {*NUMBERS, "classifier", *ANSWERS}
-"""Trees of methods that are no updates of parameters."""
 WEIGHTS = {
     "number": "one number per person (how many samples)",
     "mask": "which entries each person shares (with weights = samples, how many samples too)",
@@ -36,19 +35,15 @@ WEIGHTS = {
 }
 
 
-RANGED = "in which range {}'s smashed data lie, in every round"
-LABELS, PUBLIC = "labels", "public"
-"""The trees in which a method of split learning sends labels, and what its task calls public."""
-
-
 def explain(experiment: Experiment, console: Console) -> None:
     """Print, for every method of an experiment, the flow of data and who learns what."""
     task = experiment.task(experiment.plan.seeds[0])
     plan = experiment.plan
-    people = experiment.federation() if _foretold(plan.privacy) else None
+    foreseen = any(each.forecasts for each in protections(plan))
+    people = experiment.federation() if foreseen else None
     data = people or samples(experiment)
-    if (many := counted(experiment, data)) is not None:
-        plan = plan.known(many)
+    if (known := counted(experiment, data)) is not None:
+        plan = plan.known(len(known.clients))
     privacy = plan.privacy
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")
@@ -70,27 +65,14 @@ def explain(experiment: Experiment, console: Console) -> None:
             seen = people.pooled() if method.pooled else people
             for line in foretold(experiment.plan, method, task, seen):
                 console.print(f"  {line}", highlight=False, markup=False)
-        table = learns(method, task, privacy, many)
-        if privacy.output_range is not None:
-            table.add_row("server (range)", RANGED.format(privacy.output_range.root))
-        if privacy.aggregation is not None:
-            text = sizes(method, task, privacy)
-            console.print(text, highlight=False, markup=False)
+        said = statements(plan, method, task, known)
+        for line in (each.text for each in said if each.part == "size"):
+            console.print(f"  {line}", highlight=False, markup=False)
         if experiment.poison is not None and experiment.poison.share:
             text = f"  POISONED on purpose: {poisoned(experiment)}"
             console.print(text, highlight=False, markup=False)
-        console.print(table)
+        console.print(learns(method, task, privacy, said))
         console.print(crossing(carried(plan, method, task, data)))
-
-
-def _foretold(privacy: Privacy) -> bool:
-    """True if what a run does for privacy follows from its data."""
-    return (
-        privacy.spends
-        or privacy.cut is not None
-        or privacy.split_guard is not None
-        or bool(privacy.own)
-    )
 
 
 def samples(experiment: Experiment) -> Federation | None:
@@ -103,14 +85,14 @@ def samples(experiment: Experiment) -> Federation | None:
         return None
 
 
-def counted(experiment: Experiment, data: Federation | None) -> int | None:
-    """Number of people, where sums depend on it; None where they do not, or it is not known."""
+def counted(experiment: Experiment, data: Federation | None) -> Federation | None:
+    """People, where sums depend on their number; None where they do not, or it is not known."""
     privacy = experiment.plan.privacy
     policy = privacy.aggregation
-    if policy is None or (policy.min_contributors is not None and privacy.user is None):
+    if policy is None or (policy.min_contributors is not None and not privacy.bounded):
         return None
     try:
-        return len((data or experiment.federation()).clients)
+        return data or experiment.federation()
     except (ConfigError, DataError):
         return None
 
@@ -168,9 +150,12 @@ def upwards(exposed: Exposure, server: Any, method: Method, task: Task, privacy:
         return "nothing" if privacy.differential else "metrics (training loss)"
     offered = method.offer(server, "")
     sizes = [
-        f"{t} update ({megabytes(offered[t])})" if t in offered else t for t in told(exposed, task)
+        f"{t} update ({megabytes(offered[t])})"
+        if t in offered and method.tree(t).kind in UPDATES
+        else t
+        for t in told(method, exposed, task)
     ]
-    if privacy.user is not None:
+    if privacy.bounded:
         return ", ".join(sizes)
     if exposed.weight != "number":
         text = f"shared entries of {', '.join(sizes)} at most, mask when it changed"
@@ -178,16 +163,17 @@ def upwards(exposed: Exposure, server: Any, method: Method, task: Task, privacy:
     return ", ".join([*sizes, "weight", *beside])
 
 
-def told(exposed: Exposure, task: Task) -> list[str]:
+def told(method: Method, exposed: Exposure, task: Task) -> list[str]:
     """Name what a reply holds beside its weight; public columns by their own names."""
-    public = f"{', '.join(task.public)} (public)"
-    return [public if t == PUBLIC else t for t in exposed.trees if t != PUBLIC or task.public]
+    public = {t for t in exposed.trees if method.tree(t).kind == "public"}
+    named = f"{', '.join(task.public)} (public)"
+    return [named if t in public else t for t in exposed.trees if t not in public or task.public]
 
 
-def _named(exposed: Exposure, task: Task) -> list[str]:
+def _named(method: Method, exposed: Exposure, task: Task) -> list[str]:
     """Contents of a reply, updates of parameters first and by that name."""
-    trees = told(exposed, task)
-    learned = [tree for tree in trees if not exposed.raw and tree not in AS_THEY_ARE]
+    trees = told(method, exposed, task)
+    learned = [t for t in trees if not exposed.raw and method.tree(t).kind in UPDATES]
     updates = [f"{', '.join(learned)} updates"] if learned else []
     return [*updates, *(tree for tree in trees if tree not in learned)]
 
@@ -218,9 +204,8 @@ def megabytes(params: Params) -> str:
     return f"{params.flat.numel() * params.flat.element_size() / 1e6:.2f} MB"
 
 
-def learns(method: Method, task: Task, privacy: Privacy, people: int | None = None) -> Table:
+def learns(method: Method, task: Task, privacy: Privacy, said: Sequence[Statement]) -> Table:
     """Return the table of parties and what each sees in a round, with what protects people."""
-    rule, policy = privacy.robust, privacy.aggregation
     table = Table("who", "learns")
     if method.pooled:
         table.add_row("data centre", "everything: raw recordings and labels of everybody")
@@ -228,42 +213,38 @@ def learns(method: Method, task: Task, privacy: Privacy, people: int | None = No
     for verb, exposed in method.exposure.items():
         every = "every person's reply"
         if exposed.reveal != "each":
-            judged = rule is not None and exposed.trees
-            every = f"what {rule.name} makes" if rule and judged else "the weighted sum over people"
-        trees = f"of {', '.join(_named(exposed, task)) or 'metrics only'}"
-        summed = policy is not None and exposed.reveal != "each"
+            judged = privacy.judged and exposed.trees
+            every = f"what {privacy.judged} makes" if judged else "the weighted sum over people"
+        trees = f"of {', '.join(_named(method, exposed, task)) or 'metrics only'}"
+        summed = privacy.least and exposed.reveal != "each"
         weights = "of weights their sum" if summed else WEIGHTS[exposed.weight]
-        if privacy.user is not None or exposed.blind:
+        if privacy.bounded or exposed.blind:
             weights = "everybody counts once"
         blind = "; worked out without data" if exposed.blind else ""
         table.add_row(f"server ({verb})", f"{every} {trees}; {weights}{blind}")
-    if rule is not None and any(e.trees for e in method.exposure.values()):
-        groups = 0 if policy is None else policy.groups
-        seen = f"the sum of every group of {groups}" if groups else "every single update"
-        table.add_row("server (robust rule)", f"{seen}: {rule.name} compares them")
-        table.add_row("assumed", f"{rule.assumes}; else {rule.name} promises nothing")
-        if rule.trusted:
-            table.add_row("server", f"which way {rule.trusted}'s update points, in every round")
+    for text, who in ((each.text, each.who) for each in said if each.part == "table"):
+        table.add_row(who, text)
     table.add_row("another client", others(method, task))
     plain = any(e.trees for e in method.exposure.values())
     seen = "every single update: aggregation here is plain, not secure" if plain else "metrics"
     seen = f"{seen}; sizes and times of messages"
-    tapped = [("who runs or taps the server", seen)]
-    for who, what in rows(method, privacy, people) if policy else tapped:
-        table.add_row(who, what)
-    columns = (*task.labels, *task.beside) if _tells_labels(method) else ()
+    if not privacy.least:
+        table.add_row("who runs or taps the server", seen)
+    for text, who in ((each.text, each.who) for each in said if each.part == "closing table"):
+        table.add_row(who, text)
+    sent = {kind for exposed in method.exposure.values() for kind in kinds(method, exposed)}
+    columns = (*task.labels, *task.beside) if "labels" in sent else ()
     if columns:
         table.add_row("server", f"{', '.join(columns)} of every sample it is told of")
-    if any("smashed" in e.trees for e in method.exposure.values()):
+    if "smashed" in sent:
         table.add_row("beware", "pictures can be rebuilt from smashed data (see split_learning.md)")
-    if any(map(compares, method.exposure.values())):
+    if any(compares(method, exposed) for exposed in method.exposure.values()):
         table.add_row(
             "beware",
             "single real samples can be worked out from gradients: made-up "
             "ones are compared with them",
         )
-    ends = method.exposure.get("judge")
-    if ends is not None and "pull" in ends.trees:
+    if "loss gradients" in sent:
         what = "pictures (from end)" if task.stays else "labels (from pull and end)"
         table.add_row("server, by computing", f"{what}: not sent, but it averages end")
     *raw, labels = subject(task).raw
@@ -281,10 +262,6 @@ def others(method: Method, task: Task) -> str:
     of = " of the client's group" if found.grouped else ""
     handed = ", as the client before left it" if found.handed else ""
     return f"the server's {', '.join(found.trees)}{of}{handed}"
-
-
-def _tells_labels(method: Method) -> bool:
-    return any(LABELS in exposed.trees for exposed in method.exposure.values())
 
 
 def personal(client: Any) -> bool:

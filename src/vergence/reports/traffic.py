@@ -12,8 +12,9 @@ from vergence.core.method import Exposure, Method
 from vergence.core.params import Params
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
-from vergence.engine.secure_sums import SecureSum
+from vergence.engine.secure_sums import smallest
 from vergence.errors import ConfigError
+from vergence.experiment.privacy.spent import statements
 from vergence.methods.split.base import Cutting, needs
 from vergence.model_tools.split_cost import NUMBERS, Blank, Load, load_of, width, works
 from vergence.reports.downloads import downloads
@@ -25,22 +26,6 @@ TLS = "size and time"
 """What somebody on the network sees where lines are encrypted, as in a deployment."""
 
 
-PLAIN = {
-    "front": "first layers (front)",
-    "end": "last layers (end)",
-    "body": "shared layers (body)",
-    "head": "last layers (head)",
-    "shared": "shared layers",
-    "control": "correction (control)",
-    "generator": "generator of features",
-    "known": "which classes it knows",
-    "made": "made-up samples",
-    "kinds": "their classes",
-    "scores": "what the teacher says of them",
-    "gradients": "which way each of them would have to change",
-    "centres": "mean features of every class (centres)",
-    "statistics": "mean features of every class (statistics)",
-}
 MEASURED = {"loss": "how well training goes (loss)"}
 """A number told beside an update, in words."""
 
@@ -97,27 +82,15 @@ def carried(
     return list(_Turn(plan, method, task, federation).rows())
 
 
-def named(tree: str, up: bool, offered: bool, task: Task) -> str:
-    """A tree's name as a reader knows it; `offered`: it is of the model that is shared."""
-    if offered or tree == "control":
-        plain = PLAIN.get(tree, tree)
-        return f"update of {plain}" if up else plain
-    told = {
-        "labels": f"of every picture: {', '.join((*task.labels, *task.beside))}",
-        "smashed": "what the first layers make of every picture",
-        "gradient": "how each of these should change",
-        "public": f"of every picture: {', '.join(task.public)}, as numbers",
-        "t": "what the middle layers make of every picture",
-        "pull": f"how each of those should change; it tells of {', '.join(task.labels)}",
-        "count": "how many batches there are",
-        "models": "update of the group's model",
-        "proxies": "clips of nobody's",
-        "counts": "how many samples of each class the person has",
-        "distances": "how far the person's clips are from those, on average",
-        "classifier": "the person's own model, or its last layers",
-        "generator": "a generator made of everybody's classifiers",
-    }
-    return told.get(tree, PLAIN.get(tree, tree))
+def named(method: Method, task: Task, tree: str, up: bool = False) -> str:
+    """A tree's name as a reader knows it, on its way up or down."""
+    told = method.tree(tree)
+    if up and told.kind == "groups":
+        return "update of the group's model"
+    columns = {"labels": task.labels, "public": task.public}
+    columns["columns"] = (*task.labels, *task.beside)
+    title = told.title.format_map({name: ", ".join(each) for name, each in columns.items()})
+    return f"update of {title}" if up and told.kind == "update" else title
 
 
 def totals(rows: Sequence[TurnTraffic]) -> tuple[int, int]:
@@ -139,10 +112,9 @@ class _Turn:
         if isinstance(method, Cutting) and federation is not None:
             load = load_of(federation, method.local)
             self.known |= _batchwise(method, task, federation, load)
-        secrecy = plan.secrecy(0)
-        level = None if plan.privacy.user is None else plan.privacy.user.level()
-        self.sums = None if secrecy is None else SecureSum(secrecy, 2 * secrecy.threshold, level)
-        self.parties = secrecy is not None and secrecy.name == "additive"
+        self.sums, self.parties = smallest(plan), bool(plan.privacy.aggregators)
+        said = statements(plan, method, task)
+        self.protected = "; ".join(each.text for each in said if each.part == "update")
 
     def rows(self) -> Iterator[TurnTraffic]:
         for verb, exposed in self.method.exposure.items():
@@ -150,7 +122,7 @@ class _Turn:
             for name in down:
                 yield TurnTraffic(
                     verb,
-                    self.named(name, False),
+                    self.named(name),
                     False,
                     self.known.get(name),
                     "made it" if name in self.offered else "makes it",
@@ -172,8 +144,7 @@ class _Turn:
         metrics = exposed.metrics if form is None else form.exposed.metrics
         inside = [self.named(t, True) for t in exposed.trees]
         inside += [MEASURED.get(name, name) for name in metrics]
-        inside += ["weights"] if self.plan.privacy.user is None else ["a share of the noise"]
-        pads = self.sums.policy.name == "pairwise"
+        inside += ["a share of the noise"] if self.plan.privacy.bounded else ["weights"]
         known = None if form is None else 8 * form.words
         yield TurnTraffic(
             verb,
@@ -182,7 +153,7 @@ class _Turn:
             known,
             f"the sum of {self.sums.policy.threshold} people or more",
             "nothing",
-            "" if pads else "random numbers, unless all of them collude",
+            "random numbers, unless all of them collude" if self.parties else "",
         )
 
     def open(self, verb: str, exposed: Exposure) -> Iterator[TurnTraffic]:
@@ -190,23 +161,21 @@ class _Turn:
         privacy = self.plan.privacy
         seen = "every person's" if exposed.trees else ""
         if exposed.reveal == "aggregate" and exposed.trees:
-            seen += ", though its method needs the sum alone" if privacy.robust is None else ""
+            seen += ", though its method needs the sum alone" if not privacy.judged else ""
         for name in exposed.trees:
-            if name == "public" and not self.task.public:
+            if self.method.tree(name).kind == "public" and not self.task.public:
                 continue
             whole = self.known.get(name)
-            plain = name in self.offered or name == "control"
-            if name == "control":
-                whole = self.known.get("model")
+            plain = name in self.offered
             if plain and whole is not None and not self.plan.wire.lossless:
                 coded, *_ = self.plan.wire.compress(torch.zeros(whole // 4), None)
                 whole = size(coded)
             told = f"{seen}; {self.protected}" if plain and self.protected else seen
-            most = exposed.weight != "number" and privacy.user is None
+            most = exposed.weight != "number" and not privacy.bounded
             handed = plain and exposed.reveal == "each" and self.common.handed
             next_ = "whoever is next gets it" if handed else "nothing"
             yield TurnTraffic(verb, self.named(name, True), True, whole, told, next_, "", most)
-        if exposed.weight != "number" and exposed.trees and privacy.user is None:
+        if exposed.weight != "number" and exposed.trees and not privacy.bounded:
             sizes = [self.known.get(name) for name in exposed.trees]
             n = None if None in sizes else sum(-(-(size or 0) // 32) for size in sizes)
             yield TurnTraffic(
@@ -221,7 +190,7 @@ class _Turn:
             )
         said = () if privacy.differential else exposed.metrics
         said = [MEASURED.get(name, name) for name in said]
-        told = ["how many samples", *said] if exposed.trees and not privacy.user else said
+        told = ["how many samples", *said] if exposed.trees and not privacy.bounded else said
         if told:
             yield TurnTraffic(
                 verb,
@@ -234,20 +203,9 @@ class _Turn:
                 counted=False,
             )
 
-    @property
-    def protected(self) -> str:
-        """Protection steps that an update went through before it left."""
-        privacy = self.plan.privacy
-        done = []
-        if privacy.user is not None:
-            done.append(f"cut to length {privacy.user.clip:g}, noise comes later")
-        if privacy.solver is not None:
-            done.append("made by noised training")
-        return "; ".join(done)
-
-    def named(self, tree: str, up: bool) -> str:
-        """Return a tree's name as a reader knows it."""
-        return named(tree, up, tree in self.offered, self.task)
+    def named(self, tree: str, up: bool = False) -> str:
+        """A tree's name as a reader knows it."""
+        return named(self.method, self.task, tree, up)
 
     def with_others(self, name: str) -> str:
         """The share of other clients in what comes down."""
@@ -255,7 +213,11 @@ class _Turn:
             return "nothing"
         if name in self.common.offered and self.common.handed:
             return "the same, as the one before left it"
-        return "the same, in their group" if self.common.grouped and name == "model" else "the same"
+        return (
+            "the same, in their group"
+            if self.common.grouped and self.method.tree(name).whole
+            else "the same"
+        )
 
 
 def _size(tree: Params) -> int:

@@ -8,90 +8,21 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
 
 from vergence.core.files import csv_of, parse_json, saving, write_whole
 from vergence.engine.plan import Plan
-from vergence.engine.protections.user_level import sums_of
+from vergence.engine.protections.built_in import BudgetedProtection, Spending
+from vergence.engine.protections.setup import protections
 from vergence.errors import StateError
 from vergence.experiment.privacy.spent import BESIDE
-from vergence.privacy.dp.accounting import MOST, Charge, Ledger
-from vergence.privacy.release_log import FOLDER, ReleaseLog
-from vergence.privacy.split.defense import BottleneckCut, PixelCut
-from vergence.privacy.split.sent_images import Released
+from vergence.privacy.dp.accounting import MOST
+from vergence.privacy.release_log import FOLDER
 
 SPENT = "spent.csv"
 HEAD = ("method", "trial", "seed", "unit", "who", "epsilon", "delta", "charges")
 Trial = tuple[str, int, int]
-Charges = tuple[tuple[float, float, int], ...]
-"""Noise, sampling rate and number of releases; of masks the epsilon of a draw stands for noise, of
-pictures what the dearest one has cost."""
-
-
-class SweepSpent(NamedTuple):
-    """Spending of one trial: its unit (person, sample, mask, picture, pixel), and its owner."""
-
-    unit: str
-    who: str
-    charges: Charges
-
-
-def spent(plan: Plan, seed: int, state: Path) -> list[SweepSpent]:
-    """Privacy spending of a trial, by the logs in its folder of states; deleted with it."""
-    privacy, folder, found = plan.privacy, state / FOLDER, []
-    if privacy.user is not None:
-        found.append(_ledger("person", "", folder / sums_of(seed)))
-    kinds = [("sample", "client", privacy.solver), ("mask", "mask", privacy.mask)]
-    for unit, kind, policy in kinds:
-        books = sorted(folder.glob(f"seed*.{kind}.*.csv")) if policy is not None else []
-        found += [_ledger(unit, _client(path), path) for path in books]
-    if isinstance(cut := privacy.cut, BottleneckCut | PixelCut):
-        unit = "picture" if isinstance(cut, BottleneckCut) else "pixel"
-        for path in sorted(folder.glob("seed*.cut.*.csv")):
-            dearest = Released(path, cut.cost).most
-            found.append(SweepSpent(unit, _client(path), ((dearest, 1.0, 1),)))
-    return found
-
-
-def _ledger(unit: str, who: str, path: Path) -> SweepSpent:
-    charges = ReleaseLog(path).ledger.charges
-    return SweepSpent(unit, who, tuple((c.noise, c.rate, c.steps) for c in charges))
-
-
-def _client(path: Path) -> str:
-    return path.name.split(".", 2)[2].removesuffix(".csv")
-
-
-def epsilon(plan: Plan, unit: str, charges: Sequence[tuple[float, float, int]]) -> float:
-    """Epsilon of such charges together, whichever trials they are of."""
-    privacy = plan.privacy
-    if unit == "mask":
-        assert privacy.mask is not None
-        return privacy.mask.amounts((each, times) for each, _, times in charges)
-    if unit in ("picture", "pixel"):
-        assert privacy.cut is not None
-        return privacy.cut.amounts(sum(cost for cost, _, _ in charges))
-    alike: Counter[tuple[float, float]] = Counter()
-    for noise, rate, steps in charges:
-        alike[noise, rate] += steps
-    ledger = Ledger(tuple(Charge(*what, steps) for what, steps in sorted(alike.items())))
-    return ledger.epsilon(delta_of(plan, unit))
-
-
-def delta_of(plan: Plan, unit: str) -> float:
-    """At which delta a unit is counted."""
-    privacy = plan.privacy
-    policies = {
-        "person": privacy.user,
-        "sample": privacy.solver,
-        "mask": privacy.mask,
-        "picture": privacy.cut,
-        "pixel": None,
-    }
-    return getattr(policies[unit], "delta", 0.0)
 
 
 class Spendings:
@@ -102,8 +33,9 @@ class Spendings:
     """
 
     def __init__(self, path: Path, plan: Plan) -> None:
-        self.path, self.plan = path, plan
-        self.rows: dict[Trial, list[SweepSpent]] = {}
+        budgeted = (p for p in protections(plan) if isinstance(p, BudgetedProtection))
+        self.path, self.budgets = path, {each.unit: each for each in budgeted}
+        self.rows: dict[Trial, list[Spending]] = {}
         if path.is_file():
             self._read()
 
@@ -115,9 +47,7 @@ class Spendings:
                     charges = tuple(
                         (float(n), float(r), int(s)) for n, r, s in parse_json(row["charges"])
                     )
-                    self.rows.setdefault(key, []).append(
-                        SweepSpent(row["unit"], row["who"], charges)
-                    )
+                    self.rows.setdefault(key, []).append(Spending(row["unit"], row["who"], charges))
         except (ValueError, TypeError, KeyError) as error:
             raise StateError(
                 f"{self.path} is damaged ({error}), so that what was spent is not known; restore it"
@@ -125,15 +55,16 @@ class Spendings:
 
     def add(self, trial: Trial, state: Path) -> None:
         """Write down what a trial's books say; one that is taken again takes its own place."""
-        found = spent(self.plan, trial[2], state)
+        budgets, folder = self.budgets.values(), state / FOLDER
+        found = [row for each in budgets for row in each.spendings(folder, trial[2])]
         if not found:
             return
         self.rows[trial] = found
         lines: list[tuple[object, ...]] = [HEAD]
         for key, rows in self.rows.items():
             for unit, who, charges in rows:
-                amount = f"{epsilon(self.plan, unit, charges):.4g}"
-                delta = f"{delta_of(self.plan, unit):g}"
+                amount = f"{self.budgets[unit].epsilon(charges):.4g}"
+                delta = f"{self.budgets[unit].delta:g}"
                 lines.append((*key, unit, who, amount, delta, json.dumps(charges)))
         with saving(self.path.parent):
             write_whole(self.path, csv_of(lines).encode())
@@ -147,7 +78,7 @@ class Spendings:
             for unit, who, charges in rows:
                 found[unit][who] += charges
         return {
-            unit: max(epsilon(self.plan, unit, each) for each in people.values())
+            unit: max(map(self.budgets[unit].epsilon, people.values()))
             for unit, people in found.items()
         }
 
@@ -158,7 +89,7 @@ class Spendings:
             much = f"{amount:.3g}" if math.isfinite(amount) else f"over {MOST:g}"
             told.append(
                 f"privacy: the {len(self.rows)} trials of this sweep, on the same people, spend "
-                f"epsilon {much} together at delta {delta_of(self.plan, unit):g} per {unit}; a run "
+                f"epsilon {much} together at delta {self.budgets[unit].delta:g} per {unit}; a run "
                 "of the winners spends its own on top"
             )
         if told:

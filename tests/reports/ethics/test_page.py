@@ -209,8 +209,8 @@ def test_a_bottleneck_at_the_cut_is_told(tmp_path):
     ethics(tmp_path / "plan.toml", tmp_path)
     _, seen, (plan,) = page_of(tmp_path)
     assert "About people: nothing." in seen
-    assert len(plan["cut"]) == 1
-    assert plan["cut"][0] in seen
+    (promise,) = plan["promises"]
+    assert promise["text"][1:] in seen
     assert "drawn once per picture" in seen
 
 

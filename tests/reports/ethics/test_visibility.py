@@ -13,11 +13,26 @@ from vergence.experiment.schema import check
 from vergence.reports.ethics.facts import facts
 from vergence.reports.ethics.page import drawing
 from vergence.reports.explain import explain
-from vergence.reports.traffic import PLAIN
 
 METHODS = names("methods", Method)
 OWN = {"gradient", "t"}
 """Trees that are made of a client's own samples, and sent to it alone."""
+PLAIN = {
+    "front": "first layers (front)",
+    "end": "last layers (end)",
+    "body": "shared layers (body)",
+    "head": "last layers (head)",
+    "shared": "shared layers",
+    "control": "correction (control)",
+    "generator": "generator of features",
+    "known": "which classes it knows",
+    "made": "made-up samples",
+    "kinds": "their classes",
+    "scores": "what the teacher says of them",
+    "gradients": "which way each of them would have to change",
+    "centres": "mean features of every class (centres)",
+    "statistics": "mean features of every class (statistics)",
+}
 WORDS = {
     **PLAIN,
     "model": "the common model",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vergence.core.federation import Federation
@@ -12,16 +11,29 @@ from vergence.core.messages import Reply
 from vergence.core.method import Method
 from vergence.core.requests import Compute, Fit, Mean
 from vergence.core.task import Task
+from vergence.engine.protections.built_in import BudgetedProtection, owner
 from vergence.engine.protections.dry_run import dry_run
 from vergence.privacy.config import DpSgd
+from vergence.privacy.dp.accounting import checked
 from vergence.privacy.dp.dp_sgd_solver import DpSolver, TrainingPass, training_schedule, uncovered
-from vergence.privacy.hooks import ClientHooks, Turn
+from vergence.privacy.hooks import (
+    ClientHooks,
+    Guarantee,
+    Promise,
+    ProtectedRun,
+    Statement,
+    Turn,
+)
+from vergence.privacy.release_log import FOLDER, ReleaseLog
 
 if TYPE_CHECKING:
     from vergence.engine.plan import Plan
 
 ONE_BY_ONE = "DP-SGD clips the gradient of every sample, which neither stacks nor graphs do"
 """Why clients with private solvers are trained one after the other."""
+FRAME = "the same samples of a client, one of them left out"
+LOOKED_AT = 100
+"""Of so many clients, the first, the epsilon is forecast."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +67,6 @@ class DpSgdHooks(ClientHooks):
         return self.policy.leaving(reply)
 
 
-def private_solver(
-    method: Method, task: Task, federation: Federation, plan: Plan, state: Path
-) -> DpSolver | None:
-    """Solver that trains clients by DP-SGD, None where nothing asks for it.
-
-    The noise of everybody is found here, before workers begin: it takes seconds.
-    """
-    policy = plan.privacy.solver
-    if policy is None:
-        return None
-    passes = check_solver(policy, method, task, federation, plan)
-    solver = DpSolver(task, policy, state, task.seed, passes)
-    for size in {len(splits.train) for splits in federation.people.values()}:
-        solver.noise(size)
-    return solver
-
-
 def check_solver(
     policy: DpSgd, method: Method, task: Task, federation: Federation, plan: Plan
 ) -> tuple[TrainingPass, ...]:
@@ -88,3 +83,78 @@ def check_solver(
         spent = training_schedule(passes, min(sizes)).ledger(policy).epsilon(policy.delta)
         policy.refuse(spent, f"training on {min(sizes)} samples over {plan.rounds} rounds")
     return passes
+
+
+class DpSgdProtection(BudgetedProtection):
+    """Training with noise that hides single samples of a client."""
+
+    policy: DpSgd
+    kind, unit = "client", "sample"
+
+    def check(self, run: ProtectedRun) -> None:
+        """Refuse a method that looks at samples in other ways."""
+        check_solver(self.policy, run.method, run.task, run.federation, self.plan)
+
+    def client(self, run: ProtectedRun) -> DpSgdHooks:
+        """Hooks that train; elsewhere they only leave metrics out.
+
+        The noise of everybody is found here, before workers begin: it takes seconds.
+        """
+        if not run.here:
+            return DpSgdHooks(self.policy, None)
+        passes = check_solver(self.policy, run.method, run.task, run.federation, self.plan)
+        solver = DpSolver(run.task, self.policy, run.state, run.task.seed, passes)
+        for size in {len(splits.train) for splits in run.federation.people.values()}:
+            solver.noise(size)
+        return DpSgdHooks(self.policy, solver)
+
+    def forecast(self, run: ProtectedRun) -> list[Promise]:
+        """Steps, noise and epsilon of those who have the fewest and the most samples."""
+        policy, people, told = self.policy, run.federation, []
+        found = Guarantee("sample", 0.0, policy.delta, FRAME, "whoever sees what the device sends")
+        if not run.here:
+            return [Promise("", guarantee=found)]
+        passes = check_solver(policy, run.method, run.task, people, self.plan)
+        sizes = sorted({len(splits.train) for splits in people.people.values()})
+        for size in dict.fromkeys((sizes[0], sizes[-1])):
+            whole = training_schedule(passes, size)
+            spent = whole.ledger(policy).epsilon(policy.delta)
+            means = f", {whole.means} mean of its samples with noise {whole.mean_noise(policy):.4g}"
+            told.append(
+                f"samples: a client with {size} trains {whole.steps} steps at sampling rate "
+                f"{whole.rate:.3g}, gradients cut to {policy.clip:g}, noise "
+                f"{whole.noise(policy):.4g}{means if whole.means else ''}: epsilon {spent:.3g} at "
+                f"delta {policy.delta:g} for one sample, not for the person"
+            )
+        some = {len(people.people[client].train) for client in people.clients[:LOOKED_AT]}
+        most = max(training_schedule(passes, n).ledger(policy).epsilon(policy.delta) for n in some)
+        first, *rest = told
+        return [Promise(first, guarantee=found._replace(epsilon=most)), *map(Promise, rest)]
+
+    def statements(self, run: ProtectedRun) -> list[Statement]:
+        """Noise in an update that crosses, and the limits of the promise."""
+        return [
+            Statement("update", "made by noised training"),
+            Statement(
+                "unprotected",
+                "People under a promise about {sample}s: a person's {sample}s are alike. "
+                "{Sample}s that only steer a method, or measure it, are not covered.",
+            ),
+        ]
+
+    def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
+        """Budget of samples that a run spent: of the client that spent most."""
+        policy, paths = self.policy, self.logs(run.state / FOLDER)
+        if not paths:
+            return {}
+        ledgers = {owner(path): ReleaseLog(path).ledger for path in paths}
+        return {
+            "sample": {
+                "neighbours": FRAME,
+                "against": "whoever sees what the client sends, the server too",
+                "clip": policy.clip,
+                "delta": policy.delta,
+                "allowed": policy.epsilon,
+                **checked(list(ledgers.values()), policy.delta),
+            }
+        }

@@ -16,8 +16,12 @@ from vergence.core.params import Params
 from vergence.core.requests import Forward
 from vergence.core.stages import SMASHED
 from vergence.core.task import Task
+from vergence.engine.participation import suggest
+from vergence.engine.protections.built_in import BuiltInProtection
+from vergence.engine.protections.split_defense import DefendedTrainer
+from vergence.errors import ConfigError
 from vergence.methods.split.base import Cutting, opened
-from vergence.privacy.hooks import Check, ClientHooks
+from vergence.privacy.hooks import Check, ClientHooks, ProtectedRun, Statement
 from vergence.privacy.split.bottleneck import version
 from vergence.privacy.split.output_range import OutputRange, Span
 from vergence.training.steps import Trainer
@@ -103,3 +107,33 @@ class OutputRangeHooks(ClientHooks):
             return self.ranges.fault(span, sealed)
 
         return check
+
+
+class OutputRangeProtection(BuiltInProtection):
+    """A range in which the server of split learning expects smashed data."""
+
+    policy: OutputRange
+    forecasts = False
+
+    def check(self, run: ProtectedRun) -> None:
+        """Refuse a root that is not there.
+
+        Raises:
+            ConfigError: names it, and whom it may have meant.
+        """
+        root, people = self.policy.root, run.federation
+        if root not in people.people:
+            raise ConfigError(
+                f"privacy.output_range: root: no client '{root}'{suggest(root, people.clients)}"
+            )
+
+    def client(self, run: ProtectedRun) -> OutputRangeHooks:
+        """Hooks that look at smashed data, which a defence before them may have changed."""
+        defended = (hook.noisy_output for hook in run.hooks if isinstance(hook, DefendedTrainer))
+        noisy = next(defended, None)
+        return OutputRangeHooks(self.policy, run.method, run.task, run.federation, noisy)
+
+    def statements(self, run: ProtectedRun) -> list[Statement]:
+        """Row on what the server learns of its root."""
+        text = f"in which range {self.policy.root}'s smashed data lie, in every round"
+        return [Statement("closing table", text, "server (range)")]

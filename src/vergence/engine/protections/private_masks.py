@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vergence.core.client import ClientContext
@@ -19,11 +19,14 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit, FitResult
 from vergence.core.task import Task
+from vergence.engine.protections.built_in import BudgetedProtection
 from vergence.errors import ConfigError
 from vergence.privacy.dp.mask_budget import MaskBudget, groups, whole
 from vergence.privacy.dp.private_selection import PrivateMaskSelector
-from vergence.privacy.hooks import ClientHooks
+from vergence.privacy.dp.private_selection import spent as amounts
+from vergence.privacy.hooks import ClientHooks, Promise, ProtectedRun
 from vergence.privacy.keyed_noise import NoiseKey
+from vergence.privacy.release_log import FOLDER, ReleaseLog
 from vergence.privacy.secure_aggregation.masking import SEED
 from vergence.training.sequential import Solver
 
@@ -122,12 +125,61 @@ class MaskHooks(ClientHooks):
         return self.chooser.at(site)
 
 
-def mask_hooks(
-    plan: Plan, method: Method, task: Task, federation: Federation, state: Path
-) -> MaskHooks | None:
-    """Hooks of a private choice of masks, None where methods choose them or nobody is here."""
-    policy = plan.privacy.mask
-    if policy is None or not federation.clients:
-        return None
-    each = policy.each(foreseen(plan, method, task, federation).draws)
-    return MaskHooks(PrivateMaskSelector(policy, each, state, task.seed))
+NEIGHBOURS = "the same people, one of them with any other data"
+AGAINST = "whoever sees which entries a person shares, the server too"
+ONLY = " in the choice of masks alone, not in the updates beside them"
+
+
+class MaskProtection(BudgetedProtection):
+    """Masks chosen with noise, which hides a person in their choice."""
+
+    policy: MaskBudget
+    kind = unit = "mask"
+
+    def client(self, run: ProtectedRun) -> MaskHooks | None:
+        """Hooks that choose masks under a budget, where people are here."""
+        if not run.here or not run.federation.clients:
+            return None
+        each = self.policy.each(foreseen(self.plan, run.method, run.task, run.federation).draws)
+        return MaskHooks(PrivateMaskSelector(self.policy, each, run.state, run.task.seed))
+
+    def forecast(self, run: ProtectedRun) -> list[Promise]:
+        """Choices of a run, and the epsilon that they will spend."""
+        if not run.here:
+            return []
+        seen = foreseen(self.plan, run.method, run.task, run.federation)
+        policy = self.policy
+        each = policy.each(seen.draws)
+        there = len(groups(run.task.init().layout, policy.of).sizes)
+        parts = {"filter": "filters and neurons", "tensor": "tensors", "entry": "entries"}
+        text = (
+            f"masks: {there:,} {parts[policy.of]}; about {seen.choices} choices of "
+            f"{seen.draws:,} in all, each draw at epsilon {each:.3g}: one that belongs in the mask "
+            f"is {math.exp(each / 2) - 1:.2%} likelier than one that does not; epsilon "
+            f"{policy.amounts([(each, seen.draws)]):.3g} at delta {policy.delta:g} per person, "
+            f"seed and method,{ONLY}"
+        )
+        heading = "How the parts of the model that stay personal are chosen."
+        return [Promise(text, heading, "how a mask is chosen")]
+
+    def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
+        """Budget that choices of masks spent: of the person for whom they spent most."""
+        policy, paths = self.policy, self.logs(run.state / FOLDER)
+        if not paths:
+            return {}
+        return {
+            "mask": {
+                "neighbours": NEIGHBOURS,
+                "against": AGAINST,
+                "of": policy.of,
+                "delta": policy.delta,
+                "allowed": policy.epsilon,
+                "epsilon": max(amounts(ReleaseLog(path).entries, policy) for path in paths),
+                "check": None,
+                "only": ONLY,
+            }
+        }
+
+    def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
+        """Epsilon of draws."""
+        return self.policy.amounts((each, times) for each, _, times in charges)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vergence.core.aggregation import Aggregate, Sum, add_up
-from vergence.core.federation import Federation
-from vergence.core.messages import Message, SealedReply
+from vergence.core.aggregation import Sum, add_up
+from vergence.core.messages import SealedReply
 from vergence.core.method import Exposure
-from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
-from vergence.engine.participation import round_half_up, suggest
+from vergence.engine.participation import Participation, round_half_up, suggest
 from vergence.engine.plan import Plan
-from vergence.engine.secure_sums import SecureSum, too_few
+from vergence.engine.protections.built_in import BuiltInProtection
+from vergence.engine.secure_sums import SecureSum, sums_for, too_few
 from vergence.errors import ConfigError
+from vergence.privacy.hooks import (
+    LEFT_OUT,
+    CombinedReplies,
+    ProtectedRun,
+    ServerHooks,
+    SingleReplies,
+    Statement,
+)
 from vergence.privacy.poisoning.updates import Poison
 from vergence.privacy.reply_checks import fault
 from vergence.privacy.robust.base import RobustRule, Verdict, attackers, nothing
@@ -23,123 +30,92 @@ from vergence.privacy.robust.groups import check as check_groups
 from vergence.privacy.robust.update_matrix import UpdateMatrix, split
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 
-LEFT_OUT = "left out"
-"""Begins the status of a reply that arrived well and that a rule did not count."""
-
 
 @dataclass(frozen=True)
-class RobustResult:
-    """Aggregate for the method, and the status of every client whose reply did not count."""
+class RobustAggregator(ServerHooks):
+    """Sees the replies of an `aggregate` request one by one; the method gets an `Aggregate`.
 
-    aggregate: Aggregate
-    statuses: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class RobustAggregator:
-    """Sees the replies of an `aggregate` request one by one; the method gets an `Aggregate`."""
+    Attributes:
+        rule: stands in for the sum; None: it is a sum, with lies in it.
+        poison: how `liars` change their replies.
+        liars: who lies, for an experiment.
+        sums: secure sums, of whose groups the rule judges.
+        presence: who is there in a round.
+        stream: of the run.
+    """
 
     rule: RobustRule | None = None
     poison: Poison | None = None
     liars: tuple[str, ...] = ()
     sums: SecureSum | None = None
+    presence: Participation = Participation()
+    stream: RandomStream = RandomStream("run")
 
-    @classmethod
-    def of(
-        cls, plan: Plan, federation: Federation, sums: SecureSum | None = None
-    ) -> RobustAggregator | None:
-        """Aggregator that looks at a run's replies, None where nobody does."""
-        liars: tuple[str, ...] = ()
-        if plan.poison is not None and plan.poison.share:
-            federation.refuse_many("choosing who lies")
-            liars = plan.poison.chosen(federation.clients)
-        rule = plan.privacy.robust
-        return cls(rule, plan.poison, liars, sums) if rule is not None or liars else None
+    def cohort(
+        self,
+        clients: Sequence[str],
+        round: int,
+        draw: Callable[[Sequence[str], int], Sequence[str]],
+    ) -> Sequence[str]:
+        """Clients that were drawn, and the one that the rule trusts, who has no vote."""
+        asked, root = draw(clients, round), "" if self.rule is None else self.rule.trusted
+        if root and root not in asked and self.presence.here(root, round, self.stream):
+            return sorted([*asked, root], key=clients.index)
+        return asked
 
-    @property
-    def trusted(self) -> str:
-        """The person who is asked in every round and has no vote; "" for nobody."""
-        return "" if self.rule is None else self.rule.trusted
-
-    def applies_to(self, exposed: Exposure) -> bool:
-        """True if a request's replies are looked at: where updates would be summed."""
+    def looks_at(self, exposed: Exposure) -> bool:
+        """True where updates would be summed."""
         return exposed.reveal == "aggregate" and bool(exposed.trees)
 
-    def judge(
-        self,
-        came: Mapping[str, SealedReply],
-        messages: Mapping[str, Message],
-        held: Mapping[str, Params],
-        exposed: Exposure,
-        shapes: Mapping[str, Params],
-        stream: RandomStream,
-        form: ReplyLayout | None = None,
-    ) -> RobustResult:
-        """Poison, guard again, and add up as the rule says.
-
-        Args:
-            came: replies that passed the guards, in the order of the cohort.
-            messages: what everybody was sent.
-            held: trees of the shape that replies must have, where they are not sent.
-            exposed: what the verb may let out.
-            shapes: the trees of the result where no reply came.
-            stream: of this round and request.
-            form: where replies are rows of words, of which only the sums of groups are seen.
-        """
-        if form is not None:
-            return self._of_groups(came, list(messages), form, shapes, stream)
-        replies, statuses = dict(came), {}
-        root = replies.pop(self.trusted, None)
+    def combine(self, replies: SingleReplies) -> CombinedReplies:
+        """Poison, guard again, and add up as the rule says."""
+        if replies.form is not None:
+            return self._of_groups(replies, replies.form)
+        came, statuses = dict(replies.came), {}
+        root = None if self.rule is None else came.pop(self.rule.trusted, None)
         if self.poison is not None:
-            replies = self.poison.apply(replies, self.liars)
-        for client in [c for c in self.liars if c in replies]:
-            message = messages[client]
-            offered = {**held, **message.trees}
-            if reason := fault(replies[client], message.round, offered, exposed):
+            came = self.poison.apply(came, self.liars)
+        for client in [c for c in self.liars if c in came]:
+            message = replies.messages[client]
+            offered = {**replies.held, **message.trees}
+            if reason := fault(came[client], message.round, offered, replies.exposed):
                 statuses[client] = f"quarantined: {reason}"
-                del replies[client]
-        if self.rule is None or not replies:
-            return RobustResult(add_up(replies.values(), shapes), statuses)
-        verdict = self._verdict(self.rule, replies, root, stream)
+                del came[client]
+        if self.rule is None or not came:
+            return CombinedReplies(add_up(came.values(), replies.shapes), statuses)
+        verdict = self._verdict(self.rule, came, root, replies.stream)
         left_out = {c: f"{LEFT_OUT}: {reason}" for c, reason in verdict.left_out.items()}
-        return RobustResult(verdict.aggregate, {**statuses, **left_out})
+        return CombinedReplies(verdict.aggregate, {**statuses, **left_out})
 
-    def _of_groups(
-        self,
-        came: Mapping[str, SealedReply],
-        asked: Sequence[str],
-        form: ReplyLayout,
-        shapes: Mapping[str, Params],
-        stream: RandomStream,
-    ) -> RobustResult:
+    def _of_groups(self, given: SingleReplies, form: ReplyLayout) -> CombinedReplies:
         """Deal those asked into groups; the rule takes each group's sum for one reply."""
         assert self.sums is not None
         assert self.rule is not None
-        policy, statuses = self.sums.policy, {}
+        policy, statuses, asked = self.sums.policy, {}, list(given.messages)
         replies: dict[str, SealedReply] = {}
         members: dict[str, list[str]] = {}
-        dealt = deal(asked, policy.groups, stream) if len(asked) >= policy.groups else [asked]
+        dealt = deal(asked, policy.groups, given.stream) if len(asked) >= policy.groups else [asked]
         for number, group in enumerate(dealt, 1):
-            whole, there = Sum(), [client for client in group if client in came]
+            whole, there = Sum(), [client for client in group if client in given.came]
             for client in there:
-                whole.add(came[client])
+                whole.add(given.came[client])
             if len(there) < policy.threshold:
                 statuses |= dict.fromkeys(there, too_few(len(there), policy))
                 continue
             learned = self.sums.learned(form, whole)
-            replies[f"group {number}"] = as_reply(learned, came[there[0]].round)
+            replies[f"group {number}"] = as_reply(learned, given.came[there[0]].round)
             members[f"group {number}"] = there
         if not replies:
-            return RobustResult(add_up([], shapes), statuses)
+            return CombinedReplies(add_up([], given.shapes), statuses)
         rule = among_groups(self.rule, len(asked), len(replies))
         if rule is None:
             why = f"too few: {len(replies)} groups, and liars may be in half of them"
-            verdict = nothing(replies, shapes, why)
+            verdict = nothing(replies, given.shapes, why)
         else:
-            verdict = self._verdict(rule, replies, None, stream)
+            verdict = self._verdict(rule, replies, None, given.stream)
         for name, reason in verdict.left_out.items():
             statuses |= dict.fromkeys(members[name], f"{LEFT_OUT}: {name}: {reason}")
-        return RobustResult(verdict.aggregate, statuses)
+        return CombinedReplies(verdict.aggregate, statuses)
 
     def _verdict(
         self,
@@ -212,3 +188,45 @@ def replies(plan: Plan, people: int) -> int:
     asked = cohort if isinstance(cohort, int) else max(round_half_up(cohort * people), 1)
     waited = delivery.replies if delivery.name == "quorum" else people
     return min(asked, waited, people)
+
+
+class RobustProtection(BuiltInProtection):
+    """A robust rule in place of the sum, and liars whom an experiment puts before it."""
+
+    policy: RobustRule | None
+    forecasts = False
+
+    def check(self, run: ProtectedRun) -> None:
+        """Refuse people among whom the rule could never decide."""
+        check(self.plan, run.federation.clients)
+
+    def server(self, run: ProtectedRun) -> RobustAggregator | None:
+        """Hooks that look at single replies; None where there is no rule and nobody lies."""
+        plan, federation, liars = self.plan, run.federation, tuple[str, ...]()
+        self.check(run)
+        if plan.poison is not None and plan.poison.share:
+            federation.refuse_many("choosing who lies")
+            liars = plan.poison.chosen(federation.clients)
+        if self.policy is None and not liars:
+            return None
+        sums = sums_for(plan, run.method, len(federation.clients))
+        stream = RandomStream("run", run.task.seed)
+        return RobustAggregator(self.policy, plan.poison, liars, sums, plan.presence, stream)
+
+    def statements(self, run: ProtectedRun) -> list[Statement]:
+        """Rows on the comparison of updates, and on how many may lie."""
+        rule, policy = self.policy, self.plan.privacy.aggregation
+        if rule is None or not any(e.trees for e in run.method.exposure.values()):
+            return []
+        groups = 0 if policy is None else policy.groups
+        seen = f"the sum of every group of {groups}" if groups else "every single update"
+        stands = f"Some participants may send false updates: {rule.name} stands that"
+        found = [
+            Statement("table", f"{seen}: {rule.name} compares them", "server (robust rule)"),
+            Statement("table", f"{rule.assumes}; else {rule.name} promises nothing", "assumed"),
+            Statement("participants", f"{stands} if {rule.assumes}."),
+        ]
+        if rule.trusted:
+            way = f"which way {rule.trusted}'s update points, in every round"
+            found.append(Statement("table", way, "server"))
+        return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,20 +19,25 @@ from vergence.core.params import Params
 from vergence.core.requests import Forward, Step, StepResult
 from vergence.core.stages import CutPoint, Staged
 from vergence.core.task import Task
+from vergence.engine.protections.built_in import BudgetedProtection, Spending, owner
 from vergence.errors import ConfigError, StateError
 from vergence.methods.split.base import Cutting
 from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent
-from vergence.privacy.hooks import ClientHooks, Turn
+from vergence.privacy.hooks import ClientHooks, Promise, ProtectedRun, Turn
 from vergence.privacy.release_log import FOLDER, secret_in
 from vergence.privacy.split.bottleneck import version
 from vergence.privacy.split.defense import (
+    IMAGE,
+    BottleneckCut,
     DefendedPiece,
     NoiseSpec,
+    NoPeekCut,
     PixelCut,
     SplitDefense,
     gain,
     held,
 )
+from vergence.privacy.split.pixel_dp import promise
 from vergence.privacy.split.sent_images import Released, book_of
 from vergence.training.steps import Trainer, Trainers
 
@@ -41,6 +46,11 @@ if TYPE_CHECKING:
 
 BACK = "gradient"
 """The tree in which a client's layers get what they learn from."""
+PICTURE = "the same pictures of a client, one replaced by any other"
+PIXEL = "the same pictures of a client, one changed by 1 in L1: a pixel from black to white"
+AGAINST = "whoever sees smashed data, the server too"
+LEARNT = "updates of the clients' layers, "
+SENT = "labels and whatever else is sent beside smashed data"
 
 
 @dataclass(frozen=True)
@@ -210,3 +220,81 @@ def defended_trainer(
     seen = outlook(plan, method, task, federation)
     assert isinstance(method, Cutting)
     return DefendedTrainer(defence, seen, method, task, state)
+
+
+class SplitDefenseProtection(BudgetedProtection):
+    """A defence where a network is cut."""
+
+    policy: SplitDefense
+    kind = "cut"
+
+    @property
+    def unit(self) -> str:  # type: ignore[override]
+        """Pictures, or pixels of them."""
+        return "picture" if isinstance(self.policy, BottleneckCut) else "pixel"
+
+    def client(self, run: ProtectedRun) -> DefendedTrainer | None:
+        """Hooks of clients' layers, where people are here."""
+        given = (self.plan, run.method, run.task, run.federation, run.state)
+        return defended_trainer(*given) if run.here else None
+
+    def forecast(self, run: ProtectedRun) -> list[Promise]:
+        """Treatment of smashed data, and the epsilon that a run will spend."""
+        heading = "What is done to pictures before they are sent."
+        return [Promise(self._promise(run), heading)] if run.here else []
+
+    def _promise(self, run: ProtectedRun) -> str:
+        defence, method = self.policy, run.method
+        seen = outlook(self.plan, method, run.task, run.federation)
+        samples = run.federation.people[run.federation.clients[0]].train
+        if isinstance(defence, NoPeekCut):
+            return (
+                f"pictures: {defence.weight:g} times the distance correlation of pictures and "
+                "smashed data is part of the clients' loss; this promises nothing: see `vergence "
+                "privacy audit`"
+            )
+        often = f"a picture is sent {seen.releases} times, through other layers each time"
+        if seen.still:
+            often = "clients do not train their layers, so that a picture is released once"
+        if isinstance(defence, PixelCut):
+            height, width = samples.columns[IMAGE].shape[-2:]
+            return f"pixels: {promise(defence.level, height, width, seen.releases)}; {often}"
+        assert isinstance(defence, BottleneckCut)
+        assert isinstance(method, Cutting)
+        assert seen.noise_spec is not None
+        front = method.front(run.task)
+        ask = Forward(front.init(), samples.take(slice(0, 1)), method.front)
+        features = Trainer(front).forward(ask).numel()
+        spent = defence.amounts(seen.releases * defence.cost(seen.noise_spec.multiple))
+        return (
+            f"pictures: smashed vectors ({features} features) are cut to {defence.clip:g} and get "
+            f"noise of {seen.noise_spec.scale:.4g} on every feature, drawn once per picture and "
+            f"state of the layers; {often}: epsilon {spent:.3g} at delta {defence.delta:g} per "
+            "picture, seed and method, against any other in its place, in smashed data alone, not "
+            f"in {SENT if seen.still else LEARNT + SENT}"
+        )
+
+    def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
+        """Budget that a run spent on its pictures: on the dearest one."""
+        defence, paths = self.policy, self.logs(run.state / FOLDER)
+        if not paths:
+            return {}
+        found = defence.amounts(max(Released(path, defence.cost).most for path in paths))
+        if isinstance(defence, PixelCut):
+            told = {"neighbours": PIXEL, "level": defence.level, "delta": 0.0, "allowed": None}
+            told["only"] = ", an obfuscation that promises nothing for a picture"
+        else:
+            assert isinstance(defence, BottleneckCut)
+            told = {"neighbours": PICTURE, "clip": defence.clip, "delta": defence.delta}
+            where = SENT if defence.still else LEARNT + SENT
+            told |= {"allowed": defence.epsilon, "only": f" in smashed data alone, not in {where}"}
+        return {self.unit: {**told, "against": AGAINST, "epsilon": found, "check": None}}
+
+    def spendings(self, folder: Path, seed: int) -> list[Spending]:
+        """Cost of every client's dearest picture."""
+        costs = [(owner(path), Released(path, self.policy.cost).most) for path in self.logs(folder)]
+        return [Spending(self.unit, who, ((dearest, 1.0, 1),)) for who, dearest in costs]
+
+    def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
+        """Epsilon of releases of a picture."""
+        return self.policy.amounts(sum(cost for cost, _, _ in charges))

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Reply
-from vergence.core.method import Method
 from vergence.core.requests import Step, StepResult
 from vergence.core.stages import PULL
-from vergence.core.task import Task
+from vergence.engine.protections.built_in import BuiltInProtection
 from vergence.errors import ConfigError
 from vergence.methods.split.base import ClientFront
 from vergence.privacy.dp.dp_sgd_solver import taken
-from vergence.privacy.hooks import ClientHooks, Turn
+from vergence.privacy.hooks import ClientHooks, Promise, ProtectedRun, Statement, Turn
+from vergence.privacy.release_log import FOLDER, ReleaseLog
 from vergence.privacy.split.split_guard import SplitGuardConfig
 from vergence.privacy.split.split_guard_client import SplitGuardClient
 
-if TYPE_CHECKING:
-    from vergence.engine.plan import Plan
+KEY = "split_guard"
+"""The block of results.json with verdicts."""
 
 
 @dataclass(frozen=True)
@@ -59,44 +57,88 @@ class SplitGuardHooks(ClientHooks):
         return turn.site.id, turn.message.round, number, of
 
 
-def split_guard_hooks(
-    plan: Plan,
-    method: Method,
-    task: Task,
-    federation: Federation,
-    state: Path,
-    tell: Callable[[str], None] = lambda _: None,
-) -> SplitGuardHooks | None:
-    """Watch of clients over their server, None where they trust it or nobody is here.
+class SplitGuardProtection(BuiltInProtection):
+    """False labels now and then, by which clients find out whether their server learns from any."""
 
-    A line is told where a verdict turns.
-    """
-    policy = plan.privacy.split_guard
-    if policy is None or not federation.clients:
-        return None
-    check_split_guard(policy, method, task, federation)
-    watch = SplitGuardClient(policy, task.labels, state, task.seed, tell)
-    return SplitGuardHooks(watch, method.local)
+    policy: SplitGuardConfig
+
+    def check(self, run: ProtectedRun) -> None:
+        """Refuse labels that cannot be moved, and rounds without a whole block.
+
+        Raises:
+            ConfigError: says which.
+        """
+        run.federation.refuse_many("counting batches")
+        shortest = min((s.train for s in run.federation.people.values()), key=len)
+        if not all(shortest.columns[name].is_floating_point() for name in run.task.labels):
+            raise ConfigError(
+                "privacy.split_guard moves labels that are numbers, and here they are classes; "
+                "leave it out"
+            )
+        batches = taken(run.method.local, len(shortest))
+        if batches < self.policy.every:
+            raise ConfigError(
+                f"privacy.split_guard: a block is of {self.policy.every} batches of one round, and "
+                f"somebody has {batches}; take smaller batches, more local epochs, or a smaller "
+                "every"
+            )
+
+    def client(self, run: ProtectedRun) -> SplitGuardHooks | None:
+        """Watch of clients who are here over their server; a verdict is told as it turns."""
+        if not run.here or not run.federation.clients:
+            return None
+        self.check(run)
+        labels, seed = run.task.labels, run.task.seed
+        watch = SplitGuardClient(self.policy, labels, run.state, seed, run.tell)
+        return SplitGuardHooks(watch, run.method.local)
+
+    def forecast(self, run: ProtectedRun) -> list[Promise]:
+        """Share of false labels, and consequences of a verdict."""
+        then = {
+            "stop": "takes no further turn",
+            "report": "goes on, and results.json says so (in a deployment, the client's own "
+            "events.log and nothing else)",
+        }
+        policy = self.policy
+        return [
+            Promise(
+                f"labels: one batch in {policy.every} of every client has false ones, at a secret "
+                "place, and no step is taken with the answer; who finds that answers do not depend "
+                f"on labels {then[policy.act]}; a server that learns is accused with chance "
+                f"{policy.accused:g} at most in a run"
+            )
+        ]
+
+    def statements(self, run: ProtectedRun) -> list[Statement]:
+        """Trust in a server that is watched."""
+        return [
+            Statement(
+                "server",
+                "Devices send false labels now and then, and notice a server that does "
+                "not learn from labels at all; one that pretends to goes unnoticed.",
+            )
+        ]
+
+    def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
+        """Verdicts on a run's server, by the clients' logs."""
+        policy, paths = self.policy, sorted((run.state / FOLDER).glob("seed*.guard.*.csv"))
+        if not paths:  # they lie with the clients of a deployment
+            return {}
+        told: dict[str, Any] = {"accused": {}, "trusted": 0, "open": 0, "act": policy.act}
+        for path in paths:
+            verdict, blocks, _ = policy.read(entry.steps for entry in ReleaseLog(path).entries)
+            if verdict == "accused":
+                seed, _, client = path.name.removesuffix(".csv").split(".", 2)
+                told["accused"][f"{client}, {seed}"] = blocks * policy.every
+            else:
+                told[verdict] += 1
+        return {KEY: told}
 
 
-def check_split_guard(
-    policy: SplitGuardConfig, method: Method, task: Task, federation: Federation
-) -> None:
-    """Refuse labels that cannot be moved, and rounds without a whole block.
-
-    Raises:
-        ConfigError: says which.
-    """
-    federation.refuse_many("counting batches")
-    shortest = min((s.train for s in federation.people.values()), key=len)
-    if not all(shortest.columns[name].is_floating_point() for name in task.labels):
-        raise ConfigError(
-            "privacy.split_guard moves labels that are numbers, and here they are classes; leave "
-            "it out"
-        )
-    batches = taken(method.local, len(shortest))
-    if batches < policy.every:
-        raise ConfigError(
-            f"privacy.split_guard: a block is of {policy.every} batches of one round, and somebody "
-            f"has {batches}; take smaller batches, more local epochs, or a smaller every"
-        )
+def verdicts(told: Mapping[str, Any]) -> str:
+    """Verdicts on a run's server, in words."""
+    who = ", ".join(f"{name} (after {n} batches)" for name, n in told["accused"].items())
+    return (
+        f"accused by {who or 'nobody'}; trusted by {told['trusted']}; {told['open']} cannot tell "
+        "yet"
+    )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from vergence.core.aggregation import Aggregate
 from vergence.core.files import csv_of, make_folder
@@ -15,14 +16,24 @@ from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.serialization import digest
 from vergence.engine.plan import Plan
+from vergence.engine.protections.built_in import BudgetedProtection, Spending
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.config import UserLevelConfig
-from vergence.privacy.dp.accounting import Charge, Ledger
-from vergence.privacy.dp.tree_aggregation import steps
+from vergence.privacy.dp.accounting import Charge, Ledger, checked
+from vergence.privacy.dp.tree_aggregation import nodes, steps
 from vergence.privacy.dp.user_level import UserLevel
-from vergence.privacy.hooks import ClientHooks, ServerHooks, Turn
-from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, secret_in
+from vergence.privacy.hooks import (
+    ClientHooks,
+    Guarantee,
+    Promise,
+    ProtectedRun,
+    ServerHooks,
+    Statement,
+    Turn,
+)
+from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, account, secret_in
 
+PERSON = "the same people asked, one of them contributing nothing"
 TREE = "tree"
 """In books and purposes of secrets: noise that follows a tree over rounds."""
 TAIL = 6.0
@@ -266,3 +277,97 @@ class UserLevelHooks(ClientHooks):
             with self.covered.open("a") as file:
                 file.write(csv_of([(client, round, why)]))
         return True
+
+
+def against(shares: int) -> str:
+    """Text on whom people are hidden from, by noise in so many shares."""
+    if shares == 1:
+        return "whoever sees the models, not against the server, which adds up before the noise"
+    return (
+        f"whoever sees the models, and the server while at least {shares} people in every sum "
+        "keep their part of the noise to themselves"
+    )
+
+
+class UserLevelProtection(BudgetedProtection):
+    """A bound on every person's update, and noise on every sum."""
+
+    policy: UserLevelConfig
+    unit = "person"
+
+    def client(self, run: ProtectedRun) -> UserLevelHooks:
+        """Hooks that bound updates."""
+        covered = run.state / FOLDER / covered_in(run.task.seed)
+        return UserLevelHooks(self.policy, covered, run.tell)
+
+    def server(self, run: ProtectedRun) -> UserLevelMechanism:
+        """Hooks that draw people, and add noise."""
+        people, seed = len(run.federation.clients), run.task.seed
+        return UserLevelMechanism(self.policy, self.plan, run.method, people, run.state, seed)
+
+    def forecast(self, run: ProtectedRun) -> list[Promise]:
+        """Noise of a run, and the epsilon that it will spend."""
+        user, plan, people = self.policy, self.plan, len(run.federation.clients)
+        seen = forecast(user, plan, run.method, people)
+        where = "the sum of each round"
+        drawn = f"each drawn with chance {seen.rate:g}" if seen.rate < 1 else "whoever is there"
+        if user.turns is not None:
+            parts = len(nodes(plan.rounds, user.restart))
+            where = "every node of a tree over rounds"
+            drawn = (
+                f"the sum of all {plan.rounds} rounds is of {parts} nodes; whoever is there, each "
+                f"in {user.turns} rounds at most"
+            )
+        spent, shares, most = seen.epsilon(user.delta), seen.level.shares, max(seen.expected, 1)
+        more = max(most / shares, 1.0) if shares > 1 else 1.0
+        offered = run.method.offer(run.method.server(run.task), "")
+        ratio = seen.noise * math.sqrt(sum(t.layout.n for t in offered.values()) * more) / most
+        found = Guarantee("person", spent, user.delta, PERSON, against(shares), ratio, people)
+        if not seen.sums:
+            text = "people: nothing of them is sent but metrics, which are left out"
+            return [Promise(text, guarantee=found)]
+        noise = seen.noise * user.clip * more**0.5
+        least = "at least " if shares > 1 else ""
+        return [
+            Promise(
+                f"people: every update is cut to {user.clip:g} and counts once, without metrics or "
+                f"weights; {where} gets noise of {least}{seen.noise:.4g} x {user.clip:g} "
+                f"({drawn}, mean over {seen.expected:g}: {noise / most:.3g} in every entry); after "
+                f"{plan.rounds} rounds epsilon {spent:.3g} at delta {user.delta:g} per person, "
+                f"seed and method, against {against(shares)}",
+                guarantee=found,
+            )
+        ]
+
+    def statements(self, run: ProtectedRun) -> list[Statement]:
+        """Bound on an update that crosses, and trust in the noise."""
+        trusted = "The server is trusted with each person's update, and not to keep it."
+        trusted += " It adds the noise, and is trusted to do so."
+        if least := self.plan.privacy.least:
+            trusted = f"At least {least} people in every sum keep their part of the noise to"
+            trusted += " themselves."
+        return [
+            Statement("update", f"cut to length {self.policy.clip:g}, noise comes later"),
+            Statement("server", trusted),
+        ]
+
+    def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
+        """Budget of people that a run spent, by the logs of its sums."""
+        user = self.policy
+        books = [ReleaseLog(run.state / FOLDER / sums_of(seed)) for seed in self.plan.seeds]
+        entries = [e._replace(draw=f"{n} {e.draw}") for n, b in enumerate(books) for e in b.entries]
+        return {
+            "person": {
+                "neighbours": PERSON,
+                "against": against(self.plan.privacy.least or 1),
+                "clip": user.clip,
+                "delta": user.delta,
+                "allowed": user.epsilon,
+                **checked([book.ledger for book in books], user.delta),
+                "seeds_together": account(entries).epsilon(user.delta),
+            }
+        }
+
+    def spendings(self, folder: Path, seed: int) -> list[Spending]:
+        """Charges of one seed, by its log."""
+        return [self.entered("", folder / sums_of(seed))]

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from vergence.core.federation import Federation
 from vergence.core.method import Method
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
-from vergence.engine.protections.setup import check_solver
-from vergence.engine.protections.user_level import forecast, sums_of
-from vergence.experiment.privacy import mask_budget_spent, split_defense_spent, split_guard_report
-from vergence.privacy.dp.accounting import Ledger, cross_checked
-from vergence.privacy.dp.dp_sgd_solver import training_schedule
-from vergence.privacy.dp.tree_aggregation import nodes
-from vergence.privacy.hooks import ProtectedRun
-from vergence.privacy.release_log import FOLDER, ReleaseLog, account, refuse_missing
+from vergence.engine.protections.setup import protections
+from vergence.engine.protections.split_guard import KEY, verdicts
+from vergence.privacy.dp.accounting import accountant
+from vergence.privacy.hooks import Promise, ProtectedRun, Statement
+from vergence.privacy.release_log import FOLDER, refuse_missing
 
-PERSON = "the same people asked, one of them contributing nothing"
-FRAME = "the same samples of a client, one of them left out"
 BESIDE = (
     "not covered: metrics measured on people, who took part in which round, how many samples each "
     "has"
 )
+UNITS = {
+    "person": "person",
+    "sample": "sample",
+    "mask": "person",
+    "picture": "picture",
+    "pixel": "pixel",
+}
+"""Blocks of results.json with an epsilon, and whose or what it hides."""
+OWN = "A protection of this study's own, which this software has not checked."
+
+
+def promises(plan: Plan, run: ProtectedRun) -> list[Promise]:
+    """Promises of all protections of a run, before it begins.
+
+    Raises:
+        ConfigError: this method, or this plan, cannot be protected so.
+    """
+    known = (p for p in protections(plan) if run.here or p not in plan.privacy.own)
+    told = [line for each in known for line in each.forecast(run)]
+    return [Promise(line, OWN, None) if isinstance(line, str) else line for line in told]
 
 
 def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> list[str]:
@@ -34,52 +47,16 @@ def foretold(plan: Plan, method: Method, task: Task, federation: Federation) -> 
     Raises:
         ConfigError: this method, or this plan, cannot be protected so.
     """
-    told, user, solver = [], plan.privacy.user, plan.privacy.solver
-    if user is not None:
-        seen = forecast(user, plan, method, len(federation.clients))
-        where = "the sum of each round"
-        drawn = f"each drawn with chance {seen.rate:g}" if seen.rate < 1 else "whoever is there"
-        if user.turns is not None:
-            parts = len(nodes(plan.rounds, user.restart))
-            where = "every node of a tree over rounds"
-            drawn = (
-                f"the sum of all {plan.rounds} rounds is of {parts} nodes; whoever is there, each "
-                f"in {user.turns} rounds at most"
-            )
-        spent = seen.epsilon(user.delta)
-        if not seen.sums:
-            return ["people: nothing of them is sent but metrics, which are left out"]
-        shares, most = seen.level.shares, max(seen.expected, 1)
-        noise = seen.noise * user.clip * (max(most / shares, 1) ** 0.5 if shares > 1 else 1)
-        least = "at least " if shares > 1 else ""
-        told.append(
-            f"people: every update is cut to {user.clip:g} and counts once, without metrics or "
-            f"weights; {where} gets noise of {least}{seen.noise:.4g} x {user.clip:g} "
-            f"({drawn}, mean over {seen.expected:g}: {noise / most:.3g} in every entry); after "
-            f"{plan.rounds} rounds epsilon "
-            f"{spent:.3g} at delta {user.delta:g} per person, seed and method, against "
-            f"{against(shares)}"
-        )
-    if solver is not None:
-        passes = check_solver(solver, method, task, federation, plan)
-        sizes = sorted({len(splits.train) for splits in federation.people.values()})
-        for size in dict.fromkeys((sizes[0], sizes[-1])):
-            whole = training_schedule(passes, size)
-            noise = whole.noise(solver)
-            spent = whole.ledger(solver).epsilon(solver.delta)
-            means = f", {whole.means} mean of its samples with noise {whole.mean_noise(solver):.4g}"
-            told.append(
-                f"samples: a client with {size} trains {whole.steps} steps at sampling rate "
-                f"{whole.rate:.3g}, gradients cut to {solver.clip:g}, noise {noise:.4g}"
-                f"{means if whole.means else ''}: epsilon "
-                f"{spent:.3g} at delta {solver.delta:g} for one sample, not for the person"
-            )
-    told += mask_budget_spent.foretold(plan, method, task, federation)
-    told += split_defense_spent.foretold(plan, method, task, federation)
-    told += split_guard_report.foretold(plan)
-    run = ProtectedRun(method, task, federation, plan.rounds, Path())
-    told += [line for own in plan.privacy.own for line in own.forecast(run)]
-    return [*told, beside(method)] if told else []
+    told = promises(plan, ProtectedRun(method, task, federation, plan.rounds))
+    return [*(each.text for each in told if each.text), beside(method)] if told else []
+
+
+def statements(
+    plan: Plan, method: Method, task: Task, federation: Federation | None = None
+) -> list[Statement]:
+    """Sentences of all protections of a run on who sees what; see `Protection.statements`."""
+    run = ProtectedRun(method, task, federation or Federation("unknown", {}), plan.rounds)
+    return [said for each in protections(plan) for said in each.statements(run)]
 
 
 def beside(method: Method) -> str:
@@ -92,91 +69,38 @@ def beside(method: Method) -> str:
     return BESIDE + "".join(beyond)
 
 
-def against(shares: int) -> str:
-    """Text on whom people are hidden from, by noise in so many shares."""
-    if shares == 1:
-        return "whoever sees the models, not against the server, which adds up before the noise"
-    return (
-        f"whoever sees the models, and the server while at least {shares} people in every sum "
-        "keep their part of the noise to themselves"
-    )
-
-
 def spent(plan: Plan, run: ProtectedRun) -> dict[str, Any] | None:
     """Return the block `privacy` of results.json from the logs in a run's folder of states."""
-    method, state, plan = run.method, run.state, plan.known(len(run.federation.clients))
-    refuse_missing(state / FOLDER)
-    user, solver, found = plan.privacy.user, plan.privacy.solver, {}
-    secure = plan.privacy.aggregation
-    if user is not None:
-        books = [ReleaseLog(state / FOLDER / sums_of(seed)) for seed in plan.seeds]
-        entries = [e._replace(draw=f"{n} {e.draw}") for n, b in enumerate(books) for e in b.entries]
-        found["person"] = {
-            "neighbours": PERSON,
-            "against": against(1 if secure is None else secure.threshold),
-            "clip": user.clip,
-            "delta": user.delta,
-            "allowed": user.epsilon,
-            **_said([book.ledger for book in books], user.delta),
-            "seeds_together": account(entries).epsilon(user.delta),
-        }
-    paths = sorted((state / FOLDER).glob("seed*.client.*.csv"))
-    if solver is not None and paths:  # in a deployment every client has its own, at home
-        ledgers = {
-            path.name.split(".", 2)[2].removesuffix(".csv"): ReleaseLog(path).ledger
-            for path in paths
-        }
-        found["sample"] = {
-            "neighbours": FRAME,
-            "against": "whoever sees what the client sends, the server too",
-            "clip": solver.clip,
-            "delta": solver.delta,
-            "allowed": solver.epsilon,
-            **_said(list(ledgers.values()), solver.delta),
-        }
-    found |= {**mask_budget_spent.spent(plan, state), **split_defense_spent.spent(plan, state)}
+    plan, found = plan.known(len(run.federation.clients)), dict[str, Any]()
+    refuse_missing(run.state / FOLDER)
+    for each in protections(plan):
+        told = dict(each.spent(run))
+        if each in plan.privacy.own:
+            found["own"] = {**found.get("own", {}), type(each).__name__: told}
+        else:
+            found |= told
     if {"sample", "mask"} <= found.keys():  # a sample is part of a person's data: both add up
         found["sample"]["with_masks"] = {
             key: found["sample"][key] + found["mask"][key] for key in ("epsilon", "delta")
         }
-    found |= split_guard_report.found(plan, state)
-    own = {type(each).__name__: dict(each.spent(run)) for each in plan.privacy.own}
-    found |= {"own": own} if own else {}
-    return {**found, "beside": beside(method), "accountant": _accountant()} if found else None
+    if not found:
+        return None
+    return {**found, "beside": beside(run.method), "accountant": accountant()}
 
 
 def lines(label: str, block: Mapping[str, Any], tuned: bool = False) -> list[str]:
     """Lines on the screen about a run's privacy; `tuned`: a sweep chose its settings."""
-    told = split_guard_report.lines(label, block)
-    for kind in ("person", "sample", "mask", "picture", "pixel"):
-        if kind in block:
-            part, unit = block[kind], "person" if kind == "mask" else kind
-            check = f", {part['check']:.3g} by PLD" if part["check"] is not None else ""
-            told.append(
-                f"privacy of {label}: epsilon {part['epsilon']:.3g} at delta {part['delta']:g} per "
-                f"{unit} and seed{check}{part.get('only', '')}; {block['beside']}"
-            )
-    if tuned and block.keys() & {"person", "sample", "mask", "picture", "pixel"}:
+    told = [f"server of {label}: {verdicts(block[KEY])}"] if KEY in block else []
+    for kind in (kind for kind in UNITS if kind in block):
+        part = block[kind]
+        check = f", {part['check']:.3g} by PLD" if part["check"] is not None else ""
+        told.append(
+            f"privacy of {label}: epsilon {part['epsilon']:.3g} at delta {part['delta']:g} per "
+            f"{UNITS[kind]} and seed{check}{part.get('only', '')}; {block['beside']}"
+        )
+    if tuned and block.keys() & UNITS.keys():
         told.append(
             f"privacy of {label}: a sweep chose its settings; what its trials spent on people, and "
             "the choice itself, come on top: see the sweep's spent.csv and best.toml"
         )
     return told
-
-
-def _said(ledgers: Sequence[Ledger], delta: float) -> dict[str, Any]:
-    """Return the largest epsilon of some accounts, and what the other accountant says of it."""
-    alike = {ledger: ledger.epsilon(delta) for ledger in set(ledgers)}
-    worst = max(alike, key=alike.__getitem__, default=Ledger())
-    check = None
-    if worst.charges and _accountant() != "closed form":
-        check = cross_checked(worst.charges, delta)["pld"]
-    charges = [[c.noise, c.rate, c.steps] for c in worst.charges]
-    return {"epsilon": alike.get(worst, 0.0), "check": check, "charges": charges}
-
-
-def _accountant() -> str:
-    try:
-        return f"prv, opacus {version('opacus')}; pld, dp-accounting {version('dp-accounting')}"
-    except PackageNotFoundError:
-        return "closed form"

@@ -16,7 +16,7 @@ from vergence.core.conversation import Conversation, collect, compute, fit
 from vergence.core.data import Samples
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, SealedReply, reply
-from vergence.core.method import Exposure, Method, NoState
+from vergence.core.method import Exposure, Method, NoState, Tree
 from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
@@ -82,6 +82,15 @@ class CFedVS(Method[Communities, NoState]):
         "train": Exposure(trees=("models",), weight="per entry", down=("model",)),
         "measure": Exposure(
             "each", trees=("distances",), metrics=(), down=("proxies",), joining=True
+        ),
+    }
+    trees: ClassVar[Mapping[str, Tree]] = {
+        "models": Tree("the models of all groups", "groups"),
+        "proxies": Tree("clips of nobody's", "values"),
+        "distances": Tree(
+            "how far the person's clips are from those, on average",
+            "numbers",
+            "how far each person's clips are from public ones",
         ),
     }
 

@@ -15,7 +15,7 @@ from vergence.core.conversation import Conversation, collect, fit
 from vergence.core.data import Samples
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Method, NoState
+from vergence.core.method import Exposure, Method, NoState, Tree
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
@@ -69,6 +69,9 @@ class FedGroup(Method[Grouped, NoState]):
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(trees=("models",), weight="per entry"),
         "probe": Exposure("each", trees=("model",), metrics=(), joining=True),
+    }
+    trees: ClassVar[Mapping[str, Tree]] = {
+        "models": Tree("the models of all groups", "groups"),
     }
 
     def server(self, task: Task) -> Grouped:

@@ -11,7 +11,7 @@ from vergence.core.conversation import Conversation, aggregate, compute, fit
 from vergence.core.data import Samples
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply
-from vergence.core.method import Exposure, Method, NoState
+from vergence.core.method import Exposure, Method, NoState, Tree
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
@@ -63,6 +63,9 @@ class IFCA(Method[Models, NoState]):
 
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(trees=("models",), weight="per entry")
+    }
+    trees: ClassVar[Mapping[str, Tree]] = {
+        "models": Tree("the models of all groups", "groups"),
     }
 
     def common(self, task: Task) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from vergence.core.conversation import Conversation, aggregate, collect, compute
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.messages import Message, Reply, SealedReply, reply
-from vergence.core.method import Exposure, Method
+from vergence.core.method import Exposure, Method, Tree
 from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import FitResult
@@ -132,11 +132,25 @@ class GlobalMemory(Method[Memory, Befriended]):
         "tell": Exposure("each", trees=("classifier", "counts"), metrics=(), down=()),
         "befriend": Exposure(trees=(), down=("model", "generator")),
     }
+    trees: ClassVar[Mapping[str, Tree]] = {
+        "classifier": Tree("the person's own model, or its last layers", "values"),
+        "generator": Tree("a generator made of everybody's classifiers", "values"),
+        "counts": Tree(
+            "how many samples of each class the person has",
+            "numbers",
+            "how many recordings of each class each person has",
+        ),
+    }
+    keeps: ClassVar[Mapping[str, str]] = {
+        "mine": "the person's own model",
+        "friend": "a model made of what others said",
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
         ends = {verb: type(self).exposure[verb] for verb in ("tell", "befriend")}
         object.__setattr__(self, "exposure", {**self.over.exposure, **ends})
+        object.__setattr__(self, "trees", {**self.over.trees, **type(self).trees})
         object.__setattr__(self, "setup_verbs", self.over.setup_verbs)
         object.__setattr__(self, "finish_verbs", (*self.over.finish_verbs, *ends))
 

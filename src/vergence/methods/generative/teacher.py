@@ -14,7 +14,7 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, compute, fit, forward, step
 from vergence.core.data import Batch
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure
+from vergence.core.method import Exposure, Tree
 from vergence.core.params import Params
 from vergence.core.stages import SMASHED
 from vergence.core.tags import tagged
@@ -70,6 +70,18 @@ class TeacherMethod(Taught[Owner]):
             blind=True,
         ),
         "teach": Exposure("each", trees=("known",), down=()),
+    }
+    trees: ClassVar[Mapping[str, Tree]] = {
+        "made": Tree("made-up samples", "values"),
+        "kinds": Tree("their classes", "values"),
+        "scores": Tree("what the teacher says of them", "answers"),
+        "gradients": Tree("which way each of them would have to change", "gradients"),
+        "known": Tree("which classes it knows", "answers"),
+    }
+    keeps: ClassVar[Mapping[str, str]] = {
+        "teacher": "a model that answers",
+        "known": "which classes it knows",
+        "profile": "what recordings look like on average",
     }
     setup_verbs: ClassVar[tuple[str, ...]] = ("teach",)
 

@@ -21,7 +21,7 @@ from vergence.core.data import Batch, Samples
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Method
+from vergence.core.method import Exposure, Method, Tree
 from vergence.core.naming import called
 from vergence.core.params import Params
 from vergence.core.serialization import is_finite
@@ -96,6 +96,16 @@ class Cutting(Method[P, H]):
     served: ClassVar[bool] = True
     fixed: ClassVar[bool] = False
     """Whether the clients' layers stay as they were drawn."""
+    trees: ClassVar[Mapping[str, Tree]] = {
+        "front": Tree("first layers (front)"),
+        "smashed": Tree("what the first layers make of every picture", "smashed"),
+        "labels": Tree("of every picture: {columns}", "labels"),
+        "gradient": Tree("how each of these should change", "own"),
+    }
+    keeps: ClassVar[Mapping[str, str]] = {
+        "front": "first layers while training",
+        "start": "first layers before training",
+    }
 
     def check(self, task: Task) -> None:
         """Refuse tasks without stages, and to send a server what must stay with its owner."""

@@ -11,7 +11,7 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, collect, forward, step
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure
+from vergence.core.method import Exposure, Tree
 from vergence.core.params import Params
 from vergence.core.stages import SMASHED
 from vergence.core.tags import tagged
@@ -60,6 +60,10 @@ class SmashedAverage(Cutting[Blended, ClientFront]):
         "smash": Exposure(
             trees=("smashed", "labels"), metrics=(), raw=True, numbered=("pass", "batch")
         ),
+    }
+    trees: ClassVar[Mapping[str, Tree]] = {
+        **Cutting.trees,
+        "count": Tree("how many batches there are", "values"),
     }
     setup_verbs: ClassVar[tuple[str, ...]] = ("count",)
 

@@ -22,7 +22,7 @@ from vergence.core.conversation import (
 from vergence.core.identifiers import ClientId
 from vergence.core.local_training import OptimizerState
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import Exposure, Method
+from vergence.core.method import Exposure, Method, Tree
 from vergence.core.params import Params
 from vergence.core.stages import PULL, SMASHED, Piece, pieces, reading, stages_of
 from vergence.core.tags import tagged
@@ -88,6 +88,18 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         ),
         "judge": Exposure("each", ("pull",), metrics=("loss",), raw=True, down=("t",)),
         "release": Exposure(trees=("front", "end"), metrics=(), down=()),
+    }
+    trees: ClassVar[Mapping[str, Tree]] = {
+        **BatchwiseSplit.trees,
+        "end": Tree("last layers (end)"),
+        "public": Tree("of every picture: {public}, as numbers", "public"),
+        "t": Tree("what the middle layers make of every picture", "own"),
+        "pull": Tree("how each of those should change; it tells of {labels}", "loss gradients"),
+    }
+    keeps: ClassVar[Mapping[str, str]] = {
+        **BatchwiseSplit.keeps,
+        "end": "last layers while training",
+        "end_start": "last layers before training",
     }
 
     def parts(self, task: Task) -> tuple[Piece, ...]:

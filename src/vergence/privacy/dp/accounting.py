@@ -12,7 +12,8 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, cast
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from annotated_types import Ge, Gt, Interval
@@ -114,6 +115,25 @@ def cross_checked(charges: Sequence[Charge], delta: float) -> dict[str, float]:
             "that is not so small, more noise, or fewer steps"
         )
     return found
+
+
+def checked(ledgers: Sequence[Ledger], delta: float) -> dict[str, Any]:
+    """Largest epsilon of some ledgers, what the other accountant says of it, and its charges."""
+    alike = {ledger: ledger.epsilon(delta) for ledger in set(ledgers)}
+    worst = max(alike, key=alike.__getitem__, default=Ledger())
+    check = None
+    if worst.charges and accountant() != "closed form":
+        check = cross_checked(worst.charges, delta)["pld"]
+    charges = [[c.noise, c.rate, c.steps] for c in worst.charges]
+    return {"epsilon": alike.get(worst, 0.0), "check": check, "charges": charges}
+
+
+def accountant() -> str:
+    """Names and versions of the accountants that are installed."""
+    try:
+        return f"prv, opacus {version('opacus')}; pld, dp-accounting {version('dp-accounting')}"
+    except PackageNotFoundError:
+        return "closed form"
 
 
 def noise_for(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vergence.privacy.release_log import Release, ReleaseLog
@@ -65,9 +65,3 @@ class Released:
 def book_of(seed: int, client: str) -> str:
     """Return the name of a client's log."""
     return f"seed{seed}.cut.{client}.csv"
-
-
-def books(folder: Path, cost: Cost) -> Iterator[Released]:
-    """Yield the logs of all seeds and clients."""
-    for path in sorted(folder.glob("seed*.cut.*.csv")):
-        yield Released(path, cost)

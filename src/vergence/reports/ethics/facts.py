@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+import torch
+
+from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation, Population
 from vergence.core.method import Method
 from vergence.core.task import Task
-from vergence.engine.plan import Plan
-from vergence.engine.protections.dry_run import dry_run
-from vergence.engine.protections.user_level import forecast
-from vergence.experiment.privacy import mask_budget_spent, split_defense_spent
-from vergence.experiment.privacy.spent import FRAME, PERSON, against, beside
+from vergence.experiment.privacy.spent import beside, promises
 from vergence.experiment.schema import Experiment
-from vergence.privacy.dp.dp_sgd_solver import training_schedule
-from vergence.privacy.hooks import ProtectedRun
+from vergence.privacy.hooks import Promise, ProtectedRun
 from vergence.reports.downloads import downloads
 from vergence.reports.ethics import wording as words
 from vergence.reports.ethics.attack_findings import (
@@ -28,7 +25,7 @@ from vergence.reports.ethics.attack_findings import (
     rebuilt,
     told_of_people,
 )
-from vergence.reports.ethics.subjects import KEPT, scored, subject
+from vergence.reports.ethics.subjects import scored
 from vergence.reports.ethics.visibility import sees
 from vergence.reports.ethics.wording import PrivacyMeans, Ran
 from vergence.reports.explain import parts_of, poisoned
@@ -62,7 +59,8 @@ def facts(
     means = PrivacyMeans(plan, method, task, ran(experiment, run))
     rows = carried(plan, method, task, people)
     up, down = totals(rows)
-    spent = budget(experiment, method, task, people, run)
+    promised = forecast(means, people, run)
+    spent = budget(means, promised, run)
     tried, found = attacks(run), rates(run)
     return {
         "label": label,
@@ -88,9 +86,7 @@ def facts(
         "sees": [list(row) for row in sees(means)],
         "assumed": words.assumed(means),
         "budget": spent,
-        "masks": [] if people is None else mask_budget_spent.foretold(plan, method, task, people),
-        "cut": [] if people is None else split_defense_spent.foretold(plan, method, task, people),
-        "own": own_promises(plan, method, task, people),
+        "promises": [each._asdict() for each in promised if each.heading],
         "attacks": tried,
         "rates": found,
         "not_tried": not_tried(run),
@@ -99,14 +95,6 @@ def facts(
         "model": model(experiment, method, task, study, run),
         "data": data(experiment, people, run),
     }
-
-
-def own_promises(plan: Plan, method: Method, task: Task, people: Federation | None) -> list[str]:
-    """Promises of the study's own protections, in their words."""
-    if people is None:
-        return []
-    run = ProtectedRun(method, task, people, plan.rounds, Path())
-    return [line for own in plan.privacy.own for line in own.forecast(run)]
 
 
 def ran(experiment: Experiment, run: Run | None) -> Ran:
@@ -128,61 +116,53 @@ def stays(means: PrivacyMeans) -> list[str]:
     if means.method.pooled:
         return []
     many = f"{means.subject.sample}s"
-    data = many if means.labels else f"{many}, and {means.subject.labels}"
+    data = many if "labels" in means.kinds else f"{many}, and {means.subject.labels}"
     found = {
-        KEPT.get(name, name.replace("_", " ")): size
+        means.method.keeps.get(name, name.replace("_", " ")): size
         for name, size in parts_of(means.method.client(means.task)).items()
     }
     own = [what if size is None else f"{what} ({size:,} bytes)" for what, size in found.items()]
     return [f"recordings: {data}", *([f"kept by the method: {', '.join(own)}"] if own else [])]
 
 
-def budget(
-    experiment: Experiment, method: Method, task: Task, people: Federation | None, run: Run | None
-) -> dict[str, Any]:
-    """Privacy promises, by unit; empty where there are none."""
-    plan, found = experiment.plan, {}
-    block = {} if run is None else run.results.get("privacy", {})
-    many = len(people.clients) if people is not None else run.results["clients"] if run else 0
-    if (user := plan.privacy.user) is not None and many:
-        seen = forecast(user, plan, method, many)
-        said = block.get("person", {})
-        spent = said.get("seeds_together", seen.epsilon(user.delta))
-        count = sum(tree.layout.n for tree in method.offer(method.server(task), "").values())
-        more = max(seen.expected / seen.level.shares, 1.0) if seen.level.shares > 1 else 1.0
-        ratio = seen.noise * math.sqrt(count * more) / max(seen.expected, 1.0)
-        found["person"] = {
+def forecast(means: PrivacyMeans, people: Federation | None, run: Run | None) -> list[Promise]:
+    """Promises of a plan; of a run without its data, those that follow from how many took part."""
+    plan, federation = means.plan, people
+    if federation is None:
+        none = Samples({"absent": torch.empty(0, 0)})
+        many = 0 if run is None else run.results["clients"]
+        federation = Federation("absent", {str(n): Splits(none, none, none) for n in range(many)})
+    if not federation.clients:
+        return []
+    here = people is not None
+    return promises(
+        plan, ProtectedRun(means.method, means.task, federation, plan.rounds, here=here)
+    )
+
+
+def budget(means: PrivacyMeans, promised: list[Promise], run: Run | None) -> dict[str, Any]:
+    """Privacy promises about people and samples, by unit; empty where there are none."""
+    block, found = {} if run is None else run.results.get("privacy", {}), dict[str, Any]()
+    sample = means.subject.sample
+    about = {"person": "a certain person took part", "sample": f"a certain {sample} was used"}
+    for each in (each.guarantee for each in promised if each.guarantee is not None):
+        said = block.get(each.unit, {})
+        spent = said.get("seeds_together", said.get("epsilon", each.epsilon))
+        unit = sample if each.unit == "sample" else each.unit
+        found[each.unit] = {
             "epsilon": spent,
-            "delta": user.delta,
+            "delta": each.delta,
             "worth": words.tier(spent),
-            "words": words.in_words("person", spent, user.delta, "a certain person took part"),
-            "neighbours": PERSON,
-            "against": said.get("against", against(seen.level.shares)),
-            "ratio": ratio,
-            "useful": words.usefulness(ratio, many),
+            "words": words.in_words(unit, spent, each.delta, about[each.unit]),
+            "neighbours": each.neighbours,
+            "against": said.get("against", each.against),
             "accountant": block.get("accountant", "foretold"),
             "check": said.get("check"),
         }
-    if (solver := plan.privacy.solver) is not None and many:
-        said, spent, sample = block.get("sample", {}), 0.0, subject(task).sample
-        if said:
-            spent = said["epsilon"]
-        elif people is not None:
-            passes = dry_run(method, task, people, plan.rounds)
-            for size in {len(people.people[c].train) for c in people.clients[:LOOKED_AT]}:
-                ledger = training_schedule(passes, size).ledger(solver)
-                spent = max(spent, ledger.epsilon(solver.delta))
-        found["sample"] = {
-            "epsilon": spent,
-            "delta": solver.delta,
-            "worth": words.tier(spent),
-            "words": words.in_words(sample, spent, solver.delta, f"a certain {sample} was used"),
-            "neighbours": FRAME,
-            "against": said.get("against", "whoever sees what the device sends"),
-            "accountant": block.get("accountant", "foretold"),
-            "check": said.get("check"),
-        }
-    return {**found, "beside": beside(method)} if found else {}
+        if each.ratio is not None:
+            useful = words.usefulness(each.ratio, each.people)
+            found[each.unit] |= {"ratio": each.ratio, "useful": useful}
+    return {**found, "beside": beside(means.method)} if found else {}
 
 
 def model(

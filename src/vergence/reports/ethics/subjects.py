@@ -95,26 +95,6 @@ OTHERS = {
 """Task -> its words; all others are about gaze."""
 
 
-KEPT = {
-    "params": "the person's own model",
-    "mine": "the person's own model",
-    "friend": "a model made of what others said",
-    "mix": "a mix of models",
-    "head": "which layers are personal",
-    "kept": "which numbers of the model were personal",
-    "mask": "which numbers of the model are personal",
-    "reference": "an earlier model",
-    "front": "first layers while training",
-    "start": "first layers before training",
-    "end": "last layers while training",
-    "end_start": "last layers before training",
-    "control": "a correction",
-    "sketch": "mean features",
-    "teacher": "a model that answers",
-    "known": "which classes it knows",
-    "profile": "what recordings look like on average",
-}
-"""Part of a client's state -> what it is."""
 SCORES = {
     "nss": (
         "NSS",

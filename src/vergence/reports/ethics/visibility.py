@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from vergence.core.method import Exposure
-from vergence.reports.downloads import EVERY, Downloads, downloads
-from vergence.reports.ethics.wording import ANSWERS, NUMBERS, PrivacyMeans
+from vergence.reports.downloads import Downloads, downloads
+from vergence.reports.ethics.wording import UPDATES, PrivacyMeans
 from vergence.reports.traffic import named
 
 ALONE = "the rest of each person's model stays on their device"
@@ -44,8 +44,7 @@ def sees(means: PrivacyMeans) -> list[tuple[str, str]]:
 
 
 def _others(means: PrivacyMeans, found: Downloads) -> str:
-    secrecy = means.plan.privacy.aggregation
-    beside = "who else is in a sum" if secrecy is not None and not means.parties else ""
+    beside = "who else is in a sum" if means.least and not means.parties else ""
     if not found.trees:
         return f"{beside}; nothing else" if beside else "nothing"
     told = ", ".join(_known(means, found, tree) for tree in found.trees)
@@ -59,13 +58,10 @@ def _others(means: PrivacyMeans, found: Downloads) -> str:
 
 
 def _known(means: PrivacyMeans, found: Downloads, tree: str) -> str:
-    if tree == "model":
-        return "the common model of their group" if found.grouped else "the common model"
-    return (
-        "the models of all groups"
-        if tree == EVERY
-        else named(tree, False, tree in found.offered, means.task)
-    )
+    told = means.method.tree(tree)
+    if told.whole:
+        return f"the common {told.title}{' of their group' if found.grouped else ''}"
+    return named(means.method, means.task, tree)
 
 
 def _model(means: PrivacyMeans, found: Downloads) -> str:
@@ -73,27 +69,29 @@ def _model(means: PrivacyMeans, found: Downloads) -> str:
         return "nobody gets one: every person's model stays on their device"
     bound = (
         ", which tells about one person no more than is promised below"
-        if means.plan.privacy.user
+        if means.plan.privacy.bounded
         else ", to study for as long as they like"
     )
     if found.whole:
         return f"the model{bound}"
-    parts = ", ".join(named(tree, False, True, means.task) for tree in found.offered)
+    parts = ", ".join(named(means.method, means.task, tree) for tree in found.offered)
     return f"{parts} of the model{bound}; {ALONE}"
 
 
 def _server(means: PrivacyMeans) -> str:
     if not means.sends:
         return "measurements (how well the model works for each person); nothing learned"
-    if means.smashed:
-        labels = f"; {', '.join(means.task.labels)} of every picture" if means.labels else ""
+    if "smashed" in means.kinds:
+        labels = (
+            f"; {', '.join(means.task.labels)} of every picture" if "labels" in means.kinds else ""
+        )
         layers = f"the sum over {means.least} people or more" if means.least else "the update"
-        sent = _updates(means.method.exposure.values())
+        sent = _of_kind(means, means.method.exposure.values(), UPDATES)
         return (
             f"for every picture, what the first layers of the model make of it{labels}"
             f"{f'; {layers} of the layers on each device' if sent else ''}"
         )
-    if means.answers:
+    if "answers" in means.kinds:
         toward = ", and which way single real ones lie" if means.compared else ""
         return f"what the model on each device says of samples that the server made up{toward}"
     single = _singly(means)
@@ -101,7 +99,7 @@ def _server(means: PrivacyMeans) -> str:
         hidden = [e for e in means.method.exposure.values() if e.reveal != "each"]
         many = f"{means.least} people or more"
         learned = f"the sum of what {many} learned{_parts(means, hidden)}"
-        told = [learned] if _updates(hidden) else []
+        told = [learned] if _of_kind(means, hidden, UPDATES) else []
         told += [f"the sum over {many} of {raw}" for raw in _raw(means, hidden)]
         seen = f"who took part, and {'; '.join(told)}"
         return f"{seen}; and of every single person: {'; '.join(single)}" if single else seen
@@ -110,9 +108,10 @@ def _server(means: PrivacyMeans) -> str:
 
 def _singly(means: PrivacyMeans) -> list[str]:
     """The things seen person by person: updates, whole models, numbers."""
-    found = [f"update{_parts(means, means.seen)}{_counted(means)}"] if _updates(means.seen) else []
-    if any("classifier" in e.trees for e in means.seen):
-        found.append(named("classifier", False, False, means.task))
+    updates = _of_kind(means, means.seen, UPDATES)
+    found = [f"update{_parts(means, means.seen)}{_counted(means)}"] if updates else []
+    values = _of_kind(means, means.seen, {"values"})
+    found += [named(means.method, means.task, tree) for tree in values]
     return [*found, *_raw(means, means.seen), *([means.numbers] if means.numbers else [])]
 
 
@@ -120,25 +119,32 @@ def _raw(means: PrivacyMeans, exposed: Iterable[Exposure]) -> list[str]:
     """The parts of replies that are made from single samples, by the names of a reader."""
     trees = dict.fromkeys(tree for e in exposed if e.raw for tree in e.trees)
     told = f"{', '.join((*means.task.labels, *means.task.beside))} of every picture"
-    return [told if t == "labels" else named(t, True, False, means.task) for t in trees]
+    return [
+        told
+        if means.method.tree(tree).kind == "labels"
+        else named(means.method, means.task, tree, True)
+        for tree in trees
+    ]
 
 
-def _updates(exposed: Iterable[Exposure]) -> list[str]:
-    """The trees of replies that are updates of parameters, once each."""
-    other = {*NUMBERS, *ANSWERS, "classifier"}
-    return list(dict.fromkeys(t for e in exposed if not e.raw for t in e.trees if t not in other))
+def _of_kind(means: PrivacyMeans, exposed: Iterable[Exposure], kinds: Collection[str]) -> list[str]:
+    """The trees of some kinds in replies that are not made from single samples, once each."""
+    trees = dict.fromkeys(tree for e in exposed if not e.raw for tree in e.trees)
+    return [tree for tree in trees if means.method.tree(tree).kind in kinds]
 
 
 def _parts(means: PrivacyMeans, exposed: Iterable[Exposure]) -> str:
     """The parts of the model that updates are of, "" where it is the whole."""
-    trees = _updates(exposed)
-    whole = not trees or {"model", EVERY} & {*trees}
-    return "" if whole else f" of {', '.join(named(t, False, True, means.task) for t in trees)}"
+    trees = [(tree, means.method.tree(tree)) for tree in _of_kind(means, exposed, UPDATES)]
+    if any(told.whole or told.kind == "groups" for _, told in trees):
+        return ""
+    told = ", ".join(named(means.method, means.task, tree) for tree, _ in trees)
+    return f" of {told}" if told else ""
 
 
 def _counted(means: PrivacyMeans) -> str:
     """Numbers that go with every update: how many recordings, and which entries it is about."""
-    if means.plan.privacy.user is not None or means.least:
+    if means.plan.privacy.bounded or means.least:
         return ""
     kinds = {e.weight for e in means.seen if e.trees}
     told = ", and how many recordings each has"

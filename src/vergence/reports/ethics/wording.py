@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from vergence.core.method import Exposure, Method
-from vergence.core.stages import SMASHED
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
-from vergence.engine.secure_sums import masked, server_deals, steered
+from vergence.experiment.privacy.spent import statements
+from vergence.privacy.hooks import Statement
 from vergence.reports.ethics.subjects import EthicsSubject, subject
 
 STRONG, SOME = 1.0, 10.0
@@ -32,18 +33,18 @@ Source: measured (docs/differential_privacy.md): 600 at 14 people and 1.8 M para
 """
 HARDLY = 1.1
 """An attacker's error less than a tenth below that by chance is told as hardly better."""
-NUMBERS = {
-    "distances": "how far each person's clips are from public ones",
-    "counts": "how many recordings of each class each person has",
-}
-"""Numbers that everybody tells alone, by the trees of methods."""
-ANSWERS = ("scores", "gradients", "known")
-"""Trees of an owner's answers to questions about made-up samples."""
+UPDATES = frozenset({"update", "groups"})
+"""Kinds of trees that are updates of parameters."""
 
 
-def compares(exposed: Exposure) -> bool:
+def kinds(method: Method, exposed: Exposure) -> set[str]:
+    """Kinds of the trees in replies to a verb."""
+    return {method.tree(name).kind for name in exposed.trees}
+
+
+def compares(method: Method, exposed: Exposure) -> bool:
     """True if an answer compares what it is asked about with single samples of the owner's."""
-    return exposed.raw and "gradients" in exposed.trees
+    return exposed.raw and "gradients" in kinds(method, exposed)
 
 
 Ran = Literal["", "computer", "cluster", "devices"]
@@ -72,39 +73,25 @@ class PrivacyMeans:
     @property
     def seen(self) -> list[Exposure]:
         """Exposed data that the server could look at reply by reply."""
-        secure = self.plan.privacy.aggregation is not None
-        return [e for e in self.method.exposure.values() if e.reveal == "each" or not secure]
+        return [e for e in self.method.exposure.values() if e.reveal == "each" or not self.least]
 
-    @property
-    def smashed(self) -> bool:
-        """True if outputs of the first layers for single pictures leave the device."""
-        return any(SMASHED in e.trees for e in self.seen)
-
-    @property
-    def labels(self) -> bool:
-        """True if labels, such as gaze, leave the device."""
-        return any("labels" in e.trees for e in self.seen)
-
-    @property
-    def answers(self) -> bool:
-        """True if no more leaves the device than its model's answers to made-up samples."""
-        return any("scores" in e.trees for e in self.seen)
+    @cached_property
+    def kinds(self) -> set[str]:
+        """Kinds of trees that the server could look at reply by reply."""
+        return {kind for exposed in self.seen for kind in kinds(self.method, exposed)}
 
     @property
     def compared(self) -> bool:
         """True if these answers compare made-up samples with single real ones."""
-        return any(map(compares, self.seen))
+        return any(compares(self.method, exposed) for exposed in self.seen)
 
     @property
     def numbers(self) -> str:
         """Information that everybody tells alone in a few numbers, "" where there is none."""
-        told = dict.fromkeys(tree for e in self.seen for tree in e.trees if tree in NUMBERS)
-        return " and ".join(NUMBERS[tree] for tree in told)
-
-    @property
-    def masks(self) -> bool:
-        """True if people share different entries, and that shows."""
-        return masked(self.method, self.plan.privacy)
+        told = dict.fromkeys(
+            self.method.tree(name).everybody for e in self.seen for name in e.trees
+        )
+        return " and ".join(filter(None, told))
 
     @property
     def sends(self) -> bool:
@@ -114,19 +101,21 @@ class PrivacyMeans:
     @property
     def parties(self) -> str:
         """The aggregators' names."""
-        secrecy = self.plan.privacy.aggregation
-        return (
-            "" if secrecy is None or secrecy.name == "pairwise" else ", ".join(secrecy.aggregators)
-        )
+        return ", ".join(self.plan.privacy.aggregators)
 
     @property
     def least(self) -> int:
         """Fewest people in a sum, 0 where single replies are seen."""
-        return (
-            0
-            if self.plan.privacy.aggregation is None
-            else (self.plan.privacy.aggregation.among(0).threshold)
-        )
+        return self.plan.privacy.least
+
+    @cached_property
+    def statements(self) -> list[Statement]:
+        """Sentences of the plan's protections."""
+        return statements(self.plan, self.method, self.task)
+
+    def said(self, part: str) -> list[str]:
+        """Sentences of the plan's protections for a part of the page."""
+        return [each.text for each in self.statements if each.part == part]
 
 
 def odds(epsilon: float) -> float:
@@ -202,10 +191,10 @@ def verdict(
     told = [_where(means.ran)]
     if not means.sends:
         return [*told, "What is learned from them stays there too; only measurements leave."]
-    if means.smashed:
-        labels = f", and with it {means.subject.labels}" if means.labels else ""
+    if "smashed" in means.kinds:
+        labels = f", and with it {means.subject.labels}" if "labels" in means.kinds else ""
         told.append(f"Something made from every single picture goes to the server{labels}.")
-    elif means.answers:
+    elif "answers" in means.kinds:
         told.append(
             "A model trained on them stays there too, and answers questions. The server "
             "learns from what it says of made-up samples."
@@ -222,7 +211,7 @@ def verdict(
         )
     else:
         told.append("What was learned from one person is seen, person by person, by the server.")
-    if rebuilt is not None or means.smashed:
+    if rebuilt is not None or "smashed" in means.kinds:
         told.append(
             "Whether pictures can be rebuilt from it was not tried here."
             if rebuilt is None
@@ -265,17 +254,12 @@ def assumed(means: PrivacyMeans) -> list[str]:
     """Conditions that must be true for the page to hold."""
     if means.method.pooled:
         return ["Everybody at the data centre is trusted with everything."]
-    rule = means.plan.privacy.robust
-    honest = "Participants are honest: one who sends false updates can spoil the model."
-    if rule is not None:
-        honest = (
-            f"Some participants may send false updates: {rule.name} stands that if {rule.assumes}."
-        )
+    honest = ["Participants are honest: one who sends false updates can spoil the model."]
     if not means.sends:
-        honest = "Nobody has to trust anybody else: no model is made of more than one person's."
+        honest = ["Nobody has to trust anybody else: no model is made of more than one person's."]
     return [
         *_trusted(means),
-        honest,
+        *(means.said("participants") or honest),
         "Lines are encrypted, and all devices and the server know each other's keys, as in a "
         "deployment; a simulation sends nothing over lines between people.",
     ]
@@ -283,51 +267,18 @@ def assumed(means: PrivacyMeans) -> list[str]:
 
 def _trusted(means: PrivacyMeans) -> list[str]:
     """Trust that the server and the helpers are given."""
-    secrecy, user = means.plan.privacy.aggregation, means.plan.privacy.user
-    if means.smashed:
-        told = ["The server is trusted not to rebuild pictures. Nothing stops it from trying."]
-        if means.plan.privacy.split_guard is not None:
-            told.append(
-                "Devices send false labels now and then, and notice a server that does "
-                "not learn from labels at all; one that pretends to goes unnoticed."
-            )
-        if secrecy is not None and steered(means.method):
-            told.append(
-                "It is trusted to send everybody what the method says: the sum of what devices "
-                "learned hides a person only from a server that does. One that lies to all but "
-                "one of them sees what that one learned."
-            )
-        return told
+    if "smashed" in means.kinds:
+        alone = "The server is trusted not to rebuild pictures. Nothing stops it from trying."
+        return [alone, *means.said("server")]
     if not means.sends:
         return []
-    if means.answers:
+    if "answers" in means.kinds:
         return [
             "The server is trusted not to ask until it has a copy of the model on the device. "
             "A limit on answers is the only bound there is."
         ]
-    if secrecy is None:
-        noise = " It adds the noise, and is trusted to do so." if user else ""
-        return [f"The server is trusted with each person's update, and not to keep it.{noise}"]
-    told = [
-        "The server may be curious, and may break the rules together with up to a third of the "
-        "devices. With more of them it can see one person's update."
-        if secrecy.name == "pairwise"
-        else f"The helpers ({means.parties}) have different owners, follow the rules, and at least "
-        "one of them keeps what it has to itself."
-    ]
-    if means.parties:
-        told.append("Each helper is run by somebody else, and none by who runs the server.")
-    if server_deals(means.method, means.plan.privacy):
-        told.append(
-            "The server follows the rules as well: with two helpers alone it prepares how "
-            "they find out which numbers of the model too few people share."
-        )
-    if user is not None:
-        told.append(
-            f"At least {means.least} people in every sum keep their part of the noise to "
-            "themselves."
-        )
-    return told
+    plain = ["The server is trusted with each person's update, and not to keep it."]
+    return means.said("server") or plain
 
 
 def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
@@ -346,17 +297,17 @@ def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
 def _rebuilt(means: PrivacyMeans) -> list[str]:
     """Recordings, or the owner's model, that may be had from what a client sends."""
     told, many = [], means.subject.rebuilt
-    if means.smashed:
+    if "smashed" in means.kinds:
         told.append(
             "Rebuilt pictures: from what the first layers make of a picture, its owner's "
             "eyes may be drawn again, and recognised."
         )
-        if not means.labels:
+        if "labels" not in means.kinds:
             told.append(
                 f"{means.subject.labels.capitalize()} is not sent, but the server can "
                 "compute much of it from what is."
             )
-    elif means.answers:
+    elif "answers" in means.kinds:
         told.append(
             "A copy of the model on the device: with enough answers the server has one, "
             "and whatever can be found out from that model."
@@ -377,26 +328,13 @@ def _rebuilt(means: PrivacyMeans) -> list[str]:
 
 def _from_numbers_and_sums(means: PrivacyMeans) -> list[str]:
     """Information in single numbers that everybody tells, and in sums and who makes them."""
-    told = []
-    if means.numbers:
-        told.append(
-            f"Names: {means.numbers}. These few numbers may tell the server whose they are "
-            "where it knows the recordings, or others of the same person."
-        )
-    if means.parties and means.masks:
-        two = "the server and a helper" if means.parties.count(",") == 1 else "two of the helpers"
-        told.append(
-            f"How many people share each number of the model: {two} can find it out together."
-        )
-    if server_deals(means.method, means.plan.privacy):
-        told.append(
-            "Numbers of the model that one person alone shares: a server that breaks the "
-            "rules can see them, unless there are three helpers. Deployments want three; "
-            "with two this is for simulations."
-        )
-    if means.least:
-        told.append("Two sums over nearly the same people differ by one person's part.")
-    return told
+    if not means.numbers:
+        return means.said("residual")
+    return [
+        f"Names: {means.numbers}. These few numbers may tell the server whose they are "
+        "where it knows the recordings, or others of the same person.",
+        *means.said("residual"),
+    ]
 
 
 def _membership(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
@@ -422,18 +360,13 @@ def unprotected(means: PrivacyMeans) -> list[str]:
         f"Use: whoever runs the model learns {means.subject.use}. That is what it is for.",
         "Measurements: how well the model works is reported person by person.",
     ]
-    privacy = means.plan.privacy
-    if means.sends and privacy.aggregation is None and privacy.user is None:
+    if means.sends and not means.least and not means.plan.privacy.bounded:
         told.append("How many recordings each person has: the server is told.")
-    if means.labels:
+    if "labels" in means.kinds:
         pose = ", and the pose of the head" if "pose" in means.task.beside else ""
         told.append(f"{means.subject.labels.capitalize()}{pose}: sent as it is.")
-    if privacy.solver is not None:
-        many = f"{means.subject.sample}s"
-        told.append(
-            f"People under a promise about {many}: a person's {many} are alike. "
-            f"{many.capitalize()} that only steer a method, or measure it, are not "
-            "covered."
-        )
+    sample = means.subject.sample
+    words = {"sample": sample, "Sample": sample.capitalize()}
+    told += [text.format_map(words) for text in means.said("unprotected")]
     told.append("Mistakes in this software: nobody independent has checked it.")
     return told

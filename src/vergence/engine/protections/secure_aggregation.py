@@ -1,0 +1,177 @@
+"""Secure sums in a run: whether its people are enough, and who learns what of their replies."""
+
+from __future__ import annotations
+
+from vergence.core.method import Method
+from vergence.core.stages import SMASHED
+from vergence.engine.plan import Plan
+from vergence.engine.protections.built_in import BuiltInProtection
+from vergence.engine.secure_sums import masked, server_deals, smallest, steered, sums_for
+from vergence.errors import ConfigError
+from vergence.privacy.config import SecureAggregationConfig
+from vergence.privacy.hooks import ProtectedRun, Statement
+from vergence.privacy.secure_aggregation.packing import BITS
+from vergence.privacy.secure_aggregation.pairwise import STEPS, colluders
+
+
+class SecureSumProtection(BuiltInProtection):
+    """Sums of replies that nobody sees one of; clients send rows of words in their place."""
+
+    policy: SecureAggregationConfig
+    forecasts = False
+
+    def check(self, run: ProtectedRun) -> None:
+        """Refuse sums of too few people."""
+        sums_for(self.plan, run.method, len(run.federation.clients))
+
+    def statements(self, run: ProtectedRun) -> list[Statement]:
+        """Rows and sentences on sums, on collusion, and on the cost of a dropout."""
+        return [
+            Statement("size", self._sizes(run)),
+            *self._rows(run),
+            *(Statement("server", text) for text in _trusted(self.plan, run.method)),
+            *(Statement("residual", text) for text in _residual(self.plan, run.method)),
+        ]
+
+    def _sizes(self, run: ProtectedRun) -> str:
+        """Line on the size of what goes up, to stand below the flow of data."""
+        policy, sums, method = self.policy, smallest(self.plan), run.method
+        assert sums is not None
+        offered, told = method.offer(method.server(run.task), ""), list[str]()
+        for verb in method.exposure:
+            try:
+                form = sums.form(method, verb, offered)
+            except ConfigError:  # how much it is, only the run knows
+                told.append(f"as much as a batch is [{verb}]")
+                continue
+            if form is not None and form.words:
+                told.append(f"{8 * form.words / 1e6:.2f} MB [{verb}]")
+        how = f"{len(STEPS)} messages" if policy.name == "pairwise" else "one message"
+        held = "" if policy.entry_bits == BITS else ", two entries in each,"
+        return (
+            f"up goes as whole numbers of {BITS} bits{held} that tell nothing alone: "
+            f"{', '.join(told)}, in {how} with some kB of keys"
+        )
+
+    def _rows(self, run: ProtectedRun) -> list[Statement]:
+        """Rows on who learns what of sums, who must collude for more, and what a dropout costs."""
+        privacy, policy, people = self.plan.privacy, self.policy, len(run.federation.clients)
+        method, least = run.method, privacy.least
+        pads = policy.name == "pairwise"
+        shown = [tree for e in method.exposure.values() if e.reveal == "each" for tree in e.trees]
+        hidden = f"nothing of fewer than {least} people: weights and metrics are in the sum"
+        if shown:
+            hidden += f"; but every single person's {', '.join(shown)}, which no sum hides"
+        if masked(method, privacy):
+            hidden += f"; of an entry that fewer than {least} share, only that it is so"
+        if pads:
+            others = "another client"
+            few, of = colluders(people or 2 * least, least), f" of {people}" if people else ""
+            more = f"the server with {few} clients{of}; or all others in a sum, who subtract "
+            more += "themselves"
+            if people and privacy.bounded:
+                twice = max(2 * least - people, 1)
+                more += (
+                    "; to see one person's words, under the same noise, in two sums of a round: "
+                    f"the server with {twice} client{'s' if twice > 1 else ''}"
+                )
+            gone = (
+                "up to a third of those asked may vanish at any time; if more do, those who are "
+                "left begin anew, and where one had helped to open the sum, or too few are left, "
+                "the round counts as nobody's reply"
+            )
+        else:
+            names = ", ".join(policy.aggregators)
+            others = f"an aggregator ({names})"
+            more = f"all of {names}; or all others in a sum, who subtract themselves"
+            if server_deals(method, privacy):
+                more += (
+                    "; for how many share an entry, the server with one of them; for entries that "
+                    "one person alone shares, nobody: a server that lies can have them opened, as "
+                    "it deals the tables (deployments want 3 aggregators, of whom one deals)"
+                )
+            elif masked(method, privacy):
+                dealer = policy.aggregators[-1]
+                more += f"; for how many share an entry, {dealer} with one of the others"
+            gone = "who vanishes is left out; without one of the aggregators there is no sum"
+        told = [
+            (
+                "who runs or taps the server",
+                f"{hidden}; who is in a sum; each person's test metrics where the experiment "
+                "evaluates; sizes and times of messages",
+            ),
+            (f"{others}, of sums", "who is in a sum"),
+            ("to see one reply", f"must collude: {more}"),
+            *_assumed(method),
+            ("if somebody vanishes", gone),
+            (
+                "out of range",
+                f"updates above range = {policy.range:g} and weights above weight = "
+                f"{policy.weight:g} are refused, by name alone; nothing is clipped",
+            ),
+            ("beware", "a sum is still a model: it tells about people what models tell"),
+        ]
+        return [Statement("closing table", what, who) for who, what in told]
+
+
+def _assumed(method: Method) -> list[tuple[str, str]]:
+    """Row on what the sums of a method assume of the server beside the protocol."""
+    if not (sent := steered(method)):
+        return []
+    summed = dict.fromkeys(
+        t for e in method.exposure.values() if e.reveal != "each" for t in e.trees
+    )
+    return [
+        (
+            "assumed",
+            f"the server sends everybody {', '.join(sent)} as the method says: the sum of "
+            f"{', '.join(summed)} hides a person only from a server that does. One that lies needs "
+            "nobody's help: people whose gradients are zero, or whose layers learn nothing, add "
+            "nothing to the sum, and it is one person's",
+        )
+    ]
+
+
+def _trusted(plan: Plan, method: Method) -> list[str]:
+    """Trust that the server and the helpers are given."""
+    if any(SMASHED in e.trees and e.reveal == "each" for e in method.exposure.values()):
+        steering = (
+            "It is trusted to send everybody what the method says: the sum of what devices "
+            "learned hides a person only from a server that does. One that lies to all but "
+            "one of them sees what that one learned."
+        )
+        return [steering] if steered(method) else []
+    parties = ", ".join(plan.privacy.aggregators)
+    told = [
+        f"The helpers ({parties}) have different owners, follow the rules, and at least "
+        "one of them keeps what it has to itself.",
+        "Each helper is run by somebody else, and none by who runs the server.",
+    ]
+    if not parties:
+        told = [
+            "The server may be curious, and may break the rules together with up to a third of the "
+            "devices. With more of them it can see one person's update."
+        ]
+    if server_deals(method, plan.privacy):
+        told.append(
+            "The server follows the rules as well: with two helpers alone it prepares how "
+            "they find out which numbers of the model too few people share."
+        )
+    return told
+
+
+def _residual(plan: Plan, method: Method) -> list[str]:
+    """Information in sums, and in who makes them."""
+    parties, told = plan.privacy.aggregators, list[str]()
+    if parties and masked(method, plan.privacy):
+        two = "the server and a helper" if len(parties) == 2 else "two of the helpers"
+        told.append(
+            f"How many people share each number of the model: {two} can find it out together."
+        )
+    if server_deals(method, plan.privacy):
+        told.append(
+            "Numbers of the model that one person alone shares: a server that breaks the "
+            "rules can see them, unless there are three helpers. Deployments want three; "
+            "with two this is for simulations."
+        )
+    return [*told, "Two sums over nearly the same people differ by one person's part."]
