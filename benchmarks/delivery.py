@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vergence.errors import StateError
 from vergence.reports.plots.style import SPARE, canvas, save, styled
-from vergence.results.display_names import metric_name, title
+from vergence.results.layout import metric_name
 from vergence.results.read import Run, StudyResults
 from vergence.studies.compare import ANYTHING, gather
 
@@ -46,7 +46,7 @@ def timed(run: Run) -> list[tuple[Floats, Floats]]:
 def curves(study: StudyResults, times: Floats) -> dict[str, Floats]:
     """Return, per run, the headline `[seeds, times]`."""
     return {
-        title(run): np.array([np.interp(times, *one) for one in timed(run)]) for run in study.runs
+        run.title: np.array([np.interp(times, *one) for one in timed(run)]) for run in study.runs
     }
 
 

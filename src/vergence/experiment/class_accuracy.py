@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vergence.core.federation import Federation
-from vergence.core.files import csv_of, saving, write_whole
 from vergence.core.messages import Message
 from vergence.core.task import Task
 from vergence.engine.client_executor import ClientExecutor, ClientTask
 from vergence.experiment.saved_run import SavedRun
+from vergence.results.layout import TABLES
+from vergence.results.write import write_csv
 
 FILE = "per_class.csv"
-HEAD = ("seed", "person", "class", "unseen", "accuracy")
 
 
 def write(
@@ -46,5 +46,4 @@ def write(
                 (saved.task.seed, person, name, int(name in names), value)
                 for name, value in saved.task.per_class(outputs, test).items()
             ]
-    with saving(path.parent):
-        write_whole(path, csv_of([HEAD, *rows]).encode())
+    write_csv(path, TABLES[FILE], rows)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from vergence.core.conversation import drive
 from vergence.core.federation import Federation
-from vergence.core.files import csv_of, saving, write_whole
 from vergence.experiment.saved_run import SavedRun
+from vergence.results.layout import TABLES
+from vergence.results.write import write_csv
 from vergence.training.sequential import Solver
 
 FILE = "groups.csv"
@@ -28,5 +29,4 @@ def write(
             if group is None:
                 return
             rows.append((saved.task.seed, person, group))
-    with saving(path.parent):
-        write_whole(path, csv_of([("seed", "person", "group"), *rows]).encode())
+    write_csv(path, TABLES[FILE], rows)

@@ -38,7 +38,7 @@ from vergence.reports.plots.style import (
     save,
     styled,
 )
-from vergence.results.display_names import TIMES
+from vergence.results.layout import TIMES
 from vergence.results.text_tables import Record, TextTable
 
 

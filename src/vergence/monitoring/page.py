@@ -23,7 +23,7 @@ from vergence.monitoring import terminal as text
 from vergence.monitoring.method_progress import Curve, MethodProgress
 from vergence.monitoring.status import SHOWN, Status, reasons, silent_first, status
 from vergence.reports.plots.style import COLOURS, MUTED, SPARE, canvas, inline, styled
-from vergence.results.display_names import METHOD_NAMES, metric_name
+from vergence.results.layout import METHOD_NAMES, metric_name
 
 HOST = "127.0.0.1"
 EVERY, SPARING = 10, 20

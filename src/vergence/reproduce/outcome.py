@@ -22,7 +22,7 @@ from vergence.reproduce.data_sets import Ground
 from vergence.reproduce.experiments.adaptive import SEED
 from vergence.reproduce.running import PartResult
 from vergence.reproduce.verdicts import ClaimVerdict, Difference, Evidence, printed_on, tally
-from vergence.results.display_names import DASH, METHOD_NAMES, MINUS, metric_name, number
+from vergence.results.layout import DASH, METHOD_NAMES, MINUS, metric_name, number
 from vergence.results.write import write_json
 
 COLOUR = {

@@ -16,7 +16,7 @@ from vergence.experiment.newcomers import NewcomerEvaluator
 from vergence.experiment.run import Loaded, load_data
 from vergence.experiment.saved_run import one_run, read_saved
 from vergence.metrics.intervals import interval
-from vergence.results.display_names import digits, metric_name, number
+from vergence.results.layout import digits, metric_name, number
 from vergence.results.read import Run, read
 from vergence.studies.comparability import ANYTHING, DATA, agree
 from vergence.studies.curves import write_csv
@@ -84,7 +84,8 @@ Row = tuple[int, str, str, str]
 
 
 def _own(run: Run) -> list[Row]:
-    return [(v.seed, v.person, v.metric, repr(v.value)) for v in run.values if v.evaluation == "P0"]
+    own = run.final()
+    return list(zip(own.seed, own.person, own.metric, own.value.map(repr), strict=True))
 
 
 def _strange(run: Run, own: Loaded, loaded: Loaded, where: str) -> list[Row]:

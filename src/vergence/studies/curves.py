@@ -16,7 +16,7 @@ from rich.table import Table
 from vergence.core.files import csv_of, replacing
 from vergence.metrics.intervals import interval
 from vergence.reports.plots.style import MARKERS, SPARE, canvas, save, styled
-from vergence.results.display_names import digits, metric_name, number
+from vergence.results.layout import digits, metric_name, number
 
 
 @dataclass(frozen=True)

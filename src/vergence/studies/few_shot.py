@@ -27,7 +27,7 @@ from vergence.metrics.angles import mean_direction, to_vector
 from vergence.metrics.intervals import interval
 from vergence.models.cross_encoder import CrossEncoder
 from vergence.models.unlabelled_eyes import mirror, turned
-from vergence.results.display_names import METHOD_NAMES, number
+from vergence.results.layout import METHOD_NAMES, number
 from vergence.results.read import Run, read
 from vergence.results.text_tables import TextTable
 from vergence.studies.curves import write_csv

@@ -19,7 +19,7 @@ from vergence.errors import ConfigError
 from vergence.experiment.newcomers import NewcomerEvaluator
 from vergence.experiment.schema import Experiment
 from vergence.reports.plots.style import canvas, column_names, save, styled
-from vergence.results.display_names import digits, metric_name, number
+from vergence.results.layout import digits, metric_name, number
 from vergence.studies.curves import write_csv
 
 JudgeOf = Callable[[Path, int], NewcomerEvaluator]

@@ -25,7 +25,7 @@ from vergence.experiment.run import Loaded, digest, load_data, resume, start
 from vergence.experiment.saved_run import read_saved
 from vergence.experiment.schema import Experiment, Table, check
 from vergence.metrics.intervals import interval
-from vergence.results.display_names import digits, metric_name, number, title
+from vergence.results.layout import digits, metric_name, number
 from vergence.results.read import Run, StudyResults, read
 from vergence.studies import measures, merge_folds
 from vergence.studies.curves import Curves, present, write_csv
@@ -159,15 +159,10 @@ def late(scene: StudyScene) -> Path:
         folds[person] = ran(scene, _traced(late_table, trace), folder, scene.people)
 
     def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
-        rows = [
-            r
-            for r in read(folds[person] / label).runs[0].values
-            if r.person == person and r.seed == seed
-        ]
-        found: dict[str, dict[str, float]] = {}
-        for row in rows:
-            found.setdefault(row.evaluation, {})[row.metric] = row.value
-        return found
+        told = read(folds[person] / label).runs[0].values
+        own = told[(told.person == person) & (told.seed == seed)]
+        points = own.groupby("evaluation", sort=False)
+        return {point: dict(zip(at.metric, at.value, strict=True)) for point, at in points}
 
     split = f"one person joins at round {rounds // 2} of {rounds}; tested on"
     merge_folds.merge(check(late_table), scene.loaded, scene.out / LATE, folds, score, split)
@@ -297,7 +292,7 @@ def summarise(out: Path, console: Console) -> None:
     for name in names:
         grid.add_column(name, justify="right", no_wrap=True)
     for run in first.runs:
-        grid.add_row(title(run), *(_cell(columns[run.label].get(n), places) for n in names))
+        grid.add_row(run.title, *(_cell(columns[run.label].get(n), places) for n in names))
     sense = ", lower is better" if lower else ""
     console.print(
         f"\n{metric_name(first.headline)}: mean and 95 % interval over people{sense}",

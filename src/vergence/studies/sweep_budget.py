@@ -5,7 +5,6 @@ Every trial trains on the same people anew, with noise of its own: what they spe
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections import Counter, defaultdict
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vergence.core.files import csv_of, parse_json, saving, write_whole
+from vergence.core.files import parse_json
 from vergence.engine.plan import Plan
 from vergence.engine.protections.user_level import sums_of
 from vergence.errors import StateError
@@ -22,9 +21,11 @@ from vergence.privacy.dp.accounting import MOST, Charge, Ledger
 from vergence.privacy.release_log import FOLDER, ReleaseLog
 from vergence.privacy.split.defense import BottleneckCut, PixelCut
 from vergence.privacy.split.sent_images import Released
+from vergence.results.layout import TABLES
+from vergence.results.read import table
+from vergence.results.write import write_csv
 
 SPENT = "spent.csv"
-HEAD = ("method", "trial", "seed", "unit", "who", "epsilon", "delta", "charges")
 Trial = tuple[str, int, int]
 Charges = tuple[tuple[float, float, int], ...]
 """Noise, sampling rate and number of releases; of masks the epsilon of a draw stands for noise, of
@@ -109,16 +110,10 @@ class Spendings:
 
     def _read(self) -> None:
         try:
-            with self.path.open(newline="") as file:
-                for row in csv.DictReader(file):
-                    key = (row["method"], int(row["trial"]), int(row["seed"]))
-                    charges = tuple(
-                        (float(n), float(r), int(s)) for n, r, s in parse_json(row["charges"])
-                    )
-                    self.rows.setdefault(key, []).append(
-                        SweepSpent(row["unit"], row["who"], charges)
-                    )
-        except (ValueError, TypeError, KeyError) as error:
+            for *key, unit, who, _, _, charges in table(self.path).itertuples(index=False):
+                each = tuple((float(n), float(r), int(s)) for n, r, s in parse_json(charges))
+                self.rows.setdefault(tuple(key), []).append(SweepSpent(unit, who, each))
+        except (ValueError, TypeError) as error:
             raise StateError(
                 f"{self.path} is damaged ({error}), so that what was spent is not known; restore it"
             ) from None
@@ -129,14 +124,13 @@ class Spendings:
         if not found:
             return
         self.rows[trial] = found
-        lines: list[tuple[object, ...]] = [HEAD]
+        lines = []
         for key, rows in self.rows.items():
             for unit, who, charges in rows:
                 amount = f"{epsilon(self.plan, unit, charges):.4g}"
                 delta = f"{delta_of(self.plan, unit):g}"
                 lines.append((*key, unit, who, amount, delta, json.dumps(charges)))
-        with saving(self.path.parent):
-            write_whole(self.path, csv_of(lines).encode())
+        write_csv(self.path, TABLES[SPENT], lines)
 
     def together(self) -> dict[str, float]:
         """Spending of all trials together, of each unit: of the person who has spent most."""

@@ -26,7 +26,7 @@ from vergence.experiment.newcomers import NewcomerEvaluator, PersonPart
 from vergence.experiment.run import Loaded, load_data, progress_bar, resume, start
 from vergence.experiment.saved_run import read_saved
 from vergence.experiment.schema import Experiment, TableOrigin, check, data_root, load
-from vergence.results.display_names import digits, metric_name, number
+from vergence.results.layout import digits, metric_name, number
 from vergence.results.read import Run, StudyResults, read
 from vergence.results.text_tables import TextTable, csv_text
 from vergence.unlearning import data_footprint, membership_check

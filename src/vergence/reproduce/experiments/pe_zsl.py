@@ -152,23 +152,20 @@ def judged(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
 
 def by_seed(run: Run, metric: str) -> dict[str, float]:
     """Return seed -> the final score of the owner's test samples."""
-    return {
-        _seed(row.seed): row.value
-        for row in run.values
-        if row.metric == metric and row.evaluation == "P0"
-    }
+    own = run.final(metric)
+    return dict(zip(map(_seed, own.seed), own.value, strict=True))
 
 
 def costs(run: Run) -> dict[str, dict[str, float]]:
     """Return metric -> seed -> what the student's training took, and what its provider keeps."""
-    took = {(row.seed, row.round): row.seconds for row in run.rounds if row.round}
+    took = run.rounds[run.rounds["round"] > 0].drop_duplicates(["seed", "round"], keep="last")
     found: dict[str, dict[str, float]] = {SECONDS: {}, UP: {}, DOWN: {}, KEPT: {}}
     for seed in run.seeds:
-        own = [turn for turn in run.turns if turn.seed == seed]
+        own = run.turns[run.turns.seed == seed]
         told = (
-            sum(spent for (of, _), spent in took.items() if of == seed),
-            sum(turn.bytes_up for turn in own) / MB,
-            sum(turn.bytes_down for turn in own) / MB,
+            sum(took.seconds[took.seed == seed].tolist()),
+            float(own.bytes_up.sum()) / MB,
+            float(own.bytes_down.sum()) / MB,
             len(pack(read_saved(run.folder, seed).server)) / MB,
         )
         for metric, value in zip(found, told, strict=True):
@@ -181,7 +178,8 @@ def teachers(run: Run) -> dict[str, dict[str, float]]:
 
     A teacher has no outputs for classes that it does not know.
     """
-    took = {row.seed: row.seconds for row in run.rounds if not row.round}
+    before = run.rounds[run.rounds["round"] == 0]
+    took = dict(zip(before.seed, before.seconds, strict=True))
     ready = load_data(read_saved(run.folder, run.seeds[0]).experiment).ready
     test = ready.people[OWNER].test
     found: dict[str, dict[str, float]] = {}
