@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from vergence.core.federation import Federation
-from vergence.core.files import saving, write_whole
 from vergence.core.messages import Message
 from vergence.engine.client_executor import ClientExecutor, ClientTask
 from vergence.experiment.saved_run import SavedRun
 from vergence.metrics.gaze_maps import label_maps
+from vergence.results.write import save_whole
 from vergence.tasks.gaze_map import GazeMap
 
 SHOWN = 6
@@ -53,5 +53,4 @@ def write_maps(path: Path, worker: ClientExecutor, saved: SavedRun, raw: Federat
         pred=np.stack(parts["pred"]),
         points=np.stack(parts["points"]),
     )
-    with saving(path.parent):
-        write_whole(path, body.getvalue())
+    save_whole(path, body.getvalue())

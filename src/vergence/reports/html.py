@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from vergence.core.files import refuse_links, replacing
+from vergence.core.files import refuse_links, write_text
 from vergence.errors import ConfigError, nearest
 from vergence.monitoring.unfinished import unfinished
 from vergence.reports.plots import class_accuracy, gaze_maps
@@ -150,8 +150,7 @@ def report(folder: Path | str) -> Path:
     )
     page = environment.get_template("report.html").render(_context(study))
     path = study.folder / "report.html"
-    with replacing(path) as scratch:
-        scratch.write_text(page, encoding="utf-8")
+    write_text(path, page)
     return path
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,12 @@ class Estimate(NamedTuple):
     hi: float
     std: float
     worst: float
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """The estimate that results.json tells of a metric; no interval (NaN) over one person."""
+        low, high = (float("nan") if end is None else end for end in told["ci95"])
+        return cls(told["mean"], low, high, told["std"], told["worst"])
 
 
 @dataclass(frozen=True)
@@ -126,12 +132,7 @@ class Run:
     def estimates(self) -> dict[str, Estimate]:
         """Metrics over people, headline first; no interval (NaN) over one person."""
         names = sorted(self.results["metrics"], key=lambda name: name != self.headline)
-        found = {}
-        for name in names:
-            m = self.results["metrics"][name]
-            low, high = (float("nan") if end is None else end for end in m["ci95"])
-            found[name] = Estimate(m["mean"], low, high, m["std"], m["worst"])
-        return found
+        return {name: Estimate.of(self.results["metrics"][name]) for name in names}
 
     def scores(self, metric: str, evaluation: str = "P0") -> dict[str, float]:
         """Return person -> value, mean over seeds, in client order."""

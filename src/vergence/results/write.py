@@ -21,7 +21,7 @@ from safetensors.torch import load as load_arrays
 from safetensors.torch import save
 
 from vergence.core.federation import Federation
-from vergence.core.files import csv_of, saving, write_whole
+from vergence.core.files import csv_of, saving, write_text, write_whole
 from vergence.core.method import Method
 from vergence.core.naming import called
 from vergence.core.task import Task
@@ -58,6 +58,11 @@ def write_toml(path: Path, table: Mapping[str, Any], above: Sequence[str] = ()) 
 def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a table whole or not at all."""
     save_whole(path, csv_of([head, *rows]).encode())
+
+
+def export_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table for a reader, outside of any run, whole or not at all."""
+    write_text(path, csv_of([head, *rows]))
 
 
 def person_means(folder: Path, evaluation: str = "P0") -> dict[str, dict[str, float]]:

@@ -7,13 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from vergence.core.federation import POOLED
 from vergence.errors import ConfigError
-from vergence.metrics.intervals import interval
 from vergence.monitoring.unfinished import unfinished
 from vergence.results.baselines import kind, plain
 from vergence.results.layout import DASH, digits, metric_name, number
@@ -169,11 +167,9 @@ def _prior(
 ) -> ComparisonRow:
     estimates = {}
     for metric in order:
-        values = [v[metric] for v in people.values() if math.isfinite(v.get(metric, math.nan))]
+        values = {p: v[metric] for p, v in people.items() if math.isfinite(v.get(metric, math.nan))}
         if values:
-            worst = max(values) if metric in study.lower_is_better else min(values)
-            std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-            estimates[metric] = Estimate(float(np.mean(values)), *interval(values), std, worst)
+            estimates[metric] = Estimate.of(summary(values, metric in study.lower_is_better))
     return ComparisonRow(label=name, name=plain(name), prior=True, metrics=estimates)
 
 

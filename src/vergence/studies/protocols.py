@@ -24,11 +24,11 @@ from vergence.experiment.newcomers import NewcomerEvaluator, PersonPart
 from vergence.experiment.run import Loaded, digest, load_data, resume, start
 from vergence.experiment.saved_run import read_saved
 from vergence.experiment.schema import Experiment, Table, check
-from vergence.metrics.intervals import interval
-from vergence.results.layout import digits, metric_name, number
+from vergence.results.layout import digits, metric_name, spread
 from vergence.results.read import Run, StudyResults, read
+from vergence.results.write import export_csv
 from vergence.studies import measures, merge_folds
-from vergence.studies.curves import Curves, present, write_csv
+from vergence.studies.curves import Curves, present
 
 WITHIN, LEAVE, LATE, PEOPLE = "within", "leave-one-out", "late", "people"
 GROWTH, UNSEEN = (5, 10, 15, 30), 5
@@ -300,7 +300,7 @@ def summarise(out: Path, console: Console) -> None:
         soft_wrap=True,
     )
     console.print(grid)
-    write_csv(
+    export_csv(
         out / "protocols.csv",
         ("label", "protocol", "person", "metric", "value"),
         (
@@ -317,8 +317,4 @@ def _same(study: StudyResults, run: Run) -> Run | None:
 
 
 def _cell(values: Mapping[str, float] | None, places: int) -> str:
-    if not values:
-        return ""
-    listed = list(values.values())
-    ends = ", ".join(number(end, places) for end in interval(listed))
-    return f"{number(float(np.mean(listed)), places)} [{ends}]"
+    return spread(values.values(), places) if values else ""

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 
 from vergence.attacks.membership import chance_without
-from vergence.core.files import refuse_links, replacing, saving
+from vergence.core.files import refuse_links, saving, write_text
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError, StateError, nearest
@@ -351,5 +351,4 @@ def _write(out: Path, blocks: Sequence[TextTable]) -> None:
         "forget.csv": csv_text(records),
     }
     for name, text in texts.items():
-        with replacing(out / name) as scratch:
-            scratch.write_text(text, encoding="utf-8")
+        write_text(out / name, text)

@@ -159,18 +159,17 @@ def by_seed(run: Run, metric: str) -> dict[str, float]:
 def costs(run: Run) -> dict[str, dict[str, float]]:
     """Return metric -> seed -> what the student's training took, and what its provider keeps."""
     took = run.rounds[run.rounds["round"] > 0].drop_duplicates(["seed", "round"], keep="last")
-    found: dict[str, dict[str, float]] = {SECONDS: {}, UP: {}, DOWN: {}, KEPT: {}}
-    for seed in run.seeds:
+
+    def of_seed(seed: int) -> dict[str, float]:
         own = run.turns[run.turns.seed == seed]
-        told = (
-            sum(took.seconds[took.seed == seed].tolist()),
-            float(own.bytes_up.sum()) / MB,
-            float(own.bytes_down.sum()) / MB,
-            len(pack(read_saved(run.folder, seed).server)) / MB,
-        )
-        for metric, value in zip(found, told, strict=True):
-            found[metric][_seed(seed)] = value
-    return found
+        return {
+            SECONDS: sum(took.seconds[took.seed == seed].tolist()),
+            UP: float(own.bytes_up.sum()) / MB,
+            DOWN: float(own.bytes_down.sum()) / MB,
+            KEPT: len(pack(read_saved(run.folder, seed).server)) / MB,
+        }
+
+    return told(run, of_seed)
 
 
 def teachers(run: Run) -> dict[str, dict[str, float]]:
@@ -182,14 +181,22 @@ def teachers(run: Run) -> dict[str, dict[str, float]]:
     took = dict(zip(before.seed, before.seconds, strict=True))
     ready = load_data(read_saved(run.folder, run.seeds[0]).experiment).ready
     test = ready.people[OWNER].test
-    found: dict[str, dict[str, float]] = {}
-    for seed in run.seeds:
+
+    def of_seed(seed: int) -> dict[str, float]:
         saved = read_saved(run.folder, seed)
         owner = saved.clients.get(OWNER, None)
         output = Solver(saved.task).outputs(owner.teacher, test)
-        told = saved.task.metrics(saved.task.among(output, owner.known["classes"]), test)
-        spent = {SECONDS: took[seed], KEPT: len(pack(owner)) / MB}
-        for metric, value in (told | spent).items():
+        scores = saved.task.metrics(saved.task.among(output, owner.known["classes"]), test)
+        return {**scores, SECONDS: took[seed], KEPT: len(pack(owner)) / MB}
+
+    return told(run, of_seed)
+
+
+def told(run: Run, measure: Callable[[int], Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return metric -> seed -> what is measured of a seed."""
+    found: dict[str, dict[str, float]] = {}
+    for seed in run.seeds:
+        for metric, value in measure(seed).items():
             found.setdefault(metric, {})[_seed(seed)] = value
     return found
 
