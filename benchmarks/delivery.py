@@ -29,7 +29,7 @@ def timed(run: Run) -> list[tuple[Floats, Floats]]:
     """
     found = []
     for seed in run.seeds:
-        rows = [row for row in run.rounds if row.seed == seed]
+        rows = [row for row in run.rounds.itertuples() if row.seed == seed]
         clock = {row.round: row.value for row in rows if row.metric == "clock"}
         if not clock:
             raise StateError(f"{run.folder} kept no clock; set delivery.clock = true, or a name")
@@ -82,10 +82,10 @@ def main() -> None:
     )
     print("|---|--:|" + "--:|" * len(times))
     for run, (name, values) in zip(study.runs, curves(study, times).items(), strict=True):
-        clock = {(r.seed, r.round): r.value for r in run.rounds if r.metric == "clock"}
+        clock = {(r.seed, r.round): r.value for r in run.rounds.itertuples() if r.metric == "clock"}
         counted = sum(
             r.value
-            for r in run.rounds
+            for r in run.rounds.itertuples()
             if r.metric == "replies" and clock[r.seed, r.round] <= times[-1]
         )
         cells = " | ".join(f"{value:.2f}" for value in values.mean(0))
