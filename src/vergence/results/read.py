@@ -119,6 +119,10 @@ class Run:
         return table(self.folder / "turns.csv")
 
     @cached_property
+    def _means(self) -> dict[tuple[str, str], dict[str, float]]:
+        return means_over_seeds(self.values)
+
+    @cached_property
     def provenance(self) -> dict[str, Any]:
         """Content of provenance.json."""
         return read_json(self.folder / "provenance.json")
@@ -136,7 +140,7 @@ class Run:
 
     def scores(self, metric: str, evaluation: str = "P0") -> dict[str, float]:
         """Return person -> value, mean over seeds, in client order."""
-        found = means_over_seeds(self.values, evaluation).get(metric, {})
+        found = self._means.get((evaluation, metric), {})
         return {p: found[p] for p in dict.fromkeys([*self.people, *found]) if p in found}
 
     def final(self, *metrics: str) -> Frame:
@@ -333,17 +337,16 @@ def _whole(rows: Iterator[list[str]], width: int) -> Iterator[list[str]]:
 CASTS: Mapping[type, Callable[[str], Any]] = {float: lambda text: float(text or "nan")}
 
 
-def means_over_seeds(values: Frame, evaluation: str = "P0") -> dict[str, dict[str, float]]:
-    """Return metric -> person -> mean over seeds, of the rows of people.csv; NaN where one is.
+def means_over_seeds(values: Frame) -> dict[tuple[str, str], dict[str, float]]:
+    """Return (evaluation, metric) -> person -> mean over seeds, of people.csv; NaN where one is.
 
     The mean is NumPy's, as pandas' own adds in another order.
     """
-    chosen = values[values.evaluation == evaluation].groupby("metric", sort=False)
     return {
-        metric: own.groupby("person", sort=False)["value"]
+        point: own.groupby("person", sort=False)["value"]
         .agg(lambda seeds: np.mean(seeds.to_numpy()))
         .to_dict()
-        for metric, own in chosen
+        for point, own in values.groupby(["evaluation", "metric"], sort=False)
     }
 
 

@@ -67,7 +67,8 @@ def export_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -
 
 def person_means(folder: Path, evaluation: str = "P0") -> dict[str, dict[str, float]]:
     """Return metric -> person -> mean over seeds, from people.csv."""
-    return means_over_seeds(table(folder / "people.csv"), evaluation)
+    found = means_over_seeds(table(folder / "people.csv"))
+    return {metric: people for (point, metric), people in found.items() if point == evaluation}
 
 
 def summary(people: Mapping[str, float], lower_is_better: bool) -> dict[str, Any]:
