@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vergence.errors import StateError
 from vergence.reports.plots.style import SPARE, canvas, save, styled
-from vergence.results.display_names import metric_name, title
+from vergence.results.layout import metric_name
 from vergence.results.read import Run, StudyResults
 from vergence.studies.compare import ANYTHING, gather
 
@@ -29,7 +29,7 @@ def timed(run: Run) -> list[tuple[Floats, Floats]]:
     """
     found = []
     for seed in run.seeds:
-        rows = [row for row in run.rounds if row.seed == seed]
+        rows = [row for row in run.rounds.itertuples() if row.seed == seed]
         clock = {row.round: row.value for row in rows if row.metric == "clock"}
         if not clock:
             raise StateError(f"{run.folder} kept no clock; set delivery.clock = true, or a name")
@@ -46,7 +46,7 @@ def timed(run: Run) -> list[tuple[Floats, Floats]]:
 def curves(study: StudyResults, times: Floats) -> dict[str, Floats]:
     """Return, per run, the headline `[seeds, times]`."""
     return {
-        title(run): np.array([np.interp(times, *one) for one in timed(run)]) for run in study.runs
+        run.title: np.array([np.interp(times, *one) for one in timed(run)]) for run in study.runs
     }
 
 
@@ -82,10 +82,10 @@ def main() -> None:
     )
     print("|---|--:|" + "--:|" * len(times))
     for run, (name, values) in zip(study.runs, curves(study, times).items(), strict=True):
-        clock = {(r.seed, r.round): r.value for r in run.rounds if r.metric == "clock"}
+        clock = {(r.seed, r.round): r.value for r in run.rounds.itertuples() if r.metric == "clock"}
         counted = sum(
             r.value
-            for r in run.rounds
+            for r in run.rounds.itertuples()
             if r.metric == "replies" and clock[r.seed, r.round] <= times[-1]
         )
         cells = " | ".join(f"{value:.2f}" for value in values.mean(0))

@@ -21,7 +21,7 @@ from vergence.metrics.fairness import HARM
 from vergence.metrics.intervals import interval
 from vergence.reports.html import figure
 from vergence.reports.plots.swaps import swaps
-from vergence.results.display_names import metric_name, title
+from vergence.results.layout import metric_name
 from vergence.results.read import Run, StudyResults
 from vergence.studies import compare
 from vergence.studies import few_shot as codes
@@ -59,7 +59,7 @@ def judged(study: StudyResults, reference: str = "") -> str:
     text = "\n".join(block.markdown() for part in wanted for block in parts[part])
     if not reference:
         return text
-    return text.replace("person by person", f"against {title(study.run(reference))}", 1)
+    return text.replace("person by person", f"against {study.run(reference).title}", 1)
 
 
 def page(folder: Path, name: str) -> None:
@@ -171,7 +171,7 @@ def recipe(folders: list[Path]) -> None:
         compare.gather([f for f in (folder, long(folder)) if f.exists()], compare.ANYTHING)
         for folder in folders
     ]
-    heads, rows = [""], {run.label: [title(run)] for run in studies[0].runs}
+    heads, rows = [""], {run.label: [run.title] for run in studies[0].runs}
     rows["earned"] = rows.pop("earned")  # last
     rows = {PRIOR: ["*own mean or map*, nothing learned"], **rows}
     for study in studies:

@@ -42,7 +42,7 @@ def test_commas_and_quotes_train_to_the_end_and_are_read_again(tmp_path):
     for run in study.runs:
         assert run.people == LEGAL
         assert set(run.scores(run.headline)) == set(LEGAL)
-        assert {turn.client for turn in run.turns} == set(LEGAL)
+        assert {*run.turns.client} == set(LEGAL)
 
 
 BAD = {

@@ -32,7 +32,7 @@ def test_every_class_has_its_accuracy_and_unseen_ones_come_last(tmp_path):
             ]
             (told,) = [
                 v.value
-                for v in run.values
+                for v in run.values.itertuples()
                 if (v.seed, v.metric, v.evaluation) == (seed, metric, "P0")
             ]
             assert np.mean(found) == pytest.approx(told)

@@ -80,7 +80,7 @@ def test_only_who_was_away_is_scored(away):
     run = read(out / planned.part.name).run("fedavg")
     told = {
         row.seed: row.value
-        for row in run.values
+        for row in run.values.itertuples()
         if (row.person, row.metric, row.evaluation) == (AWAY, OWN, "P0")
     }
     row = found.scores["fedavg (20 % missing)"]

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 import pytest
+from pandas import DataFrame
 from rich.console import Console
 
 from tests.conftest import research_data
@@ -15,7 +16,8 @@ from vergence.reproduce.data_sets import GROUNDS
 from vergence.reproduce.printed import table_parts
 from vergence.reproduce.protocols import clip_summaries as summaries
 from vergence.reproduce.running import Wish, plan
-from vergence.results.read import PersonValue, Run, read
+from vergence.results.layout import TABLES
+from vergence.results.read import Run, read
 
 CLIPS = GROUNDS["clip_synthetic"]
 TINY = (
@@ -77,9 +79,8 @@ class Curves(Run):
     @cached_property
     def values(self):
         rows = [(0, "a", 0.2), (0, "b", 0.6), (1, "a", 0.3), (1, "b", 0.25)]
-        return [PersonValue(seed, who, "P0", "f", f) for seed, who, f in rows] + [
-            PersonValue(0, "a", "P0", "tau", 9.0)
-        ]
+        told = [(seed, who, "P0", "f", f) for seed, who, f in rows]
+        return DataFrame([*told, (0, "a", "P0", "tau", 9.0)], columns=TABLES["people.csv"])
 
 
 def test_pace_and_spread_are_counted_seed_by_seed(tmp_path):

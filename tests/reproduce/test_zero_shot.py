@@ -89,7 +89,7 @@ def test_a_classifier_that_is_trained_after_the_rounds_counts(ran):
     """Of a teacher of seen classes alone; another student ends with its last round."""
     for result, last in zip(ran, (2, 3), strict=True):
         (run,) = result.study.runs
-        took = {row.round: row.seconds for row in run.rounds if row.seed == 0}
+        took = {row.round: row.seconds for row in run.rounds.itertuples() if row.seed == 0}
         assert list(took) == list(range(last + 1))
         assert min(took.values()) > 0
 

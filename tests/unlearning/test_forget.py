@@ -132,7 +132,7 @@ def test_a_patch_begins_where_the_run_ended_and_trains_the_others(before, tmp_pa
         rounds, curve = new.curve("error")
         assert rounds.tolist() == [0, 1, 2]
         assert curve[:, 0].mean() == pytest.approx(sum(ended) / 5, rel=1e-6)
-        assert {turn.client for turn in new.turns} == {f"p0{i}" for i in range(5)}
+        assert {*new.turns.client} == {f"p0{i}" for i in range(5)}
         assert len(verify(new.folder)) == 2
         assert new.provenance["forgotten"]["way"] == "patch"
 

@@ -124,7 +124,7 @@ class FinishedRun:
         import pandas as pd
 
         cells: dict[tuple[int, int], dict[str, float]] = {}
-        for row in self.record.rounds:
+        for row in self.record.rounds.itertuples():
             here = cells.setdefault((row.seed, row.round), {})
             lead = "" if row.evaluation == P0 else f"{row.evaluation}_"
             here[f"{lead}{row.metric}"] = row.value

@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import Tensor
 
 from vergence.audit.images import grid
-from vergence.core.files import replacing
+from vergence.core.files import write_text
 from vergence.reports.plots.style import save
 from vergence.results.text_tables import TextTable, csv_text
 
@@ -48,8 +48,7 @@ class AuditFindings:
             if not text:
                 (place / name).unlink(missing_ok=True)
                 continue
-            with replacing(place / name) as scratch:
-                scratch.write_text(text, encoding="utf-8")
+            write_text(place / name, text)
         (place / "audit.png").unlink(missing_ok=True)
         if self.shown:
             save(grid(self.shown), place / "audit.png")

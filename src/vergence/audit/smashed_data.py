@@ -37,7 +37,7 @@ from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.split.bottleneck import Bottleneck
 from vergence.privacy.split.defense import IMAGE, SplitDefense, gain, held
 from vergence.privacy.split.pixel_dp import sensitivity
-from vergence.results.display_names import digits, metric_name, number
+from vergence.results.layout import digits, metric_name, number
 from vergence.results.text_tables import TextTable
 from vergence.training.pruning import built
 

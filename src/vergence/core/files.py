@@ -189,6 +189,16 @@ def replacing(path: Path) -> Iterator[Path]:
             scratch.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a page or a table for a reader, whole or not at all.
+
+    Raises:
+        PartialRun: it cannot be written; what was there is as before.
+    """
+    with replacing(path) as scratch:
+        scratch.write_text(text, encoding="utf-8")
+
+
 class Unsaved(PartialRun):
     """A file could not be written: why, and what to do."""
 

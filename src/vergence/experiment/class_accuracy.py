@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vergence.core.files import csv_of, saving, write_whole
 from vergence.core.task import Task
 from vergence.experiment.trained_run import TrainedRun
+from vergence.results.layout import TABLES
+from vergence.results.write import write_csv
 
 FILE = "per_class.csv"
-HEAD = ("seed", "person", "class", "unseen", "accuracy")
 
 
 def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
@@ -31,5 +31,4 @@ def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
                 (run.task.seed, person, name, int(name in names), value)
                 for name, value in run.task.per_class(outputs, test).items()
             ]
-    with saving(path.parent):
-        write_whole(path, csv_of([HEAD, *rows]).encode())
+    write_csv(path, TABLES[FILE], rows)

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from vergence.core.federation import Federation
-from vergence.core.files import csv_of, saving, write_whole
+from vergence.results.layout import TABLES
+from vergence.results.write import write_csv
 
 MOST = 100
 """So many people fit into a picture of the table."""
@@ -38,11 +39,5 @@ def write(path: Path, federation: Federation) -> None:
     """Write classes.csv (`person,class,samples`) where a picture of it can be drawn."""
     if len(federation.people) > MOST or (found := counts(federation)) is None:
         return
-    text = csv_of(
-        [
-            ("person", "class", "samples"),
-            *((p, kind, n) for p, own in found.items() for kind, n in own.items()),
-        ]
-    )
-    with saving(path.parent):
-        write_whole(path, text.encode())
+    rows = ((p, kind, n) for p, own in found.items() for kind, n in own.items())
+    write_csv(path, TABLES[FILE], rows)

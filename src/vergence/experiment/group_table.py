@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vergence.core.conversation import drive
-from vergence.core.files import csv_of, saving, write_whole
 from vergence.experiment.trained_run import TrainedRun
+from vergence.results.layout import TABLES
+from vergence.results.write import write_csv
 
 FILE = "groups.csv"
 
@@ -22,5 +23,4 @@ def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
             if group is None:
                 return
             rows.append((run.task.seed, person, group))
-    with saving(path.parent):
-        write_whole(path, csv_of([("seed", "person", "group"), *rows]).encode())
+    write_csv(path, TABLES[FILE], rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from vergence.engine.plan import Plan
 from vergence.engine.protections.user_level import covered_in
 from vergence.errors import PartialRun, StateError
 from vergence.privacy.release_log import FOLDER
+from vergence.results.read import table, text_rows
 
 
 def mended(folder: Path) -> str:
@@ -52,24 +52,16 @@ def unlearned(folder: Path, plan: Plan) -> dict[int, str]:
     Training is what took steps. Where nothing did in any round, all replies of the rounds are
     looked at, and those before and after where a method asks nobody in its rounds.
     """
-    told = {seed: (Counter[str](), Counter[str](), Counter[str]()) for seed in plan.seeds}
-    table = folder / "turns.csv"
-    try:
-        zeros = {seed: _zeros(folder / "state", seed) for seed in plan.seeds}
-        with table.open(newline="") as file:
-            for row in csv.DictReader(file):
-                during, steps = 1 <= int(row["round"]) <= plan.rounds, int(row["steps"])
-                seed, status = int(row["seed"]), row["status"]
-                if seed not in told:
-                    continue
-                if status == "ok":
-                    status = zeros[seed].get((row["client"], int(row["round"]) - 1), status)
-                trained, asked, beside = told[seed]
-                (beside if not during else trained if steps else asked)[status] += 1
-    except (OSError, ValueError, TypeError, LookupError, csv.Error) as error:
-        raise StateError(f"{table} is damaged ({error}): restore it") from None
-    found = {}
-    for seed, (trained, asked, beside) in told.items():
+    turns, found = table(folder / "turns.csv"), {}
+    for seed in plan.seeds:
+        own, zeros = turns[turns.seed == seed], _zeros(folder / "state", seed)
+        replies = zip(own.client, own["round"], own.status, strict=True)
+        why = own.status.where(
+            own.status != "ok", [zeros.get((c, at - 1), status) for c, at, status in replies]
+        )
+        during, stepped = own["round"].between(1, plan.rounds), own.steps != 0
+        kinds = during & stepped, during & ~stepped, ~during
+        trained, asked, beside = (Counter(why[kind]) for kind in kinds)
         if not (trained or asked or beside)["ok"]:
             found[seed] = _most(trained + asked or beside)
     return found
@@ -78,10 +70,11 @@ def unlearned(folder: Path, plan: Plan) -> dict[int, str]:
 def _zeros(state: Path, seed: int) -> dict[tuple[str, int], str]:
     """Turns whose replies were replaced by zeros on this machine, and why."""
     path = state / FOLDER / covered_in(seed)
-    if not path.exists():
-        return {}
-    with path.open(newline="") as file:
-        return {(client, int(at)): why for client, at, why in csv.reader(file)}
+    try:
+        rows = text_rows(path) if path.exists() else []
+        return {(client, int(at)): why for client, at, why in rows}
+    except ValueError as error:
+        raise StateError(f"{path} is damaged ({error}): restore it") from None
 
 
 def _most(statuses: Counter[str]) -> str:

@@ -413,16 +413,7 @@ def _write_index(experiment: Experiment, out: Path) -> None:
         {"label": label, "method": called(experiment.methods[label]), "dir": label}
         for label in done
     ]
-    results.write_json(
-        out / "index.json",
-        {
-            "runs": runs,
-            "task": experiment.table["task"]["name"],
-            "priors": "priors.csv",
-            "headline": task.headline,
-            "lower_is_better": sorted(task.lower_is_better),
-        },
-    )
+    results.write_index(out, runs, task, experiment.table["task"]["name"])
 
 
 def _judge(experiment: Experiment, out: Path) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from vergence.core.federation import Federation
-from vergence.core.files import saving, write_whole
 from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.gaze_maps import label_maps
+from vergence.results.write import save_whole
 from vergence.tasks.gaze_map import GazeMap
 
 SHOWN = 6
@@ -48,5 +48,4 @@ def write_maps(path: Path, run: TrainedRun, raw: Federation) -> None:
         pred=np.stack(parts["pred"]),
         points=np.stack(parts["points"]),
     )
-    with saving(path.parent):
-        write_whole(path, body.getvalue())
+    save_whole(path, body.getvalue())

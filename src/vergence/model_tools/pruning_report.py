@@ -13,7 +13,7 @@ from vergence.core.stages import pieces
 from vergence.core.task import Task
 from vergence.metrics.intervals import interval
 from vergence.reports.plots.style import COLOURS, MUTED, canvas, styled
-from vergence.results.display_names import digits, metric_name, number
+from vergence.results.layout import digits, metric_name, number
 from vergence.results.text_tables import Record, TextTable
 from vergence.training.pruning import Pruning, row, stored_bytes
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vergence.core.data import Samples
-from vergence.core.files import replacing
+from vergence.core.files import replacing, write_text
 from vergence.core.masks import Mask
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
@@ -110,8 +110,7 @@ def prune(
     block = told(heading, lines, first, options.tune, options.cut)
     block.show(console)
     for name, text in (("prune.csv", block.csv()), ("prune.md", block.markdown())):
-        with replacing(out / name) as scratch:
-            scratch.write_text(text)
+        write_text(out / name, text)
     for line in lines:
         with replacing(out / f"{line.name.replace(' ', '_')}.safetensors") as scratch:
             scratch.write_bytes(pack(line.tensors, {"pruning": line.name}))

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from rich.console import Console
 
-from vergence.core.files import replacing
+from vergence.core.files import write_text
 from vergence.core.stages import CutPoint, pieces
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import validate
@@ -38,7 +38,7 @@ from vergence.reports.plots.style import (
     save,
     styled,
 )
-from vergence.results.display_names import TIMES
+from vergence.results.layout import TIMES
 from vergence.results.text_tables import Record, TextTable
 
 
@@ -358,6 +358,5 @@ def show(
     if out is not None:
         save(picture(plan), out)
         numbers = out.with_suffix(".csv")
-        with replacing(numbers) as scratch:
-            scratch.write_text(TextTable("", (), (), records=plan.records()).csv())
+        write_text(numbers, TextTable("", (), (), records=plan.records()).csv())
         console.print(f"picture: {out}\nnumbers: {numbers}", soft_wrap=True)

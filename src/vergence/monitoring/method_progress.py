@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,26 +12,14 @@ from typing import Any, Literal, NamedTuple
 
 from vergence.errors import StateError
 from vergence.experiment.code_names import default_label
+from vergence.results.read import Frame, table
 from vergence.results.run_files import read_json
-from vergence.tracking.incremental_csv import column_rows
 
 State = Literal["waiting", "running", "interrupted", "finished"]
 Curve = list[tuple[int, int, float]]
 """Seed, round, value."""
 WINDOW = 10
 """The pace is the median over so many rounds."""
-ROUNDS = ("seed", "round", "evaluation", "metric", "value", "seconds")
-TURNS = (
-    "seed",
-    "round",
-    "client",
-    "verb",
-    "bytes_up",
-    "bytes_down",
-    "examples",
-    "personal_fraction",
-    "status",
-)
 
 
 class Headline(NamedTuple):
@@ -125,19 +114,19 @@ class MethodProgress:
         return self.rounds * len(self.seeds)
 
 
-def stand(path: Path, label: str, table: Mapping[str, Any], writing: bool) -> MethodProgress:
+def stand(path: Path, label: str, experiment: Mapping[str, Any], writing: bool) -> MethodProgress:
     """State of a run directory.
 
     Args:
         path: the directory, which may not be there yet.
         label: how the run is called.
-        table: its experiment.
+        experiment: its config.
         writing: whether somebody writes there, if it is not finished.
 
     Raises:
         StateError: a table is damaged.
     """
-    method, plan = default_label(table["method"]["name"]), table.get("run", {})
+    method, plan = default_label(experiment["method"]["name"]), experiment.get("run", {})
     seeds, rounds = tuple(plan.get("seeds", (0,))), int(plan.get("rounds", 20))
     tables = path / "rounds.csv", path / "turns.csv"
     finished = (path / "results.json").exists()
@@ -169,7 +158,7 @@ def stand(path: Path, label: str, table: Mapping[str, Any], writing: bool) -> Me
         here,
         rounds,
         done,
-        _headline(path, table, curves, seed),
+        _headline(path, experiment, curves, seed),
         pace,
         left,
         written.isoformat(timespec="seconds"),
@@ -179,7 +168,7 @@ def stand(path: Path, label: str, table: Mapping[str, Any], writing: bool) -> Me
         tuple(traffic),
         tuple(people.values()),
         tuple(troubles),
-        _poison(table),
+        _poison(experiment),
     )
 
 
@@ -197,59 +186,58 @@ def _reached(took: Mapping[tuple[int, int], float]) -> dict[int, int]:
 
 def _read_rounds(path: Path, rounds: int) -> tuple[dict[str, Curve], dict[tuple[int, int], float]]:
     """Return every curve by "point/metric", and the seconds of every seed's rounds."""
-    curves: dict[str, dict[tuple[int, int], float]] = {}
-    took: dict[tuple[int, int], float] = {}
-    try:
-        for seed, at, point, metric, value, seconds in column_rows(path, ROUNDS):
-            key = int(seed), int(at)
-            if key[1] > rounds:  # what came after the last round
-                continue
-            curves.setdefault(f"{point}/{metric}", {})[key] = float(value)
-            took.setdefault(key, float(seconds))
-    except ValueError as error:
-        raise StateError(f"{path} is damaged: {error}; restore it from a copy") from None
-    told = {name: [(*key, v) for key, v in curve.items()] for name, curve in curves.items()}
-    return told, took
+    told = table(path, growing=True)
+    told = told[told["round"] <= rounds]  # not what came after the last one
+    curves = {
+        f"{point}/{metric}": list(zip(own.seed, own["round"], own.value, strict=True))
+        for (point, metric), own in told.groupby(["evaluation", "metric"], sort=False)
+    }
+    first = told.drop_duplicates(["seed", "round"])
+    took = zip(zip(first.seed, first["round"], strict=True), first.seconds, strict=True)
+    return curves, dict(took)
 
 
 def _read_turns(path: Path) -> tuple[list[MethodTraffic], dict[str, PersonProgress], list[Trouble]]:
-    """Bytes of every round, who took part, and what did not count; one pass."""
-    moved: dict[tuple[int, int], list[float]] = {}
-    turns: dict[tuple[int, int, str], str] = {}
-    people: dict[str, PersonProgress] = {}
-    try:
-        for seed, at, client, verb, up, down, examples, share, status in column_rows(path, TURNS):
-            key = int(seed), int(at)
-            row = moved.setdefault(key, [0.0, 0.0])
-            row[0] += float(up)
-            row[1] += float(down)
-            person = people.setdefault(client, PersonProgress(client))
-            person.bytes_up += float(up)
-            person.bytes_down += float(down)
-            person.examples = float(examples or 0) or person.examples
-            person.share = float(share) if share else person.share
-            if verb != "upload" and turns.get((*key, client), "ok") == "ok":
-                turns[(*key, client)] = status  # of several in a round, the first that failed
-    except ValueError as error:
-        raise StateError(f"{path} is damaged: {error}; restore it from a copy") from None
-    replies: dict[tuple[int, int], list[int]] = {}
+    """Bytes of every round, who took part, and what did not count."""
+    told = table(path, growing=True)
+    people = {
+        client: PersonProgress(
+            client,
+            bytes_up=float(own.bytes_up.sum()),
+            bytes_down=float(own.bytes_down.sum()),
+            examples=float(_last(own.examples[own.examples > 0]) or 0),
+            share=_last(own.personal_fraction.dropna()),
+        )
+        for client, own in told.groupby("client", sort=False)
+    }
+    asked = told[told.verb != "upload"]
+    failed = asked[asked.status != "ok"].iloc[::-1]  # of several in a round, the first that did
+    turns = dict.fromkeys(_keys(asked), "ok") | dict(zip(_keys(failed), failed.status, strict=True))
     troubles, current = [], None
     for (seed, at, client), status in turns.items():
         if seed != current:  # who was heard is told of the last seed
             current = seed
             for person in people.values():
                 person.heard = None
-        count = replies.setdefault((seed, at), [0, 0])
-        count[0] += 1
-        count[1] += status == "ok"
         _note(people[client], at, status)
         if status != "ok":
             troubles.append(Trouble(seed, at, client, status))
-    traffic = []
-    for key, (up, down) in moved.items():
-        asked, counted = replies.get(key, (0, 0))
-        traffic.append(MethodTraffic(*key, up, down, asked, counted))
+    replies = Counter((seed, at) for seed, at, _ in turns)
+    counted = Counter((seed, at) for (seed, at, _), status in turns.items() if status == "ok")
+    moved = told.groupby(["seed", "round"], sort=False, as_index=False)[["bytes_up", "bytes_down"]]
+    traffic = [
+        MethodTraffic(seed, at, up, down, replies[seed, at], counted[seed, at])
+        for seed, at, up, down in moved.sum().itertuples(index=False)
+    ]
     return traffic, people, troubles
+
+
+def _keys(turns: Frame) -> list[tuple[int, int, str]]:
+    return list(zip(turns.seed, turns["round"], turns.client, strict=True))
+
+
+def _last(found: Any) -> float | None:
+    return float(found.iloc[-1]) if len(found) else None
 
 
 def _note(person: PersonProgress, at: int, status: str) -> None:

@@ -26,24 +26,14 @@ import tomli_w
 from vergence.errors import ConfigError, PartialRun
 from vergence.monitoring.method_progress import MethodProgress
 from vergence.monitoring.status import Status, server_of, status
+from vergence.results.layout import COSTS
+from vergence.results.read import table
 from vergence.results.run_files import read_config, read_json
-from vergence.tracking.incremental_csv import column_rows
 
 KEY = "vergence.key"
 ENDS = {"finished": "FINISHED", "interrupted": "KILLED", "running": "RUNNING"}
 LONGEST, MANY = 6000, 900
 """Of a parameter's text, and metrics in one request, by MLflow's limits."""
-COLUMNS = (
-    "seed",
-    "round",
-    "evaluation",
-    "metric",
-    "value",
-    "bytes_up",
-    "bytes_down",
-    "seconds",
-    "personal_fraction",
-)
 FILES = ("config.toml", "results.json", "people.csv", "report.html")
 """What a finished run leaves with MLflow."""
 HIDING = {"aggregation", "user", "solver", "mask", "cut", "output_range", "split_guard"}
@@ -237,17 +227,15 @@ class SentMetrics:
 
     def curves(self) -> dict[str, dict[int, float]]:
         """Return point/metric -> round -> value of this seed, and cost/..."""
-        found: dict[str, dict[int, float]] = {}
-        for seed, at, point, metric, value, *costs in column_rows(
-            self.path / "rounds.csv", COLUMNS
-        ):
-            if seed != str(self.seed):
-                continue
-            found.setdefault(mlflow_name(f"{point}/{metric}"), {})[int(at)] = float(value)
-            for name, cost in zip(COLUMNS[5:], costs, strict=True):
-                if cost:
-                    found.setdefault(f"cost/{name}", {}).setdefault(int(at), float(cost))
-        return found
+        told = table(self.path / "rounds.csv", growing=True)
+        told = told[told.seed == self.seed]
+        once = told.drop_duplicates("round").set_index("round")
+        measured = {
+            mlflow_name(f"{point}/{metric}"): dict(zip(own["round"], own.value, strict=True))
+            for (point, metric), own in told.groupby(["evaluation", "metric"], sort=False)
+        }
+        costs = {f"cost/{name}": once[name].dropna().to_dict() for name in COSTS}
+        return measured | {name: curve for name, curve in costs.items() if curve}
 
     def leave(self) -> None:
         """Send fingerprint and files of a finished run, as far as they are not there."""

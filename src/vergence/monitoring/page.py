@@ -17,13 +17,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 
-from vergence.core.files import replacing
+from vergence.core.files import write_text
 from vergence.errors import StateError, VergenceError
 from vergence.monitoring import terminal as text
 from vergence.monitoring.method_progress import Curve, MethodProgress
 from vergence.monitoring.status import SHOWN, Status, reasons, silent_first, status
 from vergence.reports.plots.style import COLOURS, MUTED, SPARE, canvas, inline, styled
-from vergence.results.display_names import METHOD_NAMES, metric_name
+from vergence.results.layout import METHOD_NAMES, metric_name
 
 HOST = "127.0.0.1"
 EVERY, SPARING = 10, 20
@@ -46,9 +46,7 @@ def write(folder: Path, path: Path) -> Path:
         StateError: the folder holds no run.
         PartialRun: the page cannot be written.
     """
-    made = page(status(folder))
-    with replacing(path) as scratch:
-        scratch.write_text(made, encoding="utf-8")
+    write_text(path, page(status(folder)))
     return path
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,6 +16,7 @@ from rich.text import Text
 
 from vergence.monitoring.method_progress import MethodProgress
 from vergence.monitoring.status import Status, reasons, silent_first, status
+from vergence.results.layout import finite
 
 FEW = 10
 """So many people and reasons in a terminal."""
@@ -44,7 +43,7 @@ def watch(folder: Path, out: Console, lines: int = FEW) -> None:
 
 def as_json(found: Status) -> str:
     """Return all that is known, everybody included, as JSON; a number that is none is null."""
-    return json.dumps(_finite({**asdict(found), "left": found.left}), indent=1)
+    return json.dumps(finite({**asdict(found), "left": found.left}), indent=1)
 
 
 def told(found: Status, lines: int = FEW) -> list[RenderableType]:
@@ -181,14 +180,3 @@ def _when(written: str | None) -> str:
         return ""
     ago = (datetime.now().astimezone() - datetime.fromisoformat(written)).total_seconds()
     return f", last round written {duration(max(ago, 0))} ago"
-
-
-def _finite(value: Any) -> Any:
-    """Return a tree in which numbers that JSON does not know are null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if hasattr(value, "_asdict"):  # a named tuple
-        value = value._asdict()
-    if isinstance(value, Mapping):
-        return {k: _finite(v) for k, v in value.items()}
-    return [_finite(v) for v in value] if isinstance(value, list | tuple) else value

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from vergence.core.files import refuse_links, replacing
+from vergence.core.files import refuse_links, write_text
 from vergence.errors import ConfigError, nearest
 from vergence.monitoring.unfinished import unfinished
 from vergence.reports.plots import class_accuracy, gaze_maps
@@ -20,7 +20,7 @@ from vergence.reports.plots import masks as plot_masks
 from vergence.reports.plots import results as plots
 from vergence.reports.plots.style import colours, inline, save
 from vergence.results.baselines import kind
-from vergence.results.display_names import digits, metric_name, number, title
+from vergence.results.layout import digits, metric_name, number
 from vergence.results.read import Run, StudyResults, read
 from vergence.results.significance import ComparedMethod, best, judge
 from vergence.studies import class_partition
@@ -150,8 +150,7 @@ def report(folder: Path | str) -> Path:
     )
     page = environment.get_template("report.html").render(_context(study))
     path = study.folder / "report.html"
-    with replacing(path) as scratch:
-        scratch.write_text(page, encoding="utf-8")
+    write_text(path, page)
     return path
 
 
@@ -276,8 +275,8 @@ def _hover(e: tuple[float, ...], places: int) -> str:
 
 def _pair(study: StudyResults, j: ComparedMethod) -> dict[str, Any]:
     return {
-        "a": title(study.run(j.pair.a)),
-        "b": title(study.run(j.pair.b)),
+        "a": study.run(j.pair.a).title,
+        "b": study.run(j.pair.b).title,
         "cells": [*paired_cells(j.pair), chance(j.holm)],
         "different": j.different,
     }
@@ -304,7 +303,7 @@ def _people(study: StudyResults, metric: str) -> dict[str, Any]:
             for run in study.runs
         ]
         lines.append({"person": person, "cells": cells})
-    heads = [(title(run), tint[run.label]) for run in study.runs]
+    heads = [(run.title, tint[run.label]) for run in study.runs]
     lower = metric in study.lower_is_better
     return {"metric": metric_name(metric), "lower": lower, "heads": heads, "lines": lines}
 
@@ -320,15 +319,15 @@ def _figures(study: StudyResults) -> Iterator[dict[str, Any]]:
 def _trouble(study: StudyResults) -> Iterator[tuple[str, str, int]]:
     """Yield method, what happened and how often, for turns that did not count."""
     for run in study.runs:
-        counted = Counter(turn.status for turn in run.turns if turn.status != "ok")
+        counted = Counter(run.turns.status[run.turns.status != "ok"])
         for status, count in counted.most_common():
-            yield title(run), status, count
+            yield run.title, status, count
 
 
 def _recipe(run: Run) -> dict[str, Any]:
     prints = sorted((run.results.get("fingerprint") or {}).items(), key=lambda kv: int(kv[0]))
     return {
-        "name": title(run),
+        "name": run.title,
         "label": run.label,
         "config": run.config.strip(),
         "prints": [(seed, str(value)) for seed, value in prints],

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from vergence.core.files import replacing
+from vergence.core.files import write_text
 from vergence.core.method import Method
 from vergence.core.stages import reading
 from vergence.core.task import Task
@@ -232,8 +232,5 @@ def leave(
     command = "vergence " + shlex.join(sys.argv[1:])
     write_json(folder / "verdicts.json", {**head, "command": command, "claims": records})
     below = f"\n![{shown.heading}]({picture})\n" if picture else ""
-    with replacing(folder / "report.md") as scratch:
-        scratch.write_text(
-            f"{shown.markdown()}\n{counts}.\n\n`{command}`\n{below}", encoding="utf-8"
-        )
+    write_text(folder / "report.md", f"{shown.markdown()}\n{counts}.\n\n`{command}`\n{below}")
     console.print(f"written: {folder}", soft_wrap=True)

@@ -30,7 +30,7 @@ from vergence.reproduce.figures_zero_shot import embedding
 from vergence.reproduce.outcome import ReproducedTable, scale, unit
 from vergence.reproduce.protocols.membership import NOTHING
 from vergence.reproduce.protocols.teachers import TEACHER
-from vergence.results.display_names import metric_name
+from vergence.results.layout import metric_name
 from vergence.results.read import Run, StudyResults
 
 OWN_DATA = ("within", "paced", "taught")

@@ -15,13 +15,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vergence.core.files import csv_of, replacing
+from vergence.core.files import csv_of, write_text
 from vergence.metrics.intervals import interval
 from vergence.reproduce.claims import PaperTable
 from vergence.reproduce.data_sets import Ground
 from vergence.reproduce.running import PartResult
 from vergence.reproduce.verdicts import ClaimVerdict, Difference, Evidence, printed_on, tally
-from vergence.results.display_names import DASH, METHOD_NAMES, MINUS, metric_name, number
+from vergence.results.layout import DASH, METHOD_NAMES, MINUS, finite, metric_name, number
+from vergence.results.text_tables import markdown_table
 from vergence.results.write import write_json
 
 COLOUR = {
@@ -270,8 +271,12 @@ def markdown(outcome: ReproducedTable, figure: str | None) -> str:
     parts += [line for stamp in outcome.stamps for line in (f"**{stamp}**", "")]
     parts += [f"`{outcome.facts['command']}`", ""]
     parts += [f"- {line}" for line in facts(outcome)]
-    parts += ["", _markdown(*rows(outcome)), "## Verdicts", ""]
-    parts += [f"{tally([v.word for v in outcome.verdicts])}.", "", _markdown(*claims(outcome))]
+    parts += ["", markdown_table(*rows(outcome), rule="---"), "## Verdicts", ""]
+    parts += [
+        f"{tally([v.word for v in outcome.verdicts])}.",
+        "",
+        markdown_table(*claims(outcome), rule="---"),
+    ]
     others = [d for v in outcome.verdicts for d in v.also]
     if others:
         heads = ["these", "against", "metric", "better by", "95 % interval", "people"]
@@ -284,18 +289,17 @@ def markdown(outcome: ReproducedTable, figure: str | None) -> str:
             ]
             for d in others
         ]
-        parts += ["## The same pairs in other metrics", "", _markdown(heads, lines)]
+        parts += [
+            "## The same pairs in other metrics",
+            "",
+            markdown_table(heads, lines, rule="---"),
+        ]
     missing = outcome.evidence.missing
     if missing:
         parts += ["## Not run", "", *(f"- {k}: {v}" for k, v in missing.items()), ""]
     if figure:
         parts += [f"![{title}]({figure})", ""]
     return "\n".join(parts)
-
-
-def _markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rule = ["---"] * len(heads)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *lines)) + "\n"
 
 
 def record(outcome: ReproducedTable) -> dict[str, Any]:
@@ -335,7 +339,7 @@ def record(outcome: ReproducedTable) -> dict[str, Any]:
         ],
         "not_run": dict(outcome.evidence.missing),
     }
-    return _finite(found)
+    return finite(found)
 
 
 def _ends(outcome: ReproducedTable, label: str) -> dict[str, tuple[float, float]]:
@@ -345,14 +349,6 @@ def _ends(outcome: ReproducedTable, label: str) -> dict[str, tuple[float, float]
         for c in outcome.columns
         if c not in EXTREMES and people.get(outcome.metric(c))
     }
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def spreadsheet(outcome: ReproducedTable) -> str:
@@ -374,5 +370,4 @@ def write(outcome: ReproducedTable, folder: Path, figure: str | None) -> None:
     write_json(folder / "verdicts.json", record(outcome))
     texts = {"report.md": markdown(outcome, figure), "rows.csv": spreadsheet(outcome)}
     for name, text in texts.items():
-        with replacing(folder / name) as scratch:
-            scratch.write_text(text, encoding="utf-8")
+        write_text(folder / name, text)

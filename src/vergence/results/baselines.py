@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from vergence.results.display_names import digits, number
+from vergence.results.layout import digits, number
 from vergence.results.read import StudyResults
 
 GUESSES = {

@@ -19,7 +19,7 @@ def told_diverged(run: Run) -> str:
     scores = run.scores(run.headline)
     if all(math.isfinite(value) for value in scores.values()):
         return ""
-    refused = {turn.client for turn in run.turns if turn.status.startswith(NOT_FINITE)}
+    refused = {*run.turns.client[run.turns.status.str.startswith(NOT_FINITE)]}
     lost = [p for p, v in scores.items() if math.isinf(v) or (math.isnan(v) and p in refused)]
     if not lost:
         return ""

@@ -2,11 +2,11 @@
 
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,61 +14,14 @@ from numpy.typing import NDArray
 from vergence.core.federation import POOLED
 from vergence.core.files import fields_of
 from vergence.errors import ConfigError, DataError, StateError, nearest
+from vergence.results.layout import COLUMNS, TABLES, method_name
 from vergence.results.mask_files import Masks
-from vergence.results.run_files import POISONED, read_json, read_text
+from vergence.results.run_files import AGAIN, POISONED, read_json, read_text, whole_lines
 
+Frame = Any
+"""A pandas DataFrame, whose columns no type checker knows; pandas itself is imported late."""
 Priors = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Prior name -> person -> metric -> value."""
-
-
-class PersonValue(NamedTuple):
-    """One row of people.csv."""
-
-    seed: int
-    person: str
-    evaluation: str
-    metric: str
-    value: float
-
-
-class RoundValue(NamedTuple):
-    """One row of rounds.csv; `value` is the mean over people."""
-
-    seed: int
-    round: int
-    evaluation: str
-    metric: str
-    value: float
-    bytes_up: float
-    bytes_down: float
-    seconds: float
-    personal_fraction: float
-
-
-class TurnRecord(NamedTuple):
-    """One row of turns.csv: one tree of one client in one round."""
-
-    seed: int
-    round: int
-    client: str
-    verb: str
-    tree: str
-    bytes_up: float
-    bytes_down: float
-    examples: float
-    weight: float
-    steps: float
-    personal_fraction: float
-    status: str
-
-
-class PriorValue(NamedTuple):
-    """One row of priors.csv."""
-
-    prior: str
-    person: str
-    metric: str
-    value: float
 
 
 class Estimate(NamedTuple):
@@ -79,6 +32,12 @@ class Estimate(NamedTuple):
     hi: float
     std: float
     worst: float
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """The estimate that results.json tells of a metric; no interval (NaN) over one person."""
+        low, high = (float("nan") if end is None else end for end in told["ci95"])
+        return cls(told["mean"], low, high, told["std"], told["worst"])
 
 
 @dataclass(frozen=True)
@@ -139,20 +98,29 @@ class Run:
         told = self.results["federation"]
         return told if isinstance(told, str) else json.dumps(told, sort_keys=True)
 
-    @cached_property
-    def values(self) -> list[PersonValue]:
-        """Rows of people.csv."""
-        return _rows(self.folder / "people.csv", PersonValue)
+    @property
+    def title(self) -> str:
+        """The run's printed name."""
+        return method_name(self.label)
 
     @cached_property
-    def rounds(self) -> list[RoundValue]:
-        """Rows of rounds.csv."""
-        return _rows(self.folder / "rounds.csv", RoundValue)
+    def values(self) -> Frame:
+        """Content of people.csv."""
+        return table(self.folder / "people.csv")
 
     @cached_property
-    def turns(self) -> list[TurnRecord]:
-        """Rows of turns.csv."""
-        return _rows(self.folder / "turns.csv", TurnRecord)
+    def rounds(self) -> Frame:
+        """Content of rounds.csv."""
+        return table(self.folder / "rounds.csv")
+
+    @cached_property
+    def turns(self) -> Frame:
+        """Content of turns.csv."""
+        return table(self.folder / "turns.csv")
+
+    @cached_property
+    def _means(self) -> dict[tuple[str, str], dict[str, float]]:
+        return means_over_seeds(self.values)
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
@@ -168,53 +136,40 @@ class Run:
     def estimates(self) -> dict[str, Estimate]:
         """Metrics over people, headline first; no interval (NaN) over one person."""
         names = sorted(self.results["metrics"], key=lambda name: name != self.headline)
-        found = {}
-        for name in names:
-            m = self.results["metrics"][name]
-            low, high = (float("nan") if end is None else end for end in m["ci95"])
-            found[name] = Estimate(m["mean"], low, high, m["std"], m["worst"])
-        return found
+        return {name: Estimate.of(self.results["metrics"][name]) for name in names}
 
     def scores(self, metric: str, evaluation: str = "P0") -> dict[str, float]:
         """Return person -> value, mean over seeds, in client order."""
-        found: dict[str, list[float]] = {}
-        for row in self.values:
-            if row.metric == metric and row.evaluation == evaluation:
-                found.setdefault(row.person, []).append(row.value)
-        order = [p for p in self.people if p in found] + [p for p in found if p not in self.people]
-        return {person: float(np.mean(found[person])) for person in order}
+        found = self._means.get((evaluation, metric), {})
+        return {p: found[p] for p in dict.fromkeys([*self.people, *found]) if p in found}
+
+    def final(self, *metrics: str) -> Frame:
+        """Rows of people.csv on what everybody would use next (P0), of these metrics or all."""
+        found = self.values[self.values.evaluation == "P0"]
+        return found[found.metric.isin(metrics)] if metrics else found
 
     def curve(
         self, metric: str, evaluation: str = "P0"
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the evaluated rounds `[k]` and values `[seeds, k]`; NaN where a seed has none."""
-        chosen = [r for r in self.rounds if r.metric == metric and r.evaluation == evaluation]
-        return _by_round([(r.seed, r.round, r.value) for r in chosen])
+        told = self.rounds
+        return _by_round(told[(told.metric == metric) & (told.evaluation == evaluation)], "value")
 
     def growth(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return rounds `[k]` and the mean personal share `[seeds, k]`; no round without masks."""
-        told = [(r.seed, r.round, r.personal_fraction) for r in self.rounds]
-        return _by_round([row for row in told if np.isfinite(row[2])])
+        return _by_round(self.rounds[np.isfinite(self.rounds.personal_fraction)])
 
     def growth_of_people(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]:
         """Return person -> rounds `[k]` and personal share `[seeds, k]`, for methods with masks."""
-        told: dict[str, list[tuple[int, int, float]]] = {}
-        for turn in self.turns:
-            if np.isfinite(turn.personal_fraction):
-                here = (turn.seed, turn.round, turn.personal_fraction)
-                told.setdefault(turn.client, []).append(here)
-        return {person: _by_round(rows) for person, rows in told.items()}
+        told = self.turns[np.isfinite(self.turns.personal_fraction)]
+        return {person: _by_round(own) for person, own in told.groupby("client", sort=False)}
 
     def traffic(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return rounds `[k]` and bytes up and down per client so far `[2, k]`, seeds averaged."""
-        rounds = np.unique([t.round for t in self.turns]).astype(np.int64)
-        total = np.zeros((2, len(rounds)))
-        for turn in self.turns:
-            at = int(np.searchsorted(rounds, turn.round))
-            total[:, at] += (turn.bytes_up, turn.bytes_down)
-        clients = max(len({t.client for t in self.turns} - {POOLED}), 1)
-        seeds = max(len({t.seed for t in self.turns}), 1)
-        return rounds, total.cumsum(axis=1) / clients / seeds
+        total = self.turns.groupby("round")[["bytes_up", "bytes_down"]].sum()
+        clients = max(len({*self.turns.client} - {POOLED}), 1)
+        seeds = max(self.turns.seed.nunique(), 1)
+        return total.index.to_numpy(), total.to_numpy().T.cumsum(axis=1) / clients / seeds
 
     @cached_property
     def masks(self) -> Masks | None:
@@ -315,48 +270,92 @@ def _run(folder: Path, label: str | None = None) -> Run:
 def _priors(folder: Path, name: str | None) -> Priors:
     if not name or not (folder / name).exists():
         return {}
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for row in _rows(folder / name, PriorValue):
-        found.setdefault(row.prior, {}).setdefault(row.person, {})[row.metric] = row.value
-    return found
+    told = table(folder / name, *TABLES["priors.csv"])
+    return {
+        prior: {
+            person: dict(zip(own.metric, own.value, strict=True))
+            for person, own in people.groupby("person", sort=False)
+        }
+        for prior, people in told.groupby("prior", sort=False)
+    }
 
 
-_Row = TypeVar("_Row", PersonValue, RoundValue, TurnRecord, PriorValue)
+def table(path: Path, *names: str, growing: bool = False) -> Frame:
+    """Read a CSV table of a run's folder, which somebody else may have made.
 
+    Numbers have the bits of `float(text)`; an empty one is NaN. Further columns are left alone.
 
-def _rows(path: Path, kind: type[_Row]) -> list[_Row]:
-    """Read a CSV into records of `kind`; an empty number is NaN, further columns are left alone."""
-    rows = csv.DictReader(fields_of(read_text(path)))
-    missing = [name for name in kind._fields if name not in (rows.fieldnames or ())]
-    if missing:
-        raise StateError(f"{path} lacks the columns {', '.join(missing)}; run it again")
-    casts = [_CASTS[kind.__annotations__[name]] for name in kind._fields]
+    Args:
+        path: the file.
+        names: columns that are wanted; default those that `TABLES` has for a file of this name.
+        growing: somebody may still be writing: only whole lines count, and no file is no row.
+
+    Returns:
+        The columns, of the types that `COLUMNS` states (text where it does not name them).
+
+    Raises:
+        StateError: there is no such file, it is too large, lacks a column, or holds what is none
+            of its column's type.
+    """
+    import pandas as pd  # a third of a second: not before there is something to read
+
+    names = names or TABLES[path.name]
+    rows = csv.reader(fields_of(whole_lines(path)[0] if growing else read_text(path)))
+    kinds = {name: COLUMNS[name].kind if name in COLUMNS else str for name in names}
     try:
-        return [
-            kind(*(cast(row[name]) for cast, name in zip(casts, kind._fields, strict=True)))
-            for row in rows
-        ]
-    except (TypeError, ValueError, csv.Error) as error:
-        raise StateError(f"{path} line {rows.line_num}: {error}; the file is damaged") from error
+        head = next(rows, list(names) if growing else [])
+        if missing := [name for name in names if name not in head]:
+            raise StateError(f"{path} lacks the columns {', '.join(missing)}; run it again")
+        picked = [(head.index(name), CASTS.get(kind, kind)) for name, kind in kinds.items()]
+        found = [[cast(row[at]) for at, cast in picked] for row in _whole(rows, len(head))]
+        return pd.DataFrame(found, columns=pd.Index(names)).astype(kinds)
+    except (ValueError, OverflowError, csv.Error) as error:
+        raise StateError(f"{path} is damaged: line {rows.line_num}: {error}; {AGAIN}") from None
 
 
-def _number(text: str) -> float:
-    return float(text) if text else float("nan")
+def text_rows(path: Path) -> list[list[str]]:
+    """Read the rows of a CSV table as they were written, the names of its columns first.
+
+    Raises:
+        StateError: there is no such file, or it is damaged.
+    """
+    rows = csv.reader(fields_of(read_text(path)))
+    try:
+        return list(rows)
+    except csv.Error as error:
+        raise StateError(f"{path} is damaged: line {rows.line_num}: {error}; {AGAIN}") from None
 
 
-_CASTS: Mapping[type, Callable[[str], Any]] = {int: int, float: _number, str: str}
+def _whole(rows: Iterator[list[str]], width: int) -> Iterator[list[str]]:
+    for row in rows:
+        if row and len(row) != width:
+            raise ValueError(f"{len(row)} of {width} columns")
+        if row:
+            yield row
+
+
+CASTS: Mapping[type, Callable[[str], Any]] = {float: lambda text: float(text or "nan")}
+
+
+def means_over_seeds(values: Frame) -> dict[tuple[str, str], dict[str, float]]:
+    """Return (evaluation, metric) -> person -> mean over seeds, of people.csv; NaN where one is.
+
+    The mean is NumPy's, as pandas' own adds in another order.
+    """
+    return {
+        point: own.groupby("person", sort=False)["value"]
+        .agg(lambda seeds: np.mean(seeds.to_numpy()))
+        .to_dict()
+        for point, own in values.groupby(["evaluation", "metric"], sort=False)
+    }
 
 
 def _by_round(
-    rows: Sequence[tuple[int, int, float]],
+    found: Frame, column: str = "personal_fraction"
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    seeds = sorted({seed for seed, _, _ in rows})
-    rounds = sorted({number for _, number, _ in rows})
-    table = np.full((len(seeds), len(rounds)), np.nan)
-    at = {number: i for i, number in enumerate(rounds)}
-    for seed, number, value in rows:
-        table[seeds.index(seed), at[number]] = value
-    return np.array(rounds, dtype=np.int64), table
+    last = found.drop_duplicates(["seed", "round"], keep="last")
+    grid = last.pivot(index="seed", columns="round", values=column)
+    return grid.columns.to_numpy(np.int64), grid.to_numpy(np.float64)
 
 
 def _maps(path: Path) -> Maps:

@@ -6,17 +6,15 @@ the package counts on: everything else is one line that names the file.
 
 from __future__ import annotations
 
-import csv
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from vergence.core.files import parse_json
+from vergence.core.files import parse_json, untorn
 from vergence.errors import StateError
 
 JSON_BYTES, TABLE_BYTES = 2**28, 2**31
@@ -237,14 +235,15 @@ def _first(error: ValidationError | RecursionError) -> str:
     return f"is damaged: {said}; got {shown if len(shown) <= 60 else f'{shown[:60]} ...'}"
 
 
-@contextmanager
-def rows_of(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while a table is parsed into one line.
-
-    Raises:
-        StateError: a field is too long, or not what its column holds.
-    """
+def whole_lines(path: Path, start: int = 0) -> tuple[str, int]:
+    """Return the whole lines of a text from a byte on, and the byte after them; "", if no file."""
     try:
-        yield
-    except (csv.Error, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise StateError(f"{path} is damaged: {error}; {AGAIN}") from None
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise StateError(f"{path} is no regular file; {AGAIN}")
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read()
+    except FileNotFoundError:
+        return "", start
+    end = untorn(data)
+    return data[:end].decode(errors="replace"), start + end

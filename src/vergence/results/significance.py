@@ -203,10 +203,9 @@ def treatment(study: StudyResults, metric: str | None = None) -> dict[str, Fairn
 
 def _scores(run: Run, metric: str, unit: Unit) -> dict[Any, float]:
     """Return the finite value of every person, or (person, seed)."""
-    found: dict[Any, float] = dict(run.scores(metric))
+    found: Mapping[Any, float] = run.scores(metric)
     if unit == "person-seed":
-        chosen = (r for r in run.values if r.metric == metric and r.evaluation == "P0")
-        found = {(row.person, row.seed): row.value for row in chosen}
+        found = run.final(metric).set_index(["person", "seed"]).value.to_dict()
     return {key: value for key, value in found.items() if math.isfinite(value)}
 
 

@@ -74,10 +74,12 @@ class TextTable:
         return csv_text(self.records)
 
 
-def markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]], keys: int = 1) -> str:
-    """Return a table in Markdown; all but the first `keys` columns are flushed right."""
-    rule = ["---"] * keys + ["---:"] * (len(heads) - keys)
-    return "".join(f"| {' | '.join(line)} |\n" for line in (heads, rule, *lines))
+def markdown_table(
+    heads: Sequence[str], lines: Sequence[Sequence[str]], keys: int = 1, rule: str = "---:"
+) -> str:
+    """Return a table in Markdown; `rule` aligns all but the first `keys` columns, to the right."""
+    rules = ["---"] * keys + [rule] * (len(heads) - keys)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (heads, rules, *lines))
 
 
 def csv_text(records: Sequence[Record]) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
+import hashlib
 import json
 import math
+import os
 import platform
 import resource
 import sys
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +21,7 @@ from safetensors.torch import load as load_arrays
 from safetensors.torch import save
 
 from vergence.core.federation import Federation
-from vergence.core.files import csv_of, saving, write_whole
+from vergence.core.files import csv_of, saving, write_text, write_whole
 from vergence.core.method import Method
 from vergence.core.naming import called
 from vergence.core.task import Task
@@ -29,30 +29,46 @@ from vergence.engine.round_loop import UPLOAD
 from vergence.engine.storage.run_directory import SolverChoice
 from vergence.metrics.fairness import fairness
 from vergence.metrics.intervals import interval
+from vergence.results.layout import TABLES, finite
+from vergence.results.read import Run, means_over_seeds, table
 from vergence.results.run_files import read_json
+
+
+def save_whole(path: Path, *chunks: bytes | memoryview) -> None:
+    """Replace a file of a run, whole or not at all.
+
+    Raises:
+        Unsaved: it cannot be written.
+    """
+    with saving(path.parent):
+        write_whole(path, *chunks)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON whole or not at all."""
-    with saving(path.parent):
-        write_whole(path, json.dumps(value, indent=1).encode() + b"\n")
+    save_whole(path, json.dumps(value, indent=1).encode() + b"\n")
 
 
 def write_toml(path: Path, table: Mapping[str, Any], above: Sequence[str] = ()) -> None:
     """Write TOML whole or not at all; `above` are lines of comment that it begins with."""
     said = "".join(f"# {line}\n" for line in above)
-    with saving(path.parent):
-        write_whole(path, (said + tomli_w.dumps(dict(table))).encode())
+    save_whole(path, (said + tomli_w.dumps(dict(table))).encode())
+
+
+def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table whole or not at all."""
+    save_whole(path, csv_of([head, *rows]).encode())
+
+
+def export_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table for a reader, outside of any run, whole or not at all."""
+    write_text(path, csv_of([head, *rows]))
 
 
 def person_means(folder: Path, evaluation: str = "P0") -> dict[str, dict[str, float]]:
     """Return metric -> person -> mean over seeds, from people.csv."""
-    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    with (folder / "people.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["evaluation"] == evaluation:
-                values[row["metric"]][row["person"]].append(float(row["value"]))
-    return {m: {p: float(np.mean(v)) for p, v in people.items()} for m, people in values.items()}
+    found = means_over_seeds(table(folder / "people.csv"))
+    return {metric: people for (point, metric), people in found.items() if point == evaluation}
 
 
 def summary(people: Mapping[str, float], lower_is_better: bool) -> dict[str, Any]:
@@ -69,28 +85,20 @@ def traffic(folder: Path, rounds: int) -> dict[str, float]:
 
     What is sent once (a data centre's data, a last download after the rounds) is spread over them.
     """
-    up = down = 0
-    turns: set[tuple[str, ...]] = set()
-    uploads: set[tuple[str, ...]] = set()
-    with (folder / "turns.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            up, down = up + int(row["bytes_up"]), down + int(row["bytes_down"])
-            if row["verb"] == UPLOAD:
-                uploads.add((row["seed"], row["client"]))
-            elif int(row["round"]) <= rounds:
-                turns.add((row["seed"], row["round"], row["client"]))
-    people = len({client for _, client in uploads})
-    count = max(len(turns) * max(people, 1), 1)
-    return {"up": up / count, "down": down / count}
+    turns = table(folder / "turns.csv")
+    uploads = turns.verb == UPLOAD
+    asked = turns[~uploads & (turns["round"] <= rounds)].drop_duplicates(
+        ["seed", "round", "client"]
+    )
+    count = max(len(asked) * max(turns.client[uploads].nunique(), 1), 1)
+    sent = turns[["bytes_up", "bytes_down"]].sum() / count
+    return {"up": float(sent.bytes_up), "down": float(sent.bytes_down)}
 
 
 def seconds(folder: Path) -> float:
     """Return the seconds of rounds, and before and after them, from rounds.csv."""
-    spent: dict[tuple[str, str, str], float] = {}
-    with (folder / "rounds.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            spent[row["seed"], row["round"], row["seconds"]] = float(row["seconds"])
-    return sum(spent.values())
+    spent = table(folder / "rounds.csv").drop_duplicates(["seed", "round", "seconds"])
+    return sum(spent.seconds.tolist())
 
 
 def write_results(
@@ -107,7 +115,7 @@ def write_results(
     privacy: Mapping[str, Any] | None = None,
 ) -> None:
     """Write results.json from the run's own tables."""
-    means = person_means(folder)
+    scores = scored(folder, task.headline, task.lower_is_better)
     peak = sum(
         resource.getrusage(who).ru_maxrss
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -125,17 +133,97 @@ def write_results(
             "rounds": rounds,
             "headline": task.headline,
             "lower_is_better": sorted(task.lower_is_better),
-            "metrics": {m: summary(p, m in task.lower_is_better) for m, p in means.items()},
+            "metrics": scores["metrics"],
             "bytes": traffic(folder, rounds),
             "seconds": seconds(folder),
             "peak_mb": peak / 1024,
             "solver": {**solving._asdict()},
             "harmed_vs_local": None,
-            "fairness": treatment(means[task.headline], task.headline in task.lower_is_better),
+            "fairness": scores["fairness"],
             "personal_fraction": personal,
             "input": input_shape(federation),
             "fingerprint": {str(seed): sha for seed, sha in fingerprints.items()},
             **({"privacy": privacy} if privacy else {}),
+        },
+    )
+
+
+def scored(folder: Path, headline: str, lower_is_better: Container[str]) -> dict[str, Any]:
+    """Return the blocks of results.json that are made of people.csv; nobody is compared yet."""
+    means = person_means(folder)
+    return {
+        "metrics": {m: summary(p, m in lower_is_better) for m, p in means.items()},
+        "harmed_vs_local": None,
+        "fairness": treatment(means[headline], headline in lower_is_better),
+    }
+
+
+def write_merged(folder: Path, parts: Mapping[str, Run], clients: int) -> None:
+    """Write results.json of merged folds: costs are means (bytes) or sums (seconds) over them.
+
+    Args:
+        folder: the merged run, with its tables.
+        parts: person -> run of the fold about that person.
+        clients: how many there are in the whole data.
+    """
+    told = [part.results for part in parts.values()]
+    first = told[0]
+    prints = {
+        seed: hashlib.sha256("".join(t["fingerprint"][seed] for t in told).encode()).hexdigest()
+        for seed in first["fingerprint"]
+    }
+    personal = [t["personal_fraction"] for t in told if t["personal_fraction"] is not None]
+    write_json(
+        folder / "results.json",
+        {
+            **first,
+            "people": list(parts),
+            "clients": clients,
+            **scored(folder, first["headline"], first["lower_is_better"]),
+            "bytes": {
+                way: float(np.mean([t["bytes"][way] for t in told])) for way in ("up", "down")
+            },
+            "seconds": sum(t["seconds"] for t in told),
+            "peak_mb": max(t["peak_mb"] for t in told),
+            "personal_fraction": float(np.mean(personal)) if personal else None,
+            "fingerprint": prints,
+            "folds": {p: os.path.relpath(part.folder, folder) for p, part in parts.items()},
+        },
+    )
+
+
+def write_erased(run: Run, person: str, fingerprints: Mapping[str, str]) -> None:
+    """Write results.json again, of a run whose tables hold a person no more."""
+    told = run.results
+    write_json(
+        run.folder / "results.json",
+        {
+            **told,
+            "people": [who for who in told["people"] if who != person],
+            **scored(run.folder, run.headline, run.lower_is_better),
+            "fingerprint": dict(fingerprints),
+            "erased": told.get("erased", 0) + (person in told["people"]),
+        },
+    )
+
+
+def write_index(out: Path, runs: Sequence[Mapping[str, str]], task: Task, name: str) -> None:
+    """Write index.json, which `read` starts from.
+
+    Args:
+        out: the folder of the runs.
+        runs: label, method and folder (`dir`, below `out`) of each.
+        task: what was trained.
+        name: the task's name in the experiment.
+    """
+    write_json(
+        out / "index.json",
+        {
+            "runs": list(runs),
+            "task": name,
+            "priors": "priors.csv",
+            "headline": task.headline,
+            "lower_is_better": sorted(task.lower_is_better),
         },
     )
 
@@ -160,10 +248,7 @@ def treatment(
 ) -> dict[str, Any]:
     """Return the fairness block of person -> headline; without `alone`, harm is null."""
     found = fairness(people, lower_is_better, alone)
-    told = {**asdict(found), "spread": found.spread}
-    return {
-        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in told.items()
-    }
+    return finite({**asdict(found), "spread": found.spread})
 
 
 def write_harm(folder: Path, local: Path) -> None:
@@ -191,8 +276,7 @@ def write_masks(folder: Path, method: Method, seed: int, clients: Mapping[str, A
         "names": json.dumps(layout.names),
         "shapes": json.dumps(layout.shapes),
     }
-    with saving(folder):
-        write_whole(path, save(kept, about))
+    save_whole(path, save(kept, about))
 
 
 def provenance(
@@ -221,9 +305,10 @@ def provenance(
 
 def write_priors(path: Path, task: Task, federation: Federation) -> None:
     """Write priors.csv: the predictors that need no learning, per person."""
-    rows: list[tuple[str, ...]] = [("prior", "person", "metric", "value")]
-    for prior, people in task.priors(federation).items():
-        for person, metrics in people.items():
-            rows += [(prior, person, m, repr(float(v))) for m, v in metrics.items()]
-    with saving(path.parent):
-        write_whole(path, csv_of(rows).encode())
+    rows = (
+        (prior, person, metric, repr(float(value)))
+        for prior, people in task.priors(federation).items()
+        for person, metrics in people.items()
+        for metric, value in metrics.items()
+    )
+    write_csv(path, TABLES["priors.csv"], rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from vergence.core.federation import Federation
-from vergence.core.files import fields_of
 from vergence.errors import ConfigError
 from vergence.experiment.class_counts import FILE, MOST, Counts, counts
 from vergence.reports.plots.style import (
@@ -23,8 +21,7 @@ from vergence.reports.plots.style import (
     save,
     styled,
 )
-from vergence.results.read import StudyResults
-from vergence.results.run_files import read_text, rows_of
+from vergence.results.read import StudyResults, table
 
 NAMED = 30
 """So many classes have their names beside them."""
@@ -40,11 +37,10 @@ def of_study(study: StudyResults) -> Figure | None:
     path = next((home / FILE for home in homes if (home / FILE).is_file()), None)
     if path is None:
         return None
-    found: dict[str, dict[str, int]] = {}
-    text = read_text(path)
-    with rows_of(path):
-        for row in csv.DictReader(fields_of(text)):
-            found.setdefault(row["person"], {})[row["class"]] = int(row["samples"])
+    found = {
+        person: dict(zip(own["class"], own.samples, strict=True))
+        for person, own in table(path).groupby("person", sort=False)
+    }
     return bubbles(found) if found else None
 
 
@@ -101,14 +97,14 @@ def show(
             f"partition counts classes, and samples of '{federation.name}' have no `label`; "
             "`vergence data skew` shows how any data differ"
         )
-    console.print(table(found, federation))
+    console.print(by_class(found, federation))
     console.print(federation.about.get("split", ""), highlight=False)
     if picture is not None:
         save(bubbles(found), picture)
         console.print(f"picture: {picture}", soft_wrap=True)
 
 
-def table(found: Counts, federation: Federation) -> Table:
+def by_class(found: Counts, federation: Federation) -> Table:
     """Return one row per person: the classes they have, with training samples, and test samples."""
     out = Table("", "training", "test", "classes", "of which", title=f"{federation.name}, by class")
     for person, own in found.items():

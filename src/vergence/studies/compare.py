@@ -7,17 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from vergence.core.federation import POOLED
 from vergence.errors import ConfigError
-from vergence.metrics.intervals import interval
 from vergence.monitoring.unfinished import unfinished
 from vergence.results.baselines import kind, plain
-from vergence.results.display_names import DASH, digits, metric_name, number, title
-from vergence.results.read import Estimate, PersonValue, Run, StudyResults, read
+from vergence.results.layout import DASH, digits, metric_name, number
+from vergence.results.read import Estimate, Frame, Run, StudyResults, read
 from vergence.results.significance import Unit, treatment
 from vergence.results.significance import paired as paired
 from vergence.results.text_tables import TextTable, csv_text, markdown_table
@@ -82,10 +80,10 @@ class ComparisonRest(Run):
     """A run as far as `people` of its results go: nobody else was ever measured."""
 
     @cached_property
-    def values(self) -> list[PersonValue]:
+    def values(self) -> Frame:
         """Rows of people.csv about these people."""
-        people = set(self.people)
-        return [row for row in super().values if row.person in people]
+        every = super().values
+        return every[every.person.isin(self.people)]
 
 
 def unseen(study: StudyResults) -> tuple[StudyResults, str]:
@@ -151,7 +149,7 @@ def rows(study: StudyResults) -> list[ComparisonRow]:
         found.append(
             ComparisonRow(
                 label=run.label,
-                name=title(run),
+                name=run.title,
                 prior=False,
                 metrics=run.estimates,
                 harmed=math.nan if harmed is None else float(harmed),
@@ -169,11 +167,9 @@ def _prior(
 ) -> ComparisonRow:
     estimates = {}
     for metric in order:
-        values = [v[metric] for v in people.values() if math.isfinite(v.get(metric, math.nan))]
+        values = {p: v[metric] for p, v in people.items() if math.isfinite(v.get(metric, math.nan))}
         if values:
-            worst = max(values) if metric in study.lower_is_better else min(values)
-            std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-            estimates[metric] = Estimate(float(np.mean(values)), *interval(values), std, worst)
+            estimates[metric] = Estimate.of(summary(values, metric in study.lower_is_better))
     return ComparisonRow(label=name, name=plain(name), prior=True, metrics=estimates)
 
 
@@ -183,16 +179,14 @@ def steps(run: Run) -> float:
     A turn has a row per tree, and counts once. What a data centre computes is spread over its
     people. NaN where replies do not say how many steps they took, as under secure sums.
     """
-    total, before = 0.0, None
-    for turn in run.turns:
-        here = (turn.seed, turn.round, turn.client, turn.verb)
-        if before is None or here != before[0] or turn.tree <= before[1]:
-            total += turn.steps
-        before = (here, turn.tree)
+    turns = run.turns
+    where = turns[["seed", "round", "client", "verb"]]
+    first = (where != where.shift()).any(axis=1) | (turns.tree <= turns.tree.shift(fill_value=""))
+    total = float(turns.steps[first].sum(skipna=False))
     if not total:
         return math.nan
-    clients = run.results.get("clients") or len({t.client for t in run.turns} - {POOLED})
-    return total / max(int(clients), 1) / max(len({t.seed for t in run.turns}), 1)
+    clients = run.results.get("clients") or len({*turns.client} - {POOLED})
+    return total / max(int(clients), 1) / max(turns.seed.nunique(), 1)
 
 
 def blocks(

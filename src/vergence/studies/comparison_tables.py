@@ -9,7 +9,7 @@ from dataclasses import asdict
 from vergence.metrics.fairness import Fairness
 from vergence.metrics.statistics import ALPHA, DRAWS
 from vergence.results import baselines
-from vergence.results.display_names import DASH, digits, metric_name, number, title
+from vergence.results.layout import DASH, digits, metric_name, number
 from vergence.results.read import StudyResults
 from vergence.results.significance import (
     ComparedMethod,
@@ -36,7 +36,7 @@ def fairness_block(study: StudyResults, metric: str) -> TextTable:
     places = digits(v for f in found.values() for v in (f.worst, f.best))
     lines = [
         [
-            title(study.run(label)),
+            study.run(label).title,
             number(f.worst, places),
             f.worst_person,
             *(number(v, places) for v in (f.p10, f.p90, f.best, f.std, f.spread)),
@@ -99,7 +99,7 @@ def paired_block(
     if margin is not None:
         heads.append(f"within ±{margin:g}")
     lines = [
-        [title(study.run(j.pair.a)), title(study.run(j.pair.b)), *_cells(j, margin is not None)]
+        [study.run(j.pair.a).title, study.run(j.pair.b).title, *_cells(j, margin is not None)]
         for j in judged
     ]
     notes = [*_caveats(judged, unit), *best_pairs(study, metric, judged)]
@@ -139,7 +139,7 @@ def best_mean(study: StudyResults, metric: str) -> list[str]:
     places = digits([e.mean])
     many = "Best mean of the trained methods: " if len(study.runs) > 1 else ""
     spread = f" (95 % interval {number(e.lo, places)} to {number(e.hi, places)})"
-    told = f"{many}{title(run)}, {metric_name(metric)} {number(e.mean, places)}"
+    told = f"{many}{run.title}, {metric_name(metric)} {number(e.mean, places)}"
     beside = baselines.beside(study, metric)
     return [f"{told}{spread if math.isfinite(e.lo) else ''}.", *([beside] if beside else [])]
 
@@ -152,7 +152,7 @@ def best_pairs(study: StudyResults, metric: str, judged: Sequence[ComparedMethod
             continue
         difference, spread, better = paired_cells(j.pair)
         found.append(
-            f"{title(run)} against {title(study.run(j.pair.b))}: {difference}, interval {spread}, "
+            f"{run.title} against {study.run(j.pair.b).title}: {difference}, interval {spread}, "
             f"better for {better} people; {verdict_on(j, judged)}."
         )
     return found
@@ -230,7 +230,7 @@ def ranks_block(study: StudyResults, metric: str, unit: Unit = "person") -> Text
     found = rank(study, metric, unit)
     if found is None:
         return None
-    names = [title(study.run(label)) for label in found.labels]
+    names = [study.run(label).title for label in found.labels]
     ranks = found.ranking.ranks
     order = sorted(range(len(names)), key=ranks.__getitem__)
     groups = found.ranking.groups()

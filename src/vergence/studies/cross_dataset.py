@@ -14,11 +14,10 @@ from rich.text import Text
 from vergence.errors import ConfigError
 from vergence.experiment.trained_run import one_run, read_run
 from vergence.experiment.validation import Loaded, validate
-from vergence.metrics.intervals import interval
-from vergence.results.display_names import digits, metric_name, number
+from vergence.results.layout import digits, metric_name, spread
 from vergence.results.read import Run, read
+from vergence.results.write import export_csv
 from vergence.studies.comparability import ANYTHING, DATA, agree
-from vergence.studies.curves import write_csv
 
 HEADS = ("trained_on", "tested_on", "seed", "person", "metric", "value")
 
@@ -61,7 +60,7 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
                 if what == metric:
                     people.setdefault(person, []).append(float(value))
             cells[name, other] = [float(np.mean(values)) for values in people.values()]
-    write_csv(out / "cross.csv", HEADS, lines)
+    export_csv(out / "cross.csv", HEADS, lines)
     for note in agree(list(names.values()), ANYTHING, DATA):
         console.print(Text(f"Note: {note}", style="yellow"), soft_wrap=True)
     console.print(f"{metric_name(metric)}: trained on the row, tested on the column", style="bold")
@@ -83,7 +82,8 @@ Row = tuple[int, str, str, str]
 
 
 def _own(run: Run) -> list[Row]:
-    return [(v.seed, v.person, v.metric, repr(v.value)) for v in run.values if v.evaluation == "P0"]
+    own = run.final()
+    return list(zip(own.seed, own.person, own.metric, own.value.map(repr), strict=True))
 
 
 def _strange(run: Run, own: Loaded, loaded: Loaded, where: str) -> list[Row]:
@@ -113,10 +113,5 @@ def _table(names: Sequence[str], cells: Mapping[tuple[str, str], list[float]]) -
     grid = Table("", *names, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     places = digits(float(np.mean(values)) for values in cells.values())
     for name in names:
-        told = []
-        for other in names:
-            low, high = interval(cells[name, other])
-            mean = number(float(np.mean(cells[name, other])), places)
-            told.append(f"{mean} [{number(low, places)}, {number(high, places)}]")
-        grid.add_row(name, *told)
+        grid.add_row(name, *(spread(cells[name, other], places) for other in names))
     return grid

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from vergence.core.files import csv_of, replacing
 from vergence.metrics.intervals import interval
 from vergence.reports.plots.style import MARKERS, SPARE, canvas, save, styled
-from vergence.results.display_names import digits, metric_name, number
+from vergence.results.layout import digits, metric_name, number
+from vergence.results.write import export_csv
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def present(curves: Curves, out: Path, console: Console) -> None:
         for person, row in zip(curves.people, values, strict=True)
         for k, value in zip(curves.counts, row, strict=True)
     )
-    write_csv(out.with_suffix(".csv"), ("kind", "person", "count", "metric", "value"), lines)
+    export_csv(out.with_suffix(".csv"), ("kind", "person", "count", "metric", "value"), lines)
     save(figure(curves), out)
     console.print(f"figure: {out}\ntable:  {out.with_suffix('.csv')}", soft_wrap=True)
 
@@ -66,12 +66,6 @@ def show(curves: Curves, console: Console) -> None:
         soft_wrap=True,
     )
     console.print(grid)
-
-
-def write_csv(path: Path, heads: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
-    """Write a table whole or not at all."""
-    with replacing(path) as scratch:
-        scratch.write_text(csv_of([heads, *lines]))
 
 
 @styled

@@ -25,13 +25,12 @@ from vergence.errors import ConfigError
 from vergence.experiment.newcomers import HeldOut, unseen
 from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.angles import mean_direction, to_vector
-from vergence.metrics.intervals import interval
 from vergence.models.cross_encoder import CrossEncoder
 from vergence.models.unlabelled_eyes import mirror, turned
-from vergence.results.display_names import METHOD_NAMES, number
+from vergence.results.layout import METHOD_NAMES, spread
 from vergence.results.read import Run, read
 from vergence.results.text_tables import TextTable
-from vergence.studies.curves import write_csv
+from vergence.results.write import export_csv
 from vergence.tasks.cross_encoder import pixels
 from vergence.training.few_shot import Estimator, adam, error_deg, ridge
 
@@ -282,7 +281,7 @@ def unlabelled(
         for kind, by_person in cells.items()
     }
     found = FewShotResult(people, errors)
-    write_csv(out, HEADS, lines)
+    export_csv(out, HEADS, lines)
     block(found, options).show(console)
     console.print(f"numbers: {out}", soft_wrap=True)
     return found
@@ -358,7 +357,4 @@ def block(found: FewShotResult, options: FewShotOptions) -> TextTable:
 
 
 def _cell(errors: NDArray[np.float64] | None) -> str:
-    if errors is None:
-        return ""
-    ends = ", ".join(number(end, 2) for end in interval(errors))
-    return f"{number(float(errors.mean()), 2)} [{ends}]"
+    return "" if errors is None else spread(errors, 2)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vergence.errors import StateError
-from vergence.results.display_names import number, title
+from vergence.results.layout import number
 from vergence.results.mask_files import Masks
 from vergence.results.read import read
 
@@ -104,7 +104,7 @@ def tell(folder: Path, console: Console) -> None:
     Raises:
         StateError: no run there has masks.
     """
-    told = [anatomy(title(run), run.masks) for run in read(folder).runs if run.masks is not None]
+    told = [anatomy(run.title, run.masks) for run in read(folder).runs if run.masks is not None]
     if not told:
         raise StateError(
             f"{folder} holds no masks: only methods that keep parameters at home have them "

@@ -19,8 +19,8 @@ from vergence.errors import ConfigError
 from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import TrainedRun
 from vergence.reports.plots.style import canvas, column_names, save, styled
-from vergence.results.display_names import digits, metric_name, number
-from vergence.studies.curves import write_csv
+from vergence.results.layout import digits, metric_name, number
+from vergence.results.write import export_csv
 
 RunOf = Callable[[Path, int], TrainedRun]
 """(run directory, seed) -> who measures its models."""
@@ -63,7 +63,7 @@ def write_matrix(
             tables.append([metrics[task.headline] for _, _, metrics in found])
         table = np.mean(tables, axis=0).reshape(len(people), len(people))
         out = folder.parent / "matrix"
-        write_csv(out / f"{label}.csv", ("seed", "model_of", "person", "metric", "value"), lines)
+        export_csv(out / f"{label}.csv", ("seed", "model_of", "person", "metric", "value"), lines)
         save(figure(table, people, task.headline), out / f"{label}.png")
         apart = table[~np.eye(len(people), dtype=bool)]
         cells = [float(np.diag(table).mean())]
@@ -121,7 +121,7 @@ def write_conditions(
                 lines.append((*about, len(rows), task.headline, value))
     path = folder.parent / "conditions.csv"
     heads = ("label", "seed", "person", "condition", "level", "samples", "metric", "value")
-    write_csv(path, heads, lines)
+    export_csv(path, heads, lines)
     labels = list(experiment.methods)
     grid = Table("", "people", *labels, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for condition, level in dict.fromkeys((line[3], line[4]) for line in lines):

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from vergence.core.federation import POOLED
-from vergence.engine.storage.run_directory import TABLES
 from vergence.errors import StateError
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import Loaded
 from vergence.results import write as results
-from vergence.results.read import Run, read
+from vergence.results.layout import TABLES
+from vergence.results.read import Run, read, text_rows
 from vergence.results.run_files import read_json
-from vergence.studies.curves import write_csv
 
 Score = Callable[[str, str, int], Mapping[str, Mapping[str, float]]]
 """(label, person, seed) -> evaluation -> metrics."""
@@ -57,9 +50,10 @@ def merge(
             for evaluation, metrics in score(label, person, seed).items()
             for metric, value in metrics.items()
         ]
+        folder.mkdir(parents=True, exist_ok=True)
         tables = {"people.csv": rows, "turns.csv": turns(label, folds), "rounds.csv": []}
-        for name, columns in TABLES.items():
-            write_csv(folder / name, columns, tables[name])
+        for name, found in tables.items():
+            results.write_csv(folder / name, TABLES[name], found)
         results.write_toml(folder / "config.toml", experiment.one(label))
         parts = {person: read(fold / label).runs[0] for person, fold in folds.items()}
         about = {
@@ -70,7 +64,7 @@ def merge(
         }
         about["data"]["split"] = f"{split} this split: {about['data'].get('split', 'unknown')}"
         results.write_json(folder / "provenance.json", about)
-        results.write_json(folder / "results.json", whole(folder, parts, loaded))
+        results.write_merged(folder, parts, len(loaded.raw.clients))
     labels = list(experiment.methods)
     alone = next((x for x in labels if read(out / x).runs[0].method == "local_only"), None)
     for label in labels if alone else ():
@@ -100,56 +94,21 @@ def turns(label: str, folds: Mapping[str, Path]) -> list[list[str]]:
     people, found = list(folds), []
     for place, fold in enumerate(folds.values()):
         wanted = {people[(place + 1) % len(people)], *([] if place else [POOLED])}
-        with (fold / label / "turns.csv").open(newline="") as file:
-            head, *rows = csv.reader(file)
-            found += [row for row in rows if row[head.index("client")] in wanted]
+        head, *rows = text_rows(fold / label / "turns.csv")
+        found += [row for row in rows if row[head.index("client")] in wanted]
     return found
-
-
-def whole(folder: Path, parts: Mapping[str, Run], loaded: Loaded) -> dict[str, Any]:
-    """Return results.json of merged folds: costs are means (bytes) or sums (seconds) over them."""
-    told = [part.results for part in parts.values()]
-    first = told[0]
-    means, lower = results.person_means(folder), set(first["lower_is_better"])
-    prints = {
-        seed: hashlib.sha256("".join(t["fingerprint"][seed] for t in told).encode()).hexdigest()
-        for seed in first["fingerprint"]
-    }
-    personal = [t["personal_fraction"] for t in told if t["personal_fraction"] is not None]
-    return {
-        **first,
-        "people": list(parts),
-        "clients": len(loaded.raw.clients),
-        "metrics": {m: results.summary(p, m in lower) for m, p in means.items()},
-        "bytes": {way: float(np.mean([t["bytes"][way] for t in told])) for way in ("up", "down")},
-        "seconds": sum(t["seconds"] for t in told),
-        "peak_mb": max(t["peak_mb"] for t in told),
-        "harmed_vs_local": None,
-        "fairness": results.treatment(means[first["headline"]], first["headline"] in lower),
-        "personal_fraction": float(np.mean(personal)) if personal else None,
-        "fingerprint": prints,
-        "folds": {p: os.path.relpath(part.folder, folder) for p, part in parts.items()},
-    }
 
 
 def index(experiment: Experiment, loaded: Loaded, out: Path) -> None:
     """Write the index and the priors of the whole data."""
     task = experiment.task(experiment.plan.seeds[0])
     results.write_priors(out / "priors.csv", task, loaded.ready)
-    results.write_json(
-        out / "index.json",
+    runs = [
         {
-            "runs": [
-                {
-                    "label": label,
-                    "dir": label,
-                    "method": read_json(out / label / "results.json")["method"],
-                }
-                for label in experiment.methods
-            ],
-            "task": experiment.table["task"]["name"],
-            "priors": "priors.csv",
-            "headline": task.headline,
-            "lower_is_better": sorted(task.lower_is_better),
-        },
-    )
+            "label": label,
+            "dir": label,
+            "method": read_json(out / label / "results.json")["method"],
+        }
+        for label in experiment.methods
+    ]
+    results.write_index(out, runs, task, experiment.table["task"]["name"])

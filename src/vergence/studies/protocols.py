@@ -25,11 +25,11 @@ from vergence.experiment.run import resume, start
 from vergence.experiment.schema import Experiment, Table, check
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.experiment.validation import Loaded, digest, validate
-from vergence.metrics.intervals import interval
-from vergence.results.display_names import digits, metric_name, number, title
+from vergence.results.layout import digits, metric_name, spread
 from vergence.results.read import Run, StudyResults, read
+from vergence.results.write import export_csv
 from vergence.studies import measures, merge_folds
-from vergence.studies.curves import Curves, present, write_csv
+from vergence.studies.curves import Curves, present
 
 WITHIN, LEAVE, LATE, PEOPLE = "within", "leave-one-out", "late", "people"
 GROWTH, UNSEEN = (5, 10, 15, 30), 5
@@ -160,15 +160,10 @@ def late(scene: StudyScene) -> Path:
         folds[person] = ran(scene, _traced(late_table, trace), folder, scene.people)
 
     def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
-        rows = [
-            r
-            for r in read(folds[person] / label).runs[0].values
-            if r.person == person and r.seed == seed
-        ]
-        found: dict[str, dict[str, float]] = {}
-        for row in rows:
-            found.setdefault(row.evaluation, {})[row.metric] = row.value
-        return found
+        told = read(folds[person] / label).runs[0].values
+        own = told[(told.person == person) & (told.seed == seed)]
+        points = own.groupby("evaluation", sort=False)
+        return {point: dict(zip(at.metric, at.value, strict=True)) for point, at in points}
 
     split = f"one person joins at round {rounds // 2} of {rounds}; tested on"
     merge_folds.merge(check(late_table), scene.loaded, scene.out / LATE, folds, score, split)
@@ -298,7 +293,7 @@ def summarise(out: Path, console: Console) -> None:
     for name in names:
         grid.add_column(name, justify="right", no_wrap=True)
     for run in first.runs:
-        grid.add_row(title(run), *(_cell(columns[run.label].get(n), places) for n in names))
+        grid.add_row(run.title, *(_cell(columns[run.label].get(n), places) for n in names))
     sense = ", lower is better" if lower else ""
     console.print(
         f"\n{metric_name(first.headline)}: mean and 95 % interval over people{sense}",
@@ -306,7 +301,7 @@ def summarise(out: Path, console: Console) -> None:
         soft_wrap=True,
     )
     console.print(grid)
-    write_csv(
+    export_csv(
         out / "protocols.csv",
         ("label", "protocol", "person", "metric", "value"),
         (
@@ -323,8 +318,4 @@ def _same(study: StudyResults, run: Run) -> Run | None:
 
 
 def _cell(values: Mapping[str, float] | None, places: int) -> str:
-    if not values:
-        return ""
-    listed = list(values.values())
-    ends = ", ".join(number(end, places) for end in interval(listed))
-    return f"{number(float(np.mean(listed)), places)} [{ends}]"
+    return spread(values.values(), places) if values else ""

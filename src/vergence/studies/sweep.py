@@ -34,7 +34,7 @@ from vergence.experiment.validation import validate
 from vergence.reports.plots.style import save
 from vergence.reports.plots.sweep import figure
 from vergence.results import write as results
-from vergence.results.display_names import digits, metric_name, number
+from vergence.results.layout import digits, metric_name, number
 from vergence.studies.sweep_budget import SPENT, Spendings
 from vergence.studies.trials import Log, TrialStudy, Tried, on_validation, one_trial
 

@@ -5,13 +5,12 @@ Every trial trains on the same people anew, with noise of its own: what they spe
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections import defaultdict
 from pathlib import Path
 
-from vergence.core.files import csv_of, parse_json, saving, write_whole
+from vergence.core.files import parse_json
 from vergence.engine.plan import Plan
 from vergence.engine.protections.built_in import BudgetedProtection, Spending
 from vergence.engine.protections.setup import protections
@@ -19,9 +18,11 @@ from vergence.errors import StateError
 from vergence.experiment.privacy.spent import BESIDE
 from vergence.privacy.dp.accounting import MOST
 from vergence.privacy.release_log import FOLDER
+from vergence.results.layout import TABLES
+from vergence.results.read import table
+from vergence.results.write import write_csv
 
 SPENT = "spent.csv"
-HEAD = ("method", "trial", "seed", "unit", "who", "epsilon", "delta", "charges")
 Trial = tuple[str, int, int]
 
 
@@ -41,14 +42,10 @@ class Spendings:
 
     def _read(self) -> None:
         try:
-            with self.path.open(newline="") as file:
-                for row in csv.DictReader(file):
-                    key = (row["method"], int(row["trial"]), int(row["seed"]))
-                    charges = tuple(
-                        (float(n), float(r), int(s)) for n, r, s in parse_json(row["charges"])
-                    )
-                    self.rows.setdefault(key, []).append(Spending(row["unit"], row["who"], charges))
-        except (ValueError, TypeError, KeyError) as error:
+            for *key, unit, who, _, _, charges in table(self.path).itertuples(index=False):
+                each = tuple((float(n), float(r), int(s)) for n, r, s in parse_json(charges))
+                self.rows.setdefault(tuple(key), []).append(Spending(unit, who, each))
+        except (ValueError, TypeError) as error:
             raise StateError(
                 f"{self.path} is damaged ({error}), so that what was spent is not known; restore it"
             ) from None
@@ -60,14 +57,13 @@ class Spendings:
         if not found:
             return
         self.rows[trial] = found
-        lines: list[tuple[object, ...]] = [HEAD]
+        lines = []
         for key, rows in self.rows.items():
             for unit, who, charges in rows:
                 amount = f"{self.budgets[unit].epsilon(charges):.4g}"
                 delta = f"{self.budgets[unit].delta:g}"
                 lines.append((*key, unit, who, amount, delta, json.dumps(charges)))
-        with saving(self.path.parent):
-            write_whole(self.path, csv_of(lines).encode())
+        write_csv(self.path, TABLES[SPENT], lines)
 
     def together(self) -> dict[str, float]:
         """Spending of all trials together, of each unit: of the person who has spent most."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,6 @@ import torch
 
 from vergence.core.data import Splits
 from vergence.core.federation import Dataset, Federation
-from vergence.core.files import csv_of, fields_of, saving, write_whole
 from vergence.engine.round_loop import Tick, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import DataError, PartialRun, StateError
@@ -23,8 +21,9 @@ from vergence.experiment.schema import Experiment, Table, build_method
 from vergence.experiment.search_space import Point
 from vergence.experiment.validation import Loaded
 from vergence.results import write as results
-
-FIRST, LAST = ("method", "trial", "seed"), ("score", "headline", "seconds", "status")
+from vergence.results.divergence import NOT_FINITE
+from vergence.results.layout import OUTCOME, TRIAL
+from vergence.results.read import table, text_rows
 
 
 class TrialOutcome(NamedTuple):
@@ -73,30 +72,23 @@ class Log:
             self._read()
 
     def _read(self) -> None:
-        try:
-            reader = csv.DictReader(fields_of(self.path.read_text()))
-            if tuple(reader.fieldnames or ()) != (*FIRST, *self.settings, *LAST):
-                raise ValueError("other columns")
-            for row in reader:
-                key = (row["method"], int(row["trial"]), int(row["seed"]))
-                told = (float(row["score"]), float(row["headline"]), float(row["seconds"]))
-                self.rows[key] = TrialOutcome(*told, row["status"])
-        except (ValueError, TypeError) as error:
+        if text_rows(self.path)[:1] != [[*TRIAL, *self.settings, *OUTCOME]]:
             raise StateError(
-                f"{self.path} is damaged ({error}); restore it, or sweep into another --out"
-            ) from None
+                f"{self.path} is damaged (other columns); restore it, or sweep into another --out"
+            )
+        for label, trial, seed, *told in table(self.path, *TRIAL, *OUTCOME).itertuples(index=False):
+            self.rows[label, trial, seed] = TrialOutcome(*told)
 
     def add(self, label: str, trial: int, seed: int, outcome: TrialOutcome) -> None:
         """Write down one more."""
         self.rows[label, trial, seed] = outcome
-        rows: list[tuple[object, ...]] = [(*FIRST, *self.settings, *LAST)]
+        rows = []
         for key, told in self.rows.items():
             point = self.points[key[0]][key[1]]
             tried = [point.get(name, "") for name in self.settings]
             spent = (repr(told.score), repr(told.headline), f"{told.seconds:.3f}")
             rows.append((*key, *tried, *spent, told.status))
-        with saving(self.path.parent):
-            write_whole(self.path, csv_of(rows).encode())
+        results.write_csv(self.path, (*TRIAL, *self.settings, *OUTCOME), rows)
 
 
 @dataclass(frozen=True)
@@ -191,7 +183,6 @@ def diverged(
         for person, value in people[metric].items():
             if not math.isfinite(value):
                 return f"{metric} of '{person}' is {value}"
-    with (path / "turns.csv").open(newline="") as file:
-        told = [row["status"] for row in csv.DictReader(file)]
-    lost = sum(status.startswith("quarantined: finite") for status in told)
+    told = table(path / "turns.csv").status
+    lost = told.str.startswith(NOT_FINITE).sum()
     return f"{lost} of {len(told)} replies held NaN or infinity" if lost else None

@@ -4,6 +4,7 @@
 # pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
+import csv
 import struct
 import sys
 import time
@@ -12,12 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from vergence.core.files import growing
-from vergence.tracking.incremental_csv import parsed, whole_lines
+from vergence.core.files import fields_of, growing
+from vergence.results.layout import COSTS
+from vergence.results.run_files import whole_lines
 
 FOLDER = "tensorboard"
-COSTS = ("bytes_up", "bytes_down", "seconds", "personal_fraction")
-"""The last columns of rounds.csv, the same in every row of a round."""
 
 
 def warn(text: str) -> None:
@@ -93,7 +93,7 @@ class Board:
     def _add(self, anew: bool = False) -> None:
         text, self.read = whole_lines(self.table, self.read)
         found: dict[int, dict[str, float]] = {}
-        for seed, at, point, metric, value, *costs in parsed(text):
+        for seed, at, point, metric, value, *costs in csv.reader(fields_of(text)):
             if seed == str(self.seed):  # the header's is "seed"
                 scalars = found.setdefault(int(at), {})
                 scalars[f"{point}/{metric}"] = float(value)

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.torch import save
 
-from vergence.core.files import csv_of, saving, write_whole
+from vergence.core.files import saving, write_whole
 from vergence.core.serialization import Packed, digest
 from vergence.engine.round_loop import fingerprint
 from vergence.engine.storage.run_directory import filed_in, read_manifest, sealed_manifest
@@ -26,7 +26,7 @@ from vergence.experiment.trained_run import read_run
 from vergence.privacy.release_log import BOOKS, FOLDER
 from vergence.privacy.split.split_guard_client import BLOCK
 from vergence.results import write as results
-from vergence.results.read import Run, read
+from vergence.results.read import Run, read, table, text_rows
 
 ROWS = {
     "people.csv": "person",
@@ -70,8 +70,7 @@ def rows(folder: Path, person: str) -> list[str]:
     """Number of rows of each of a folder's tables that are about a person."""
     found = []
     for path in _tables(folder):
-        with path.open(newline="") as file:
-            count = sum(row.get(ROWS[path.name]) == person for row in csv.DictReader(file))
+        count = int((table(path, ROWS[path.name])[ROWS[path.name]] == person).sum())
         found += [f"{count} row{'s' if count > 1 else ''} of {path.name}"] if count else []
     return found
 
@@ -93,7 +92,9 @@ def erase(folder: Path, person: str) -> None:
         for path in _tables(run.folder):
             _erase_rows(path, person)
         _measure_tables(run.folder)
-        _erase_results(run, person)
+        done = read_manifest(run.folder)["done"]
+        prints = {seed: told["fingerprint"] for seed, told in done.items()}
+        results.write_erased(run, person, prints)
     if study.several:
         checksums.unseal(study.folder)
         for path in _tables(study.folder):
@@ -185,8 +186,7 @@ def _erase_states(run: Run, person: str) -> None:
             gone.append(state / files["server"][0])
             sha = digest(*chunks)
             files["server"] = [f"seed{seed}.server.{sha[:12]}.safetensors", sha]
-            with saving(folder):
-                write_whole(state / files["server"][0], *chunks)
+            results.save_whole(state / files["server"][0], *chunks)
         if files != done["files"]:
             shas = {c: sha for c, sha in saved.clients.sha256().items() if c != person}
             sha = fingerprint(files["server"][1], shas, saved.solving)
@@ -219,8 +219,7 @@ def _erase_pictures(run: Run, person: str) -> None:
                 for name in file.keys()  # noqa: SIM118
                 if name.partition("/")[2] != person
             }
-        with saving(folder):
-            write_whole(path, save(kept, about))
+        results.save_whole(path, save(kept, about))
     if run.maps is not None and person in run.maps.person:
         rows = np.flatnonzero(np.array(run.maps.person) != person)
         maps, packed = run.maps, io.BytesIO()
@@ -232,8 +231,7 @@ def _erase_pictures(run: Run, person: str) -> None:
             points=maps.points[rows],
             person=np.array(maps.person)[rows],
         )
-        with saving(folder):
-            write_whole(folder / "maps.npz", packed.getvalue())
+        results.save_whole(folder / "maps.npz", packed.getvalue())
     if _attacked(folder, person):
         shutil.rmtree(folder / "audit")
     (folder / "report.html").unlink(missing_ok=True)
@@ -242,32 +240,12 @@ def _erase_pictures(run: Run, person: str) -> None:
 def _erase_rows(path: Path, person: str) -> None:
     if not path.is_file():
         return
-    with path.open(newline="") as file:
-        head, *rows = csv.reader(file)
+    head, *rows = text_rows(path)
     at = head.index(ROWS[path.name])
-    left = csv_of([head, *(row for row in rows if row[at] != person)])
-    with saving(path.parent):
-        write_whole(path, left.encode())
+    results.write_csv(path, head, [row for row in rows if row[at] != person])
 
 
 def _measure_tables(folder: Path) -> None:
     """Let the checkpoint know what the tables hold now."""
     manifest = read_manifest(folder) | measured(folder)
-    with saving(folder):
-        write_whole(folder / "state" / "checkpoint.json", sealed_manifest(manifest))
-
-
-def _erase_results(run: Run, person: str) -> None:
-    told, better = dict(run.results), run.lower_is_better
-    means = results.person_means(run.folder)
-    headline = told["headline"]
-    done = read_manifest(run.folder)["done"]
-    told |= {
-        "people": [who for who in told["people"] if who != person],
-        "metrics": {m: results.summary(p, m in better) for m, p in means.items()},
-        "fairness": results.treatment(means[headline], headline in better),
-        "fingerprint": {seed: done[seed]["fingerprint"] for seed in done},
-        "harmed_vs_local": None,
-        "erased": told.get("erased", 0) + (person in told["people"]),
-    }
-    results.write_json(run.folder / "results.json", told)
+    results.save_whole(folder / "state" / "checkpoint.json", sealed_manifest(manifest))

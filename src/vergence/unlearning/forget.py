@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 
 from vergence.attacks.membership import chance_without
-from vergence.core.files import refuse_links, replacing, saving
+from vergence.core.files import refuse_links, saving, write_text
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError, StateError, nearest
@@ -27,7 +27,7 @@ from vergence.experiment.run import progress_bar, resume, start
 from vergence.experiment.schema import Experiment, TableOrigin, check, data_root, load
 from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import Loaded, validate
-from vergence.results.display_names import digits, metric_name, number
+from vergence.results.layout import digits, metric_name, number
 from vergence.results.read import Run, StudyResults, read
 from vergence.results.text_tables import TextTable, csv_text
 from vergence.unlearning import data_footprint, membership_check
@@ -350,5 +350,4 @@ def _write(out: Path, blocks: Sequence[TextTable]) -> None:
         "forget.csv": csv_text(records),
     }
     for name, text in texts.items():
-        with replacing(out / name) as scratch:
-            scratch.write_text(text, encoding="utf-8")
+        write_text(out / name, text)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from typing import Any
 
 from vergence.audit.findings import NOT_TRIED, PICTURES, RATES
 from vergence.audit.images import ANOTHER, AS_IT_RAN, MEAN
 from vergence.reports.ethics.wording import nearness
-from vergence.results.read import Run
+from vergence.results.read import Run, text_rows
 
 
 def attacks(run: Run | None) -> list[dict[str, Any]]:
@@ -72,5 +71,5 @@ def told_of_people(found: list[dict[str, Any]]) -> bool:
 def _rows(run: Run | None, name: str) -> list[dict[str, str]]:
     if run is None or not (path := run.folder / "audit" / name).exists():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    head, *rows = text_rows(path) or [[]]
+    return [dict(zip(head, row, strict=False)) for row in rows]

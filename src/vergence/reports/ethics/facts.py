@@ -31,7 +31,7 @@ from vergence.reports.ethics.wording import PrivacyMeans, Ran
 from vergence.reports.explain import parts_of, poisoned
 from vergence.reports.traffic import carried, totals
 from vergence.results import baselines
-from vergence.results.display_names import METHOD_NAMES, metric_name
+from vergence.results.layout import METHOD_NAMES, metric_name
 from vergence.results.read import Run, StudyResults
 
 LOOKED_AT = 100

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vergence.core.federation import Federation
-from vergence.core.files import refuse_links, replacing
+from vergence.core.files import refuse_links, write_text
 from vergence.errors import ConfigError, DataError
 from vergence.experiment import checksums
 from vergence.experiment.schema import Experiment, load
@@ -81,9 +81,9 @@ def ethics(source: Path, out: Path | None = None) -> Path:
         "version": version("vergence"),
     }
     for name in (PAGE, *CARDS):
-        write(folder / name, environment.get_template(name).render(given))
+        write_text(folder / name, environment.get_template(name).render(given))
     whole = {"made_by": f"vergence {version('vergence')}", "of": source.name, "plans": plans}
-    write(folder / FACTS, json.dumps(whole, indent=1, allow_nan=False) + "\n")
+    write_text(folder / FACTS, json.dumps(whole, indent=1, allow_nan=False) + "\n")
     return folder / PAGE
 
 
@@ -151,12 +151,6 @@ def said(value: float | None, places: int = 3) -> str:
         return "not known"
     whole = isinstance(value, int) or abs(value) >= LARGE
     return f"{value:,.0f}" if whole else f"{value:.{places}g}"
-
-
-def write(path: Path, text: str) -> None:
-    """Write a text whole or not at all."""
-    with replacing(path) as scratch:
-        scratch.write_text(text, encoding="utf-8")
 
 
 def drawing(plan: Mapping[str, Any]) -> dict[str, Any]:

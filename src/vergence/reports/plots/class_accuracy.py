@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from vergence.errors import StateError
 from vergence.experiment.class_accuracy import FILE
 from vergence.reports.plots.style import canvas, column_names, styled
-from vergence.results.display_names import title
-from vergence.results.read import StudyResults
+from vergence.results.read import StudyResults, table
 
 
 @styled
 def of_study(study: StudyResults) -> Figure | None:
     """Draw accuracies by method and class, means over seeds and people; unseen classes last."""
-    told = {title(run): _read(run.folder / FILE) for run in study.runs}
+    told = {run.title: _read(run.folder / FILE) for run in study.runs}
     told = {name: found for name, found in told.items() if found}
     if not told:
         return None
     hidden = {kind: unseen for found in told.values() for kind, (unseen, _) in found.items()}
     kinds = sorted(hidden, key=hidden.__getitem__)
-    nothing = (0, [float("nan")])
-    table = np.array(
-        [[np.mean(found.get(kind, nothing)[1]) for kind in kinds] for found in told.values()]
-    )
+    nothing = 0, np.nan
+    grid = np.array([[found.get(kind, nothing)[1] for kind in kinds] for found in told.values()])
     figure = canvas(2.6 + 0.3 * len(kinds), 1.8 + 0.3 * len(told))
     axes = figure.add_subplot()
-    image = axes.imshow(table, cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
+    image = axes.imshow(grid, cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
     axes.set_yticks(range(len(told)), list(told))
     column_names(axes, [f"{kind} *" if hidden[kind] else kind for kind in kinds])
     axes.tick_params(length=0)
@@ -43,20 +38,15 @@ def of_study(study: StudyResults) -> Figure | None:
     return figure
 
 
-def _read(path: Path) -> dict[str, tuple[int, list[float]]]:
-    """Return class -> whether it is unseen, and its accuracies; nothing where no file is.
+def _read(path: Path) -> dict[str, tuple[int, float]]:
+    """Return class -> whether it is unseen, and its mean accuracy; nothing where no file is.
 
     Raises:
         StateError: it is damaged.
     """
     if not path.is_file():
         return {}
-    found: dict[str, tuple[int, list[float]]] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            try:
-                _, values = found.setdefault(row["class"], (int(row["unseen"]), []))
-                values.append(float(row["accuracy"]))
-            except (KeyError, ValueError, TypeError) as fault:
-                raise StateError(f"{path} is damaged ({fault}); restore it or run again") from fault
-    return found
+    return {
+        kind: (own.unseen.iloc[0], np.mean(own.accuracy.to_numpy()))
+        for kind, own in table(path).groupby("class", sort=False)
+    }

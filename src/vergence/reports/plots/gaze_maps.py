@@ -26,7 +26,7 @@ from vergence.reports.plots.style import (
     colours,
     styled,
 )
-from vergence.results.display_names import TIMES, title
+from vergence.results.layout import TIMES
 from vergence.results.read import Maps, StudyResults
 from vergence.video.overlay import blend
 
@@ -56,7 +56,7 @@ def strip(study: StudyResults) -> Figure | None:
     figure = canvas(tile * count + 0.3, (height + 0.05) * (len(found) + 1) + 0.3, layout=engine)
     grid = figure.subplots(len(found) + 1, count, squeeze=False)
     rows = [("truth", first.truth, INK)]
-    rows += [(title(run), maps.pred, tint[run.label]) for run, maps in found]
+    rows += [(run.title, maps.pred, tint[run.label]) for run, maps in found]
     for line, (name, heats, colour) in zip(grid, rows, strict=True):
         for i, axes in enumerate(line):
             axes.imshow(blend(first.frames[i], heats[i]), interpolation="antialiased")

@@ -21,7 +21,6 @@ from vergence.reports.plots.style import (
     column_names,
     styled,
 )
-from vergence.results.display_names import title
 from vergence.results.mask_files import Masks
 from vergence.results.read import Run, StudyResults
 
@@ -60,7 +59,7 @@ def layers(study: StudyResults) -> Figure | None:
             vmax=top * 100,
             interpolation="nearest",
         )
-        axes.set_title(title(run), fontweight="bold")
+        axes.set_title(run.title, fontweight="bold")
         _plain(axes)
         column_names(axes, mask.people)
         axes.tick_params(axis="x", labelsize=7)
@@ -90,7 +89,7 @@ def overlap(study: StudyResults) -> Figure | None:
         column_names(axes, mask.people)
         axes.set_yticks(range(len(mask.people)), mask.people)
         axes.tick_params(labelsize=7)
-        axes.set_title(f"{title(run)}\n", fontweight="bold")
+        axes.set_title(f"{run.title}\n", fontweight="bold")
         told = f"mean {_off_diagonal(table):.2f}, chance {chance(mask):.2f}"
         axes.annotate(told, (0, 1.02), xycoords="axes fraction", fontsize=8, color=MUTED)
         if len(mask.people) <= 8:
@@ -144,7 +143,7 @@ def overview(study: StudyResults) -> Figure | None:
     whole.set_axis_off()
     whole.set_xlim(0, 1)
     whole.set_ylim(0, 1)
-    _server(figure, whole, kept, len(present), title(run))
+    _server(figure, whole, kept, len(present), run.title)
     left, right = 0.16, 0.985
     width = (right - left) / len(people)
     for i, person in enumerate(people):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vergence.metrics.fairness import HARM
 from vergence.reports.plots.style import INK, MARKERS, MUTED, PAPER, canvas, colours, styled
-from vergence.results.display_names import MINUS, digits, metric_name, number, title
+from vergence.results.layout import MINUS, digits, metric_name, number
 from vergence.results.read import Run, StudyResults
 from vergence.studies.compare import rows
 
@@ -102,10 +102,10 @@ def slope(study: StudyResults) -> Figure | None:
             axes.scatter([0, 1], points, s=11, color=colour, zorder=3, linewidth=0)
         means = [float(np.mean([d[p] for p in people])) for d in (before, after)]
         axes.plot([0, 1], means, color=tint[run.label], linewidth=4.5, solid_capstyle="round")
-        axes.set_title(f"{title(run)}\n", fontweight="bold")
+        axes.set_title(f"{run.title}\n", fontweight="bold")
         told = f"{better} of {len(people)} better" + (f", {harmed} harmed" if harmed else "")
         axes.annotate(told, (0, 1.02), xycoords="axes fraction", fontsize=8, color=MUTED)
-        axes.set_xticks([0, 1], ["local-only", title(run)], fontsize=8)
+        axes.set_xticks([0, 1], ["local-only", run.title], fontsize=8)
         axes.set_xlim(-0.25, 1.25)
         axes.grid(axis="x", visible=False)
         axes.spines["left"].set_visible(False)
@@ -125,8 +125,8 @@ def convergence(study: StudyResults) -> Figure:
     for (run, colour), marker in zip(_tinted(study), MARKERS, strict=False):
         rounds, values = run.curve(study.headline)
         if len(rounds):
-            ends[title(run)] = _band(axes, rounds, values, colour, marker)
-    _end_labels(axes, ends, {title(run): colour for run, colour in _tinted(study)})
+            ends[run.title] = _band(axes, rounds, values, colour, marker)
+    _end_labels(axes, ends, {run.title: colour for run, colour in _tinted(study)})
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel(f"{metric_name(study.headline)} ({_better(study)})")
@@ -147,19 +147,19 @@ def masks(study: StudyResults) -> Figure | None:
         for at, one in run.growth_of_people().values():
             axes.plot(at, np.nanmean(one, axis=0) * 100, color=colour, linewidth=0.7, alpha=0.3)
         if len(rounds):
-            ends[title(run)] = _band(axes, rounds, values * 100, colour, marker)
+            ends[run.title] = _band(axes, rounds, values * 100, colour, marker)
         shares = list(run.masks.totals().values()) if run.masks else []
         spread = (np.arange(len(shares)) * 0.618 % 1 - 0.5) * 0.5
         final.scatter(
             i + spread, np.array(shares) * 100, s=18, color=colour, alpha=0.7, linewidth=0
         )
     axes.set_ylim(bottom=0)
-    _end_labels(axes, ends, {title(run): colour for run, colour in grown})
+    _end_labels(axes, ends, {run.title: colour for run, colour in grown})
     axes.set_xlabel("round")
     axes.set_ylabel("personal parameters (%)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     final.set_title("per person, at the end", color=MUTED, fontsize=8.5)
-    final.set_xticks(range(len(grown)), [title(run) for run, _ in grown], fontsize=8)
+    final.set_xticks(range(len(grown)), [run.title for run, _ in grown], fontsize=8)
     final.set_xlim(-0.6, len(grown) - 0.4)
     final.grid(axis="x", visible=False)
     final.spines["left"].set_visible(False)
@@ -171,12 +171,12 @@ def traffic(study: StudyResults) -> Figure:
     """Headline metric against bytes sent up so far, and bytes per round up and down."""
     figure = canvas(8.6, 3.5)
     axes, bars = figure.subplots(1, 2, width_ratios=(3, 2))
-    ends, tint = {}, {title(r): c for r, c in _tinted(study)}
-    sent = [r.traffic()[1][0, -1] for r in study.runs if r.turns]
+    ends, tint = {}, {r.title: c for r, c in _tinted(study)}
+    sent = [r.traffic()[1][0, -1] for r in study.runs if len(r.turns)]
     unit, size = _unit(max(sent, default=0.0))
     for (run, colour), marker in zip(_tinted(study), MARKERS, strict=False):
         rounds, values = run.curve(study.headline)
-        if not len(rounds) or not run.turns:
+        if not len(rounds) or not len(run.turns):
             continue
         told, total = run.traffic()
         # an evaluation "at r" is taken once r rounds are done: the bytes of round r count
@@ -185,7 +185,7 @@ def traffic(study: StudyResults) -> Figure:
         if total[0, -1] == 0:
             axes.axhline(mean[-1], color=colour, linewidth=1.6, linestyle=(0, (4, 2)))
             axes.annotate(
-                f"{title(run)}, nothing sent",
+                f"{run.title}, nothing sent",
                 (0.99, mean[-1]),
                 xycoords=("axes fraction", "data"),
                 xytext=(0, 4),
@@ -195,7 +195,7 @@ def traffic(study: StudyResults) -> Figure:
                 color=colour,
             )
             continue
-        ends[title(run)] = _band(axes, before / size, values, colour, marker)
+        ends[run.title] = _band(axes, before / size, values, colour, marker)
     _end_labels(axes, ends, tint)
     axes.set_xlabel(f"sent up per client so far ({unit})")
     axes.set_ylabel(f"{metric_name(study.headline)} ({_better(study)})")
@@ -209,7 +209,7 @@ def _bars(axes: Axes, runs: Sequence[Run], tint: Mapping[str, str]) -> None:
     reference = next((sent["up"] for r, sent in pairs if r.method == "fedavg" and sent), 0.0)
     top = max((v for _, sent in pairs for v in sent.values()), default=0.0) / size
     for i, (run, sent) in enumerate(pairs):
-        colour = tint[title(run)]
+        colour = tint[run.title]
         axes.barh(i - 0.17, sent.get("up", 0) / size, 0.3, color=colour)
         axes.barh(i + 0.17, sent.get("down", 0) / size, 0.3, color=colour, alpha=0.35)
         told = "up"
@@ -230,7 +230,7 @@ def _bars(axes: Axes, runs: Sequence[Run], tint: Mapping[str, str]) -> None:
                     fontsize=7,
                     color=MUTED,
                 )
-    axes.set_yticks(range(len(pairs)), [title(run) for run, _ in pairs])
+    axes.set_yticks(range(len(pairs)), [run.title for run, _ in pairs])
     axes.set_ylim(len(pairs) - 0.4, -0.6)
     axes.set_xlim(0, top * 1.3 if top else 1)
     axes.grid(axis="y", visible=False)

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 
 from vergence.experiment.search_space import SearchRange, Space, is_number, size
 from vergence.reports.plots.style import COLOURS, INK, MUTED, PAPER, PERSONAL, canvas, styled
-from vergence.results.display_names import digits, metric_name, number
+from vergence.results.layout import digits, metric_name, number
 from vergence.studies.trials import Tried
 
 WIDE = 20.0

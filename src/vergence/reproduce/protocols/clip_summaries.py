@@ -69,9 +69,9 @@ def level_of(experiment: Experiment, study: StudyResults) -> float:
 
 def spread(run: Run) -> dict[str, float]:
     """Return per seed how far the best person's F is above the worst one's, in points."""
-    rows = [row for row in run.values if row.metric == F and row.evaluation == "P0"]
-    by_seed = {seed: [row.value for row in rows if row.seed == seed] for seed in run.seeds}
-    return {f"seed {seed}": 100 * (max(found) - min(found)) for seed, found in by_seed.items()}
+    by_seed = run.final(F).groupby("seed").value
+    apart = 100 * (by_seed.max() - by_seed.min())
+    return {f"seed {seed}": float(apart[seed]) for seed in run.seeds}
 
 
 def rounds_to(level: float, run: Run) -> dict[str, float]:

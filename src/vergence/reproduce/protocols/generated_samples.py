@@ -6,7 +6,6 @@ Durham thesis, sections 5.4.2 and 6.4.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from vergence.metrics.nearest_neighbours import among_own, nearest
 from vergence.reproduce.claims import TablePart
 from vergence.reproduce.data_sets import MADE
 from vergence.reproduce.protocols.defences import kept
-from vergence.reproduce.protocols.teachers import CHANCE
+from vergence.reproduce.protocols.teachers import CHANCE, told
 from vergence.reproduce.running import PartResult, settle
 from vergence.results.read import Run
 from vergence.training.sequential import Solver
@@ -110,12 +109,3 @@ def pictured(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
 def by_seed(run: Run) -> dict[str, dict[str, float]]:
     """Return metric -> seed -> the score of what a run's generator makes."""
     return told(run, lambda seed: made(run, seed).scores)
-
-
-def told(run: Run, measure: Callable[[int], Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return metric -> seed -> what is measured of a seed."""
-    found: dict[str, dict[str, float]] = {}
-    for seed in run.seeds:
-        for metric, value in measure(seed).items():
-            found.setdefault(metric, {})[f"seed {seed}"] = value
-    return found

@@ -6,6 +6,7 @@ sections 5.4 and 6.4.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vergence.core.serialization import pack
@@ -48,28 +49,24 @@ def judged(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
 
 def by_seed(run: Run, metric: str) -> dict[str, float]:
     """Return seed -> the final score of the owner's test samples."""
-    return {
-        _seed(row.seed): row.value
-        for row in run.values
-        if row.metric == metric and row.evaluation == "P0"
-    }
+    own = run.final(metric)
+    return dict(zip(map(_seed, own.seed), own.value, strict=True))
 
 
 def costs(run: Run) -> dict[str, dict[str, float]]:
     """Return metric -> seed -> what the student's training took, and what its provider keeps."""
-    took = {(row.seed, row.round): row.seconds for row in run.rounds if row.round}
-    found: dict[str, dict[str, float]] = {SECONDS: {}, UP: {}, DOWN: {}, KEPT: {}}
-    for seed in run.seeds:
-        own = [turn for turn in run.turns if turn.seed == seed]
-        told = (
-            sum(spent for (of, _), spent in took.items() if of == seed),
-            sum(turn.bytes_up for turn in own) / MB,
-            sum(turn.bytes_down for turn in own) / MB,
-            len(pack(read_run(run.folder, seed).server)) / MB,
-        )
-        for metric, value in zip(found, told, strict=True):
-            found[metric][_seed(seed)] = value
-    return found
+    took = run.rounds[run.rounds["round"] > 0].drop_duplicates(["seed", "round"], keep="last")
+
+    def of_seed(seed: int) -> dict[str, float]:
+        own = run.turns[run.turns.seed == seed]
+        return {
+            SECONDS: sum(took.seconds[took.seed == seed].tolist()),
+            UP: float(own.bytes_up.sum()) / MB,
+            DOWN: float(own.bytes_down.sum()) / MB,
+            KEPT: len(pack(read_run(run.folder, seed).server)) / MB,
+        }
+
+    return told(run, of_seed)
 
 
 def teachers(run: Run) -> dict[str, dict[str, float]]:
@@ -77,16 +74,25 @@ def teachers(run: Run) -> dict[str, dict[str, float]]:
 
     A teacher has no outputs for classes that it does not know.
     """
-    took = {row.seed: row.seconds for row in run.rounds if not row.round}
+    before = run.rounds[run.rounds["round"] == 0]
+    took = dict(zip(before.seed, before.seconds, strict=True))
     test = read_run(run.folder, run.seeds[0]).ready.people[OWNER].test
-    found: dict[str, dict[str, float]] = {}
-    for seed in run.seeds:
+
+    def of_seed(seed: int) -> dict[str, float]:
         saved = read_run(run.folder, seed)
         owner = saved.clients.get(OWNER, None)
         output = Solver(saved.task).outputs(owner.teacher, test)
-        told = saved.task.metrics(saved.task.among(output, owner.known["classes"]), test)
-        spent = {SECONDS: took[seed], KEPT: len(pack(owner)) / MB}
-        for metric, value in (told | spent).items():
+        scores = saved.task.metrics(saved.task.among(output, owner.known["classes"]), test)
+        return {**scores, SECONDS: took[seed], KEPT: len(pack(owner)) / MB}
+
+    return told(run, of_seed)
+
+
+def told(run: Run, measure: Callable[[int], Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return metric -> seed -> what is measured of a seed."""
+    found: dict[str, dict[str, float]] = {}
+    for seed in run.seeds:
+        for metric, value in measure(seed).items():
             found.setdefault(metric, {})[_seed(seed)] = value
     return found
 

@@ -35,11 +35,8 @@ Cells = dict[tuple[int, str, str], float]
 
 def measured(run: Run) -> Cells:
     """Return both accuracies of everybody's final model."""
-    return {
-        (row.seed, row.person, row.metric): row.value
-        for row in run.values
-        if row.evaluation == "P0" and row.metric in (OWN, POOLED)
-    }
+    own = run.final(OWN, POOLED)
+    return dict(zip(zip(own.seed, own.person, own.metric, strict=True), own.value, strict=True))
 
 
 def befriended(run: Run, experiment: Experiment, shares: Mapping[str, float]) -> dict[str, Cells]:
