@@ -38,15 +38,11 @@ STORED = ROOT / "tests" / "golden" / "fingerprints.json"
 
 # What differs between checkouts. A row of SPELLINGS is one word of an experiment (a key, or a whole
 # text value such as a method's name), as `small_experiments.toml` has it and as other checkouts
-# do; when a checkout refuses a word by name, the next one of its row is tried. SECRETS are the
-# places, in a run folder, where a checkout looks for the secret that its noise comes from. In a
-# simulation that is one file for the server and all clients; in a deployment, which is not compared
-# here, each end has it under the same name in its own folder.
+# do; when a checkout refuses a word by name, the next one of its row is tried.
 SPELLINGS: tuple[tuple[str, ...], ...] = (("optimizer", "optimiser"),)
-SECRETS = ("state/privacy/secret",)
 
 SECRET = bytes(range(32))
-"""Noise is drawn from it. A file placed before a run is the only way in: no setting names one."""
+"""Noise is drawn from it. No setting names one: the system's own randomness is replaced by it."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +88,9 @@ def spelled(part: Any, words: Mapping[str, str]) -> Any:
     return words.get(part, part) if isinstance(part, str) else part
 
 
-def place_secret(folder: Path) -> None:
-    """Put the fixed secret where a run into this folder will look for its own."""
-    for place in SECRETS:
-        path = folder / place
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_bytes(SECRET)
+def with_secret(honest: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """`os.urandom`, from which whoever asks for a secret of that length gets the fixed one."""
+    return lambda size: SECRET if size == len(SECRET) else honest(size)
 
 
 def read_bits(folder: Path) -> Bits:
@@ -110,7 +102,7 @@ def read_bits(folder: Path) -> Bits:
     for path in folder.rglob("*"):
         if path.is_file() and path.stat().st_size == len(SECRET) and path.read_bytes() != SECRET:
             where = path.relative_to(folder)
-            raise RuntimeError(f"it made a secret of its own in {where}; add that to SECRETS")
+            raise RuntimeError(f"it made a secret of its own in {where}, not by os.urandom")
     found = json.loads((folder / "results.json").read_text())["fingerprint"]
     people = hashlib.sha256((folder / "people.csv").read_bytes()).hexdigest()
     return Bits(" ".join(found[seed] for seed in sorted(found, key=int)), people)
@@ -166,15 +158,15 @@ class Inside:
         import tomli_w
 
         folder.mkdir(parents=True)
-        if hidden:
-            place_secret(folder)
         file, log, loaded = (folder.with_suffix(s) for s in (".toml", ".log", ".modules"))
         file.write_text(tomli_w.dumps(table))
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
             os._exit(
-                self._forked(["vergence", "run", str(file), "--out", str(folder)], log, loaded)
+                self._forked(
+                    ["vergence", "run", str(file), "--out", str(folder)], log, loaded, hidden
+                )
             )
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if loaded.exists():  # what the first run imported, the next need not import again
@@ -183,7 +175,9 @@ class Inside:
                     importlib.import_module(module)
         return code, log.read_text(errors="replace")
 
-    def _forked(self, arguments: list[str], log: Path, loaded: Path) -> int:
+    def _forked(self, arguments: list[str], log: Path, loaded: Path, hidden: bool) -> int:
+        if hidden:
+            os.urandom = with_secret(os.urandom)
         with log.open("w") as file:
             for stream in (1, 2):
                 os.dup2(file.fileno(), stream)

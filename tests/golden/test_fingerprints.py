@@ -5,6 +5,7 @@ of processor, `python tools/same_bits.py A B` compares two checkouts.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -36,7 +37,7 @@ def test_bits_stay(name, tmp_path, monkeypatch):
     out, file = tmp_path / "out", tmp_path / "experiment.toml"
     file.write_text(tomli_w.dumps(LIST[name]))
     if same_bits.protected(LIST[name]):
-        same_bits.place_secret(out)
+        monkeypatch.setattr(os, "urandom", same_bits.with_secret(os.urandom))
     start(load(file), out)
     assert same_bits.read_bits(out) == stored, f"bits moved; see which: {HOW}"
 
@@ -98,9 +99,10 @@ def test_storing_forgets_what_moved_for_other_processors(tmp_path, monkeypatch):
 
 def test_a_secret_of_the_runs_own_is_noticed(tmp_path):
     """Then two runs would differ by their noise, and nobody could say which bits moved."""
-    same_bits.place_secret(tmp_path)
-    (placed,) = (path for path in tmp_path.rglob("*") if path.is_file())
-    assert placed.stat().st_mode & 0o777 == 0o600
+    draw = same_bits.with_secret(os.urandom)
+    assert draw(32) == SECRET
+    assert len(draw(16)) == 16
+    (tmp_path / "secret").write_bytes(draw(32))
     (tmp_path / "results.json").write_text(json.dumps({"fingerprint": {"10": "b", "9": "a"}}))
     (tmp_path / "people.csv").write_text("")
     assert same_bits.read_bits(tmp_path).fingerprint == "a b"
