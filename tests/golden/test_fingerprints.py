@@ -5,7 +5,6 @@ of processor, `python tools/same_bits.py A B` compares two checkouts.
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from tools.same_bits import SECRET, STORED, Bits
 from vergence.errors import ConfigError
 from vergence.experiment.run import start
 from vergence.experiment.schema import check, load, override
+from vergence.privacy import release_log
 
 LIST = same_bits.experiments()
 QUICK = ("fedavg", "scaffold_bytes", "fedcpf", "split", "pads_bytes")
@@ -37,7 +37,7 @@ def test_bits_stay(name, tmp_path, monkeypatch):
     out, file = tmp_path / "out", tmp_path / "experiment.toml"
     file.write_text(tomli_w.dumps(LIST[name]))
     if same_bits.protected(LIST[name]):
-        monkeypatch.setattr(os, "urandom", same_bits.with_secret(os.urandom))
+        monkeypatch.setattr(release_log, "new_seed", lambda: SECRET)
     start(load(file), out)
     assert same_bits.read_bits(out) == stored, f"bits moved; see which: {HOW}"
 
@@ -97,12 +97,11 @@ def test_storing_forgets_what_moved_for_other_processors(tmp_path, monkeypatch):
     assert same_bits.read_stored("another") == {"fedcpf": both["fedcpf"]}
 
 
-def test_a_secret_of_the_runs_own_is_noticed(tmp_path):
+def test_a_secret_of_the_runs_own_is_noticed(tmp_path, monkeypatch):
     """Then two runs would differ by their noise, and nobody could say which bits moved."""
-    draw = same_bits.with_secret(os.urandom)
-    assert draw(32) == SECRET
-    assert len(draw(16)) == 16
-    (tmp_path / "secret").write_bytes(draw(32))
+    monkeypatch.setattr(release_log, "new_seed", release_log.new_seed)  # undone at the end
+    same_bits.fix_secret()
+    release_log.secret_in(tmp_path)
     (tmp_path / "results.json").write_text(json.dumps({"fingerprint": {"10": "b", "9": "a"}}))
     (tmp_path / "people.csv").write_text("")
     assert same_bits.read_bits(tmp_path).fingerprint == "a b"
