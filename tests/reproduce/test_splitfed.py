@@ -146,7 +146,7 @@ def test_training_errors_are_those_of_the_data_trained_on(done):
     own = []
     for person in ("p01", "p02"):
         samples = judge_.ready.people[person].train
-        outputs = judge_.worker.solver.outputs(judge_.model(person), samples)
+        outputs = judge_.outputs(judge_.model(person), samples)
         own.append(saved.task.metrics(outputs, samples)["angle_error_deg"])
     assert errors(table, "splitfed model 2 in training")["p00"] == pytest.approx(np.mean(own))
     assert errors(table, row("splitfed", "2")) == run.scores("angle_error_deg")

@@ -47,7 +47,7 @@ from vergence.deployment.main_server_node import MainServerNode
 from vergence.deployment.protocol import miscounted
 from vergence.deployment.remote_clients import absent, remote_pool
 from vergence.deployment.resident_node import ResidentConnection
-from vergence.deployment.transport import flower, flower_processes
+from vergence.deployment.transport import flower
 from vergence.engine.round_loop import PoolFactory
 from vergence.errors import PartialRun, StateError, VergenceError
 from vergence.experiment import checksums
@@ -303,6 +303,8 @@ def main(
     role: Literal["server", "client", "resident"], parent: str, address: str, secret: str, root: str
 ) -> None:
     """Run the tasks of one server or node, until the parent process ends."""
+    from vergence.deployment.transport import flower_processes  # an ordinary app does without
+
     flower_processes.begin(int(parent))
     if role == "resident":
         side = settings(here(), ClientSide)

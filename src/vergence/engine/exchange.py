@@ -112,13 +112,13 @@ class ClientExchange:
         there = [client for client in messages if client not in silent]
         judge = next((hook for hook in self.server_hooks if hook.looks_at(exposed)), None)
         reveal = request.reveal if judge is None else "each"
-        job = self._deal(there, messages, reveal, progress, points)
-        whole, replies, receipts = Sum(), {}, {}
-        for result in self._in_order(replace(job, held=request.like)):
-            whole.merge(result.sum)
-            replies |= result.replies
-            receipts |= {receipt.client: receipt for receipt in result.results}
-        self._spare(job, receipts)
+        batch = self._deal(there, messages, reveal, progress, points)
+        whole, replies, results = Sum(), {}, {}
+        for group in self._in_order(replace(batch, held=request.like)):
+            whole.merge(group.sum)
+            replies |= group.replies
+            results |= {result.client: result for result in group.results}
+        self._spare(batch, results)
         came = {client: replies[client] for client in messages if client in replies}
         combined = None
         form = self.sums and self.sums.asked(self.method, request, messages, server)
@@ -128,13 +128,13 @@ class ClientExchange:
             combined = judge.combine(
                 SingleReplies(came, messages, request.like, exposed, shapes, stream, form)
             )
-            receipts |= self._overruled(combined.statuses, receipts)
+            results |= self._overruled(combined.statuses, results)
         elif form is not None:
-            receipts = self._counted(receipts)
+            results = self._counted(results)
         told: dict[str, list[float]] = {}
         for client, message in messages.items():
-            receipt = receipts.get(client) or ClientResult(client, silent.get(client, "lost"))
-            self._count(receipt, message, told)
+            result = results.get(client) or ClientResult(client, silent.get(client, "lost"))
+            self._count(result, message, told)
         if form is not None and combined is None:
             assert self.sums is not None
             learned = self.sums.learned(form, whole)
@@ -170,25 +170,25 @@ class ClientExchange:
         return shown
 
     def _overruled(
-        self, statuses: Mapping[str, str], receipts: Mapping[str, ClientResult]
+        self, statuses: Mapping[str, str], results: Mapping[str, ClientResult]
     ) -> dict[str, ClientResult]:
-        """Return the receipts of those who did not count; whom a rule left out goes on as usual."""
+        """Return the results of those who did not count; whom a rule left out goes on as usual."""
         found = {}
         for client, status in statuses.items():
-            found[client] = replace(receipts[client], status=status)
+            found[client] = replace(results[client], status=status)
             if not status.startswith(LEFT_OUT):  # as if it had been quarantined at home
-                filed = receipts[client].filed
+                filed = results[client].filed
                 self.clients.spares += [filed.file] if filed is not None else []
                 found[client] = replace(found[client], told={}, filed=None, share=None)
         return found
 
-    def _counted(self, receipts: dict[str, ClientResult]) -> dict[str, ClientResult]:
+    def _counted(self, results: dict[str, ClientResult]) -> dict[str, ClientResult]:
         """Receipts, by whether replies count; the others' new states are written over."""
         assert self.sums is not None
-        found = self.sums.counted(receipts)
+        found = self.sums.counted(results)
         self.clients.spares += [
             before.filed.file
-            for client, before in receipts.items()
+            for client, before in results.items()
             if before.filed and not found[client].filed
         ]
         return found
@@ -228,27 +228,27 @@ class ClientExchange:
             updates = {update.client: update for update in wave}
             there = [client for client in messages if client in updates]
             sent = {client: virtual_clock.opened(updates[client]) for client in there}
-            job = self._deal(there, sent, "each", wave[0].progress, points)
-            receipts: dict[str, ClientResult] = {}
-            for result in self._in_order(replace(job, held=request.like)):
-                group = Sum()
-                receipts |= {receipt.client: receipt for receipt in result.results}
-                for client, reply in result.replies.items():
+            batch = self._deal(there, sent, "each", wave[0].progress, points)
+            results: dict[str, ClientResult] = {}
+            for group in self._in_order(replace(batch, held=request.like)):
+                aged = Sum()
+                results |= {result.client: result for result in group.results}
+                for client, reply in group.replies.items():
                     now = {**request.like, **messages[client].trees}
-                    group.add(virtual_clock.aged(reply, updates[client], at, now))
-                whole.merge(group)
-            self._spare(job, receipts)
+                    aged.add(virtual_clock.aged(reply, updates[client], at, now))
+                whole.merge(aged)
+            self._spare(batch, results)
             for client in there:
-                self._count(receipts[client], sent[client], told)
+                self._count(results[client], sent[client], told)
         virtual_clock.forget(at + 1)
         self._tell(told)
         shown = whole.aggregate(self._shapes(messages, server, exposed), told)
         return self._with_noise(shown, messages)
 
-    def _spare(self, job: TaskBatch, receipts: Mapping[str, ClientResult]) -> None:
+    def _spare(self, batch: TaskBatch, results: Mapping[str, ClientResult]) -> None:
         """Take back the files that were lent to be written over, and were not."""
-        written = {c for c, receipt in receipts.items() if receipt.filed is not None}
-        self.clients.spares += [c.spare for c in job.tasks if c.spare and c.client not in written]
+        written = {c for c, result in results.items() if result.filed is not None}
+        self.clients.spares += [c.spare for c in batch.tasks if c.spare and c.client not in written]
 
     def _tell(self, told: Mapping[str, Sequence[float]]) -> None:
         for name, values in told.items():
@@ -266,26 +266,26 @@ class ClientExchange:
         clients = [client for group in groups for client in group]
         offered = self._messages(dict.fromkeys(clients), SERVE, server, round)
         registry = self.clients
-        calls = [ClientTask(c, offered[c], registry.file(c), registry.spare()) for c in clients]
+        tasks = [ClientTask(c, offered[c], registry.file(c), registry.spare()) for c in clients]
         self.jobs += 1
         stamp, lengths_ = f"{self.phase}.{self.jobs}", [len(group) for group in groups if group]
-        job = TaskBatch(
-            "serve", calls, lengths_, stamp=stamp, progress=progress, held=ask.held, alone=alone
+        batch = TaskBatch(
+            "serve", tasks, lengths_, stamp=stamp, progress=progress, held=ask.held, alone=alone
         )
-        whole, receipts = Sum(), {}
-        for result in self._in_order(job):
-            whole.merge(result.sum)
-            receipts |= {receipt.client: receipt for receipt in result.results}
-        unfit = [r.status for r in receipts.values() if UNFIT in r.status]
-        if unfit and len(unfit) == len(receipts):
+        whole, results = Sum(), {}
+        for group in self._in_order(batch):
+            whole.merge(group.sum)
+            results |= {result.client: result for result in group.results}
+        unfit = [r.status for r in results.values() if UNFIT in r.status]
+        if unfit and len(unfit) == len(results):
             raise ConfigError(f"nobody could be served, which is no client's fault: {unfit[0]}")
         told: dict[str, list[float]] = {}
         for client in (client for group in ask.groups for client in group):
-            receipt = receipts.get(client) or ClientResult(client, "lost", down={})
-            self._count(receipt, Message(SERVE), told)
+            result = results.get(client) or ClientResult(client, "lost", down={})
+            self._count(result, Message(SERVE), told)
         self._tell(told)
         order = [client for group in ask.groups for client in group]
-        served = tuple(c for c in order if c in receipts and receipts[c].status == "ok")
+        served = tuple(c for c in order if c in results and results[c].status == "ok")
         return ServedGroups(whole.aggregate(ask.held, told), served)
 
     def _there(self, group: Sequence[str], shuffled: bool, round: int) -> list[str]:
@@ -333,20 +333,20 @@ class ClientExchange:
         """Deal longest work first, in groups that depend on nothing but the cohort."""
         dealt = sorted(there, key=lambda client: -self.loads.get(client, 1))
         registry = self.clients
-        calls = [ClientTask(c, messages[c], registry.file(c), registry.spare()) for c in dealt]
-        length = max(-(-len(calls) // GROUPS), self.chunk)
+        tasks = [ClientTask(c, messages[c], registry.file(c), registry.spare()) for c in dealt]
+        length = max(-(-len(tasks) // GROUPS), self.chunk)
         groups = lengths([self.loads.get(c, 1) for c in dealt], length, self.chunk > 1)
         self.jobs += 1
         return TaskBatch(
-            "turn", calls, groups, reveal, f"{self.phase}.{self.jobs}", progress, points
+            "turn", tasks, groups, reveal, f"{self.phase}.{self.jobs}", progress, points
         )
 
-    def _in_order(self, job: TaskBatch) -> Any:
+    def _in_order(self, batch: TaskBatch) -> Any:
         """Yield the groups' results in the order of the groups, however they arrive."""
         early: dict[int, Any] = {}
         next_ = 0
-        for number, result in self.pool.run(job):
-            early[number] = result
+        for number, group in self.pool.run(batch):
+            early[number] = group
             while next_ in early:
                 yield early.pop(next_)
                 next_ += 1
@@ -361,27 +361,27 @@ class ClientExchange:
         offered = self.method.offer(server, "")
         return {t: offered[t] for t in exposed.trees if t in offered}
 
-    def _count(self, receipt: ClientResult, message: Message, told: dict[str, list[float]]) -> None:
+    def _count(self, result: ClientResult, message: Message, told: dict[str, list[float]]) -> None:
         """Write one call into the tally, its state into the registry, what it says into `told`."""
-        client, tally = receipt.client, self.tally
-        for name, value in receipt.told.items():
+        client, tally = result.client, self.tally
+        for name, value in result.told.items():
             told.setdefault(name, []).append(value)
         tally.asked.add(client)
-        if receipt.status == "ok":
+        if result.status == "ok":
             tally.counted += message.verb != SERVE  # its last reply, when all is said, counts
-        if receipt.filed is not None and receipt.status.startswith(("ok", LEFT_OUT)):
-            self.clients.commit(client, receipt.filed)
-        for point, metrics in receipt.measured.items():
+        if result.filed is not None and result.status.startswith(("ok", LEFT_OUT)):
+            self.clients.commit(client, result.filed)
+        for point, metrics in result.measured.items():
             tally.measured.setdefault(point, {})[client] = metrics
-        down = receipt.down
+        down = result.down
         if down is None:
             down = {t: size({"values": p.flat}) for t, p in message.trees.items()}
-        up = receipt.up
+        up = result.up
         if self.method.pooled:  # inside the data centre nothing travels
             down, up = {}, {}
-        share = "" if receipt.share is None else f"{receipt.share:.6f}"
+        share = "" if result.share is None else f"{result.share:.6f}"
         for tree in sorted({*down, *up}) or [""]:
-            weight = f"{receipt.weight[tree]:g}" if tree in receipt.weight else ""
+            weight = f"{result.weight[tree]:g}" if tree in result.weight else ""
             tally.turns.append(
                 (
                     client,
@@ -389,11 +389,11 @@ class ClientExchange:
                     tree,
                     up.get(tree, 0),
                     down.get(tree, 0),
-                    receipt.examples or 0,
+                    result.examples or 0,
                     weight,
-                    receipt.steps,
+                    result.steps,
                     share,
-                    receipt.status,
+                    result.status,
                 )
             )
         tally.up += sum(up.values())
@@ -407,13 +407,13 @@ class ClientExchange:
         beside = self.method.beside(server)
         if beside:
             messages = {p: replace(m, trees={**m.trees, **beside}) for p, m in messages.items()}
-        calls = [ClientTask(p, messages[p], self.clients.file(p)) for p in people]
-        groups = lengths([1.0] * len(calls), -(-len(calls) // GROUPS), False)
+        tasks = [ClientTask(p, messages[p], self.clients.file(p)) for p in people]
+        groups = lengths([1.0] * len(tasks), -(-len(tasks) // GROUPS), False)
         found: dict[str, dict[str, Mapping[str, float]]] = {}
-        for result in self._in_order(TaskBatch("evaluate", calls, groups, points=points)):
-            for receipt in result.results:
-                for point, metrics in receipt.measured.items():
-                    found.setdefault(point, {})[receipt.client] = metrics
+        for group in self._in_order(TaskBatch("evaluate", tasks, groups, points=points)):
+            for result in group.results:
+                for point, metrics in result.measured.items():
+                    found.setdefault(point, {})[result.client] = metrics
         return found
 
     def personal_fraction(self) -> float | None:
@@ -423,7 +423,7 @@ class ClientExchange:
 
 
 def lengths(loads: Sequence[float], length: int, alike: bool) -> list[int]:
-    """Cut a row of calls into groups of `length`; where `alike`, also where the load changes."""
+    """Cut a row of tasks into groups of `length`; where `alike`, also where the load changes."""
     groups: list[int] = []
     for place, load in enumerate(loads):
         starts = not groups or groups[-1] == length or (alike and load != loads[place - 1])

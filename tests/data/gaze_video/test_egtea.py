@@ -296,7 +296,7 @@ def test_check_names_what_does_not_belong_together(tmp_path):
     assert "is not an EGTEA clip name" in lines["clip"].hint
     assert "is truncated or not a video" in lines["holiday.mp4"].hint
     assert lines["videos that open"].found == "4"
-    assert "is not text" in lines["train_gaze_official.csv"].hint
+    assert "not text" in lines["train_gaze_official.csv"].hint
     assert lines["clips of the FedCPF paper (told, not checked)"].found == "no official lists here"
 
 

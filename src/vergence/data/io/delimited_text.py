@@ -74,9 +74,7 @@ def text_lines(path: Path, what: str) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as fault:
-        raise DataError(
-            f"{what} {path} is missing or is not text ({fault}); copy it again"
-        ) from None
+        raise DataError(f"{what} {path} is missing or not text ({fault}); copy it again") from None
 
 
 def read_table(path: Path, required: Sequence[str], kind: str) -> DelimitedTable:
