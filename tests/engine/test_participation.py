@@ -325,7 +325,7 @@ def test_a_lost_turn_is_as_if_the_client_had_not_been_asked(tmp_path, monkeypatc
         )
         lost = run_toy(tmp_path / "lost", FEDCPF)
 
-    def without(_, clients, round, **__):
+    def without(_, clients, round, *__, **___):
         return [c for c in clients if (c, round) != ("p01", 1)]
 
     monkeypatch.setattr(Participation, "ask", without)
