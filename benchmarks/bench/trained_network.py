@@ -20,12 +20,12 @@ def finished(folder: Path) -> Subject:
         ConfigError: another task, no row of stages, or no model for newcomers.
         StateError: the run is unfinished.
     """
-    judge, raw, run = opened(folder, None, None)
-    params, _ = chosen(judge, raw, None)
-    task = judge.saved.task
+    trained, run = opened(folder, None, None)
+    params, _ = chosen(trained, None)
+    task = trained.task
     network = built(task.module(), params)
     if not isinstance(task, GazeAngle) or not isinstance(network, Staged):
         raise ConfigError(f"{folder}: private inference takes task gaze_angle with model lenet")
-    people = raw.people.values()
+    people = trained.loaded.raw.people.values()
     images = [*(s.test for s in people), *(s.val for s in people), *(s.train for s in people)]
     return subject(task, network, Samples.concatenate(images), f"{run.method} of {folder}")
