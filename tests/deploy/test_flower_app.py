@@ -118,6 +118,22 @@ assert isinstance(server_app.app, ServerApp)
 """
 
 
+def test_a_node_whose_key_has_no_name_is_refused(app, tmp_path):
+    """Else whoever reaches the link could take part as anybody."""
+    folder, config = app
+    made = InProcess(folder, config, tmp_path)
+    made.name = lambda _: ""
+    path = tmp_path / "server"
+    path.mkdir()
+    flower_app.write_settings(path, flower_app.ServerSide(CLIENTS, "", "x"))
+    experiment = folder / flower_app.PACKAGE / "experiment.toml"
+    (path / "experiment.toml").write_bytes(experiment.read_bytes())
+    server = flower_app.AppServer(path, made)
+    server.registry._greet(1, "now", {})
+    assert not server.registry.connections
+    assert "register it with `--name p00`" in (path / EVENTS).read_text()
+
+
 @FLOWER
 def test_flower_takes_it_and_finds_both_ends(app):
     subprocess.run([sys.executable, "-c", ENDS], cwd=app[0], check=True, timeout=120)

@@ -20,12 +20,14 @@ from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.schema import build_privacy
+from vergence.experiment.privacy.spent import statements
 from vergence.experiment.trust import typed, under
 from vergence.methods.fedavg import FedAvg
 from vergence.models.linear import Linear
 from vergence.privacy.config import Privacy, SecureAggregationConfig
-from vergence.privacy.hooks import ClientHooks
+from vergence.privacy.hooks import ClientHooks, ServerHooks, Statement
 from vergence.privacy.robust.median import Median
+from vergence.reports.ethics.wording import PrivacyMeans
 from vergence.tasks.toy import ToyTask
 
 ROUNDING = '''
@@ -186,6 +188,41 @@ def test_it_is_refused_where_its_row_says_so(rounding):
 def test_what_names_no_protection_is_refused(own, words):
     with under(typed()), pytest.raises(ConfigError, match=words):
         build_privacy({"own": own})
+
+
+def test_it_may_not_look_at_single_replies(rounding, tmp_path):
+    """Else a robust rule, secure sums and noise for people would be passed over without a word."""
+
+    class Looking(ServerHooks):
+        def looks_at(self, exposed):
+            return True
+
+    class LookingOn(type(rounding.own[0])):
+        def server(self, run):
+            return Looking()
+
+    privacy = replace(rounding, own=(LookingOn(),))
+    with pytest.raises(ConfigError, match=r"LookingOn looks at single replies.*privacy\.robust"):
+        run_toy(tmp_path, FedAvg(), privacy=privacy)
+    assert len((tmp_path / "turns.csv").read_text().splitlines()) == 1, "somebody was asked"
+
+
+def test_what_it_says_of_who_sees_what_is_marked_and_replaces_nothing(rounding):
+    """A page for a board must not say, in this software's name, what nobody has checked."""
+    friend = "The server is a friend."
+
+    class Friendly(type(rounding.own[0])):
+        def statements(self, run):
+            return [Statement("server", friend), Statement("participants", friend)]
+
+    plan = Plan(privacy=replace(rounding, own=(Friendly(),)))
+    said = statements(plan, FedAvg(), ToyTask(Linear(inputs=4)))
+    marked = f"Friendly, which this software has not checked: {friend}"
+    assert [one.text for one in said if friend in one.text] == [marked, marked]
+    means = PrivacyMeans.__new__(PrivacyMeans)
+    object.__setattr__(means, "statements", said)
+    plain = ["The server is trusted with each person's update, and not to keep it."]
+    assert means.said_or("server", plain) == [*plain, marked]
 
 
 def test_an_option_that_it_has_not_is_refused(file):

@@ -8,7 +8,7 @@ def watch_turns(patch, see):
     honest = ClientExecutor.turn
 
     def turn(self, task, kept, batch):
-        result, sealed, after = honest(self, task, kept, batch)
-        return result, see(task, sealed) or sealed, after
+        taken = honest(self, task, kept, batch)
+        return taken._replace(sealed=see(task, taken.sealed) or taken.sealed)
 
     patch.setattr(ClientExecutor, "turn", turn)

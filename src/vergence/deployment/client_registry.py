@@ -155,7 +155,8 @@ class ClientRegistry:
         revoked: tells whose key was taken away: nobody waits for them.
         lost: why a client's last answer did not come, by client.
         samples: how many training samples each had when the run began, 0 where that is not known.
-        registered: the name under which the link knows a node; empty: none.
+        registered: the name under which the link knows a node ("": none, which is refused); None:
+            nobody looks at it.
         informs: whether nodes are told that they are welcome, refused, or done.
     """
 
@@ -171,7 +172,7 @@ class ClientRegistry:
     connections: dict[str, ClientConnection] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     samples: Mapping[str, int] = field(default_factory=dict)
-    registered: Callable[[int], str] = lambda _: ""
+    registered: Callable[[int], str | None] = lambda _: None
     informs: bool = True
     changed: threading.Condition = field(default_factory=threading.Condition)
     over: threading.Event = field(default_factory=threading.Event)
@@ -294,7 +295,10 @@ class ClientRegistry:
                 )
         if wrong := miscounted(facts.get("train")):
             return f"it says that it has {wrong}: {ANEW}"
-        if (name := self.registered(node)) not in ("", client):
+        name = self.registered(node)
+        if name == "":
+            return f"its node's key has no name: register it with `--name {plain(client)}`"
+        if name not in (None, client):
             return f"its node is registered as {shown(name)}: use one name for both"
         connection = self.connections.get(client)
         if connection is not None and connection.node != node:

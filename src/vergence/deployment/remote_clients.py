@@ -35,7 +35,7 @@ from vergence.deployment.protocol import (
 )
 from vergence.deployment.secure_sum_server import SecureSumServer
 from vergence.engine.channel import DIRECT
-from vergence.engine.client_executor import Taken
+from vergence.engine.client_executor import TurnResult
 from vergence.engine.client_runner import ClientRunner, heaviest, masks
 from vergence.engine.records import ClientResult, ClientState, ClientTask, GroupResult, TaskBatch
 from vergence.engine.secure_sum_attempts import PartyIdentity
@@ -428,7 +428,7 @@ class RemoteSessions:
         batch: TaskBatch,
         like: Mapping[str, Any],
         number: int,
-    ) -> Iterator[Taken]:
+    ) -> Iterator[TurnResult]:
         """Let the client take its turns in one exchange; each has a stamp of its own.
 
         It says which message is its last: one that never does would hold the round for ever.
@@ -439,7 +439,7 @@ class RemoteSessions:
             self.ends[task.client] = now + self.remote.talk
         if now > self.ends[task.client]:
             late = f"lost: its part took more than {self.remote.talk:g} s"
-            yield ClientResult(task.client, late), None, kept
+            yield TurnResult(ClientResult(task.client, late), None, kept)
             return
         asked = ClientTask(task.client, first, pointer.file if pointer else None)
         step = replace(batch, kind="turn", stamp=f"{batch.stamp}.{number}")
@@ -451,7 +451,7 @@ class RemoteSessions:
             self.remote.leave(pointer.file)  # of the message before, in the same session
         for result, sealed in found:
             pointer = result.filed or pointer
-            yield result, sealed, ClientState(RemoteStateRef(pointer))
+            yield TurnResult(result, sealed, ClientState(RemoteStateRef(pointer)))
 
     def filed(
         self, task: ClientTask, stamp: str, kept: ClientState

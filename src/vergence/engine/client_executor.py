@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -58,8 +58,12 @@ STREAMS = 4
 """Clients trained side by side on a GPU; each replays its own graph."""
 
 
-Taken = tuple[ClientResult, SealedReply | None, ClientState]
-"""What comes of a turn: its result, what the client sends (None: nothing), what stays with it."""
+class TurnResult(NamedTuple):
+    """What comes of a turn: its result, what the client sends (None: nothing), what it keeps."""
+
+    result: ClientResult
+    sealed: SealedReply | None
+    state: ClientState
 
 
 @dataclass(frozen=True)
@@ -134,14 +138,15 @@ class ClientExecutor:
         self.records = method.state_records(task)
         self.last: tuple[Params, int, Params] | None = None
 
-    def turn(self, task: ClientTask, kept: ClientState, batch: TaskBatch) -> Taken:
+    def turn(self, task: ClientTask, kept: ClientState, batch: TaskBatch) -> TurnResult:
         """Take a client's turn; `kept` is what it has at home."""
         turn = ClientTurn(self, task, kept, batch)
         try:
             while turn.ask is not None:
                 turn.go_on(self._answer(turn.ask, turn))
         except DpSgdBudgetSpent as spent:
-            return ClientResult(task.client, f"{QUARANTINED}{spent}"), None, kept
+            refused = ClientResult(task.client, f"{QUARANTINED}{spent}")
+            return TurnResult(refused, None, kept)
         return self._done(turn)
 
     def fault(self, sealed: SealedReply) -> str | None:
@@ -164,7 +169,7 @@ class ClientExecutor:
 
     def turns(
         self, tasks: Sequence[ClientTask], kept: Sequence[ClientState], batch: TaskBatch
-    ) -> list[Taken]:
+    ) -> list[TurnResult]:
         """Take several turns in step: what all of them want trained is trained together."""
         pairs = zip(tasks, kept, strict=True)
         turns = [ClientTurn(self, task, own, batch) for task, own in pairs]
@@ -242,7 +247,7 @@ class ClientExecutor:
 
         return self.pruned(drive(self.method.model_on(state, message, site), answer), done)
 
-    def _done(self, turn: ClientTurn) -> Taken:
+    def _done(self, turn: ClientTurn) -> TurnResult:
         client, (state, reply) = turn.site.id, turn.end
         turn.after = state
         for hook in self.hooks:
@@ -257,7 +262,7 @@ class ClientExecutor:
             steps=turn.steps,
             measured=numbers(measured),
         )
-        return result, sealed, ClientState(state, turn.kept.told, owed)
+        return TurnResult(result, sealed, ClientState(state, turn.kept.told, owed))
 
     def answer(self, ask: Any, progress: float) -> Any:
         """Answer what a server's own half asks for."""

@@ -16,7 +16,7 @@ from vergence.core.method import Exposure
 from vergence.core.params import Params
 from vergence.core.serialization import Packed
 from vergence.engine.channel import DIRECT, Channel
-from vergence.engine.client_executor import ClientExecutor, Taken
+from vergence.engine.client_executor import ClientExecutor, TurnResult
 from vergence.engine.records import (
     QUARANTINED,
     ClientResult,
@@ -82,7 +82,7 @@ class ClientRunner:
 
     def _turns(
         self, tasks: Sequence[ClientTask], batch: TaskBatch
-    ) -> Iterator[tuple[ClientTask, ClientState, Taken]]:
+    ) -> Iterator[tuple[ClientTask, ClientState, TurnResult]]:
         """Take the turns: all at once where they are stacked, else with one reply in memory."""
         if self.worker.together:
             kept = [self.kept(task) for task in tasks]
@@ -115,11 +115,11 @@ class ClientRunner:
         batch: TaskBatch,
         like: Mapping[str, Params],
         number: int,
-    ) -> Iterator[Taken]:
+    ) -> Iterator[TurnResult]:
         """Let a client that is being served take turns; the first is `number` of its session."""
         for message in messages:
             taken = self.worker.turn(replace(task, message=message), kept, batch)
-            kept = taken[2]
+            kept = taken.state
             yield taken
 
     def answer(self, ask: Any, progress: float) -> Any:
@@ -163,7 +163,7 @@ class ClientRunner:
         return None if task.file is None and self._as_new(packed) else packed
 
     def settle(
-        self, task: ClientTask, batch: TaskBatch, before: ClientState, taken: Taken
+        self, task: ClientTask, batch: TaskBatch, before: ClientState, taken: TurnResult
     ) -> tuple[ClientResult, SealedReply | None]:
         """Guard a reply, count it, and file the new state if it counts."""
         result, sealed, after = taken

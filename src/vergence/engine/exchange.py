@@ -183,7 +183,7 @@ class ClientExchange:
         return found
 
     def _counted(self, results: dict[str, ClientResult]) -> dict[str, ClientResult]:
-        """Receipts, by whether replies count; the others' new states are written over."""
+        """Results, by whether replies count; the others' new states are written over."""
         assert self.sums is not None
         found = self.sums.counted(results)
         self.clients.spares += [

@@ -58,8 +58,8 @@ class TaskBatch:
     `groups` are lengths: so many tasks in a row are carried out by one worker and, if the request
     reveals only the aggregate, added up there. `stamp` is new for every batch of a run. `held` is
     what a server's copies start from where clients are served, one copy for each client where
-    `alone`, else for each group; of other jobs, what the guards compare replies with besides what
-    the client was sent.
+    `alone`, else for each group; of other batches, what the guards compare replies with besides
+    what the client was sent.
     """
 
     kind: Literal["turn", "evaluate", "serve"]

@@ -12,7 +12,7 @@ from vergence.core.params import Params
 from vergence.core.requests import Quarantine, Request, Requests, Step
 from vergence.core.serialization import is_finite
 from vergence.engine.channel import Channel
-from vergence.engine.client_executor import ClientExecutor, Taken
+from vergence.engine.client_executor import ClientExecutor, TurnResult
 from vergence.engine.records import QUARANTINED, ClientResult, ClientState, ClientTask, TaskBatch
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError
@@ -58,7 +58,7 @@ class SessionClients(Protocol):
         batch: TaskBatch,
         like: Mapping[str, Params],
         number: int,
-    ) -> Iterator[Taken]:
+    ) -> Iterator[TurnResult]:
         """Turns of one client; the first is `number` of its session."""
         ...
 
@@ -182,7 +182,7 @@ class ServerSession:
         ]
 
     def _heard(
-        self, served: ServedClient, message: Message, taken: Taken, like: Mapping[str, Params]
+        self, served: ServedClient, message: Message, taken: TurnResult, like: Mapping[str, Params]
     ) -> SealedReply:
         """Guard what a client said, and count it."""
         for name, params in message.trees.items():

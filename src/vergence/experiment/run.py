@@ -53,7 +53,7 @@ SHOWN = 3
 
 
 SeedPool = Callable[[str, int], PoolFactory]
-"""Gives who carries out the jobs of a method, by its label, and seed."""
+"""Gives who carries out the batches of a method, by its label, and seed."""
 
 
 class RoundReport(NamedTuple):
@@ -274,7 +274,8 @@ def run_methods(
         loaded: its data; of remote clients their names and numbers of samples.
         out: the folder of the run directories.
         follower: who is told.
-        pool: gives who carries out the jobs of a method and seed; None: this machine's processes.
+        pool: gives who carries out the batches of a method and seed; None: processes of this
+            machine.
 
     Raises:
         StateError: the tables of a finished method are damaged, or what is there is of another

@@ -204,7 +204,8 @@ class TrainedRun:
         second: what individual learning has to offer a stranger.
         """
         if self.participants is None:
-            return self.on(self.ready, self.ready.only(owners)).stranger(person, owners)
+            owned = replace(self, participants=self.ready.only(owners))
+            return owned.stranger(person, owners)
         rows = [metrics for _, _, metrics in self.matrix(owners, [person])]
         found: dict[str, Metrics] = {
             OTHERS: {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}

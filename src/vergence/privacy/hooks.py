@@ -150,7 +150,10 @@ class ServerHooks:
         return draw(clients, round)
 
     def looks_at(self, exposed: Exposure) -> bool:
-        """True if `combine` gets the single replies to a request, in place of their sum."""
+        """True if `combine` gets the single replies to a request, in place of their sum.
+
+        For robust rules alone: a protection of `privacy.own` that overrides it is refused.
+        """
         return False
 
     def combine(self, replies: SingleReplies) -> CombinedReplies:
@@ -253,6 +256,7 @@ class Statement(NamedTuple):
             ethics board: trust in either, what may be found out, what is not protected.
         text: in words.
         who: learns it, in a table.
+        checked: by this software, as nothing is that `privacy.own` says.
     """
 
     part: Literal[
@@ -267,6 +271,7 @@ class Statement(NamedTuple):
     ]
     text: str
     who: str = ""
+    checked: bool = True
 
 
 class Protection:

@@ -307,8 +307,11 @@ def table(path: Path, *names: str, growing: bool = False) -> Frame:
         if missing := [name for name in names if name not in head]:
             raise StateError(f"{path} lacks the columns {', '.join(missing)}; run it again")
         picked = [(head.index(name), CASTS.get(kind, kind)) for name, kind in kinds.items()]
-        found = [[cast(row[at]) for at, cast in picked] for row in _whole(rows, len(head))]
-        return pd.DataFrame(found, columns=pd.Index(names)).astype(kinds)
+        found: list[list[Any]] = [[] for _ in picked]
+        for row in _whole(rows, len(head)):
+            for column, (at, cast) in zip(found, picked, strict=True):
+                column.append(cast(row[at]))
+        return pd.DataFrame(dict(zip(names, found, strict=True))).astype(kinds)
     except (ValueError, OverflowError, csv.Error) as error:
         raise StateError(f"{path} is damaged: line {rows.line_num}: {error}; {AGAIN}") from None
 

@@ -45,7 +45,7 @@ class Spendings:
             for *key, unit, who, _, _, charges in table(self.path).itertuples(index=False):
                 each = tuple((float(n), float(r), int(s)) for n, r, s in parse_json(charges))
                 self.rows.setdefault(tuple(key), []).append(Spending(unit, who, each))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, StateError) as error:
             raise StateError(
                 f"{self.path} is damaged ({error}), so that what was spent is not known; restore it"
             ) from None

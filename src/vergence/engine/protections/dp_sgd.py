@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -111,7 +112,8 @@ class DpSgdProtection(BudgetedProtection):
     def forecast(self, run: ProtectedRun) -> list[Promise]:
         """Steps, noise and epsilon of those who have the fewest and the most samples."""
         policy, people, told = self.policy, run.federation, []
-        found = Guarantee("sample", 0.0, policy.delta, FRAME, "whoever sees what the device sends")
+        most = math.inf if policy.epsilon is None else policy.epsilon  # each client keeps to it
+        found = Guarantee("sample", most, policy.delta, FRAME, "whoever sees what the device sends")
         if not run.here:
             return [Promise("", guarantee=found)]
         passes = check_solver(policy, run.method, run.task, people, self.plan)

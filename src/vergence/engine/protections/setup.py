@@ -19,6 +19,7 @@ from vergence.engine.protections.secure_aggregation import SecureSumProtection
 from vergence.engine.protections.split_defense import SplitDefenseProtection
 from vergence.engine.protections.split_guard import SplitGuardProtection
 from vergence.engine.protections.user_level import UserLevelProtection
+from vergence.errors import ConfigError
 from vergence.privacy.hooks import ClientHooks, ProtectedRun, Protection, ServerHooks, nobody
 
 BUILT_IN: dict[str, type[BuiltInProtection]] = {
@@ -72,10 +73,23 @@ def client_hooks(
 def server_hooks(
     plan: Plan, method: Method, task: Task, federation: Federation, state: Path
 ) -> tuple[ServerHooks, ...]:
-    """Hooks of a run's server, in the order in which they are asked."""
-    run = ProtectedRun(method, task, federation, plan.rounds, state)
-    found = (protection.server(run) for protection in protections(plan))
-    return tuple(hook for hook in found if hook is not None)
+    """Hooks of a run's server, in the order in which they are asked.
+
+    Raises:
+        ConfigError: one of `privacy.own` looks at single replies.
+    """
+    run, found = ProtectedRun(method, task, federation, plan.rounds, state), []
+    for protection in protections(plan):
+        if (hook := protection.server(run)) is None:
+            continue
+        # Sums, their noise and a robust rule's verdict would be passed over without a word.
+        if protection in plan.privacy.own and type(hook).looks_at is not ServerHooks.looks_at:
+            raise ConfigError(
+                f"privacy.own: {type(protection).__name__} looks at single replies, which is left "
+                "to robust rules: name it as privacy.robust, or leave out `looks_at`"
+            )
+        found.append(hook)
+    return tuple(found)
 
 
 def check_privacy(method: Method, task: Task, federation: Federation, plan: Plan) -> None:

@@ -56,7 +56,14 @@ def statements(
 ) -> list[Statement]:
     """Sentences of all protections of a run on who sees what; see `Protection.statements`."""
     run = ProtectedRun(method, task, federation or Federation("unknown", {}), plan.rounds)
-    return [said for each in protections(plan) for said in each.statements(run)]
+    found = []
+    for each in protections(plan):
+        said = each.statements(run)
+        if each in plan.privacy.own:
+            name = f"{type(each).__name__}, which this software has not checked: "
+            said = [one._replace(text=name + one.text, checked=False) for one in said]
+        found += said
+    return found
 
 
 def beside(method: Method) -> str:

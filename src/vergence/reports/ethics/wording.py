@@ -117,6 +117,11 @@ class PrivacyMeans:
         """Sentences of the plan's protections for a part of the page."""
         return [each.text for each in self.statements if each.part == part]
 
+    def said_or(self, part: str, plain: list[str]) -> list[str]:
+        """Such sentences, after the `plain` ones where nothing that was checked replaces these."""
+        replaced = any(each.part == part and each.checked for each in self.statements)
+        return [*([] if replaced else plain), *self.said(part)]
+
 
 def odds(epsilon: float) -> float:
     """Factor by which a promise of epsilon lets odds change."""
@@ -259,7 +264,7 @@ def assumed(means: PrivacyMeans) -> list[str]:
         honest = ["Nobody has to trust anybody else: no model is made of more than one person's."]
     return [
         *_trusted(means),
-        *(means.said("participants") or honest),
+        *means.said_or("participants", honest),
         "Lines are encrypted, and all devices and the server know each other's keys, as in a "
         "deployment; a simulation sends nothing over lines between people.",
     ]
@@ -278,7 +283,7 @@ def _trusted(means: PrivacyMeans) -> list[str]:
             "A limit on answers is the only bound there is."
         ]
     plain = ["The server is trusted with each person's update, and not to keep it."]
-    return means.said("server") or plain
+    return means.said_or("server", plain)
 
 
 def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
