@@ -273,18 +273,19 @@ def test_a_node_under_another_name_than_it_was_registered_with_is_refused(app, t
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # Flower starts an interpreter for every message
 def test_the_bits_of_the_simulator_on_flowers_own_programs(tmp_path):
-    """Over TLS, with registered keys; the run is stopped after a round, and started again."""
-    app, config = written(THREE, tmp_path / "app")
-    here = simulated(THREE, tmp_path / "here")
+    """Over TLS, with registered keys; the run is stopped after a method, and started again."""
+    once = {**THREE, "run": {**THREE["run"], "rounds": 1}}
+    app, config = written(once, tmp_path / "app")
+    here = simulated(once, tmp_path / "here")
     with stock_flower(tmp_path / "flower", CLIENTS) as made:
         folder = made.folder / config["results"] / config["run"]
         first = made.run(app)
-        until(lambda: "round 1 of 2" in events(folder), 400)
+        until(lambda: "round 1 of 1" in events(folder), 400)
         made.flwr("stop", first, "lab")
         again = made.run(app)
         until(lambda: made.state(again).startswith("finished"), 1300)
         assert made.state(again) == "finished:completed", events(folder)
-        assert events(folder).count("round 1 of 2") == 3  # none of them twice
+        assert events(folder).count("round 1 of 1") == 3  # none of them twice
     assert fingerprints(folder / "run") == here
     assert set(here) == {"fedavg", "fedcpf", "splitfed"}
 
