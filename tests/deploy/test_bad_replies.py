@@ -174,7 +174,7 @@ KINDS: dict[str, tuple[Harm, str]] = {
         headed(lambda head: head["trees"]["model"].update(layout=[["w"], [[-1, -5]]])),
         "malformed: ValueError: a layout",
     ),
-    "nested 10,000 deep": (deep, "malformed: ValueError: its note is nested"),
+    "nested 10,000 deep": (deep, "malformed: ValueError: brackets within brackets"),
     "name that is no text": (noted(status="ok\ud800"), "malformed: ValueError: its status"),
 }
 

@@ -22,6 +22,7 @@ from vergence.models.mlp import Mlp
 from vergence.privacy.config import DpSgd, Privacy
 from vergence.privacy.dp.accounting import Charge, epsilon
 from vergence.privacy.dp.dp_sgd_solver import DpSolver, TrainingPass, TrainingSchedule, book_of
+from vergence.privacy.hooks import ProtectedRun
 from vergence.privacy.release_log import FOLDER, ReleaseLog
 from vergence.tasks.zero_shot import ZeroShot
 
@@ -71,7 +72,8 @@ def test_the_owner_keeps_the_mean_and_answers_without_samples(tmp_path):
 @pytest.mark.slow
 def test_teacher_and_profile_are_of_one_budget(tmp_path):
     run_toy(tmp_path, SMALL, task=TASK, federation=PEOPLE, rounds=3, privacy=PLAN.privacy)
-    told = spent(PLAN, SMALL, tmp_path / "state")["sample"]
+    run = ProtectedRun(SMALL, TASK, PEOPLE, PLAN.rounds, tmp_path / "state")
+    told = spent(PLAN, run)["sample"]
     assert len(told["charges"]) == 2
     assert [1.0, 1] in [charge[1:] for charge in told["charges"]]
     assert told["epsilon"] <= 8.0

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -138,8 +138,12 @@ def check_vacant(out: Path) -> None:
     Raises:
         StateError: names the files.
     """
-    if not out.is_dir() or (out / "config.toml").exists():
-        return
+    with suppress(OSError):  # a name that no folder can have is refused where it is made
+        if out.is_dir() and not (out / "config.toml").exists():
+            _refuse_others(out)
+
+
+def _refuse_others(out: Path) -> None:
     # A run that was killed before its config was written leaves its stamp, and locks of methods.
     theirs = sorted(
         path.name

@@ -159,9 +159,8 @@ def budget(means: PrivacyMeans, promised: list[Promise], run: Run | None) -> dic
             "accountant": block.get("accountant", "foretold"),
             "check": said.get("check"),
         }
-        if each.ratio is not None:
-            useful = words.usefulness(each.ratio, each.people)
-            found[each.unit] |= {"ratio": each.ratio, "useful": useful}
+        useful = None if each.ratio is None else words.usefulness(each.ratio, each.people)
+        found[each.unit] |= {"ratio": each.ratio, "useful": useful}
     return {**found, "beside": beside(means.method)} if found else {}
 
 
