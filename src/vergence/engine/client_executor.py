@@ -59,7 +59,7 @@ STREAMS = 4
 
 
 class TurnResult(NamedTuple):
-    """What comes of a turn: its result, what the client sends (None: nothing), what it keeps."""
+    """Outcome of a turn: its result, what the client sends (None: nothing), what it keeps."""
 
     result: ClientResult
     sealed: SealedReply | None
