@@ -111,13 +111,18 @@ def named_arguments(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _check_names(function: Callable[..., Any], name: str, given: Collection[str]) -> None:
-    if not given:
+    if not given or (known := _names(function)) is None:
         return
-    takes = inspect.signature(function).parameters
-    if any(each.kind is each.VAR_KEYWORD for each in takes.values()):
-        return
-    known = [each for each in takes if each != "self"]
     for key in given:
         if key not in known:
             near = nearest(key, known)
             raise TypeError(f"{name}() got an unexpected keyword argument '{key}'{near}")
+
+
+@functools.cache  # records are made anew in every turn
+def _names(function: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Names that a function takes, None if it takes any."""
+    takes = inspect.signature(function).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in takes.values()):
+        return None
+    return tuple(each for each in takes if each != "self")
