@@ -368,7 +368,7 @@ def test_alike_people_agree_with_fedavg(method, tmp_path):
     trees = {**method.offer(mine.server, "a"), **method.beside(mine.server)}
     message = Message("evaluate", trees)
     site = worker.site(clones, "a", message)
-    params = drive(method.model_on(state, message, site), worker.solver.compute)
+    params = worker.predicting(state, message, site)
     weights = [params[name] for name in reversed(params.layout.names) if name.endswith("weight")]
     line = torch.linalg.multi_dot(weights) if task is CHAIN else weights[0]
     frozen = isinstance(method, SmashedAverage | LocalLossSplit)  # or trained by another loss

@@ -21,7 +21,7 @@ EYES = """
 task       = { name = "gaze_angle" }
 model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
 federation = { name = "eye_synthetic", people = 3, samples = 120, days = [3, 3], size = "9x15" }
-methods    = ["fedavg", "local_only", "fedper"]
+methods    = ["fedavg", "local_only", "fedper", { name = "per_fedavg", alpha = 0.2, steps = 3 }]
 local      = { epochs = 1, batch = 16, lr = 0.05 }
 run        = { rounds = 2, evaluate_every = 0, workers = 1 }
 """
@@ -200,3 +200,23 @@ def test_what_cannot_be_calibrated_is_said(left_out, tmp_path):
     whole = run(tmp_path, EYES)
     with pytest.raises(ConfigError, match="everybody took part"):
         calibrate(whole / "fedavg", out, CalibrationOptions(), quiet())
+
+
+def test_a_method_adapts_to_the_k_samples_alone(left_out, tmp_path):
+    """k = 0 is the model as sent; all samples give what the run itself measured for a stranger."""
+    options = CalibrationOptions(counts=(0, 4, 36), draws=2, steps=1)
+    found = calibrate(left_out / "per_fedavg", tmp_path / "c.png", options, quiet())
+    own = found.values["the method's own"]
+    assert np.array_equal(own[:, 0], found.values["whole model"][:, 0])
+    row, trained = found.people.index("p01"), unseen(left_out / "per_fedavg").run("p01")
+    assert len(trained.ready.people["p01"].train) == 36
+    at_home = trained.measure(trained.model("p01", known=False), "p01")
+    assert own[row, 2] == pytest.approx(at_home[trained.task.headline], rel=1e-4)
+    assert own[row, 0] == trained.measure(trained.newcomer("p01"), "p01")[trained.task.headline]
+    assert own[row, 1] != own[row, 0]
+
+
+def test_a_method_that_sends_what_strangers_predict_with_has_no_row_of_its_own(left_out, tmp_path):
+    options = CalibrationOptions(counts=(0, 4), draws=1, steps=1)
+    found = calibrate(left_out / "fedavg", tmp_path / "c.png", options, quiet())
+    assert "the method's own" not in found.values

@@ -145,20 +145,27 @@ class TrainedRun:
         offered = self.method.predicting(self.server, person)
         return Message("evaluate", offered, round=self.experiment.plan.rounds)
 
-    def model(self, person: str, known: bool = True) -> Params:
-        """Parameters a person predicts with, from the state of a newcomer where not `known`."""
+    def model(self, person: str, known: bool = True, train: Samples | None = None) -> Params:
+        """Parameters a person predicts with, from the state of a newcomer where not `known`.
+
+        `train`, where given, is all of the person's training data that it looks at.
+        """
         worker, message = self.executor, self.asked(person)
         state = worker.state(ClientState(self.clients.get(person) if known else None))
-        return worker.predicting(state, message, worker.site(worker.people, person, message))
+        site = worker.site(worker.people, person, message)
+        return worker.predicting(
+            state, message, site if train is None else replace(site, train=train)
+        )
 
-    def newcomer(self) -> Params:
+    def newcomer(self, person: str | None = None) -> Params:
         """Parameters of the model that a stranger is sent, before any training of their own.
 
-        Where a method sends no such model, what the first person would predict with as a stranger.
+        Where a method sends no such model, what this person would predict with as a stranger, or
+        the first one.
         """
         sent = self.method.predicting(self.server, NEWCOMER).get("model")
         if sent is None or sent.layout != self.executor.solver.layout:
-            return self.model(self.ready.clients[0], known=False)
+            return self.model(person or self.ready.clients[0], known=False)
         return self.executor.pruned(sent, self.experiment.plan.rounds)
 
     def outputs(self, params: Params, samples: Samples) -> Tensor:

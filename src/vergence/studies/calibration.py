@@ -17,6 +17,7 @@ from vergence.core.masks import Mask
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
+from vergence.core.serialization import same
 from vergence.data.io.checks import read_npz
 from vergence.errors import ConfigError, DataError, nearest
 from vergence.experiment.newcomers import HeldOut, unseen
@@ -31,6 +32,8 @@ from vergence.tasks.gaze_angle import GazeAngle
 NEEDED = "an npz with gaze [people, n, 2] and predictions of the same shape, radians (pitch, yaw)"
 AXIS = "calibration samples"
 TUNED = ("last layer", "whole model")
+ADAPTED = "the method's own"
+"""Row of a method that makes a stranger's model of the data they have."""
 PREDICTION, STEPS = "pred_lenet", 50
 FITTED = frozenset(f"p{number:02}" for number in range(11))
 MPIIGAZE = ("mpiigaze", "mpiigaze_crops", "mpiifacegaze")
@@ -203,7 +206,7 @@ def _one(
             f"calibrate: {most} samples, but '{person}' has {len(data.train)} for "
             "training; give smaller counts"
         )
-    start = trained.model(person, known=False)
+    start = trained.newcomer(person)
     layout = start.layout
     head = Mask.layers(layout, *task.parts()[1])
     stream = RandomStream("calibrate", options.seed, trained.task.seed, person)
@@ -221,9 +224,16 @@ def _one(
 
         return score
 
+    def adapted(_: int, rows: Tensor) -> float:
+        params = trained.model(person, known=False, train=data.train.subset(rows))
+        return trained.measure(params, person)[task.headline]
+
+    kinds: dict[str, Callable[[int, Tensor], float]]
     kinds = dict(zip(TUNED, (tuned(head, TUNED[0]), tuned(None, TUNED[1])), strict=True))
     if isinstance(task, GazeAngle):
         kinds = {**corrected(trained, start, person, options.eyes), **kinds}
+    if not same(trained.model(person, known=False), start):
+        kinds[ADAPTED] = adapted
     before = trained.measure(start, person)[task.headline]
     return {
         kind: [

@@ -1,4 +1,4 @@
-"""The batches of a local training: which samples, in which order."""
+"""The batches of a local training, and episodes of a few samples."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from vergence.core.data import Samples
 from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
@@ -25,3 +26,8 @@ def batches(n: int, local: LocalTraining, stream: RandomStream) -> Iterator[Tens
                 left -= 1
             yield rows
         epoch += 1
+
+
+def drawn(samples: Samples, size: int, stream: RandomStream) -> Samples:
+    """Return `size` of the samples, drawn without putting back; all where there are fewer."""
+    return samples.subset(torch.randperm(len(samples), generator=stream.torch())[:size])

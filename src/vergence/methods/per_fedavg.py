@@ -1,0 +1,119 @@
+"""Per-FedAvg: a common model from which one step on a person's own data leads far."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
+
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, compute, fit
+from vergence.core.data import Samples
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Global, Method, NoState
+from vergence.core.params import Params
+from vergence.core.task import Task
+from vergence.training.batches import batches, drawn
+
+
+@dataclass(frozen=True)
+class PerFedAvg(Method[Global, NoState]):
+    """Train the model that is good after one step of rate alpha on a few own samples.
+
+    Per batch D', with D and D'' drawn anew and g' = grad f(w - alpha grad f(w, D), D'):
+    FO: w <- w - beta g';  HF: w <- w - beta (g' - alpha d), where
+    d = (grad f(w + delta g', D'') - grad f(w - delta g', D'')) / (2 delta).
+
+    Args:
+        variant: `fo` leaves the second derivative out, `hf` estimates its product with g'.
+        alpha: rate of the step on D, and of those before a prediction.
+        shots: samples of D and of D''; all, where a person has fewer.
+        delta: reach of the difference of gradients.
+        steps: steps of rate alpha on one's own training data before a prediction; 0 predicts with
+            the common model.
+        weights: clients count equally, or by their samples.
+
+    Source: Fallah, Mokhtari, Ozdaglar, "Personalized federated learning with theoretical
+    guarantees: A model-agnostic meta-learning approach", NeurIPS 2020, Algorithm 1, section 5.
+    Differs: the step of w is that of `local`'s optimiser, which is the paper's with plain SGD.
+    """
+
+    variant: Literal["fo", "hf"] = "fo"
+    alpha: Annotated[float, Gt(0)] = 0.01
+    shots: Annotated[int, Ge(1)] = 9
+    delta: Annotated[float, Gt(0)] = 0.001
+    steps: Annotated[int, Ge(0)] = 1
+    weights: Literal["samples", "equal"] = "equal"
+
+    def server(self, task: Task) -> Global:
+        """Start from the task's initial model."""
+        return Global(task.init())
+
+    def client(self, task: Task) -> NoState:
+        """Keep nothing between rounds."""
+        return NoState()
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort train and add the mean update."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + got.mean("model"))
+
+    def on_train(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
+        """Follow w, episode by episode."""
+        w, optimiser, loss, count = msg["model"], OptimizerState({}, 0), 0.0, 0
+        for rows in batches(len(site.train), self.local, site.rng.child("query")):
+            support, third = (
+                drawn(site.train, self.shots, site.rng.child(name, count))
+                for name in ("support", "curvature")
+            )
+            near = yield from self.adapted(w, support, 1)
+            query = site.train.subset(rows)
+            bend = None
+            if self.variant == "hf":
+                bend = yield from self.bend(w, near, query, third)
+            # From w - alpha grad f, where the gradient is taken; its step is then taken from w.
+            local = replace(self.local, steps=1, batch=len(rows))
+            fitted = yield from fit(near, query, local, optimiser=optimiser, correction=bend)
+            w, optimiser = w + (fitted.params - near), fitted.optimiser
+            loss, count = loss + fitted.metrics["loss"], count + 1
+        weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
+        told = {"loss": loss / count}
+        return c, reply(model=w - msg["model"], weight=weight, metrics=told)
+
+    def bend(self, w: Params, near: Params, query: Samples, third: Samples) -> Conversation[Params]:
+        """Return -alpha d: what the second derivative takes from g'; gradients in evaluation mode.
+
+        Args:
+            w: the common model.
+            near: w after its step on D.
+            query: D', of g'.
+            third: D'', of the difference.
+        """
+        g = yield from compute(near, query, "gradient")
+        ahead = yield from compute(w + self.delta * g, third, "gradient")
+        behind = yield from compute(w - self.delta * g, third, "gradient")
+        return (-self.alpha / (2 * self.delta)) * (ahead - behind)
+
+    def adapted(self, w: Params, data: Samples, steps: int) -> Conversation[Params]:
+        """Take plain steps of rate alpha from w, each on all these samples."""
+        plain = LocalTraining(
+            steps=steps,
+            batch=len(data),
+            lr=self.alpha,
+            optimizer="sgd",
+            momentum=0.0,
+            weight_decay=0.0,
+            clip=0.0,
+        )
+        fitted = yield from fit(w, data, plain)
+        return fitted.params
+
+    def model_on(self, c: NoState, msg: Message, site: ClientContext) -> Conversation[Params]:
+        """Predict with the common model adapted to one's own training data."""
+        if not self.steps or not len(site.train):
+            return msg["model"]
+        return (yield from self.adapted(msg["model"], site.train, self.steps))

@@ -1,0 +1,87 @@
+"""Reptile: a common model that moves towards what it becomes on a few of a person's samples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
+
+from vergence.core.client import ClientContext
+from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.identifiers import ClientId
+from vergence.core.local_training import LocalTraining
+from vergence.core.messages import Message, Reply, reply
+from vergence.core.method import Global, Method, NoState
+from vergence.core.params import Params
+from vergence.core.task import Task
+from vergence.training.batches import drawn
+
+
+@dataclass(frozen=True)
+class Reptile(Method[Global, NoState]):
+    """Adapt to episodes of a few samples, and move a part of the way there.
+
+    Per episode D: w <- w + rate (U(w, D) - w), where U takes `inner_steps` steps of `local` on D;
+    server: model <- model + server_lr mean(w_i - model).
+
+    Args:
+        episodes: how many follow each other in a turn.
+        shots: samples of an episode; all, where a person has fewer.
+        inner_steps: k, steps on an episode, in batches of `local.batch`.
+        rate: epsilon, how far w moves to where an episode ends.
+        server_lr: how far the server moves to the mean.
+        steps: steps on one's own training data before a prediction; 0 predicts with the common
+            model.
+        weights: clients count equally, or by their samples.
+
+    Source: Nichol, Achiam, Schulman, "On first-order meta-learning algorithms", 2018,
+    arXiv 1803.02999, Algorithm 1 and its batched version.
+    Differs: a person is a task whose episodes are held in turn, between two messages.
+    """
+
+    episodes: Annotated[int, Ge(1)] = 10
+    shots: Annotated[int, Ge(1)] = 9
+    inner_steps: Annotated[int, Ge(1)] = 5
+    rate: Annotated[float, Gt(0)] = 0.5
+    server_lr: Annotated[float, Gt(0)] = 1.0
+    steps: Annotated[int, Ge(0)] = 5
+    weights: Literal["samples", "equal"] = "equal"
+
+    def server(self, task: Task) -> Global:
+        """Start from the task's initial model."""
+        return Global(task.init())
+
+    def client(self, task: Task) -> NoState:
+        """Keep nothing between rounds."""
+        return NoState()
+
+    def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
+        """Let the cohort hold its episodes and move towards the mean of where they end."""
+        got = yield from aggregate("train", to=cohort)
+        return Global(s.model + self.server_lr * got.mean("model"))
+
+    def on_train(
+        self, c: NoState, msg: Message, site: ClientContext
+    ) -> Conversation[tuple[NoState, Reply]]:
+        """Follow w, episode by episode."""
+        w, loss = msg["model"], 0.0
+        for number in range(self.episodes):
+            episode = drawn(site.train, self.shots, site.rng.child("episode", number))
+            fitted = yield from fit(w, episode, self.inner(self.inner_steps))
+            w = w + self.rate * (fitted.params - w)
+            loss += fitted.metrics["loss"] / self.episodes
+        weight = site.task.weigh(site.train) if self.weights == "samples" else 1.0
+        return c, reply(model=w - msg["model"], weight=weight, metrics={"loss": loss})
+
+    def inner(self, steps: int) -> LocalTraining:
+        """Return `local` for this many steps."""
+        return replace(self.local, steps=steps)
+
+    def model_on(self, c: NoState, msg: Message, site: ClientContext) -> Conversation[Params]:
+        """Predict with the common model adapted to one's own training data."""
+        if not self.steps or not len(site.train):
+            return msg["model"]
+        # The schedule of a run ends at a hundredth of the rate; adapting takes the whole of it.
+        local = replace(self.inner(self.steps), schedule="constant")
+        fitted = yield from fit(msg["model"], site.train, local)
+        return fitted.params
