@@ -394,3 +394,68 @@ def test_noise_is_added_once(tmp_path, monkeypatch):
     for person in people:
         ours, theirs = seen[0].people[person].train, loaded.raw.people[person].train
         assert torch.equal(ours.columns["x"], theirs.columns["x"])
+
+
+def test_learning_curves(tmp_path):
+    """Everybody's score at each number of samples is that of a run with this few."""
+    out = tmp_path / "out"
+    one = TOY.replace("METHODS", 'methods = ["local_only", "fedavg"]')
+    said = go(tmp_path, "samples", out, one, "run.seeds=[0, 1]", samples=(8, 4))
+    assert "error by number of training samples, mean over 3 people" in said
+    found = rows(out / "samples" / "samples.csv")
+    assert {(r["kind"], r["person"], int(r["count"])) for r in found} == {
+        (label, person, n)
+        for label in ("local_only", "fedavg")
+        for person in PEOPLE
+        for n in (4, 8)
+    }
+    other = tmp_path / "alone"
+    sets = ("--set", "run.seeds=[0, 1]", "--set", "few_data.samples_per_person=4")
+    assert vergence("run", write(tmp_path, one), "--out", other, *sets).code == 0
+    alone = read(other / "fedavg").runs[0].scores("error")
+    mine = [r for r in found if r["kind"] == "fedavg" and r["count"] == "4"]
+    assert {r["person"]: float(r["value"]) for r in mine} == alone
+    with pytest.raises(ConfigError, match="different numbers"):
+        go(tmp_path, "samples", out, one, samples=(4, 4))
+    with pytest.raises(ConfigError, match="--samples is for protocol samples"):
+        go(tmp_path, "within", out, one, samples=(4,))
+
+
+PICTURES = """
+task       = { name = "gaze_map", criterion = "kl", sigma = 0.05 }
+model      = { name = "glc_features", grid = [6, 8], width = 8 }
+federation = { name = "osie", images = 20, viewers = [0, 1, 2], size = [64, 48] }
+methods    = ["fedavg"]
+local      = { steps = 1, batch = 8, lr = 0.01 }
+run        = { rounds = 1, seeds = [0, 1], evaluate_every = 0, workers = 1 }
+"""
+
+
+def test_several_splits(tmp_path):
+    """A person counts once, by the mean over splits; the spread is that of the splits' means."""
+    out = tmp_path / "out"
+    said = go(tmp_path, "splits", out, PICTURES, split_seeds=(0, 3))
+    assert "NSS over 2 splits" in said
+    assert go(tmp_path, "splits", out, PICTURES, split_seeds=(0, 3)).count("NSS over") == 1
+    parts = [read(out / "splits" / f"split{s}" / "fedavg").runs[0].scores("nss") for s in (0, 3)]
+    merged = read(out / "splits" / "fedavg").runs[0]
+    assert merged.people == ["v00", "v01", "v02"]
+    for person, value in merged.scores("nss").items():
+        assert value == pytest.approx((parts[0][person] + parts[1][person]) / 2)
+    told = merged.results["splits"]["nss"]
+    means = [float(np.mean([*part.values()])) for part in parts]
+    assert [*told["means"].values()] == pytest.approx(means)
+    assert told["std"] == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
+    compared = vergence("compare", out / "splits").out
+    assert "NSS over 2 splits" in compared
+    assert "over 3 people, 2 seeds" in compared  # not six people, nor four seeds
+    vergence("compare", out / "splits", out / "splits" / "split0").complains(2, "split differs")
+    with pytest.raises(StateError, match="merged over the split seeds 0, 3, and 0, 3, 4"):
+        go(tmp_path, "splits", out, PICTURES, split_seeds=(0, 3, 4))
+
+
+def test_splits_that_there_are_not(tmp_path):
+    with pytest.raises(ConfigError, match="'toy' has no split_seed"):
+        go(tmp_path, "splits", tmp_path / "out", split_seeds=(0, 1))
+    with pytest.raises(ConfigError, match="two or more different split seeds"):
+        go(tmp_path, "splits", tmp_path / "out", PICTURES, split_seeds=(0, 0))

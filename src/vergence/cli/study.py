@@ -50,23 +50,28 @@ def evaluate(
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
     people: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True)] = None,
     unseen: int | None = None,
+    samples: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True)] = None,
+    split_seeds: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True)] = None,
 ) -> None:
     """Evaluate an experiment under a protocol; given again, it goes on where it was interrupted.
 
     Args:
-        protocol: within, leave-one-out, score (both of them), late, people, matrix, conditions.
+        protocol: within, leave-one-out, score (both of them), late, people, matrix, conditions,
+            samples, splits.
         config: the experiment (TOML).
         out_: a directory for all protocols of this experiment. Default runs/NAME_protocols,
             where NAME is the file's, without .toml.
         set_: `a.b=c` overrides a value of the file; may be given several times.
         people: numbers of people to train on, for protocol people; default 5 10 15 30.
         unseen: how many others, the last of the data, are measured then; default 5.
+        samples: numbers of training samples of each person, for protocol samples; default 5 10 20.
+        split_seeds: values of federation.split_seed, for protocol splits; default 0 1 2.
     """
     from vergence.experiment.schema import load
     from vergence.studies.protocols import evaluate as carry_out
 
     folder = Path("runs") / f"{config.stem}_protocols" if out_ is None else out_
-    carry_out(protocol, load(config, set_), folder, out, people, unseen)
+    carry_out(protocol, load(config, set_), folder, out, people, unseen, samples, split_seeds)
 
 
 @study.command

@@ -1,8 +1,8 @@
 """Experiments as TOML: tables bind to dataclasses, names are module names.
 
 Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `proxy`,
-`noise`, `method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`, `privacy`,
-`poison`, `run`, `sweep`, `tuning`; `--set a.b=c` wins over all.
+`few_data`, `noise`, `method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`,
+`privacy`, `poison`, `run`, `sweep`, `tuning`; `--set a.b=c` wins over all.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from vergence.core.federation import Dataset, Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
 from vergence.core.task import Model, Task
+from vergence.data.few_data import FewSamples
 from vergence.data.io.checks import below_data
 from vergence.data.io.finite_values import check_finite
 from vergence.data.noise import Noise
@@ -56,6 +57,7 @@ KEYS = (
     "model",
     "federation",
     "proxy",
+    "few_data",
     "noise",
     "method",
     "methods",
@@ -116,6 +118,7 @@ class Experiment:
     tasks: type[Task] = Task
     code: Mapping[str, Code] = field(default_factory=dict)
     built: Task | None = None
+    few_data: FewSamples = FewSamples()
 
     def task(self, seed: int) -> Task:
         """Return the task for one seed."""
@@ -133,10 +136,14 @@ class Experiment:
         Raises:
             DataError: a file is unusable, or a number is NaN or infinite.
         """
-        loaded = self.dataset.load(data_root(self.root))
+        loaded = self.recorded()
         check_finite(loaded, tested=tested)
         whole = self.noise.apply(loaded)
         return self.proxied(whole if self.poison is None else poisoned(whole, self.poison))
+
+    def recorded(self) -> Federation:
+        """Load the data, with as many training samples as the experiment gives people."""
+        return self.few_data.apply(self.dataset.load(data_root(self.root)))
 
     def proxied(self, federation: Federation) -> Federation:
         """Give the server its samples of nobody's, where the experiment names some."""
@@ -155,7 +162,8 @@ class Experiment:
     def on(self, dataset: Dataset) -> Experiment:
         """Return the same experiment on data as loaded, with noise and spoiled data in it."""
         poison = None if isinstance(self.poison, DataPoison) else self.poison
-        return replace(self, dataset=dataset, noise=Noise(), poison=poison)
+        clean = {"noise": Noise(), "few_data": FewSamples(), "poison": poison}
+        return replace(self, dataset=dataset, **clean)
 
     @property
     def several(self) -> bool:
@@ -341,6 +349,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
             proxy=proxy,
             tasks=tasks,
             code=code,
+            few_data=bind(FewSamples, table.get("few_data", {}), "few_data"),
         )
     )
 

@@ -45,6 +45,8 @@ def explain(experiment: Experiment, console: Console) -> None:
     if (known := counted(experiment, data)) is not None:
         plan = plan.known(len(known.clients))
     privacy = plan.privacy
+    if experiment.few_data:
+        console.print(f"few data: {experiment.few_data.sentence()}", markup=False, soft_wrap=True)
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")
         console.print((type(method).__doc__ or "").partition("\n")[0])

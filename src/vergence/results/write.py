@@ -158,13 +158,21 @@ def scored(folder: Path, headline: str, lower_is_better: Container[str]) -> dict
     }
 
 
-def write_merged(folder: Path, parts: Mapping[str, Run], clients: int) -> None:
+def write_merged(
+    folder: Path,
+    parts: Mapping[str, Run],
+    clients: int,
+    people: Sequence[str] | None = None,
+    splits: Mapping[str, Any] | None = None,
+) -> None:
     """Write results.json of merged folds: costs are means (bytes) or sums (seconds) over them.
 
     Args:
         folder: the merged run, with its tables.
-        parts: person -> run of the fold about that person.
+        parts: person -> run of the fold about that person; or split seed -> run of that split.
         clients: how many there are in the whole data.
+        people: who was measured; default the people whom the folds are about.
+        splits: what the splits say of their spread, where the parts are splits.
     """
     told = [part.results for part in parts.values()]
     first = told[0]
@@ -177,7 +185,7 @@ def write_merged(folder: Path, parts: Mapping[str, Run], clients: int) -> None:
         folder / "results.json",
         {
             **first,
-            "people": list(parts),
+            "people": list(parts if people is None else people),
             "clients": clients,
             **scored(folder, first["headline"], first["lower_is_better"]),
             "bytes": {
@@ -187,7 +195,10 @@ def write_merged(folder: Path, parts: Mapping[str, Run], clients: int) -> None:
             "peak_mb": max(t["peak_mb"] for t in told),
             "personal_fraction": float(np.mean(personal)) if personal else None,
             "fingerprint": prints,
-            "folds": {p: os.path.relpath(part.folder, folder) for p, part in parts.items()},
+            "folds" if splits is None else "split_folders": {
+                p: os.path.relpath(part.folder, folder) for p, part in parts.items()
+            },
+            **({} if splits is None else {"splits": dict(splits)}),
         },
     )
 

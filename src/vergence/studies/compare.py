@@ -22,7 +22,13 @@ from vergence.results.text_tables import TextTable, csv_text, markdown_table
 from vergence.results.write import summary
 from vergence.studies.comparability import ANYTHING as ANYTHING
 from vergence.studies.comparability import agree, told_apart, tuned_on
-from vergence.studies.comparison_tables import best_mean, fairness_block, paired_block, ranks_block
+from vergence.studies.comparison_tables import (
+    best_mean,
+    fairness_block,
+    paired_block,
+    ranks_block,
+    splits_block,
+)
 
 HEADS = ("mean", "95 % interval", "worst", "harmed", "MB up", "MB down", "s", "steps")
 Part = Literal["methods", "fairness", "tests", "ranks"]
@@ -123,7 +129,7 @@ def _rest(run: Run, seen: Sequence[str]) -> Run:
     rest = ComparisonRest(run.folder, run.label, {**run.results, "people": people})
     scores = {metric: rest.scores(metric) for metric in run.results["metrics"]}
     found = {m: summary(s, m in run.lower_is_better) for m, s in scores.items() if s}
-    return _with(rest, metrics=found)
+    return _with(rest, metrics=found, splits={})
 
 
 def _with(run: Run, **results: Any) -> Run:
@@ -220,6 +226,8 @@ def blocks(
             notes=best_mean(study, chosen),
         )
     ]
+    over_splits = splits_block(study, chosen)
+    methods += [over_splits] if over_splits else []
     if others:
         lines = [[row.name, *_means(listed, row, others)] for row in listed]
         heads = ["", *map(metric_name, others)]

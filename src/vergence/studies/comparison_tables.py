@@ -9,7 +9,7 @@ from dataclasses import asdict
 from vergence.metrics.fairness import Fairness
 from vergence.metrics.statistics import ALPHA, DRAWS
 from vergence.results import baselines
-from vergence.results.layout import DASH, digits, metric_name, number
+from vergence.results.layout import DASH, digits, metric_name, number, spread
 from vergence.results.read import StudyResults
 from vergence.results.significance import (
     ComparedMethod,
@@ -72,6 +72,29 @@ def _harm(f: Fairness) -> list[str]:
         return [DASH, DASH]
     who = f" {f.most_harmed}" if f.most_harmed else ""
     return [f"{f.harmed:.0%}", f"{f.worst_harm:.1%}{who}"]
+
+
+def splits_block(study: StudyResults, metric: str) -> TextTable | None:
+    """Spread of a metric over splits, None where every run has one split."""
+    told = {run.label: run.results.get("splits", {}).get(metric) for run in study.runs}
+    known = {label: each for label, each in told.items() if each}
+    if not known:
+        return None
+    places = digits(v for each in known.values() for v in each["means"].values())
+    lines, records = [], []
+    for label, each in known.items():
+        run, means = study.run(label), [*each["means"].values()]
+        ends = (number(end, places) for end in (each["std"], min(means), max(means)))
+        lines.append([run.title, spread(run.scores(metric).values(), places), *ends])
+        records.append({"row": label, "metric": metric, "std": each["std"], **each["means"]})
+    count = max(len(each["means"]) for each in known.values())
+    return TextTable(
+        f"{metric_name(metric)} over {count} splits",
+        ["method", "mean and 95 % over people", "std over splits", "lowest", "highest"],
+        lines,
+        notes=["A person counts once, by the mean over splits; tests pair people."],
+        records=records,
+    )
 
 
 def paired_block(

@@ -7,7 +7,7 @@ what is measured on them (`matrix`, `conditions`) lies beside. Docs: docs/protoc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,17 @@ from vergence.experiment.validation import Loaded, digest, validate
 from vergence.results.layout import digits, metric_name, spread
 from vergence.results.read import Run, StudyResults, read
 from vergence.results.write import export_csv
-from vergence.studies import measures, merge_folds
+from vergence.studies import measures, merge_folds, merge_splits
 from vergence.studies.curves import Curves, present
 
 WITHIN, LEAVE, LATE, PEOPLE = "within", "leave-one-out", "late", "people"
+SAMPLES, SPLITS = "samples", "splits"
 GROWTH, UNSEEN = (5, 10, 15, 30), 5
 """Numbers of people to train on, and how many others are measured, for protocol `people`."""
+COUNTS = (5, 10, 20)
+"""Numbers of training samples of each person, for protocol `samples`."""
+SPLIT_SEEDS = (0, 1, 2)
+"""Values of `federation.split_seed`, for protocol `splits`."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,8 @@ class StudyScene:
     """An experiment with `methods`, its data, where its protocols lie, and where to tell of it.
 
     `sizes` and `unseen` are for protocol `people`: how many train, and how many others, the last
-    of the data, are measured.
+    of the data, are measured. `counts` are numbers of training samples, for protocol `samples`;
+    `split_seeds` are for protocol `splits`.
     """
 
     experiment: Experiment
@@ -50,6 +56,8 @@ class StudyScene:
     console: Console
     sizes: tuple[int, ...] = GROWTH
     unseen: int = UNSEEN
+    counts: tuple[int, ...] = ()
+    split_seeds: tuple[int, ...] = ()
 
     @property
     def people(self) -> tuple[str, ...]:
@@ -68,6 +76,8 @@ def evaluate(
     console: Console,
     sizes: Sequence[int] | None = None,
     unseen: int | None = None,
+    samples: Sequence[int] | None = None,
+    split_seeds: Sequence[int] | None = None,
 ) -> None:
     """Run what a protocol needs and is not there yet, measure, and print.
 
@@ -80,15 +90,23 @@ def evaluate(
     """
     if protocol not in PROTOCOLS:
         raise ConfigError(f"no protocol '{protocol}'; known: {', '.join(PROTOCOLS)}")
-    for option, given in (("people", sizes), ("unseen", unseen)):
-        if given is not None and protocol != PEOPLE:
-            raise ConfigError(f"--{option} is for protocol {PEOPLE}; leave it out for {protocol}")
+    options = (
+        ("people", sizes, PEOPLE),
+        ("unseen", unseen, PEOPLE),
+        ("samples", samples, SAMPLES),
+        ("split-seeds", split_seeds, SPLITS),
+    )
+    for option, given, owner in options:
+        if given is not None and protocol != owner:
+            raise ConfigError(f"--{option} is for protocol {owner}; leave it out for {protocol}")
     refuse_links(out)
     if not experiment.several:
         table = {k: v for k, v in experiment.table.items() if k != "method"}
         experiment = check({**table, "methods": [experiment.table["method"]]})
     sizes, unseen = tuple(GROWTH if sizes is None else sizes), UNSEEN if unseen is None else unseen
-    scene = StudyScene(experiment, validate(experiment), out, console, sizes, unseen)
+    counts = tuple(COUNTS if samples is None else samples)
+    seeds = tuple(SPLIT_SEEDS if split_seeds is None else split_seeds)
+    scene = StudyScene(experiment, validate(experiment), out, console, sizes, unseen, counts, seeds)
     try:
         PROTOCOLS[protocol](scene)
     except PartialRun as error:
@@ -213,6 +231,70 @@ def growth(scene: StudyScene) -> None:
     present(curves, scene.out / PEOPLE / "people.png", scene.console)
 
 
+def learning(scene: StudyScene) -> None:
+    """Train with more and more samples of each person, measure everybody on the same test part.
+
+    A larger number of samples holds the smaller ones.
+    """
+    counts, people = scene.counts, scene.people
+    if not counts or len(set(counts)) != len(counts):
+        raise ConfigError(f"samples: give different numbers, at least one; got {counts}")
+    wanted = [
+        (count, with_key(scene.experiment, "few_data", "samples_per_person", count))
+        for count in sorted(counts)
+    ]
+    checked = [(count, made, validate(made)) for count, made in wanted]  # before anything trains
+    values: dict[str, list[list[float]]] = {}
+    headline = scene.experiment.task(0).headline
+    for count, made, loaded in checked:
+        scene.console.print(f"{count} samples of each person", highlight=False)
+        folder = scene.out / SAMPLES / f"n{count:03d}"
+        there = ran(replace(scene, loaded=loaded), made, folder, people)
+        for run in read(there).runs:
+            found = run.scores(headline)
+            values.setdefault(run.label, []).append([found[person] for person in people])
+    arrays = {label: np.array(columns).T for label, columns in values.items()}
+    how = f"within people; {len(scene.experiment.plan.seeds)} seeds"
+    curves = Curves(headline, "training samples", people, tuple(sorted(counts)), arrays, how)
+    present(curves, scene.out / SAMPLES / "samples.png", scene.console)
+
+
+def with_key(experiment: Experiment, part: str, key: str, value: Any) -> Experiment:
+    """Return the experiment with one key of one of its tables set to this value."""
+    table = experiment.table
+    return check({**table, part: {**table.get(part, {}), key: value}})
+
+
+def several_splits(scene: StudyScene) -> Path:
+    """Run the experiment on several splits of the same people, and merge person by person."""
+    seeds, dataset = scene.split_seeds, scene.experiment.dataset
+    if len(seeds) < 2 or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"splits: give two or more different split seeds; got {seeds}")
+    if "split_seed" not in {known.name for known in fields(dataset)}:
+        name = scene.experiment.table["federation"]["name"]
+        raise ConfigError(
+            f"splits: data set '{name}' has no split_seed, so it has one split; take one that has"
+        )
+    made = {seed: with_key(scene.experiment, "federation", "split_seed", seed) for seed in seeds}
+    loaded = {seed: validate(each) for seed, each in made.items()}  # before anything trains
+    for seed, each in loaded.items():
+        if tuple(each.raw.clients) != tuple(loaded[seeds[0]].raw.clients):
+            raise ConfigError(
+                f"splits: split_seed {seed} has other people than split_seed {seeds[0]}; name "
+                "people who are in every split (people), or take other seeds"
+            )
+    if len({each.sha for each in loaded.values()}) < len(seeds):
+        raise ConfigError("splits: split_seed does not change this data: its split is not random")
+    folders = {}
+    for seed in seeds:
+        scene.console.print(f"split {seed}", highlight=False)
+        own = replace(scene, loaded=loaded[seed])
+        folders[seed] = ran(own, made[seed], scene.out / SPLITS / f"split{seed}", own.people)
+    merge_splits.merge(scene.experiment, loaded, scene.out / SPLITS, folders)
+    merge_splits.show(read(scene.out / SPLITS), scene.console)
+    return scene.out / SPLITS
+
+
 def _seeded(experiment: Experiment, seed: int) -> Experiment:
     """Return the experiment with this seed alone."""
     run = {**experiment.table.get("run", {}), "seeds": [seed]}
@@ -245,6 +327,8 @@ PROTOCOLS: Mapping[str, Callable[[StudyScene], Any]] = {
     PEOPLE: growth,
     "matrix": matrix,
     "conditions": conditions,
+    SAMPLES: learning,
+    SPLITS: several_splits,
 }
 
 

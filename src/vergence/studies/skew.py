@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vergence.core.federation import Dataset, Federation
+from vergence.data.few_data import FewSamples
 from vergence.data.noise import Noise
 from vergence.errors import ConfigError
 from vergence.experiment.registry import bind, find
@@ -55,7 +56,8 @@ def load(target: str, root: str | None, sets: Sequence[str] = ()) -> Federation:
     with under(now() if from_file else typed()):
         dataset = bind(find("data", name, Dataset), options, f"federation ({name})")
     noise = bind(Noise, table.get("noise", {}), "noise")
-    return noise.apply(dataset.load(data_root(own if root is None else root)))
+    few = bind(FewSamples, table.get("few_data", {}), "few_data")
+    return noise.apply(few.apply(dataset.load(data_root(own if root is None else root))))
 
 
 def skew_of(federation: Federation) -> Skew:

@@ -12,7 +12,7 @@ from rich.console import Console
 from vergence.deployment.folders import SETTINGS
 from vergence.errors import ConfigError, StateError, nearest
 from vergence.experiment.newcomers import PersonPart
-from vergence.experiment.schema import TableOrigin, data_root, load
+from vergence.experiment.schema import TableOrigin, load
 from vergence.experiment.validation import validate
 from vergence.results.read import StudyResults, read
 from vergence.studies.protocols import LEAVE, evaluate
@@ -63,7 +63,7 @@ def forget_folds(study: StudyResults, person: str, out: Path, console: Console) 
         raise ConfigError(f"--out {out} lies in the folder it is made from; choose another place")
     own = folder / "config.toml"
     experiment = load(own if own.is_file() else there[person].parent / "config.toml")
-    others = experiment.on(PersonPart(experiment.dataset.load(data_root(experiment.root)), rest))
+    others = experiment.on(PersonPart(experiment.recorded(), rest))
     trained = read(there[person]).runs[0].provenance["data"]["sha256"]
     if validate(others).sha != trained:
         raise StateError(
