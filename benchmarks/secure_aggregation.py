@@ -114,7 +114,7 @@ def on_shares(
     if gated:
         dealer = "server" if many == 2 else aggregators[-1]
         gate = {"gated": form.entries, "count_bits": packing.count_bits, "dealer": dealer}
-    terms = AdditiveParams("bench", "0", 0, form.words, LEAST, form.digest, aggregators, **gate)
+    terms = AdditiveParams("bench", "0", 0, form.words, LEAST, form.digest, aggregators=aggregators, **gate)
     rows = {name: clock.timed(name, form.row, one) for name, one in sealed.items()}
     ends: dict[str, Any] = {
         n: Contributor(n, terms, row, keys[n][0], known, UsedContributions())
