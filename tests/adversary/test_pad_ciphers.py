@@ -79,7 +79,7 @@ def test_a_client_of_another_cipher_is_left_out():
     end.terms = replace(end.terms, cipher=CHACHA20)
     with pytest.raises(Refused, match="on other terms"):
         end.answer(talk.asked["p01"])
-    total = talk.rest(lambda step: ["p01"])
+    total = talk.rest(lambda _: ["p01"])
     np.testing.assert_array_equal(total.words, plain_sum(given, sorted(set(given) - {"p01"})))
 
 
@@ -102,12 +102,12 @@ def test_no_key_serves_two_ciphers_two_people_or_two_attempts(monkeypatch):
 
     class Seen:
         @staticmethod
-        def AES(key):  # noqa: N802 - the library's name
+        def AES(key):
             used[-1][key] += 1
             return make["AES"](key)
 
         @staticmethod
-        def ChaCha20(key, nonce):  # noqa: N802
+        def ChaCha20(key, nonce):
             used[-1][key] += 1
             return make["ChaCha20"](key, nonce)
 

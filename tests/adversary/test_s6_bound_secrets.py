@@ -39,7 +39,6 @@ from vergence.privacy.secure_aggregation.session import (
     UsedContributions,
 )
 
-
 AES = "aes-256-ctr"
 
 

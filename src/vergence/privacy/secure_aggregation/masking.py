@@ -87,9 +87,8 @@ def check_pad(cipher: str, words: int) -> None:
         ConfigError: it is not, or it is longer.
     """
     if cipher not in PAD_CIPHERS:
-        raise ConfigError(
-            f"cipher: '{cipher}' is none that pads are drawn with here; take {' or '.join(PAD_CIPHERS)}"
-        )
+        known = " or ".join(PAD_CIPHERS)
+        raise ConfigError(f"cipher: '{cipher}' is none that pads are drawn with here; take {known}")
     if 8 * words > BLOCK * MOST_BLOCKS:
         raise ConfigError(
             f"a pad of {words:,} words is longer than the {MOST_BLOCKS:,} blocks that one key "
