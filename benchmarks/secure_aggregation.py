@@ -1,10 +1,11 @@
 """What secure sums cost: CPU seconds at clients, server and aggregators, and bytes.
 
-python -m benchmarks.secure_aggregation [--clients 14] [--words 1827000] [--repeats 3]: prints a
-Markdown table. Updates are random normal numbers, masks keep a fifth of the entries. Seconds are of
-one thread, the least of the repeats; those of a client are the mean over clients and hold
-quantising, those of a server hold reading the sum. Bytes are those of all messages of a client,
-beside those of its update as float32.
+python -m benchmarks.secure_aggregation [--clients 14] [--words 1827000] [--repeats 3]
+[--cipher aes-256-ctr] [--only WORDS]: prints a Markdown table, of rows whose name holds WORDS.
+Updates are random normal numbers, masks keep a fifth of the entries. Seconds are of one thread, the
+least of the repeats; those of a client are the mean over clients and hold quantising, those of a
+server hold reading the sum. Bytes are those of all messages of a client, beside those of its update
+as float32.
 """
 
 import argparse
@@ -25,7 +26,8 @@ from vergence.core.method import Exposure
 from vergence.core.params import Params
 from vergence.privacy.secure_aggregation.additive import Aggregator, Contributor
 from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams
-from vergence.privacy.secure_aggregation.packing import withheld
+from vergence.privacy.secure_aggregation.masking import PAD_CIPHERS, PadCipher
+from vergence.privacy.secure_aggregation.packing import BITS, withheld
 from vergence.privacy.secure_aggregation.pairwise import PairwiseClient, PairwiseServer, converse
 from vergence.privacy.secure_aggregation.pairwise_messages import PairwiseParams
 from vergence.privacy.secure_aggregation.relay import Coordinator
@@ -33,6 +35,7 @@ from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout, ValueL
 from vergence.privacy.secure_aggregation.session import UsedContributions, signing_pair
 
 LEAST = 3
+AES = PAD_CIPHERS[0]
 
 
 def size(message: Any) -> int:
@@ -82,12 +85,15 @@ class Clock:
 
 
 def under_pads(
-    form: ReplyLayout, sealed: Mapping[str, SealedReply], gone: Mapping[str, int]
+    form: ReplyLayout,
+    sealed: Mapping[str, SealedReply],
+    gone: Mapping[str, int],
+    cipher: PadCipher = AES,
 ) -> Clock:
     clock, keys = Clock(), {name: signing_pair() for name in sealed}
     known = {name: pair[1] for name, pair in keys.items()}
     threshold = max(2 * len(sealed) // 3 + 1, LEAST)
-    terms = PairwiseParams("bench", "0", 0, form.words, threshold, form.digest)
+    terms = PairwiseParams("bench", "0", 0, form.words, threshold, form.digest, cipher)
     rows = {name: clock.timed(name, form.row, one) for name, one in sealed.items()}
     ends = {
         n: PairwiseClient(n, terms, row, keys[n][0], known, UsedContributions())
@@ -106,6 +112,7 @@ def on_shares(
     many: int,
     gated: bool,
     gone: Mapping[str, int],
+    cipher: PadCipher = AES,
 ) -> Clock:
     clock, aggregators = Clock(), tuple(f"aggregator {i}" for i in range(many))
     keys = {name: signing_pair() for name in (*sealed, *aggregators, "server")}
@@ -114,7 +121,9 @@ def on_shares(
     if gated:
         dealer = "server" if many == 2 else aggregators[-1]
         gate = {"gated": form.entries, "count_bits": packing.count_bits, "dealer": dealer}
-    terms = AdditiveParams("bench", "0", 0, form.words, LEAST, form.digest, aggregators, **gate)
+    terms = AdditiveParams(
+        "bench", "0", 0, form.words, LEAST, form.digest, cipher, aggregators, **gate
+    )
     rows = {name: clock.timed(name, form.row, one) for name, one in sealed.items()}
     ends: dict[str, Any] = {
         n: Contributor(n, terms, row, keys[n][0], known, UsedContributions())
@@ -147,7 +156,7 @@ def in_clear(sealed: Mapping[str, SealedReply]) -> Clock:
 
 
 def replies(
-    clients: int, n: int, masked: bool, trees: tuple[str, ...] = ("model",)
+    clients: int, n: int, masked: bool, trees: tuple[str, ...] = ("model",), bits: int = BITS
 ) -> tuple[ReplyLayout, dict[str, SealedReply]]:
     rng, found = torch.Generator().manual_seed(0), {}
     like = Params.named(a=torch.zeros(n))
@@ -157,7 +166,7 @@ def replies(
         answer = reply(mask if masked else 100.0, {"loss": 1.0}, **updates)
         found[f"client {i:02d}"] = seal(answer, 0)
     exposed = Exposure(trees=trees, weight="mask" if masked else "number")
-    ranges = ValueLimits(clients, total=100.0, weight=1 if masked else 1e4)
+    ranges = ValueLimits(clients, total=100.0, weight=1 if masked else 1e4, bits=bits)
     return ReplyLayout(exposed, dict.fromkeys(trees, like), ranges), found
 
 
@@ -166,31 +175,37 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=14)
     parser.add_argument("--words", type=int, default=1_827_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--cipher", choices=PAD_CIPHERS, default=AES)
+    parser.add_argument("--only", default="")
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{given.clients} clients, {given.words:,} entries; {platform.machine()}, one thread\n")
     print("| sum | client s | server s | aggregators s, all | all s | up / float32 | MB down |")
     print("|---|---|---|---|---|---|---|")
     whole, masked = (replies(given.clients, given.words, kind) for kind in (False, True))
+    half, cipher = replies(given.clients, given.words, False, bits=32), given.cipher
     late = {"client 03": 2, "client 05": 2}
     rows = {
         "in clear": lambda: in_clear(whole[1]),
-        "pads": lambda: under_pads(*whole, {}),
-        "pads, 2 vanish before their words": lambda: under_pads(*whole, late),
-        "pads, 2 vanish after": lambda: under_pads(*whole, dict.fromkeys(late, 3)),
+        "pads": lambda: under_pads(*whole, {}, cipher),
+        "pads, entry_bits = 32": lambda: under_pads(*half, {}, cipher),
+        "pads, 2 vanish before their words": lambda: under_pads(*whole, late, cipher),
+        "pads, 2 vanish after": lambda: under_pads(*whole, dict.fromkeys(late, 3), cipher),
         **{
-            f"shares, {k} aggregators": lambda k=k: on_shares(*whole, k, False, {})
+            f"shares, {k} aggregators": lambda k=k: on_shares(*whole, k, False, {}, cipher)
             for k in (2, 3, 4)
         },
         "in clear, masks": lambda: in_clear(masked[1]),
         **{
             f"shares, {k} aggregators, masks, counts of {LEAST} or more": lambda k=k: on_shares(
-                *masked, k, True, {}
+                *masked, k, True, {}, cipher
             )
             for k in (2, 3, 4)
         },
     }
     for name, hold in rows.items():
+        if given.only not in name:
+            continue
         clocks = [hold() for _ in range(given.repeats)]
         show(name, min(clocks, key=lambda c: sum(c.seconds.values())), given.clients, given.words)
 

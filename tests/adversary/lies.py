@@ -97,7 +97,7 @@ def opened(made: Circle, message: Message, stamps: dict[str, str]) -> Any:
     form = made.home(names[0]).runner.form(message, {})
     assert made.sums is not None
     terms = made.sums.terms(form, message, "run", secrets.randbits(62), len(names))
-    facts = {"attempt": terms.attempt, "threshold": terms.threshold}
+    facts = {name: getattr(terms, name) for name in ("attempt", "threshold", "cipher")}
 
     def ask(asked: Any) -> Any:
         found = {}

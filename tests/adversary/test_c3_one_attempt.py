@@ -55,6 +55,7 @@ class Lying:
             "request": terms.request,
             "about": terms.form.hex(),
             "threshold": getattr(terms, "threshold", 3),
+            "cipher": terms.cipher,
         }
         stamp = self.stamps.get(who, "2.1")
         request = ClientRequest("say", who, Message("say", {}, facts, 2), stamp, said=said)

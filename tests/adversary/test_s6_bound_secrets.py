@@ -39,6 +39,8 @@ from vergence.privacy.secure_aggregation.session import (
     UsedContributions,
 )
 
+AES = "aes-256-ctr"
+
 
 def test_people_who_were_shown_two_keys_of_one_client_unmask_nothing():
     """p05 is the server's and signs two sets of keys; half of the others are shown either."""
@@ -110,9 +112,9 @@ def test_words_stay_hidden_from_who_knows_all_pads_of_pairs():
         }
         words = received(message.words).copy()
         added = [seed for name, seed in seeds.items() if me < name]
-        add_pads(words, [seed for name, seed in seeds.items() if name < me], added)
+        add_pads(words, AES, [seed for name, seed in seeds.items() if name < me], added)
         assert not np.any(words == given[me])
-        add_pads(words, minus=[derived(end.seed, end.terms.digest, "own pad")])
+        add_pads(words, AES, minus=[derived(end.seed, end.terms.digest, "own seed of a pad")])
         np.testing.assert_array_equal(words, given[me])  # nothing else was in the way
 
 

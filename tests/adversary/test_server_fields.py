@@ -287,13 +287,14 @@ LIES = {
     "form": b"another",
     "attempt": 8,
     "threshold": 4,
+    "cipher": "chacha20",
     "aggregators": ("two", "one", "three"),
     "gated": 3,
     "count_bits": 4,
     "dealer": "two",
 }
 TERMS = sorted({n for kind in (SessionParams, AdditiveParams) for n in FIELDS[kind]})
-FACTS = {"attempt": 8, "request": "0.tune", "about": "00", "threshold": 4}
+FACTS = {"attempt": 8, "request": "0.tune", "about": "00", "threshold": 4, "cipher": "chacha20"}
 
 
 class AtShares:
@@ -309,6 +310,7 @@ class AtShares:
         self.facts = {
             "attempt": 7,
             "threshold": self.terms.threshold,
+            "cipher": self.terms.cipher,
             "about": self.terms.form.hex(),
             "request": self.terms.request,
         }
@@ -346,5 +348,5 @@ def test_facts_of_a_sum_are_the_same_for_all_or_there_is_none(name, tmp_path):
         openings = tuple(at.say(a, invited, **lie) for a in at.terms.aggregators)
         at.say("p00", Openings(at.terms.digest, openings))
 
-    with pytest.raises(StateError, match=r"round: |is no sum of this run"):
+    with pytest.raises(StateError, match=r"round: |cipher: |is no sum of this run"):
         attempt()

@@ -288,6 +288,7 @@ OTHER = [
     ({}, {"attempt": 1.5}, "no message of a secure sum"),
     ({}, {"threshold": None}, "no message of a secure sum"),
     ({}, {"threshold": 2}, "threshold: a sum of 2 people is proposed, and this end opens none of"),
+    ({}, {"cipher": "rot13"}, "cipher: pads by 'rot13' are proposed, and this end draws them by"),
     ({}, {"request": "0.dance"}, "is no sum of this run"),
     ({}, {"request": None}, "is no sum of this run"),
     ({}, {"about": "xyz"}, "no message of a sum"),

@@ -17,6 +17,8 @@ from vergence.engine.secure_sum_attempts import Answered
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.secure_aggregation.session import Invitation
 
+SAID = {"attempt": 9, "threshold": 4, "cipher": "aes-256-ctr"}
+
 
 def home_with_a_row(tmp_path):
     circle = Circle(build("fedavg"), tmp_path)
@@ -30,10 +32,12 @@ def home_with_a_row(tmp_path):
     [
         ({"stamp": "5.1"}, "has nothing to give to the sum of '5.1'"),
         ({"message": Message("say", {}, {"attempt": 1})}, "no message of a secure sum"),
-        ({"message": Message("say", {}, {"attempt": 9, "threshold": 2})}, "a sum of 2 people is"),
+        ({"message": Message("say", {}, {**SAID, "threshold": 2})}, "a sum of 2 people is"),
+        ({"message": Message("say", {}, {**SAID, "cipher": "rot13"})}, "cipher: pads by 'rot13'"),
+        ({"message": Message("say", {}, {"attempt": 9, "threshold": 4})}, "cipher: pads by 'None'"),
         ({"message": Message("say", {}, {"attempt": True, "threshold": 4})}, "no message of"),
         (
-            {"message": Message("say", {}, {"attempt": 9, "threshold": 4})},
+            {"message": Message("say", {}, SAID)},
             "round: this is of another",
         ),
         ({"said": Invitation("no bytes")}, "no message of a secure sum"),

@@ -85,6 +85,23 @@ def test_entries_of_32_bits_halve_what_is_sent_and_give_the_simulators_bits(name
     assert up == {"fedavg": [56, 40], "scaffold": [104, 72]}[name]  # 5 entries a tree
 
 
+@KINDS
+def test_the_cipher_of_pads_changes_no_bit(privacy, tmp_path):
+    other = replace(privacy, aggregation=replace(privacy.aggregation, cipher="chacha20"))
+    ways = {"here": privacy, "aes": privacy, "chacha20": other}
+    found = {
+        name: run(
+            build("fedavg"),
+            tmp_path / name,
+            rounds=2,
+            privacy=how,
+            engine="simulator" if name == "here" else "bytes",
+        )[1].fingerprint
+        for name, how in ways.items()
+    }
+    assert len(set(found.values())) == 1
+
+
 @pytest.mark.parametrize(
     ("method", "privacy", "why"),
     [

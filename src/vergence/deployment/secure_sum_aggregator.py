@@ -103,6 +103,7 @@ class SecureSumAggregator:
             raise StateError("this is no message of a secure sum")
         form = self.forms[verb[0]]
         question = SumQuestion(request, about, form.words, *gate_of(form))
-        terms = self.sums.terms_of(question, self.identity.run, attempt, threshold)
+        run, cipher = self.identity.run, facts.get("cipher")
+        terms = self.sums.terms_of(question, run, attempt, threshold, cipher)
         assert isinstance(terms, AdditiveParams)
         return terms

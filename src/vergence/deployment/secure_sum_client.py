@@ -108,7 +108,9 @@ class SecureSumClient:
         row = unpack_file(self.row, StoredRow) if self.row.exists() else None
         if not isinstance(row, StoredRow) or row.stamp != stamp:
             raise StateError(f"'{self.client}' has nothing to give to the sum of '{stamp}'")
-        terms = self.sums.terms_of(row.question, self.identity.run, attempt, threshold)
+        terms = self.sums.terms_of(
+            row.question, self.identity.run, attempt, threshold, facts.get("cipher")
+        )
         if isinstance(message, RelayedShares | Openings):
             self._charge(row.question)
         words = row.words.numpy().view("<u8")

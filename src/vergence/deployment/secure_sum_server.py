@@ -95,7 +95,9 @@ class SecureSumServer:
         self, batch: TaskBatch, terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Send some nodes a message each; return the answers of those who gave one."""
-        facts: dict[str, Any] = {"attempt": terms.attempt, "threshold": terms.threshold}
+        facts: dict[str, Any] = {
+            name: getattr(terms, name) for name in ("attempt", "threshold", "cipher")
+        }
         if isinstance(terms, AdditiveParams):  # an aggregator was not asked the question itself
             facts |= {"request": terms.request, "about": terms.form.hex()}
         sent = Message("say", {}, facts, batch.tasks[0].message.round)

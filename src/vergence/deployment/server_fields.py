@@ -189,6 +189,7 @@ FIELDS: Mapping[type | str, Mapping[str, ServerField]] = {
             words="from the network",
             form="digest of the message that this client was sent",
             threshold="signed; each end refuses one below its own bound",
+            cipher="from the experiment, and signed",
         ),
         **_of("agreed", attempt="signed; an aggregator begins an attempt once"),
     },
@@ -199,7 +200,11 @@ FIELDS: Mapping[type | str, Mapping[str, ServerField]] = {
             request="an aggregator's terms are no client's if it is told another",
             about="likewise: a digest, to which clients agree",
         ),
-        **_of("own", threshold="stands in the terms, and is refused below an end's own bound"),
+        **_of(
+            "own",
+            threshold="stands in the terms, and is refused below an end's own bound",
+            cipher="stands in the terms, and is refused where it is not the experiment's",
+        ),
     },
     SessionRequest: _of(
         "harmless",

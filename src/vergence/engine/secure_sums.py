@@ -20,7 +20,7 @@ from vergence.core.messages import Message, SealedReply, SealedTree
 from vergence.core.method import Exposure, Method
 from vergence.core.params import Layout, Params
 from vergence.core.requests import Request
-from vergence.core.serialization import digest, pack
+from vergence.core.serialization import digest, pack, plain
 from vergence.core.tags import tagged
 from vergence.engine.plan import Plan
 from vergence.engine.protections.user_level import forecast
@@ -162,22 +162,29 @@ class SecureSum:
         if self.policy.name == "pairwise":
             threshold = max(2 * asked // 3 + 1, threshold)
         question = SumQuestion.of(form, message)
-        return self.terms_of(question, run, attempt, threshold)
+        return self.terms_of(question, run, attempt, threshold, self.policy.cipher)
 
     def terms_of(
-        self, question: SumQuestion, run: str, attempt: int, threshold: int
+        self, question: SumQuestion, run: str, attempt: int, threshold: int, cipher: object
     ) -> PairwiseParams | AdditiveParams:
         """Terms of an attempt at the sum of replies to a question.
 
         Raises:
-            StateError: the threshold that is proposed is below this end's own bound.
+            StateError: the threshold that is proposed is below this end's own bound, or the cipher
+                of pads is another one than this end's.
         """
+        if cipher != self.policy.cipher:
+            raise StateError(
+                f"cipher: pads by '{plain(cipher)}' are proposed, and this end draws them by "
+                f"'{self.policy.cipher}' alone (privacy.aggregation.cipher)"
+            )
         if threshold < self.policy.threshold:
             raise StateError(
                 f"threshold: a sum of {threshold} people is proposed, and this end opens none of "
                 f"fewer than {self.policy.threshold} (privacy.aggregation.min_contributors)"
             )
         asked = (run, question.request, attempt, question.words, threshold, question.about)
+        asked = (*asked, self.policy.cipher)
         if self.policy.name == "pairwise":
             return PairwiseParams(*asked)
         names = self.policy.aggregators

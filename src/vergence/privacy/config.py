@@ -16,6 +16,7 @@ from vergence.privacy.dp.tree_aggregation import squared
 from vergence.privacy.dp.user_level import UserLevel
 from vergence.privacy.hooks import Protection
 from vergence.privacy.robust.base import RobustRule
+from vergence.privacy.secure_aggregation.masking import PadCipher
 from vergence.privacy.secure_aggregation.session import FEWEST
 from vergence.privacy.split.defense import SplitDefense
 from vergence.privacy.split.output_range import OutputRange
@@ -39,6 +40,8 @@ class SecureAggregationConfig:
         metric: the largest metric of a reply.
         groups: people in a group whose sum a robust rule judges; 0: all are one sum.
         entry_bits: 64, or 32: half is sent and hidden, where the range leaves steps fine enough.
+        cipher: what pads are drawn with, the same at all ends; `chacha20` for processors without
+            instructions for AES. The sum does not depend on it.
     """
 
     name: Literal["pairwise", "additive"] = "pairwise"
@@ -49,6 +52,7 @@ class SecureAggregationConfig:
     metric: Annotated[float, Gt(0)] = 1e6
     groups: Annotated[int, Ge(0)] = 0
     entry_bits: Literal[32, 64] = 64
+    cipher: PadCipher = "aes-256-ctr"
 
     def __post_init__(self) -> None:
         check_ranges(self, "privacy.aggregation")

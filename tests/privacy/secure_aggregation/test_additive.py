@@ -400,7 +400,7 @@ def test_invitations_are_answered_with_a_new_key_each_time():
 def test_what_is_signed_is_pinned():
     """Who changes it, or how a summary in it is made, changes the number that it begins with."""
     said = statement("part", b"terms", "anna", summary(b"words"))
-    assert said[8:29] == b"vergence secure sum 3"
+    assert said[8:29] == b"vergence secure sum 4"
     assert sha256(said).hexdigest() == (
-        "ee5d7efe1d6705a09bf72b7c84259c7528ff07256032f64532777615813a9516"
+        "ee15dd33442b84044e21d7009db8319f09c75ab2afd25e0270082d08a30345e7"
     )

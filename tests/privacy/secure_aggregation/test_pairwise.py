@@ -29,6 +29,7 @@ from vergence.privacy.secure_aggregation.packing import received
 from vergence.privacy.secure_aggregation.session import Aborted
 
 FEW = 1e-6
+AES, CHACHA20 = pads.PAD_CIPHERS
 
 
 def trials(many: int, seed: int) -> dict[str, int]:
@@ -114,8 +115,8 @@ def test_the_server_sees_no_update():
             assert uniform(message.words) > FEW
             client = talk.ends[message.sender]
             words = received(message.words).copy()
-            own = pads.derived(client.seed, client.terms.digest, "own pad")
-            pads.add_pads(words, minus=[own])  # the server learns this seed in the end
+            own = pads.derived(client.seed, client.terms.digest, "own seed of a pad")
+            pads.add_pads(words, AES, minus=[own])  # the server learns this seed in the end
             assert uniform(words.tobytes()) > FEW
     given = {name: random_words(500) for name in people(4)}
     talk = under_pads(pairwise(4, 500), given)
@@ -159,12 +160,12 @@ def test_a_mask_from_a_small_seed_is_caught():
     assert found == 789
     np.testing.assert_array_equal(weak - twister(found, 8), update)
     strong = update.copy()
-    pads.add_pads(strong, [pads.new_seed()])
+    pads.add_pads(strong, AES, [pads.new_seed()])
     assert searched(strong, twister, 2**10, 2**20) is None
 
     def short(seed: int, n: int) -> np.ndarray:
         words = np.zeros(n, np.uint64)
-        pads.add_pads(words, [seed.to_bytes(32)])
+        pads.add_pads(words, AES, [seed.to_bytes(32)])
         return words
 
     assert searched(update + short(77, 8), short, 2**8, 2**20) == 77  # so it would be found
@@ -174,7 +175,7 @@ def test_a_mask_from_a_small_seed_is_caught():
 @pytest.mark.parametrize("seed", [b"", bytes(4), bytes(31), bytes(33), 7, "x" * 32, bytearray(32)])
 def test_a_pad_needs_32_bytes(seed):
     with pytest.raises(ConfigError, match="seed of 32 bytes"):
-        pads.add_pads(np.zeros(1, np.uint64), [seed])
+        pads.add_pads(np.zeros(1, np.uint64), AES, [seed])
 
 
 def test_every_bit_of_a_seed_changes_the_pad():
@@ -182,21 +183,35 @@ def test_every_bit_of_a_seed_changes_the_pad():
     seen = set()
     for bit in range(256):
         words = np.zeros(1, np.uint64)
-        pads.add_pads(words, [(1 << bit).to_bytes(32)])
+        pads.add_pads(words, AES, [(1 << bit).to_bytes(32)])
         seen.add(int(words[0]))
     assert len(seen) == 256
 
 
-def test_the_pad_is_chacha20():
+def test_the_pad_is_chacha20(monkeypatch):
     """RFC 8439 appendix A.1, test vector 1: key, nonce and counter 0."""
     block = bytes.fromhex(
         "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
         "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
     )
     assert bytes(pads.stream(bytes(32), 64)) == block
+    monkeypatch.setattr(pads, "pad_key", lambda *_: bytes(32))
     words = np.zeros(8, np.uint64)
-    pads.add_pads(words, [bytes(32)])
+    pads.add_pads(words, CHACHA20, [bytes(32)])
     assert words.astype("<u8").tobytes() == block
+
+
+def test_the_pad_is_aes_in_counter_mode(monkeypatch):
+    """Blocks 0, 1 and 2 of the key 0: McGrew and Viega, "The Galois/Counter Mode of operation",
+    test cases 13 and 14."""
+    blocks = bytes.fromhex(
+        "dc95c078a2408989ad48a21492842087530f8afbc74536b9a963b4f1c4cb738b"
+        "cea7403d4d606b6e074ec5d3baf39d18"
+    )
+    monkeypatch.setattr(pads, "pad_key", lambda *_: bytes(32))
+    words = np.zeros(6, np.uint64)
+    pads.add_pads(words, AES, [bytes(32)])
+    assert words.astype("<u8").tobytes() == blocks
 
 
 SECRET_CODE = (

@@ -97,6 +97,11 @@ def sealed(terms: bytes, step: str, sender: str, to: Opening, data: bytes) -> by
     return mine.public_key().public_bytes_raw() + close_box(key, data, about)
 
 
+def part_seed(secret: bytes, terms: bytes) -> bytes:
+    """Return the seed of the pad that a client sent an aggregator a secret for."""
+    return derived(secret, terms, "seed of a part")
+
+
 def checked_openings(
     openings: tuple[Opening, ...], terms: AdditiveParams, register: Register
 ) -> dict[str, Opening]:
@@ -150,8 +155,8 @@ class Contributor(Participant[AdditiveParams]):
         openings = checked_openings(message.openings, terms, self.register)
         first, *others = terms.aggregators
         seeds = {name: new_seed() for name in others}
-        words = self.words.copy()
-        add_pads(words, minus=[derived(seed, digest, "part") for seed in seeds.values()])
+        words, taken = np.empty_like(self.words), [part_seed(s, digest) for s in seeds.values()]
+        add_pads(self.words, terms.cipher, minus=taken, out=words)
         for name in (first, *others):
             data = sent(words) if name == first else seeds[name]
             box = sealed(digest, "part", self.name, openings[name], data)
@@ -271,8 +276,8 @@ class Aggregator(Participant[AdditiveParams]):
             for name in names:
                 np.add(total, received(self.parts[name]), total)
         else:
-            digest = self.terms.digest
-            add_pads(total, plus=[derived(self.parts[n], digest, "part") for n in names])
+            seeds = [part_seed(self.parts[name], self.terms.digest) for name in names]
+            add_pads(total, self.terms.cipher, plus=seeds)
         self.total, self.parts = total, {}
 
     def _counts(self) -> NDArray[np.uint8]:

@@ -1,15 +1,21 @@
-"""One-time pads of 64-bit words, expanded from 32-byte seeds; every seed comes from the system."""
+"""One-time pads of 64-bit words, expanded from 32-byte seeds; every seed comes from the system.
+
+A seed gives one pad, by the cipher that the terms of the sum name. Its key is derived for that
+cipher alone, so no key serves two ciphers. A key makes one key stream: the counter begins at 0,
+goes on over all words of the pad, and never comes back.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -20,6 +26,16 @@ SEED = 32
 """Bytes of every seed, key and secret."""
 CHUNK = 1 << 14
 """Words expanded at a time: they stay in the cache, and no pad is ever whole in memory."""
+BLOCK = 16
+"""Bytes of a block of AES."""
+MOST_BLOCKS = 1 << 32
+"""Blocks that a key gives at most; ChaCha20's are larger, and it gives fewer.
+
+A stream of AES in counter mode differs from a random one in that no block comes twice. Who sees
+2^32 blocks notices with a probability of 2^-65.
+"""
+PadCipher = Literal["aes-256-ctr", "chacha20"]
+PAD_CIPHERS: tuple[PadCipher, ...] = get_args(PadCipher)
 ONCE = bytes(12)
 """The nonce of a key that closes one box."""
 
@@ -60,27 +76,64 @@ def stream(seed: bytes, size: int) -> memoryview:
         ConfigError: the seed is no 32 bytes.
     """
     found = bytearray(size)
-    _cipher(seed).update_into(bytes(size), found)
+    _chacha20(_whole(seed)).update_into(bytes(size), found)
     return memoryview(found)
 
 
-def add_pads(words: Words, plus: Sequence[bytes] = (), minus: Sequence[bytes] = ()) -> None:
-    """Add the pads of some seeds to words, and subtract those of others, in place, mod 2^64.
+def check_pad(cipher: str, words: int) -> None:
+    """Check that a cipher is known, and that a pad is no longer than what one key may give.
 
     Raises:
-        ConfigError: a seed is no 32 bytes.
+        ConfigError: it is not, or it is longer.
     """
-    added, taken = [_cipher(seed) for seed in plus], [_cipher(seed) for seed in minus]
+    if cipher not in PAD_CIPHERS:
+        known = " or ".join(PAD_CIPHERS)
+        raise ConfigError(f"cipher: '{cipher}' is none that pads are drawn with here; take {known}")
+    if 8 * words > BLOCK * MOST_BLOCKS:
+        raise ConfigError(
+            f"a pad of {words:,} words is longer than the {MOST_BLOCKS:,} blocks that one key "
+            "gives; add up fewer numbers at once"
+        )
+
+
+def pad_key(seed: bytes, cipher: PadCipher) -> bytes:
+    """Return the key that a seed has for one cipher, and for no other.
+
+    Raises:
+        ConfigError: the seed is no 32 bytes.
+    """
+    return derived(_whole(seed), b"", f"pad key {cipher}")
+
+
+def add_pads(
+    words: Words,
+    cipher: PadCipher,
+    plus: Sequence[bytes] = (),
+    minus: Sequence[bytes] = (),
+    out: Words | None = None,
+) -> None:
+    """Add the pads of some seeds to words, and subtract those of others, mod 2^64.
+
+    In place, or into `out` `[n]`, which leaves the words as they are.
+
+    Raises:
+        ConfigError: a seed is no 32 bytes, the cipher is unknown, or there are too many words.
+    """
+    check_pad(cipher, len(words))
+    added, taken = ([_pad(seed, cipher) for seed in seeds] for seeds in (plus, minus))
     zeros, room = bytes(8 * CHUNK), bytearray(8 * CHUNK)
     pad = np.frombuffer(room, "<u8")
     for start in range(0, len(words), CHUNK):
         part = words[start : start + CHUNK]
+        if out is not None:
+            whole, part = part, out[start : start + CHUNK]
+            part[:] = whole
         blank = zeros[: part.nbytes]
-        for cipher in added:
-            cipher.update_into(blank, room)
+        for drawn in added:
+            drawn.update_into(blank, room)
             np.add(part, pad[: len(part)], part)
-        for cipher in taken:
-            cipher.update_into(blank, room)
+        for drawn in taken:
+            drawn.update_into(blank, room)
             np.subtract(part, pad[: len(part)], part)
     room[:] = zeros
 
@@ -102,7 +155,22 @@ def open_box(key: bytes, box: bytes, about: bytes) -> bytes:
         raise ValueError("a box that does not open") from None
 
 
-def _cipher(seed: bytes):  # noqa: ANN202 - the library names no public type for it
+def _whole(seed: bytes) -> bytes:
     if not isinstance(seed, bytes) or len(seed) != SEED:
         raise ConfigError(f"a pad needs a seed of {SEED} bytes; a shorter one can be searched for")
-    return Cipher(algorithms.ChaCha20(seed, bytes(16)), None).encryptor()
+    return seed
+
+
+def _pad(seed: bytes, cipher: PadCipher) -> CipherContext:
+    """Key stream of a seed's pad.
+
+    Source: AES-256 in counter mode, NIST SP 800-38A, from counter 0; or ChaCha20, RFC 8439.
+    """
+    key = pad_key(seed, cipher)
+    if cipher == "chacha20":
+        return _chacha20(key)
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(BLOCK))).encryptor()
+
+
+def _chacha20(key: bytes) -> CipherContext:
+    return Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()

@@ -192,14 +192,17 @@ def withheld(words: Words, packing: Packing, least: int) -> Words:
     return np.where(packing.contributors(words) >= least, words, np.uint64(0))
 
 
-def paired(entries: Words) -> Words:
+def paired(entries: Words, out: Words | None = None) -> Words:
     """Return entries of 32 bits as half as many words: the first half low, the second high.
 
     Sums of such words are sums of both, since what a low half carries is known from its own bits.
+    They are written to `out` if that is given.
     """
     half = -(-len(entries) // 2)
-    words = entries[:half].copy()
-    words[: len(entries) - half] += entries[half:] << HALF
+    words, both = np.empty(half, np.uint64) if out is None else out, len(entries) - half
+    np.left_shift(entries[half:], HALF, out=words[:both])
+    words[:both] += entries[:both]
+    words[both:] = entries[both:half]
     return words
 
 

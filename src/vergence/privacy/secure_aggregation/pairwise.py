@@ -177,12 +177,12 @@ class PairwiseClient(Participant[PairwiseParams]):
                 raise Refused(f"signature: the box of '{name}' does not open") from None
             if len(held[name]) != SHARES:
                 raise Refused(f"size: the box of '{name}' holds no shares")
-        plus, minus = [derived(self.seed, self.terms.digest, "own pad")], []
+        plus, minus = [derived(self.seed, self.terms.digest, "own seed of a pad")], []
         for name in others:
             pads = plus if self.name < name else minus
             pads.append(pair_seed(self.pad_key, self.adverts[name], self.name, self.terms.digest))
-        words = self.words.copy()
-        add_pads(words, plus, minus)
+        words = np.empty_like(self.words)
+        add_pads(self.words, self.terms.cipher, plus, minus, out=words)
         self.spent.spend_row(self.terms, self.words)
         self.held = held
         return self._signed(Masked(self.terms.digest, self.name, sent(words)))
@@ -210,8 +210,9 @@ class PairwiseClient(Participant[PairwiseParams]):
             raise Refused("lists: somebody agreed whose words are not there")
         if len(agreements.signatures) < self.terms.threshold:
             raise Aborted(f"too few: {len(agreements.signatures)} agreed on who is in")
+        mine = self._shown()
         for name, signature in agreements.signatures.items():
-            signed = statement("agreed", self.terms.digest, name, self._shown())
+            signed = statement("agreed", self.terms.digest, name, mine)
             try:
                 check(signed, signature, name, self.register)
             except Refused:
@@ -340,7 +341,7 @@ class PairwiseServer:
             seed = self._secret(name, {numbers[n]: answers[n].seeds[name] for n in few})
             if commitment(seed, digest) != self.shares[name].commitment:
                 raise Aborted(f"shares: those of '{name}' do not give its seed")
-            minus.append(derived(seed, digest, "own pad"))
+            minus.append(derived(seed, digest, "own seed of a pad"))
         for gone in set(self.shares) - self.names:
             secret = self._secret(gone, {numbers[n]: answers[n].keys[gone] for n in few})
             key = X25519PrivateKey.from_private_bytes(secret)
@@ -349,7 +350,7 @@ class PairwiseServer:
             for name in self.names:
                 taken = minus if name < gone else plus  # as `name` added or subtracted it
                 taken.append(pair_seed(key, self.adverts[name], gone, digest))
-        add_pads(self.total, plus, minus)
+        add_pads(self.total, self.terms.cipher, plus, minus)
 
     @staticmethod
     def _secret(name: str, shares: Mapping[int, bytes]) -> bytes:
@@ -411,6 +412,6 @@ def pair_seed(mine: X25519PrivateKey, other: Advert, me: str, terms: bytes) -> b
     """
     both = joined(name.encode() for name in sorted((me, other.sender)))
     try:
-        return agreed(mine, other.pad_key, terms, f"pad {both.hex()}")
+        return agreed(mine, other.pad_key, terms, f"seed of a pad {both.hex()}")
     except ValueError:
         raise Refused(f"size: '{other.sender}' has no usable key") from None

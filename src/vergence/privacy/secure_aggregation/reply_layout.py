@@ -135,7 +135,7 @@ class ReplyLayout:
             if not isinstance(tree.weight, float):
                 raise RangeFault(f"range: '{name}' is weighed entry by entry, declared is a number")
             if self.halved:
-                words[self.slices[name]] = paired(packing.encode(values))
+                paired(packing.encode(values), out=words[self.slices[name]])
             else:
                 packing.encode(values, out=words[self.slices[name]])
             weights.append(tree.weight)

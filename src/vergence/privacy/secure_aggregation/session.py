@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vergence.core.tags import field_tags, tag, tagged
 from vergence.errors import ConfigError, StateError
-from vergence.privacy.secure_aggregation.masking import new_seed
+from vergence.privacy.secure_aggregation.masking import PadCipher, check_pad, new_seed
 from vergence.privacy.secure_aggregation.packing import Words
 
 Sign = Callable[[bytes], bytes]
@@ -61,6 +61,7 @@ class SessionParams:
         threshold: of fewer people than this no sum is opened (>= 3). The server proposes it, all
             ends sign it, and each end refuses one below its own bound.
         form: digest of what was asked and how replies become words.
+        cipher: what pads are drawn with; a pad has at most 2^33 words.
     """
 
     run: str
@@ -69,6 +70,7 @@ class SessionParams:
     words: int
     threshold: int
     form: bytes = b""
+    cipher: PadCipher = "aes-256-ctr"
 
     def __post_init__(self) -> None:
         if self.threshold < FEWEST or self.words < 1:
@@ -76,6 +78,7 @@ class SessionParams:
                 f"a secure sum is over at least {FEWEST} people and 1 word; got "
                 f"{self.threshold} people and {self.words} words"
             )
+        check_pad(self.cipher, self.words)
 
     @cached_property
     def digest(self) -> bytes:
@@ -224,7 +227,7 @@ def transcript(before: bytes, *messages: Any) -> bytes:
 
 def statement(stage: str, terms: bytes, sender: str, *parts: bytes) -> bytes:
     """Bytes to sign: the step, the attempt, the sender, and the content."""
-    return joined([b"vergence secure sum 3", stage.encode(), terms, sender.encode(), *parts])
+    return joined([b"vergence secure sum 4", stage.encode(), terms, sender.encode(), *parts])
 
 
 def summary(data: bytes | memoryview) -> bytes:
