@@ -196,6 +196,7 @@ class FinishedRun:
         self._check_kinds(samples, task.labels)
         given = Federation("given", {"given": Splits(samples, samples, samples)})
         ready = task.network.prepare(given).people["given"].test
+        ready = trained.lent(ready, person)
         return Solver(task).outputs(self._params(trained, person), ready)  # past no defence
 
     def save(self, folder: Path | str) -> FinishedRun:

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vergence.core.data import Batch, Samples
+from vergence.core.data import Batch, Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.naming import called
 from vergence.core.options import NamedOptions
@@ -74,6 +74,25 @@ class Task(NamedOptions, ABC):
     """Metrics where less is better; in all others more is better."""
     pools: ClassVar[bool] = False
     """Whether models are scored on everybody's test samples put together, too."""
+
+    def prepare(self, federation: Federation) -> Federation:
+        """Return the data as this task wants them, after `network.prepare`; default: as they are.
+
+        What is made of a person's data (a prior) goes into that person's samples and nowhere else.
+        """
+        return federation
+
+    @property
+    def own_prior(self) -> bool:
+        """True if `prepare` makes something of a person's training data that outputs depend on."""
+        return False
+
+    def lent(self, samples: Samples, owner: Splits | None) -> Samples:
+        """Return prepared samples with what `prepare` made of their owner's data; None: nobody's.
+
+        Default: as they are.
+        """
+        return samples
 
     def module(self) -> nn.Module:
         """Return a fresh network with the initial parameters theta^0 of this seed."""

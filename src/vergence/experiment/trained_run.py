@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from vergence.core.data import Samples
+from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.messages import Message
 from vergence.core.method import Method
@@ -132,6 +132,23 @@ class TrainedRun:
             return None
         return Samples.concatenate([splits.val for splits in self.participants.people.values()])
 
+    def lent(self, samples: Samples, person: str | None) -> Samples:
+        """Prepared new samples with what the task makes of a person's training data.
+
+        Somebody new (None) has what is nobody's.
+        """
+        if not self.task.own_prior:
+            return samples
+        return self.task.lent(samples, None if person is None else self.trained_on.people[person])
+
+    def unknown(self, person: str) -> TrainedRun:
+        """The run with data of a person of whom it knows nothing: no prior of their own."""
+        if not self.task.own_prior:
+            return self
+        own = self.ready.people[person]
+        parts = Splits(*(self.task.lent(part, None) for part in (own.train, own.val, own.test)))
+        return replace(self, given=replace(self.ready, people={**self.ready.people, person: parts}))
+
     def shares(self, whole: bool = False) -> bool:
         """True if a newcomer is offered anything; with `whole`, all of a network."""
         offered = self.method.predicting(self.server, NEWCOMER)
@@ -213,6 +230,9 @@ class TrainedRun:
         if self.participants is None:
             owned = replace(self, participants=self.ready.only(owners))
             return owned.stranger(person, owners)
+        return self.unknown(person)._stranger(person, owners)
+
+    def _stranger(self, person: str, owners: Sequence[str]) -> dict[str, Metrics]:
         rows = [metrics for _, _, metrics in self.matrix(owners, [person])]
         found: dict[str, Metrics] = {
             OTHERS: {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}

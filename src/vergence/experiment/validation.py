@@ -69,7 +69,7 @@ def prepared(experiment: Experiment, task: Task, raw: Federation) -> Federation:
         ConfigError: task, model and federation do not fit together.
     """
     try:
-        ready = experiment.model.prepare(raw)
+        ready = task.prepare(experiment.model.prepare(raw))
         batch = next(iter(ready.people.values())).train.take(torch.arange(1))
         module = task.module().eval()
         with torch.no_grad():

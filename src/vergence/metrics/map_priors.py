@@ -11,13 +11,12 @@ from torch import Tensor
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.metrics.gaze_maps import centre_map, fixation_counts, smoothed
+from vergence.metrics.personal_priors import width_for, width_within
 
 Map = Float[Tensor, "height width"]
 
 SHARED_SIGMA = 0.03
-"""Blur of maps made of many people's gaze, in widths."""
-PERSONAL_SIGMA = 0.047
-"""Blur of a map made of one person's gaze, in widths: wider, having fewer points."""
+"""Blur of maps made of many people's gaze, in widths, where nothing is there to choose it on."""
 FLOOR = 0.01
 """Share of a uniform map mixed in: moves KLD and SIM only, and keeps KLD finite."""
 
@@ -32,13 +31,23 @@ class SeenPriors(NamedTuple):
 def static_priors(
     federation: Federation, height: int, width: int
 ) -> dict[str, Callable[[str], Map]]:
-    """Return prior name -> (person -> one map for all frames), from everybody's training gaze."""
+    """Return prior name -> (person -> one map for all frames), from everybody's training gaze.
+
+    Blurs are those under which gaze that a map has not seen is likeliest: of others for the global
+    prior (each person left out), of other samples of one's own for the personal prior (five folds).
+    """
     counts = {
         person: fixation_counts(_points(splits.train), height, width).sum((0, 1))
         for person, splits in federation.people.items()
     }
-    everybody = _distribution(smoothed(torch.stack(list(counts.values())).sum(0), SHARED_SIGMA))
-    own = {p: _distribution(smoothed(c, PERSONAL_SIGMA)) for p, c in counts.items()}
+    each = torch.stack(list(counts.values()))
+    total = each.sum(0)
+    sigma = width_for(each, total - each) if len(each) > 1 else SHARED_SIGMA
+    everybody = _distribution(smoothed(total, sigma))
+    own = {
+        p: _distribution(smoothed(c, width_within(_points(federation.people[p].train), *c.shape)))
+        for p, c in counts.items()
+    }
     uniform = torch.full((height, width), 1 / (height * width), dtype=torch.float64)
     centre = _distribution(centre_map(height, width))
     return {
@@ -50,9 +59,11 @@ def static_priors(
 
 
 def seen_by_others(
-    people: Mapping[str, Samples], height: int, width: int
+    people: Mapping[str, Samples], height: int, width: int, sigma: float = SHARED_SIGMA
 ) -> Iterator[tuple[str, SeenPriors]]:
-    """Yield, for each person whose scenes others saw too, the others' blurred gaze on them.
+    """Yield, for each person whose scenes others saw too, the others' gaze on them, blurred.
+
+    `sigma` is the blur, in widths (`width_over_scenes` chooses it).
 
     Same scene, same frame number. Frames on which nobody else has gaze lose their own points, and
     samples without any such frame are left out, so that only comparable frames are scored; a
@@ -77,7 +88,22 @@ def seen_by_others(
             points = chosen.columns["points"].clone()
             points[~shown[kept]] = torch.nan
             chosen = replace(chosen, columns={**chosen.columns, "points": points})
-            yield person, SeenPriors(chosen, _distribution(smoothed(others[kept], SHARED_SIGMA)))
+            yield person, SeenPriors(chosen, _distribution(smoothed(others[kept], sigma)))
+
+
+def width_over_scenes(people: Mapping[str, Samples], height: int, width: int) -> float:
+    """Return the blur under which each person's gaze is likeliest from the others' on its scenes.
+
+    Where no two people saw the same scene it is `SHARED_SIGMA`.
+    """
+    scenes = torch.cat([s.columns["scene"] for s in people.values()]).unique()
+    scenes = scenes[scenes >= 0]
+    own = [_scene_counts(s, scenes, height, width).double() for s in people.values()]
+    total = torch.stack(own).sum(0)
+    shown = [(mine.sum((-1, -2)) > 0) & ((total - mine).sum((-1, -2)) > 0) for mine in own]
+    held = torch.cat([mine[where] for mine, where in zip(own, shown, strict=True)])
+    seen = torch.cat([(total - mine)[where] for mine, where in zip(own, shown, strict=True)])
+    return width_for(held, seen) if len(held) else SHARED_SIGMA
 
 
 def _scene_counts(samples: Samples, scenes: Tensor, height: int, width: int) -> Tensor:

@@ -26,6 +26,7 @@ from vergence.core.params import Params
 from vergence.core.task import Model, Task
 from vergence.errors import ConfigError, DataError
 from vergence.experiment.trained_run import TrainedRun, read_run
+from vergence.metrics.personal_priors import BANK, common_prior, whole_prior, with_one_prior
 from vergence.model_tools.latency import medians
 from vergence.models import pretrained
 from vergence.models.glc.glc_features import GlcFeatures
@@ -84,14 +85,19 @@ class Exported:
 class WholeModel(nn.Module):
     """A task's network with what comes before and after it: columns of a sample to the answer."""
 
-    def __init__(self, task: Task, network: nn.Module, columns: Sequence[str]) -> None:
+    def __init__(
+        self, task: Task, network: nn.Module, columns: Sequence[str], prior: Tensor | None = None
+    ) -> None:
         super().__init__()
         self.task, self.network, self.columns = task, network, tuple(columns)
+        self.prior = prior
         self.features = FrozenModel() if isinstance(task.network, GlcFeatures) else None
 
     def forward(self, *values: Tensor) -> Tensor:
         """Return the answer as `ANSWERS` tells it."""
         batch = dict(zip(self.columns, values, strict=True))
+        if self.prior is not None:
+            batch[BANK] = self.prior
         if self.features is not None:
             batch["frames"] = self.features(batch["frames"])
         output = self.task.forward(self.network, batch)
@@ -213,7 +219,13 @@ def chosen(trained: TrainedRun, person: str | None) -> tuple[Params, Samples]:
             f"part; choose --person among {', '.join(took_part)}"
         )
     who = raw.clients[0] if person is None else person
-    return trained.model(who, known=person is not None), raw.people[who].test
+    test = raw.people[who].test
+    if trained.task.own_prior:
+        ready = trained.ready.people[who].test
+        known = person in trained.trained_on.clients
+        prior = whole_prior(ready) if known else common_prior(ready)
+        test = with_one_prior(test, prior)
+    return trained.model(who, known=person is not None), test
 
 
 def assembled(task: Task, params: Params, first: Batch) -> WholeModel:
@@ -224,8 +236,8 @@ def assembled(task: Task, params: Params, first: Batch) -> WholeModel:
         batch = Noted(first)
         with torch.no_grad():
             task.forward(network, batch)
-        columns = batch.read
-    return WholeModel(task, network, columns).eval().requires_grad_(False)
+        columns = [name for name in batch.read if name != BANK]
+    return WholeModel(task, network, columns, first.get(BANK)).eval().requires_grad_(False)
 
 
 def converted(whole: WholeModel, first: Batch, told: Mapping[str, str]) -> bytes:

@@ -206,6 +206,11 @@ def _one(
             f"calibrate: {most} samples, but '{person}' has {len(data.train)} for "
             "training; give smaller counts"
         )
+    if task.own_prior:
+        raise ConfigError(
+            f"{trained.folder}: task.personal_prior is made of all of a person's training samples, "
+            "so a curve over few of them would say nothing; name a run without it (0)"
+        )
     start = trained.newcomer(person)
     layout = start.layout
     head = Mask.layers(layout, *task.parts()[1])

@@ -11,16 +11,28 @@ from annotated_types import Interval
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vergence.core.data import Batch, Samples
+from vergence.core.data import Batch, Samples, Splits
 from vergence.core.federation import Federation
+from vergence.core.options import Share
 from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.metrics.angles import angular_error_deg, mean_direction
+from vergence.metrics.personal_priors import (
+    attached_to_all,
+    offsets,
+    prior_of,
+    whole_prior,
+    with_one_prior,
+)
 
 MEAN, DEVIATION = 0.5, 0.25
 """Of pixel values in [0, 1]."""
 EDGES = torch.deg2rad(torch.tensor([[-12.0, -8.7, -5.4], [-6.0, 0.0, 6.0]]))
 """Inner edges of a 4 x 4 grid of pitch and yaw: near the quartiles of MPIIGaze's labels."""
+CENTRE = EDGES[:, 1]
+"""Mean gaze of somebody unknown."""
+SPREAD = (EDGES[:, 2] - EDGES[:, 0]) / 1.349
+"""Deviation of somebody unknown, as of a normal distribution with these quartiles."""
 
 Angles = Float[Tensor, "samples 2"]
 
@@ -33,12 +45,17 @@ class GazeAngle(Task):
         criterion: the loss. `l1` and `mse` are means over both angles, in radians; `angular` is
             the mean angle between the two directions, in radians.
         hit_deg: a prediction within so many degrees counts as right in the score.
+        personal_prior: how far the network's angles are moved and scaled from `CENTRE` and `SPREAD`
+            to a person's own mean and spread, which stay with the person: 0 not at all, 1 wholly.
+        prior_in: `training`, where the loss sees the moved angles, or only `prediction`.
 
     Source: Zhang et al. 2015 (MPIIGaze), whose public code uses `mse`.
     """
 
     criterion: Literal["l1", "mse", "angular"] = "l1"
     hit_deg: Annotated[float, Interval(gt=0, le=180)] = 5.0
+    personal_prior: Share = 0.0
+    prior_in: Literal["training", "prediction"] = "training"
 
     classes: ClassVar[int] = 16
     labels: ClassVar[tuple[str, ...]] = ("gaze",)
@@ -54,17 +71,60 @@ class GazeAngle(Task):
         Raises:
             ConfigError: images of another type, or a network that returns another shape.
         """
-        image, beside = self.inputs(batch)
+        image, beside = self._pixels(batch)
         output = module(image, *beside)
         if tuple(output.shape) != (len(image), 2):
             raise ConfigError(
                 f"gaze_angle: {type(module).__name__} returned {list(output.shape)} for "
                 f"{len(image)} images; (pitch, yaw) per image, [{len(image)}, 2], is needed"
             )
-        return output
+        if not self.personal_prior:
+            return output
+        prior = prior_of(batch, "gaze_angle").to(output.dtype)
+        centre, spread = CENTRE.to(output), SPREAD.to(output)
+        mean = centre + self.personal_prior * (prior[:, 0] - centre)
+        scale = (prior[:, 1] / spread) ** self.personal_prior
+        return mean + scale * (output - centre)
+
+    @property
+    def own_prior(self) -> bool:
+        """True if outputs depend on a person's own prior."""
+        return self.personal_prior > 0
+
+    def prepare(self, federation: Federation) -> Federation:
+        """Give everybody the mean and spread of their own gaze, as `personal_prior` says."""
+        if not self.personal_prior:
+            return federation
+
+        def made(splits: Splits) -> Tensor:
+            return offsets(splits.train.columns["gaze"], CENTRE.double(), SPREAD.double())
+
+        common = torch.stack([CENTRE, SPREAD])
+        return attached_to_all(federation, made, common, self.prior_in == "training")
+
+    def lent(self, samples: Samples, owner: Splits | None) -> Samples:
+        """Give new samples the prior of their owner, or of somebody unknown."""
+        if not self.personal_prior:
+            return samples
+        known = owner is not None
+        prior = whole_prior(owner.test) if known else torch.stack([CENTRE, SPREAD])
+        return with_one_prior(samples, prior)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor]]:
-        """Return the images with pixels of mean 0 and scale 1, and the head poses."""
+        """Return the images with pixels of mean 0 and scale 1, and the head poses.
+
+        Raises:
+            ConfigError: a personal prior stands behind the network, whose stages know none.
+        """
+        if self.personal_prior:
+            raise ConfigError(
+                "gaze_angle: task.personal_prior stands behind the whole network, and a network "
+                "that is cut or fed stage by stage has no place for it; leave it out (0), or use "
+                "a method that trains the whole network"
+            )
+        return self._pixels(batch)
+
+    def _pixels(self, batch: Batch) -> tuple[Tensor, tuple[Tensor]]:
         image = batch["image"]
         if image.dtype != torch.uint8:
             raise ConfigError(f"gaze_angle: images are {image.dtype}; give uint8, 0 to 255")

@@ -12,13 +12,21 @@ from annotated_types import Gt, Interval
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vergence.core.data import Batch, Samples
+from vergence.core.data import Batch, Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.task import Task
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
 from vergence.metrics.gaze_maps import label_maps
-from vergence.metrics.map_priors import seen_by_others, static_priors
+from vergence.metrics.map_priors import seen_by_others, static_priors, width_over_scenes
+from vergence.metrics.personal_priors import (
+    attached_to_all,
+    common_map,
+    cross_fitted,
+    prior_of,
+    whole_prior,
+    with_one_prior,
+)
 from vergence.metrics.saliency_f1 import FULL_GRID, Hits, harmonic, hits, over_clips, pixel_f1
 
 EPS = 1e-10
@@ -54,6 +62,9 @@ class GazeMap(Task):
             Images (one frame per sample) are pooled in any case.
         score_from: the metric that is the score. On images with many fixations hit@0.7 ranks a
             good map no higher than a static one, whose peak is broad; `f1_best` tells them apart.
+        personal_prior: exponent of a person's own prior, by which the network's map is multiplied:
+            map * prior^a, scaled to sum 1; 0: no prior. It stays with the person.
+        prior_in: `training`, where the loss sees the product, or only `prediction`.
 
     Source: Lai et al. 2022 (GLC); FedCPF, section 4.
     Differs: frames without gaze are left out of the loss, where GLC gives them a uniform label.
@@ -65,6 +76,8 @@ class GazeMap(Task):
     field_of_view_deg: Annotated[float, Interval(gt=0, lt=180)] = 60.0
     hit_average: Literal["clips", "frames"] = "clips"
     score_from: Literal["f1_hit", "f1_glc", "f1_best"] = "f1_hit"
+    personal_prior: Annotated[float, Interval(ge=0, le=4)] = 0.0
+    prior_in: Literal["training", "prediction"] = "training"
 
     classes: ClassVar[int] = 16
     headline: ClassVar[str] = "nss"
@@ -73,7 +86,19 @@ class GazeMap(Task):
     )
 
     def forward(self, module: nn.Module, batch: Batch) -> Logits:
-        """Return logits of every frame's map.
+        """Return logits of every frame's map: the network's, and the prior's where one is wanted.
+
+        Raises:
+            ConfigError: as of `likelihood`; samples without a prior.
+        """
+        output = self.likelihood(module, batch)
+        if not self.personal_prior:
+            return output
+        weight = self.temperature * self.personal_prior
+        return output + weight * prior_of(batch, "gaze_map")[:, None].to(output.dtype)
+
+    def likelihood(self, module: nn.Module, batch: Batch) -> Logits:
+        """Return the network's own logits of every frame's map.
 
         `batch["frames"]` is uint8 [B, T, H, W, 3], scaled here to [B, T, 3, H, W], or features
         [B, T, C, h, w] of a floating type, which go to the network as they are.
@@ -210,6 +235,32 @@ class GazeMap(Task):
                         f"{len(points)} {part} samples; leave {person} out or choose another split"
                     )
 
+    @property
+    def own_prior(self) -> bool:
+        """True if outputs depend on a person's own prior."""
+        return self.personal_prior > 0
+
+    def prepare(self, federation: Federation) -> Federation:
+        """Give everybody the logarithm of their own prior, as `personal_prior` says."""
+        if not self.personal_prior:
+            return federation
+        grid = self.grid(next(iter(federation.people.values())).train)
+
+        def made(splits: Splits) -> Tensor:
+            return cross_fitted(splits.train.columns["points"], grid).log()
+
+        return attached_to_all(
+            federation, made, common_map(*grid).log(), self.prior_in == "training"
+        )
+
+    def lent(self, samples: Samples, owner: Splits | None) -> Samples:
+        """Give new samples the prior of their owner, or of somebody unknown."""
+        if not self.personal_prior:
+            return samples
+        if owner is not None:
+            return with_one_prior(samples, whole_prior(owner.test))
+        return with_one_prior(samples, common_map(*self.grid(samples)).log())
+
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Score maps that need no learning on everybody's test samples, at the network's grid.
 
@@ -229,13 +280,11 @@ class GazeMap(Task):
                 )
                 for person, splits in federation.people.items()
             }
-        seen, seen_val = (
-            dict(seen_by_others(part, height, width))
-            for part in (
-                {p: s.test for p, s in federation.people.items()},
-                {p: s.val for p, s in federation.people.items()},
-            )
+        test, val = (
+            {p: getattr(s, part) for p, s in federation.people.items()} for part in ("test", "val")
         )
+        sigma = width_over_scenes(val, height, width)
+        seen, seen_val = (dict(seen_by_others(part, height, width, sigma)) for part in (test, val))
         rows = {}
         for person, (samples, maps) in seen.items():
             val = seen_val.get(person)
@@ -250,7 +299,7 @@ class GazeMap(Task):
     def grid(self, samples: Samples) -> tuple[int, int]:
         """Return rows and columns of the network's maps, by running it on the first sample."""
         with torch.no_grad():
-            output = self.forward(self.module().eval(), samples.take(torch.tensor([0])))
+            output = self.likelihood(self.module().eval(), samples.take(torch.tensor([0])))
         return output.shape[-2], output.shape[-1]
 
     def _scored(self, outputs: Logits, samples: Samples) -> Scored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,8 @@ def heat_maps(trained: TrainedRun, data: Samples, person: str | None) -> NDArray
             f"{', '.join(trained.clients)}"
         )
     ready = task.network.prepare(Federation("video", {who: Splits(data, data, data)}))
+    new = trained.lent(ready.people[who].test, person)
+    ready = replace(ready, people={who: Splits(new, new, new)})
     shown = trained.on(ready, stream=RandomStream("predict"))
     logits = shown.outputs(shown.model(who), ready.people[who].test)
     assert isinstance(task, GazeMap)

@@ -14,6 +14,7 @@ from vergence.core.requests import Compute, Fit, Mean
 from vergence.core.task import Task
 from vergence.engine.protections.built_in import BudgetedProtection, owner
 from vergence.engine.protections.dry_run import dry_run
+from vergence.errors import ConfigError
 from vergence.privacy.config import DpSgd
 from vergence.privacy.dp.accounting import checked
 from vergence.privacy.dp.dp_sgd_solver import DpSolver, TrainingPass, training_schedule, uncovered
@@ -93,7 +94,13 @@ class DpSgdProtection(BudgetedProtection):
     kind, unit = "client", "sample"
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse a method that looks at samples in other ways."""
+        """Refuse a method, or a task, that looks at samples in other ways."""
+        if run.task.own_prior:
+            raise ConfigError(
+                "privacy.solver hides single samples, and task.personal_prior puts all of a "
+                "person's samples into what each of them is trained with; leave the prior out (0), "
+                "or hide whole people with privacy.user"
+            )
         check_solver(self.policy, run.method, run.task, run.federation, self.plan)
 
     def client(self, run: ProtectedRun) -> DpSgdHooks:

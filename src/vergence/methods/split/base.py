@@ -125,7 +125,13 @@ class Cutting(Method[P, H]):
         return called(self)
 
     def check_inputs(self, task: Task) -> None:
-        """Refuse a task whose networks are not fed stage by stage."""
+        """Refuse a task whose networks are not fed stage by stage, or end in a person's prior."""
+        if task.own_prior:
+            raise ConfigError(
+                f"{self.module} cuts a network in two, and task.personal_prior stands behind the "
+                "whole of it, at its owner's; leave the prior out (0), or use a method that trains "
+                "whole networks"
+            )
         if type(task).inputs is Task.inputs:
             name = called(task)
             raise ConfigError(

@@ -1,0 +1,185 @@
+"""Personal priors: where a person looks, whatever is shown, from that person's training data alone.
+
+A prior is a bank of maps beside a person's samples. Training samples are given a map that was made
+without them, so that a network does not learn to trust a map that knows the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vergence.core.data import Batch, Samples, SharedRows, Splits
+from vergence.core.federation import Federation
+from vergence.errors import ConfigError
+from vergence.metrics.gaze_maps import centre_map, fixation_counts, smoothed
+
+WIDTHS = (0.03, 0.045, 0.07, 0.1, 0.15, 0.2)
+"""Blurs that cross-validation chooses from, in widths."""
+SHARES = (0.02, 0.1, 0.3, 0.6, 1.0)
+"""Shares of the common map that it chooses from; 1: nothing personal, as for few data."""
+FOLDS = 5
+PSEUDO = 5
+"""So many samples' worth of the common offset is in everybody's."""
+BANK, ROW = "prior", "prior_row"
+"""Names of the bank that holds a person's maps, and of the column that points into it."""
+
+Maps = Float[Tensor, "folds height width"]
+
+
+def fold_numbers(count: int) -> Int[Tensor, " samples"]:
+    """Return the fold of every sample: neighbours in a recording are in one."""
+    return torch.arange(count) * FOLDS // max(count, 1)
+
+
+def common_map(height: int, width: int) -> Float[Tensor, "height width"]:
+    """Return the map of a person of whom nothing is known: a broad Gaussian in the middle."""
+    return centre_map(height, width)
+
+
+def cross_fitted(
+    points: Float[Tensor, "samples frames fixations 2"], grid: tuple[int, int]
+) -> Maps:
+    """Return a map without each fold, then the map of all samples; each sums to 1.
+
+    Blur and share of the common map are those under which held-out gaze is likeliest, over folds.
+    A person with gaze in fewer than two folds gets the common map.
+    """
+    common = common_map(*grid)
+    held = _by_fold(points, grid)
+    whole = held.sum(0)
+    if int((held.sum((1, 2)) > 0).sum()) < 2:
+        return common.expand(FOLDS + 1, *grid).clone()
+    seen = torch.cat([whole - held, whole[None]])
+    made = {
+        choice: mixture(smoothed(seen, choice[0]), common, choice[1])
+        for choice in product(WIDTHS, SHARES)
+    }
+    best = max(made, key=lambda choice: float((held * made[choice][:FOLDS].log()).sum()))
+    return made[best]
+
+
+def width_within(
+    points: Float[Tensor, "samples frames fixations 2"], height: int, width: int
+) -> float:
+    """Return the blur of a person's own map, chosen over folds of that person's samples."""
+    held = _by_fold(points, (height, width))
+    return width_for(held, held.sum(0) - held)
+
+
+def _by_fold(points: Tensor, grid: tuple[int, int]) -> Float[Tensor, "folds height width"]:
+    counts = fixation_counts(points.double(), *grid).sum(1)
+    return counts.new_zeros((FOLDS, *grid)).index_add(0, fold_numbers(len(counts)), counts)
+
+
+def width_for(
+    held: Float[Tensor, "parts height width"], seen: Float[Tensor, "parts height width"]
+) -> float:
+    """Return the blur of `seen` under which the gaze counts `held` are likeliest, over parts.
+
+    A 0.01 of a uniform map is mixed in, so that gaze where nobody looked is unlikely, not absurd.
+    """
+    even = 1 / held[0].numel()
+
+    def fit(width: float) -> float:
+        heat = smoothed(seen, width)
+        total = heat.sum((-1, -2), keepdim=True).clamp(min=torch.finfo(heat.dtype).tiny)
+        return float((held * (0.99 * heat / total + 0.01 * even).log()).sum())
+
+    return max(WIDTHS, key=fit)
+
+
+def mixture(heat: Maps, common: Float[Tensor, "height width"], share: float) -> Maps:
+    """Return (1 - share) * heat, scaled to sum 1, + share * common; the latter where heat is 0."""
+    total = heat.sum((-1, -2), keepdim=True)
+    own = heat / total.clamp(min=torch.finfo(heat.dtype).tiny)
+    return torch.where(total > 0, (1 - share) * own + share * common, common)
+
+
+def offsets(gaze: Float[Tensor, "samples 2"], centre: Tensor, spread: Tensor) -> Tensor:
+    """Return mean and deviation of angles without each fold, then of all: `[folds + 1, 2, 2]`.
+
+    Both are shrunk towards `centre` and `spread` `[2]` as if so many samples had those: `PSEUDO`.
+    """
+    fold, made = fold_numbers(len(gaze)), []
+    for left_out in range(FOLDS + 1):
+        own = gaze[fold != left_out].double()
+        n = len(own)
+        mean = (own.sum(0) + PSEUDO * centre) / (n + PSEUDO)
+        square = ((own - mean) ** 2).sum(0)
+        deviation = ((square + PSEUDO * spread**2) / (n + PSEUDO)).sqrt()
+        made.append(torch.stack([mean, deviation]))
+    return torch.stack(made)
+
+
+def attached_to_all(
+    federation: Federation, made: Callable[[Splits], Tensor], common: Tensor, through: bool
+) -> Federation:
+    """Return the federation with a bank of priors beside everybody's samples.
+
+    Args:
+        federation: the people, and what is nobody's.
+        made: a person's priors, `[folds + 1, ...]`: without each fold of the training samples, then
+            of all of them.
+        common: the prior of somebody unknown.
+        through: whether training samples get a prior of their own; else the common one.
+    """
+    federation.refuse_many("the personal prior")
+    people = {}
+    for person, splits in federation.people.items():
+        rows = torch.cat([made(splits), common[None]]).float()
+        bank, unknown = SharedRows(rows, ROW), len(rows) - 1
+        count = len(splits.train)
+        own = fold_numbers(count) if through else torch.full((count,), unknown)
+        rest = [_attached(p, bank, torch.full((len(p),), unknown - 1)) for p in _later(splits)]
+        people[person] = Splits(_attached(splits.train, bank, own), *rest)
+    held = federation.proxies
+    if held is not None:
+        held = replace(
+            held, train=with_one_prior(held.train, common), val=with_one_prior(held.val, common)
+        )
+    return replace(federation, people=people, proxies=held)
+
+
+def with_one_prior(samples: Samples, prior: Tensor) -> Samples:
+    """Return samples with one prior, `[...]`, for all of them."""
+    rows = torch.zeros(len(samples), dtype=torch.int64)
+    return _attached(samples, SharedRows(prior[None].float(), ROW), rows)
+
+
+def prior_of(batch: Batch, task: str) -> Tensor:
+    """Return the priors of a batch, `[batch, ...]`.
+
+    Raises:
+        ConfigError: its samples were never given any.
+    """
+    if BANK not in batch:
+        raise ConfigError(
+            f"{task}: these samples have no prior, which task.personal_prior needs: pass the data "
+            "through task.prepare, or new samples through task.lent"
+        )
+    return batch[BANK]
+
+
+def whole_prior(samples: Samples) -> Tensor:
+    """Return the prior made of all training samples of a person whose test samples these are."""
+    return samples.banks[BANK].rows[int(samples.columns[ROW][0])]
+
+
+def common_prior(samples: Samples) -> Tensor:
+    """Return the prior of somebody unknown, which stands last in everybody's bank."""
+    return samples.banks[BANK].rows[-1]
+
+
+def _later(splits: Splits) -> tuple[Samples, Samples]:
+    return splits.val, splits.test
+
+
+def _attached(samples: Samples, bank: SharedRows, rows: Tensor) -> Samples:
+    columns = {**samples.columns, ROW: rows}
+    return replace(samples, columns=columns, banks={**samples.banks, BANK: bank})
