@@ -409,7 +409,6 @@ def _told_options(rest: str) -> dict[str, str]:
 
 def _present(folder: Path) -> None:
     from vergence.experiment.privacy.spent import lines
-    from vergence.reports import html as pages
     from vergence.results.divergence import told_diverged
     from vergence.studies import compare as tables
 
@@ -424,7 +423,6 @@ def _present(folder: Path) -> None:
             for line in lines(each.label, each.results.get("privacy", {}), tuned):
                 out.print(line, soft_wrap=True, highlight=False, markup=False)
     with profiling.phase("report"):
-        for each in study.runs:
-            if each.folder != folder:
-                pages.report(each.folder)
-        out.print(f"report: {pages.report(folder)}", soft_wrap=True)
+        from vergence.reports.html import report as page
+
+        out.print(f"report: {page(folder)}", soft_wrap=True)

@@ -16,7 +16,7 @@ import numpy as np
 from annotated_types import Gt, Interval
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist, squareform
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from vergence.core.messages import SealedReply
 from vergence.core.options import check_ranges
@@ -114,7 +114,7 @@ def alie_z(clients: int, liars: int) -> float:
     """
     supporters = math.floor(clients / 2 + 1) - liars
     share = (clients - liars - supporters) / max(clients - liars, 1)
-    return float(norm.ppf(min(max(share, 0.5), 1 - 1e-12)))
+    return float(ndtri(min(max(share, 0.5), 1 - 1e-12)))
 
 
 def alie(values: NDArray[np.floating], z: float) -> NDArray[np.floating]:
