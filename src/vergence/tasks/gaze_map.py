@@ -146,10 +146,11 @@ class GazeMap(Task):
         glc = pixel_f1(maps, labels)
         best = pixel_f1(maps, labels, FULL_GRID if threshold is None else (threshold,))
         view = (self.field_of_view_deg, maps.shape[-2] / maps.shape[-1])
+        judd, shuffled = saliency.aucs(maps, points)
         per_frame = {
             "nss": saliency.nss(maps, points),
-            "auc_judd": saliency.auc_judd(maps, points),
-            "auc_shuffled": saliency.auc_shuffled(maps, points),
+            "auc_judd": judd,
+            "auc_shuffled": shuffled,
             "cc": saliency.cc(maps, labels),
             "sim": saliency.sim(maps, labels),
             "kld": saliency.kld(maps, labels),
