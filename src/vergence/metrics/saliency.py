@@ -64,7 +64,8 @@ def aucs(maps: Maps, points: Points) -> tuple[PerFrame, PerFrame]:
     index, valid = pixels(points, *maps.shape[-2:])
     flat = maps.flatten(1)
     value, order = flat.gather(1, index).sort(1)
-    places = [torch.searchsorted(value, flat, right=right) for right in (True, False)]
+    sides = (value.contiguous(), flat.contiguous())
+    places = [torch.searchsorted(*sides, right=right) for right in (True, False)]
 
     def area(negatives: Maps) -> PerFrame:
         weight = negatives.flatten(1)
