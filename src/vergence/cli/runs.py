@@ -425,4 +425,4 @@ def _present(folder: Path) -> None:
     with profiling.phase("report"):
         from vergence.reports.html import report as page
 
-        out.print(f"report: {page(folder)}", soft_wrap=True)
+        out.print(f"report: {page(folder, study)}", soft_wrap=True)

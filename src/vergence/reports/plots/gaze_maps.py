@@ -6,9 +6,7 @@ from importlib.resources import as_file, files
 from itertools import islice
 from pathlib import Path
 
-import av
 import numpy as np
-from av.error import FFmpegError
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
@@ -109,13 +107,15 @@ def read_clip(path: Path) -> list[NDArray[np.uint8]]:
     Raises:
         DataError: it cannot be decoded, or is shorter than a clip.
     """
+    import av  # no report draws tokens
+
     try:
         with av.open(str(path)) as container:
             shown = [
                 np.asarray(f.to_ndarray(format="rgb24"), dtype=np.uint8)
                 for f in islice(container.decode(video=0), FRAMES)
             ]
-    except (FFmpegError, OSError) as error:
+    except (av.FFmpegError, OSError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
     if len(shown) < FRAMES:
         raise DataError(f"{path} has {len(shown)} frames; the token picture needs {FRAMES}")
