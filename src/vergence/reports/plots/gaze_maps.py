@@ -108,6 +108,7 @@ def read_clip(path: Path) -> list[NDArray[np.uint8]]:
         DataError: it cannot be decoded, or is shorter than a clip.
     """
     import av  # no report draws tokens
+    from av.error import FFmpegError
 
     try:
         with av.open(str(path)) as container:
@@ -115,7 +116,7 @@ def read_clip(path: Path) -> list[NDArray[np.uint8]]:
                 np.asarray(f.to_ndarray(format="rgb24"), dtype=np.uint8)
                 for f in islice(container.decode(video=0), FRAMES)
             ]
-    except (av.FFmpegError, OSError) as error:
+    except (FFmpegError, OSError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
     if len(shown) < FRAMES:
         raise DataError(f"{path} has {len(shown)} frames; the token picture needs {FRAMES}")
