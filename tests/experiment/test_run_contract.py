@@ -29,7 +29,6 @@ FILES = {
     "rounds.csv",
     "turns.csv",
     "state",
-    "report.html",
     "SHA256SUMS",
     "tensorboard",
 }
@@ -78,7 +77,7 @@ def test_files_of_a_run_directory(out, label):
 def test_one_method_makes_out_itself_the_run_directory(tmp_path):
     assert vergence("run", write(tmp_path, ONE), "--out", tmp_path / "out").code == 0
     found = {p.name for p in (tmp_path / "out").iterdir()} - {".lock"}
-    assert found == FILES | {"masks.safetensors", "priors.csv"}
+    assert found == FILES | {"masks.safetensors", "priors.csv", "report.html"}
     assert results(tmp_path / "out")["harmed_vs_local"] is None
 
 

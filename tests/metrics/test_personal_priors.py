@@ -11,7 +11,7 @@ from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation, PublicData
 from vergence.errors import ConfigError
 from vergence.metrics import personal_priors
-from vergence.metrics.map_priors import static_priors, width_over_scenes
+from vergence.metrics.map_priors import static_priors
 from vergence.metrics.personal_priors import (
     BANK,
     FOLDS,
@@ -197,4 +197,3 @@ def test_priors_of_tables_are_wider_where_people_differ_and_one_person_needs_no_
         for p in (apart, alike)
     )
     assert wide < sharp
-    assert width_over_scenes({p: s.val for p, s in apart.items()}, 16, 16) == 0.03

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vergence.metrics import saliency
-from vergence.metrics.gaze_maps import pixels
+from vergence.metrics.gaze_maps import fixation_counts, pixels
 
 NAN = math.nan
 CORNERS = {0: [0.25, 0.25], 1: [0.75, 0.25], 2: [0.25, 0.75], 3: [0.75, 0.75], None: [NAN, NAN]}
@@ -67,6 +67,30 @@ def test_auc_judd_equals_counting_pairs():
         rest = [float(flat[q]) for q in range(30) if q not in looked]
         pairs = [(flat[p] > q) + 0.5 * (flat[p] == q) for p in looked for q in rest]
         assert float(found) == pytest.approx(float(sum(pairs)) / len(pairs))
+
+
+@pytest.mark.parametrize("spoilt", ["nothing", "ties", "NaN"])
+def test_both_aucs_have_the_bits_of_sorting_the_pixels(spoilt):
+    """Weight below and up to a fixation's value, read from the pixels in their order."""
+    maps, points = random_maps()
+    if spoilt == "ties":
+        maps = (8 * maps / maps.amax((-1, -2), keepdim=True)).round()
+    if spoilt == "NaN":  # of a network that diverged
+        maps[1:] = NAN
+    index, valid = pixels(points, 5, 6)
+    counts = fixation_counts(points, 5, 6)
+    ranked, order = maps.flatten(1).sort(1)
+    value = maps.flatten(1).gather(1, index)
+    for found, negatives in zip(
+        saliency.aucs(maps, points), ((counts == 0).double(), counts.sum(0) - counts), strict=True
+    ):
+        weight = negatives.flatten(1).gather(1, order).cumsum(1)
+        weight = torch.nn.functional.pad(weight, (1, 0))
+        sides = [torch.searchsorted(ranked, value, right=right) for right in (False, True)]
+        below, upto = (weight.gather(1, side) for side in sides)
+        share = (below + upto) / 2 / weight[:, -1:]
+        expected = (share * valid).sum(1) / valid.sum(1)
+        assert found.tolist() == expected.tolist()
 
 
 def test_shuffled_auc_takes_other_frames_gaze_as_negatives():

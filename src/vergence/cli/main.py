@@ -16,8 +16,11 @@ def main() -> None:
     if sys.argv[1:] in ([], ["--help"], ["-h"]):
         sys.stdout.write(help_page())
         return
+    import gc
     import warnings
 
+    # Modules are a million objects that stay: not looked through again and again while they load.
+    gc.set_threshold(50_000, 20, 20)
     from cyclopts import CycloptsError
 
     from vergence.cli.app import app

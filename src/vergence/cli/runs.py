@@ -13,6 +13,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.table import Table
 
+from vergence import profiling
+from vergence.cli.profile import profiled
 from vergence.console import note, out
 from vergence.errors import ConfigError
 from vergence.experiment.trust import asking, asking_exactly, starting
@@ -26,6 +28,7 @@ def run(
     *,
     out_: Annotated[Path | None, Parameter(name="--out")] = None,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+    profile: Flag = False,
 ) -> None:
     """Run an experiment into a new directory, then print the table and write the report.
 
@@ -34,12 +37,14 @@ def run(
         out_: a new directory; `methods = [...]` makes one run directory each below it. Default
             runs/NAME, where NAME is the file's, without .toml.
         set_: `a.b=c` overrides a value of the file; may be given several times.
+        profile: say at the end where the seconds went, and keep that as profile.csv.
     """
-    from vergence.api.train import load_experiment, run_into
-
     folder = Path("runs") / config.stem if out_ is None else out_
-    run_into(folder, load_experiment(config, set_))
-    _present(folder)
+    with profiled(profile, folder):
+        from vergence.api.train import load_experiment, run_into
+
+        run_into(folder, load_experiment(config, set_))
+        _present(folder)
 
 
 @asking_exactly
@@ -239,6 +244,7 @@ def predict(
     *,
     out_: Annotated[Path | None, Parameter(name="--out")] = None,
     person: str | None = None,
+    profile: Flag = False,
 ) -> None:
     """Write a video with heat map, predicted point and, where known, true gaze; and a CSV.
 
@@ -247,13 +253,15 @@ def predict(
         video: any video; true gaze is read from a gaze_2d.csv beside it.
         out_: the overlay; default VIDEO_overlay.mp4 in the working directory.
         person: predict as this participant; default as a newcomer.
+        profile: say at the end where the seconds went.
     """
-    from vergence.video.predict import predict as draw
+    with profiled(profile):
+        from vergence.video.predict import predict as draw
 
-    written = draw(model, video, out_ or Path(f"{video.stem}_overlay.mp4"), person)
-    slowed = f", slowed {written.slow_down:.0f}x" if written.slow_down > 1 else ""
-    out.print(f"overlay: {written.video} ({written.frames} frames{slowed})", soft_wrap=True)
-    out.print(f"table:   {written.table}", soft_wrap=True)
+        written = draw(model, video, out_ or Path(f"{video.stem}_overlay.mp4"), person)
+        slowed = f", slowed {written.slow_down:.0f}x" if written.slow_down > 1 else ""
+        out.print(f"overlay: {written.video} ({written.frames} frames{slowed})", soft_wrap=True)
+        out.print(f"table:   {written.table}", soft_wrap=True)
 
 
 @asking
@@ -401,19 +409,20 @@ def _told_options(rest: str) -> dict[str, str]:
 
 def _present(folder: Path) -> None:
     from vergence.experiment.privacy.spent import lines
-    from vergence.reports import html as pages
     from vergence.results.divergence import told_diverged
     from vergence.studies import compare as tables
 
-    study = tables.gather([folder], tables.ANYTHING)
-    notes = tables.agree(study.runs, tables.ANYTHING)
-    tables.print_parts(tables.blocks(study), out, notes=notes)
-    for each in study.runs:
-        if line := told_diverged(each):
-            out.print(line, soft_wrap=True, highlight=False, markup=False)
-        tuned = "tuning" in tomllib.loads(each.config)
-        for line in lines(each.label, each.results.get("privacy", {}), tuned):
-            out.print(line, soft_wrap=True, highlight=False, markup=False)
-        if each.folder != folder:
-            pages.report(each.folder)
-    out.print(f"report: {pages.report(folder)}", soft_wrap=True)
+    with profiling.phase("statistics"):
+        study = tables.gather([folder], tables.ANYTHING)
+        notes = tables.agree(study.runs, tables.ANYTHING)
+        tables.print_parts(tables.blocks(study), out, notes=notes)
+        for each in study.runs:
+            if line := told_diverged(each):
+                out.print(line, soft_wrap=True, highlight=False, markup=False)
+            tuned = "tuning" in tomllib.loads(each.config)
+            for line in lines(each.label, each.results.get("privacy", {}), tuned):
+                out.print(line, soft_wrap=True, highlight=False, markup=False)
+    with profiling.phase("report"):
+        from vergence.reports.html import report as page
+
+        out.print(f"report: {page(folder, study)}", soft_wrap=True)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vergence import profiling
 from vergence.core.client import ClientContext
 from vergence.core.conversation import drive
 from vergence.core.federation import Federation, PublicData
@@ -191,7 +192,8 @@ class ClientExecutor:
             return
         asks = [turn.ask for turn in turns if isinstance(turn.ask, Fit)]
         streams = [turn.batches() for turn in turns]
-        fitted = trainer.fit_all(asks, streams, turns[0].progress)
+        with profiling.phase("training"):
+            fitted = trainer.fit_all(asks, streams, turns[0].progress)
         for turn, result in zip(turns, fitted, strict=True):
             turn.go_on(result)
 
@@ -237,13 +239,14 @@ class ClientExecutor:
         done = message.round
 
         def answer(ask: Ask) -> Any:
-            if isinstance(ask, Step | Forward):
-                return self.trainers.answer(ask, 1.0)
-            if isinstance(ask, Fit):
-                batches = site.rng.child("batches", 0)
-                return self.solver.fit(self.narrowed(ask, done), batches, 1.0)
-            assert isinstance(ask, Compute)
-            return self.solver.compute(ask)
+            with profiling.phase("training"):
+                if isinstance(ask, Step | Forward):
+                    return self.trainers.answer(ask, 1.0)
+                if isinstance(ask, Fit):
+                    batches = site.rng.child("batches", 0)
+                    return self.solver.fit(self.narrowed(ask, done), batches, 1.0)
+                assert isinstance(ask, Compute)
+                return self.solver.compute(ask)
 
         return self.pruned(drive(self.method.model_on(state, message, site), answer), done)
 
@@ -266,10 +269,11 @@ class ClientExecutor:
 
     def answer(self, ask: Any, progress: float) -> Any:
         """Answer what a server's own half asks for."""
-        if isinstance(ask, Step | Forward):
-            return self.trainers.answer(ask, progress)
-        if isinstance(ask, Compute):
-            return self._compute(ask)
+        if isinstance(ask, Step | Forward | Compute):
+            with profiling.phase("training"):
+                if isinstance(ask, Compute):
+                    return self._compute(ask)
+                return self.trainers.answer(ask, progress)
         if isinstance(ask, GetPublicData):
             return lent(self.people)
         raise ConfigError(
@@ -278,7 +282,8 @@ class ClientExecutor:
         )
 
     def _answer(self, ask: Ask | None, turn: ClientTurn) -> Any:
-        return answered(self.hooks, ask, turn, lambda ask: self._plain(ask, turn))
+        with profiling.phase("training"):
+            return answered(self.hooks, ask, turn, lambda ask: self._plain(ask, turn))
 
     def _plain(self, ask: Ask, turn: ClientTurn) -> Any:
         """Answer what a turn asks for, where no protection does."""

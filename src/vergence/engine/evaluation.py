@@ -7,6 +7,7 @@ from functools import cached_property, partial
 
 from torch import Tensor
 
+from vergence import profiling
 from vergence.core.data import Samples
 from vergence.core.federation import POOLED, Federation
 from vergence.core.params import Params
@@ -67,8 +68,10 @@ class Evaluation:
                 self.scores.clear()
             for hook in self.hooks:  # the same noise for a model, whoever is asked first
                 hook.measuring(POOLED, 0)
-            output = self.outputs(params, self.everybody)
-            self.scores[sha] = self.task.pooled(output, self.everybody)
+            with profiling.phase("forward"):
+                output = self.outputs(params, self.everybody)
+            with profiling.phase("scores"):
+                self.scores[sha] = self.task.pooled(output, self.everybody)
         return self.scores[sha]
 
 
@@ -76,7 +79,10 @@ def scored(
     task: Task, outputs: Callable[[Samples], Tensor], test: Samples, val: Samples
 ) -> dict[str, float]:
     """Scores of a model's outputs on test samples; what is chosen is chosen on validation data."""
-    found = outputs(test)
-    return (
-        task.evaluate(found, test, outputs(val), val) if task.chooses else task.metrics(found, test)
-    )
+    with profiling.phase("forward"):
+        found = outputs(test)
+        chosen_on = outputs(val) if task.chooses else None
+    with profiling.phase("scores"):
+        if chosen_on is None:
+            return task.metrics(found, test)
+        return task.evaluate(found, test, chosen_on, val)

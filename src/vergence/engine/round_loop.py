@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vergence import profiling
 from vergence.core.conversation import drive
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
@@ -138,9 +139,10 @@ class RunSetup:
         if solving is None:
             clients = self.trained_on.clients
             cohort = self.presence.ask(clients, 0, self.stream) or clients
-            solving = self.folder.solving = solver_for(
-                self.method, self.task, self.trained_on, cohort, self.plan, device
-            )
+            with profiling.phase("trial"):
+                solving = self.folder.solving = solver_for(
+                    self.method, self.task, self.trained_on, cohort, self.plan, device
+                )
         return solving
 
     def executor(

@@ -24,6 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from vergence import profiling
 from vergence.console import note
 from vergence.core.files import open_in_place, refuse_links, saving
 from vergence.core.method import Method
@@ -255,11 +256,13 @@ def _run_here(experiment: Experiment, loaded: Loaded, out: Path, follower: Round
     if not (out / "priors.csv").exists():
         task = experiment.task(experiment.plan.seeds[0])
         people = loaded.ready.only(measured(loaded.ready, experiment.plan))
-        class_counts.write(out / class_counts.FILE, loaded.raw)
-        results.write_priors(out / "priors.csv", task, people)
+        with profiling.phase("priors"):
+            class_counts.write(out / class_counts.FILE, loaded.raw)
+            results.write_priors(out / "priors.csv", task, people)
     try:
         run_methods(experiment, loaded, out, follower)
-        _judge(experiment, out)
+        with profiling.phase("statistics"):
+            _judge(experiment, out)
     except KeyboardInterrupt:
         raise PartialRun(f"interrupted; {follower.kept(out)}") from None
 
@@ -296,7 +299,8 @@ def run_methods(
             # Its own lock too: somebody may resume this one method's directory by itself.
             alone = locked(folder) if experiment.several else nullcontext()
             heard = Listener(follower.on_round) if follower.on_round else None
-            with alone, own_faults(experiment, folder, follower.lasting, heard):
+            faults = own_faults(experiment, folder, follower.lasting, heard)
+            with alone, faults, profiling.method(label):
                 told = replace(follower, on_round=heard)
                 _one_method(experiment, loaded, label, folder, (bar, line), told, pool)
             if experiment.several and pool is None:
@@ -352,17 +356,19 @@ def _one_method(
     for seed in plan.seeds:
         with Board(path, seed, follower.warn) as board:
             if str(seed) not in folder.manifest["done"]:
-                run_rounds(
-                    experiment.methods[label],
-                    experiment.task(seed),
-                    loaded.ready,
-                    plan,
-                    folder,
-                    tick,
-                    pool(label, seed) if pool else None,
-                    partial(origin.begin, label, seed, folder.state) if origin.begin else None,
-                )
-    _leave_behind(experiment, loaded, label, folder)
+                with profiling.phase("exchange"):
+                    run_rounds(
+                        experiment.methods[label],
+                        experiment.task(seed),
+                        loaded.ready,
+                        plan,
+                        folder,
+                        tick,
+                        pool(label, seed) if pool else None,
+                        partial(origin.begin, label, seed, folder.state) if origin.begin else None,
+                    )
+    with profiling.phase("statistics"):
+        _leave_behind(experiment, loaded, label, folder)
 
 
 def _leave_behind(experiment: Experiment, loaded: Loaded, label: str, folder: RunDirectory) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from vergence import profiling
 from vergence.core.federation import Federation
 from vergence.core.task import Task
 from vergence.engine.client_executor import lent
@@ -38,7 +39,9 @@ def validate(experiment: Experiment) -> Loaded:
             do not suit a method or a protection.
     """
     torch.set_num_threads(1)  # the workers' number: more would wait for each other here
-    plan, raw = experiment.plan, experiment.federation()
+    plan = experiment.plan
+    with profiling.phase("data"):
+        raw = experiment.federation()
     for label, method in experiment.methods.items():
         if method.pooled:
             raw.refuse_many(f"method '{label}', which pools everybody's data,")
@@ -59,7 +62,8 @@ def validate(experiment: Experiment) -> Loaded:
             raise ConfigError(f"method '{label}': {error}") from None
     if plan.pruning.amount:
         weights(task.module(), plan.pruning.layers)
-    return Loaded(raw, ready, digest(ready))
+    with profiling.phase("data"):
+        return Loaded(raw, ready, digest(ready))
 
 
 def prepared(experiment: Experiment, task: Task, raw: Federation) -> Federation:
@@ -69,7 +73,8 @@ def prepared(experiment: Experiment, task: Task, raw: Federation) -> Federation:
         ConfigError: task, model and federation do not fit together.
     """
     try:
-        ready = task.prepare(experiment.model.prepare(raw))
+        with profiling.phase("features"):
+            ready = task.prepare(experiment.model.prepare(raw))
         batch = next(iter(ready.people.values())).train.take(torch.arange(1))
         module = task.module().eval()
         with torch.no_grad():

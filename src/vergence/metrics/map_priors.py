@@ -16,7 +16,10 @@ from vergence.metrics.personal_priors import width_for, width_within
 Map = Float[Tensor, "height width"]
 
 SHARED_SIGMA = 0.03
-"""Blur of maps made of many people's gaze, in widths, where nothing is there to choose it on."""
+"""Blur of many people's gaze on one scene, in widths, and of a global prior of one person.
+
+On scenes the likeliest blur is wider, and lowers NSS: a weaker reference flatters methods.
+"""
 FLOOR = 0.01
 """Share of a uniform map mixed in: moves KLD and SIM only, and keeps KLD finite."""
 
@@ -59,11 +62,9 @@ def static_priors(
 
 
 def seen_by_others(
-    people: Mapping[str, Samples], height: int, width: int, sigma: float = SHARED_SIGMA
+    people: Mapping[str, Samples], height: int, width: int
 ) -> Iterator[tuple[str, SeenPriors]]:
-    """Yield, for each person whose scenes others saw too, the others' gaze on them, blurred.
-
-    `sigma` is the blur, in widths (`width_over_scenes` chooses it).
+    """Yield, for each person whose scenes others saw too, the others' blurred gaze on them.
 
     Same scene, same frame number. Frames on which nobody else has gaze lose their own points, and
     samples without any such frame are left out, so that only comparable frames are scored; a
@@ -88,22 +89,7 @@ def seen_by_others(
             points = chosen.columns["points"].clone()
             points[~shown[kept]] = torch.nan
             chosen = replace(chosen, columns={**chosen.columns, "points": points})
-            yield person, SeenPriors(chosen, _distribution(smoothed(others[kept], sigma)))
-
-
-def width_over_scenes(people: Mapping[str, Samples], height: int, width: int) -> float:
-    """Return the blur under which each person's gaze is likeliest from the others' on its scenes.
-
-    Where no two people saw the same scene it is `SHARED_SIGMA`.
-    """
-    scenes = torch.cat([s.columns["scene"] for s in people.values()]).unique()
-    scenes = scenes[scenes >= 0]
-    own = [_scene_counts(s, scenes, height, width).double() for s in people.values()]
-    total = torch.stack(own).sum(0)
-    shown = [(mine.sum((-1, -2)) > 0) & ((total - mine).sum((-1, -2)) > 0) for mine in own]
-    held = torch.cat([mine[where] for mine, where in zip(own, shown, strict=True)])
-    seen = torch.cat([(total - mine)[where] for mine, where in zip(own, shown, strict=True)])
-    return width_for(held, seen) if len(held) else SHARED_SIGMA
+            yield person, SeenPriors(chosen, _distribution(smoothed(others[kept], SHARED_SIGMA)))
 
 
 def _scene_counts(samples: Samples, scenes: Tensor, height: int, width: int) -> Tensor:

@@ -8,9 +8,9 @@ the label map itself scores 0.83 on the official grid and 1.0 on the full one.
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy import ndimage
 from torch import Tensor
 
 from vergence.metrics.gaze_maps import pixels
@@ -135,7 +135,7 @@ def _component_share(
     within_a_frame = np.zeros((3, 3, 3), int)
     within_a_frame[1] = 1
     numbered = np.zeros(salient.shape, np.int32)
-    ndimage.label(salient.numpy(), within_a_frame, output=numbered)
+    scipy.ndimage.label(salient.numpy(), within_a_frame, output=numbered)
     parts = torch.from_numpy(numbered).long().flatten(1)
     frame_of = torch.zeros(int(parts.max()) + 1, dtype=torch.long)
     frame, pixel = parts.nonzero(as_tuple=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from vergence.errors import DataError
 
@@ -44,9 +44,9 @@ def wilcoxon(differences: ArrayLike) -> float:
     if not d.size:
         return 1.0
     if d.size > EXACT:
-        found: Any = stats.wilcoxon(d, method="asymptotic")
+        found: Any = scipy.stats.wilcoxon(d, method="asymptotic")
         return float(found.pvalue)
-    halves = (2 * stats.rankdata(np.abs(d))).astype(np.int64)
+    halves = (2 * scipy.stats.rankdata(np.abs(d))).astype(np.int64)
     chance = np.zeros(int(halves.sum()) + 1)
     chance[0] = 1.0
     for rank in halves:
@@ -121,7 +121,7 @@ def rank_biserial(differences: ArrayLike) -> float:
     """
     d = _sample(differences)
     d = d[d != 0]
-    ranks = stats.rankdata(np.abs(d))
+    ranks = scipy.stats.rankdata(np.abs(d))
     return float((np.sign(d) * ranks).sum() / ranks.sum()) if d.size else 0.0
 
 
@@ -137,7 +137,7 @@ def bootstrap(
         return math.nan, math.nan
     if np.ptp(d) == 0:
         return float(d[0]), float(d[0])
-    found = stats.bootstrap(
+    found = scipy.stats.bootstrap(
         (d,),
         np.mean,
         n_resamples=draws,
@@ -193,10 +193,10 @@ def friedman(scores: ArrayLike, lower_is_better: bool = False) -> Ranking:
             "Friedman's test needs a table of finite numbers, at least 2 people by 3 methods; "
             f"got the shape {table.shape}"
         )
-    ranks = stats.rankdata(table if lower_is_better else -table, axis=1)
+    ranks = scipy.stats.rankdata(table if lower_is_better else -table, axis=1)
     statistic, p = 0.0, 1.0
     if np.ptp(ranks) > 0:
-        found = stats.friedmanchisquare(*ranks.T)
+        found = scipy.stats.friedmanchisquare(*ranks.T)
         statistic, p = float(found.statistic), float(found.pvalue)
     people, methods = table.shape
     return Ranking(statistic, p, tuple(ranks.mean(axis=0).tolist()), nemenyi(methods, people))
@@ -209,7 +209,7 @@ def nemenyi(methods: int, people: int, alpha: float = ALPHA) -> float:
 
     Source: Nemenyi 1963; Demsar 2006, section 3.2.2.
     """
-    q = float(stats.studentized_range.ppf(1 - alpha, methods, np.inf)) / math.sqrt(2)
+    q = float(scipy.stats.studentized_range.ppf(1 - alpha, methods, np.inf)) / math.sqrt(2)
     return q * math.sqrt(methods * (methods + 1) / (6 * people))
 
 
@@ -230,4 +230,4 @@ def _tail(d: Floats, shift: float) -> float:
     if np.ptp(d) == 0:
         return 0.5 if shift == 0 else float(shift > 0)
     error = float(d.std(ddof=1)) / math.sqrt(d.size)
-    return float(stats.t.cdf(shift / error, d.size - 1))
+    return float(scipy.stats.t.cdf(shift / error, d.size - 1))

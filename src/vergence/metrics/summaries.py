@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 
 from vergence.errors import ConfigError, DataError
 
@@ -225,7 +225,7 @@ def kendall(rows: Float[np.ndarray, "rows steps"]) -> Float[np.ndarray, "rows ro
 
     Source: Kendall 1945.
     """
-    values = np.ascontiguousarray(rankdata(rows, axis=1), np.float32)
+    values = np.ascontiguousarray(scipy.stats.rankdata(rows, axis=1), np.float32)
     met = np.zeros((len(values), len(values)))
     for start in range(0, values.shape[1], BLOCK):
         signs = np.sign(values[:, start : start + BLOCK, None] - values[:, None])
@@ -236,7 +236,7 @@ def kendall(rows: Float[np.ndarray, "rows steps"]) -> Float[np.ndarray, "rows ro
 
 def spearman(rows: Float[np.ndarray, "rows steps"]) -> Float[np.ndarray, "rows rows"]:
     """Return Spearman's rho between all rows; 0 where a row is constant."""
-    ranks = rankdata(rows, axis=1)
+    ranks = scipy.stats.rankdata(rows, axis=1)
     centred = ranks - ranks.mean(1, keepdims=True)
     return _cosines(centred @ centred.T)
 

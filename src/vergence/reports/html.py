@@ -131,14 +131,16 @@ AFTERWARDS = ("verify", "compare", "report")
 """What may be done with a finished run."""
 
 
-def report(folder: Path | str) -> Path:
+def report(folder: Path | str, study: StudyResults | None = None) -> Path:
     """Write `report.html` into an OUT or a single run directory and return its path.
+
+    `study` is what was read from there already; default: as it is read now.
 
     Raises:
         StateError: there is no finished run, or links in its folder lead elsewhere.
         PartialRun: the page cannot be written.
     """
-    study = read(folder)
+    study = study or read(folder)
     refuse_links(study.folder)
     study = harm_counted(study)
     environment = Environment(

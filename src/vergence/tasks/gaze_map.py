@@ -18,7 +18,7 @@ from vergence.core.task import Task
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
 from vergence.metrics.gaze_maps import label_maps
-from vergence.metrics.map_priors import seen_by_others, static_priors, width_over_scenes
+from vergence.metrics.map_priors import seen_by_others, static_priors
 from vergence.metrics.personal_priors import (
     attached_to_all,
     common_map,
@@ -171,10 +171,11 @@ class GazeMap(Task):
         glc = pixel_f1(maps, labels)
         best = pixel_f1(maps, labels, FULL_GRID if threshold is None else (threshold,))
         view = (self.field_of_view_deg, maps.shape[-2] / maps.shape[-1])
+        judd, shuffled = saliency.aucs(maps, points)
         per_frame = {
             "nss": saliency.nss(maps, points),
-            "auc_judd": saliency.auc_judd(maps, points),
-            "auc_shuffled": saliency.auc_shuffled(maps, points),
+            "auc_judd": judd,
+            "auc_shuffled": shuffled,
             "cc": saliency.cc(maps, labels),
             "sim": saliency.sim(maps, labels),
             "kld": saliency.kld(maps, labels),
@@ -280,11 +281,13 @@ class GazeMap(Task):
                 )
                 for person, splits in federation.people.items()
             }
-        test, val = (
-            {p: getattr(s, part) for p, s in federation.people.items()} for part in ("test", "val")
+        seen, seen_val = (
+            dict(seen_by_others(part, height, width))
+            for part in (
+                {p: s.test for p, s in federation.people.items()},
+                {p: s.val for p, s in federation.people.items()},
+            )
         )
-        sigma = width_over_scenes(val, height, width)
-        seen, seen_val = (dict(seen_by_others(part, height, width, sigma)) for part in (test, val))
         rows = {}
         for person, (samples, maps) in seen.items():
             val = seen_val.get(person)

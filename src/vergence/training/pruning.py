@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
+import scipy
 import torch
 from annotated_types import Ge
 from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import load, save
-from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from vergence.core.files import parse_json
@@ -257,7 +257,7 @@ class SparseLinear(nn.Module):
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        self.matrix = csr_array(layer.weight.detach().numpy())
+        self.matrix = scipy.sparse.csr_array(layer.weight.detach().numpy())
         self.bias = None if layer.bias is None else layer.bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:

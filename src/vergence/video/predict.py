@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vergence import profiling
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
 from vergence.core.randomness import RandomStream
@@ -39,27 +40,31 @@ def predict(folder: Path, video: Path, out: Path, person: str | None = None) -> 
         ConfigError: another task's run, an unknown person, or a newcomer without a shared model.
         DataError: the video is unreadable or shorter than the model's window.
     """
-    trained = read_run(folder)
+    with profiling.phase("checkpoints"):
+        trained = read_run(folder)
     if not isinstance(trained.task, GazeMap):
         raise ConfigError(f"{folder} was trained on another task; predict draws gaze maps only")
     run = read(folder).runs[0]
     trained.refuse_stranger(person, run.people)
     wanted = run.results["input"]
-    footage = Video.open(video)
+    with profiling.phase("data"):
+        footage = Video.open(video)
     window = wanted["frames"]
     if len(footage.times_s) < window:
         raise DataError(
             f"{video} has {len(footage.times_s)} frames, the model's window is {window}: "
             "give a longer video"
         )
-    small = footage.read(width=wanted["width"], height=wanted["height"])
+    with profiling.phase("data"):
+        small = footage.read(width=wanted["width"], height=wanted["height"])
     heats = heat_maps(trained, samples(small, window), person)[: len(small)]
     points = [(float(x), float(y)) for x, y in centre_of_mass(torch.from_numpy(heats))]
     truth = true_gaze(video, footage)
-    written = write_overlay(
-        out, footage.frames(), footage.times_s.tolist(), heats, points, truth, slow=True
-    )
-    contact_sheet(out.with_suffix(".png"), footage.frames(), heats, points, truth)
+    with profiling.phase("report"):
+        written = write_overlay(
+            out, footage.frames(), footage.times_s.tolist(), heats, points, truth, slow=True
+        )
+        contact_sheet(out.with_suffix(".png"), footage.frames(), heats, points, truth)
     return written
 
 
@@ -86,11 +91,13 @@ def heat_maps(trained: TrainedRun, data: Samples, person: str | None) -> NDArray
             f"{trained.folder} has no shared model for a newcomer; choose --person among "
             f"{', '.join(trained.clients)}"
         )
-    ready = task.network.prepare(Federation("video", {who: Splits(data, data, data)}))
-    new = trained.lent(ready.people[who].test, person)
-    ready = replace(ready, people={who: Splits(new, new, new)})
+    with profiling.phase("features"):
+        ready = task.network.prepare(Federation("video", {who: Splits(data, data, data)}))
+        new = trained.lent(ready.people[who].test, person)
+        ready = replace(ready, people={who: Splits(new, new, new)})
     shown = trained.on(ready, stream=RandomStream("predict"))
-    logits = shown.outputs(shown.model(who), ready.people[who].test)
+    with profiling.phase("forward"):
+        logits = shown.outputs(shown.model(who), ready.people[who].test)
     assert isinstance(task, GazeMap)
     heat = (logits.double() / task.temperature).flatten(2).softmax(-1)
     return heat.view(-1, *logits.shape[2:]).numpy()

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import scipy
 import torch
 from PIL.Image import Resampling
 from rich.console import Console
 from rich.progress import Progress
-from scipy.io import loadmat
 from torch import Tensor
 
 from vergence.data.io.image_files import opened
@@ -173,7 +173,7 @@ def read_mat(path: Path, variable: str, hint: str) -> np.ndarray:
     try:
         raw = path.read_bytes()
         check_tags(raw)
-        content = loadmat(io.BytesIO(raw), variable_names=[variable])
+        content = scipy.io.loadmat(io.BytesIO(raw), variable_names=[variable])
     except NotImplementedError as fault:
         raise DataError(
             f"{path} is a MATLAB 7.3 file, versions 5 to 7.2 are read: save it with -v7, or {hint}"

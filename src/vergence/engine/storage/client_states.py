@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vergence import profiling
 from vergence.core import files as disk
 from vergence.core.files import part_of, saving
 from vergence.core.serialization import Packed, digest, quick_digest, unpack_file
@@ -43,7 +44,8 @@ class ClientStateStore:
         """
         path = self.folder / file
         try:
-            kept = unpack_file(path, ClientState, *self.records)
+            with profiling.phase("checkpoints"):
+                kept = unpack_file(path, ClientState, *self.records)
         except StateError as error:
             where = "" if str(path) in str(error) else f"{path}: "
             raise StateError(f"{where}{error}; {MEND}") from None
@@ -70,7 +72,7 @@ class ClientStateStore:
         """
         chunks = packed.chunks()
         file = f"seed{self.seed}.client.{client}.{stamp}.safetensors"
-        with saving(self.folder.parent):
+        with saving(self.folder.parent), profiling.phase("checkpoints"):
             if spare is not None:
                 with suppress(FileNotFoundError):
                     (self.folder / spare).replace(part_of(self.folder / file))
@@ -140,10 +142,11 @@ class ClientStateIndex(Mapping[str, Any]):
 
     def sha256(self) -> dict[str, str]:
         """Return the SHA-256 of every state, by client."""
-        return {
-            client: digest((self.store.folder / entry.file).read_bytes())
-            for client, entry in sorted(self.filed.items())
-        }
+        with profiling.phase("checkpoints"):
+            return {
+                client: digest((self.store.folder / entry.file).read_bytes())
+                for client, entry in sorted(self.filed.items())
+            }
 
     def shares(self) -> list[float]:
         """Return the personal share of every client that keeps one."""

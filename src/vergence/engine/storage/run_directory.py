@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vergence import profiling
 from vergence.core import files as disk
 from vergence.core.files import parse_json, part_of, saving, settle
 from vergence.core.serialization import Packed, digest, quick_digest, room, unpack
@@ -106,7 +107,7 @@ class RunDirectory:
 
     def append(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         """Add rows to a table."""
-        with saving(self.path):
+        with saving(self.path), profiling.phase("checkpoints"):
             self._tables.append(table, rows)
 
     def cost(self, seed: int, round: int) -> Sequence[str] | None:
@@ -140,7 +141,7 @@ class RunDirectory:
         The clients' states lie in their files already. A fingerprint says that the seed is done.
         What is to be kept `beside` has a file each, written once while it is the same object.
         """
-        with saving(self.path):
+        with saving(self.path), profiling.phase("checkpoints"):
             before = self.manifest.get("files", {}) if self.manifest["seed"] == seed else {}
             if "server" in before and self._server is server:
                 entry = before["server"]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from vergence import errors
+from vergence import errors, profiling
 from vergence.core.aggregation import Sum
 from vergence.core.messages import SealedReply, SealedTree
 from vergence.core.serialization import pack, unpack
@@ -134,6 +134,7 @@ class Forked:
                 note = waiting.pop(number)
                 yield number, self._result(note, self.slots[number % len(self.slots)])
                 self.tickets.settle()
+            profiling.settle()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise PartialRun(
                 "a worker process died (killed, or out of memory); the last checkpoint is kept: "
@@ -141,9 +142,12 @@ class Forked:
             ) from None
 
     def _receive(self, waiting: dict[int, dict[str, Any]]) -> None:
-        for key, _ in self.ready.select():
+        with profiling.phase(profiling.WAITING):
+            ready = self.ready.select()
+        for key, _ in ready:
             assert isinstance(key.fileobj, Connection)
             note = json.loads(key.fileobj.recv_bytes())
+            profiling.add(note)
             if "error" in note:
                 name, text = note["error"]
                 raise getattr(errors, name, RuntimeError)(text)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from vergence import errors
+from vergence import errors, profiling
 from vergence.core.aggregation import Sum
 from vergence.core.messages import Message, SealedReply
 from vergence.core.params import Params
@@ -55,12 +55,14 @@ class WorkerProcess:
         torch.set_num_threads(1)
         gc.freeze()  # what is shared with the parent stays: it is not looked through, nor copied
         gc.set_threshold(20_000, 20, 20)  # a turn makes thousands of objects, none in a cycle
+        profiling.in_worker()
         for other in self.others:
             other.close()
         try:
             while True:
                 note = json.loads(self.pipe.recv_bytes())
-                self._carry_out(self._batch(note), note["first"], note["many"])
+                with profiling.phase("exchange"):
+                    self._carry_out(self._batch(note), note["first"], note["many"])
         except (EOFError, BrokenPipeError, ConnectionResetError):
             os._exit(0)
         except VergenceError as error:
@@ -102,7 +104,8 @@ class WorkerProcess:
             if ticket >= self.tickets.settled + slots:  # its slot holds a sum that still waits
                 self._tell(done)
                 while ticket >= self.tickets.settled + slots:
-                    time.sleep(0.0005)
+                    with profiling.phase(profiling.WAITING):
+                        time.sleep(0.0005)
             done.append(self._group(batch, number, self.slots[number % slots]))
             if len(done) == many:
                 self._tell(done)
@@ -110,7 +113,7 @@ class WorkerProcess:
 
     def _tell(self, done: list[dict[str, Any]]) -> None:
         if done:
-            self._say({"done": done})
+            self._say({"done": done, **profiling.handed()})
             done.clear()
 
     def _group(self, batch: TaskBatch, number: int, slot: SharedArena) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
+import scipy
 from annotated_types import Ge, Gt, Interval
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from vergence.core.options import check_ranges
@@ -210,7 +210,7 @@ def gaussian_noise(target: float, delta: float, sensitivity: float, releases: in
 
 
 def _root(function: Callable[[float], float], low: float, high: float, near: float) -> float:
-    return cast(float, brentq(function, low, high, xtol=near))
+    return cast(float, scipy.optimize.brentq(function, low, high, xtol=near))
 
 
 def _delta(mu: float, eps: float) -> float:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
+import scipy
 from annotated_types import Gt, Interval
 from numpy.typing import NDArray
-from scipy.spatial.distance import pdist, squareform
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from vergence.core.messages import SealedReply
 from vergence.core.options import check_ranges
@@ -114,7 +114,7 @@ def alie_z(clients: int, liars: int) -> float:
     """
     supporters = math.floor(clients / 2 + 1) - liars
     share = (clients - liars - supporters) / max(clients - liars, 1)
-    return float(norm.ppf(min(max(share, 0.5), 1 - 1e-12)))
+    return float(ndtri(min(max(share, 0.5), 1 - 1e-12)))
 
 
 def alie(values: NDArray[np.floating], z: float) -> NDArray[np.floating]:
@@ -147,7 +147,7 @@ def min_max(values: NDArray[np.floating], way: NDArray[np.floating]) -> NDArray[
     apart, length = mean - values, float(way @ way)
     if not length:
         return mean
-    widest = float(pdist(values, "sqeuclidean").max(initial=0))
+    widest = float(scipy.spatial.distance.pdist(values, "sqeuclidean").max(initial=0))
     half, rest = apart @ way, widest - np.einsum("ij,ij->i", apart, apart)
     roots = (-half + np.sqrt(half**2 + length * np.maximum(rest, 0))) / length
     return mean + max(float(roots.min()), 0.0) * way
@@ -164,6 +164,8 @@ def min_sum(values: NDArray[np.floating], way: NDArray[np.floating]) -> NDArray[
     mean, length = values.mean(axis=0), float(way @ way)
     if not length:
         return mean
-    most = float(squareform(pdist(values, "sqeuclidean")).sum(axis=1).max(initial=0))
+    distance = scipy.spatial.distance
+    apart = distance.squareform(distance.pdist(values, "sqeuclidean"))
+    most = float(apart.sum(axis=1).max(initial=0))
     room = max(most - float(((values - mean) ** 2).sum()), 0.0)
     return mean + math.sqrt(room / (len(values) * length)) * way

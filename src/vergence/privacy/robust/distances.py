@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.spatial.distance import pdist, squareform
 
 from vergence.privacy.robust.update_matrix import UpdateMatrix
 
@@ -14,9 +14,11 @@ def krum_scores(votes: UpdateMatrix, f: int) -> NDArray[np.float64]:
 
     Source: Blanchard et al., NeurIPS 2017, Section 4.
     """
+    distance = scipy.spatial.distance
     apart = np.zeros((len(votes), len(votes)))
     for part in votes.blocks():
-        apart += squareform(pdist(votes.values[:, part].astype(np.float64), "sqeuclidean"))
+        values = votes.values[:, part].astype(np.float64)
+        apart += distance.squareform(distance.pdist(values, "sqeuclidean"))
     np.fill_diagonal(apart, np.inf)  # a vector is not its own neighbour
     return np.sort(apart, axis=1)[:, : len(votes) - f - 2].sum(axis=1)
 

@@ -6,12 +6,9 @@ from importlib.resources import as_file, files
 from itertools import islice
 from pathlib import Path
 
-import av
 import numpy as np
-from av.error import FFmpegError
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from numpy.typing import NDArray
 
@@ -52,32 +49,43 @@ def strip(study: StudyResults) -> Figure | None:
     tall, wide = first.frames.shape[1:3]
     tile = 9.2 / max(count, 3)
     height = tile * tall / wide
-    engine = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
-    figure = canvas(tile * count + 0.3, (height + 0.05) * (len(found) + 1) + 0.3, layout=engine)
-    grid = figure.subplots(len(found) + 1, count, squeeze=False)
     rows = [("truth", first.truth, INK)]
     rows += [(run.title, maps.pred, tint[run.label]) for run, maps in found]
-    for line, (name, heats, colour) in zip(grid, rows, strict=True):
-        for i, axes in enumerate(line):
-            axes.imshow(blend(first.frames[i], heats[i]), interpolation="antialiased")
-            _points(axes, first, i, tile)
-            axes.set_xticks([])
-            axes.set_yticks([])
-            for spine in axes.spines.values():
-                spine.set_visible(False)
-        line[0].set_ylabel(name, color=colour, fontweight="bold", fontsize=9)
-    for axes, person in zip(grid[0], first.person, strict=True):
-        axes.set_title(f"gaze of {person}", fontsize=8, color=MUTED)
+    lines = [np.hstack([*map(blend, first.frames, heats)]) for _, heats, _ in rows]
+    figure = canvas(tile * count + 0.3, height * len(rows) + 0.3)
+    axes = figure.add_subplot()
+    axes.imshow(np.vstack(lines), interpolation="antialiased")
+    for row, column in np.ndindex(len(rows), count):
+        _points(axes, first, column, row, tile)
+    for i in range(1, count):
+        axes.axvline(i * wide - 0.5, color=PAPER, linewidth=1.5)
+    for i in range(1, len(rows)):
+        axes.axhline(i * tall - 0.5, color=PAPER, linewidth=1.5)
+    axes.set_xlim(-0.5, count * wide - 0.5)
+    axes.set_ylim(len(rows) * tall - 0.5, -0.5)
+    axes.xaxis.tick_top()
+    people = [f"gaze of {person}" for person in first.person]
+    axes.set_xticks((np.arange(count) + 0.5) * wide - 0.5, people, fontsize=8, color=MUTED)
+    axes.set_yticks(
+        (np.arange(len(rows)) + 0.5) * tall - 0.5,
+        [name for name, _, _ in rows],
+        rotation=90,
+        va="center",
+        fontsize=9,
+        fontweight="bold",
+    )
+    for label, (_, _, colour) in zip(axes.get_yticklabels(), rows, strict=True):
+        label.set_color(colour)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
     return figure
 
 
-def _points(axes: Axes, maps: Maps, sample: int, tile: float) -> None:
+def _points(axes: Axes, maps: Maps, sample: int, row: int, tile: float) -> None:
     tall, wide = maps.frames.shape[1:3]
     shown = maps.points[sample][np.isfinite(maps.points[sample]).all(axis=1)]
-    x, y = shown[:, 0] * wide - 0.5, shown[:, 1] * tall - 0.5
+    x, y = (shown[:, 0] + sample) * wide - 0.5, (shown[:, 1] + row) * tall - 0.5
     axes.scatter(x, y, s=7 * tile, color=POINT, edgecolor="#101317", linewidth=0.35 * tile)
-    axes.set_xlim(-0.5, wide - 0.5)
-    axes.set_ylim(tall - 0.5, -0.5)
 
 
 def sample_clip(name: str = "aria/adt/rgb_upright.mp4") -> list[NDArray[np.uint8]]:
@@ -99,6 +107,9 @@ def read_clip(path: Path) -> list[NDArray[np.uint8]]:
     Raises:
         DataError: it cannot be decoded, or is shorter than a clip.
     """
+    import av  # no report draws tokens
+    from av.error import FFmpegError
+
     try:
         with av.open(str(path)) as container:
             shown = [
