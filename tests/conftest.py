@@ -1,5 +1,6 @@
 """Shared by all tests: where the research data lies, one thread, and a seed for nobody."""
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -18,6 +19,15 @@ MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 << 30:
     # Runs of tests lie in memory: thousands of checkpoints wait for no disk.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+# Nothing that importing and collecting make is rubbish: it is not looked through for any.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, and only what tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 def research_data(name: str) -> Path:

@@ -29,10 +29,15 @@ CLAUSE = re.compile(
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    """Syntax tree of a file, which is read once."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def modules() -> dict[str, ast.Module]:
     """Every module of the package, parsed, by its path below the package."""
-    paths = sorted(PACKAGE.rglob("*.py"))
-    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in paths}
+    return {str(path.relative_to(PACKAGE)): parsed(path) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def folders(found: dict[str, ast.Module]) -> dict[str, int]:
@@ -142,7 +147,7 @@ def imports(root: Path) -> dict[str, set[str]]:
     for path in root.rglob("*.py"):
         parts = path.relative_to(root.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+        trees[name] = parsed(path)
     return {name: _imported(tree, trees.keys()) - {name} for name, tree in trees.items()}
 
 

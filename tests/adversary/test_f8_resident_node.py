@@ -32,12 +32,12 @@ Node().listen(Path(sys.argv[1]))
 """
 
 
-@pytest.fixture
-def node(tmp_path):
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
     """A node of its own process, and the key to its socket."""
-    key = secrets.token_bytes(32)
-    (tmp_path / "secret").write_bytes(key)
-    words = [sys.executable, "-c", NODE, str(tmp_path / "secret")]
+    key, folder = secrets.token_bytes(32), tmp_path_factory.mktemp("node")
+    (folder / "secret").write_bytes(key)
+    words = [sys.executable, "-c", NODE, str(folder / "secret")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"listening\n"
         for _ in range(100):

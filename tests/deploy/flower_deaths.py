@@ -28,6 +28,8 @@ from vergence.experiment.schema import check
 
 RATES = (0.3, 0.5, 0.7)
 LABEL = "fedcpf"
+MOMENT = 1.5
+"""Seconds within which somebody is killed: those of three rounds."""
 WHOLE = 900.0
 """Seconds that a few rounds may take at most."""
 
@@ -169,7 +171,7 @@ def server(kills: int = 5) -> Iterator[Row]:
             if number % 2 == 0:
                 inside += caught(deployment.server / "run", 20.0)
             else:
-                time.sleep(draw.uniform(0.0, 3.0))
+                time.sleep(draw.uniform(0.0, MOMENT))
             made.kill("server")
             made.start("server", *CLIENTS)
         made.finish()
@@ -204,7 +206,7 @@ def client(kills: int = 3) -> Iterator[Row]:
         deployment = made.deployment
         for number in range(kills):
             deployment.until(lambda n=2 * number: deployment.rounds() > n, WHOLE)
-            time.sleep(draw.uniform(0.0, 3.0))
+            time.sleep(draw.uniform(0.0, MOMENT))
             name = draw.choice(CLIENTS)
             made.kill(name)
             made.start(name)

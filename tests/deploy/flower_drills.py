@@ -19,7 +19,7 @@ from tests.deploy.deployment import CLIENTS, deployed, fedcpf, simulated
 from tests.deploy.drilling import ROWS, Row, asked, printed
 from tests.deploy.flower_aggregators import aggregator
 
-ROUNDS = 120
+ROUNDS = 240
 """Rounds during which a server is attacked."""
 
 

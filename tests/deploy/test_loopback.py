@@ -56,11 +56,11 @@ def test_split_learning_in_three_roles_gives_the_same_bits(tmp_path):
 
 def test_kill_9_of_server_and_client_changes_no_bit(deployment, tmp_path):
     """The server is killed in a round and goes on; a client is killed and comes back."""
-    want = simulated(fedcpf(2), tmp_path / "here")
-    deployment.hand_out(fedcpf(2))
+    want = simulated(fedcpf(4), tmp_path / "here")
+    deployment.hand_out(fedcpf(4))
     served = deployment.serve()
     joined = [deployment.join(name) for name in CLIENTS]
-    deployment.until("round 1 of 2", 300)
+    deployment.until("round 1 of 4", 300)
     served.kill()
     served.wait()
     joined[1].kill()

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # a busy machine takes minutes to start ten processes
     pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'"),
 ]
-ROUNDS = 120
+ROUNDS = 240
 """Rounds that last longer than the attacks."""
 
 

@@ -183,7 +183,7 @@ def start_link(group: ProcessGroup, host: str, port: int, root: Path | None) -> 
 
     Without a `root` certificate nothing is encrypted, and nodes show no keys.
     """
-    from vergence.deployment.transport.flower_processes import KEY, KEYS, FlowerControl
+    from vergence.deployment.transport.flower_processes import KEY, KEYS, SECRET_FILE, FlowerControl
 
     folder, extra = group.folder, {KEY: secrets.token_urlsafe(32)}
     tls: list[Any] = ["--insecure"]
@@ -201,7 +201,7 @@ def start_link(group: ProcessGroup, host: str, port: int, root: Path | None) -> 
         port,
         "--isolation",
         "process",
-        "--superexec-auth-secret-file",
+        SECRET_FILE,
         group.secret,
         *tls,
         extra=extra,
@@ -302,6 +302,8 @@ def client_settings(folder: Path, data: str | None, person: str | None) -> Clien
 
 def start_node(group: ProcessGroup, side: ClientSide, port: int, insecure: bool) -> None:
     """Start a client's Flower process."""
+    from vergence.deployment.transport.flower_processes import SECRET_FILE
+
     tls: list[Any] = ["--insecure"]
     if not insecure:
         tls = ["--root-certificates", group.folder / "ca.crt"]
@@ -318,7 +320,7 @@ def start_node(group: ProcessGroup, side: ClientSide, port: int, insecure: bool)
         "process",
         "--max-retries",
         "3",
-        "--superexec-auth-secret-file",
+        SECRET_FILE,
         group.secret,
         *tls,
     )

@@ -70,7 +70,9 @@ def here() -> Path:
 def __getattr__(name: str) -> Any:
     """Return the Flower app of a server or a node; Flower looks them up by name."""
     if name == "server":
-        return flower.server_app(lead)
+        from vergence.deployment.transport.wakeups import Wakeups  # an ordinary app does without
+
+        return flower.server_app(lead, Wakeups((here() / SECRET).read_bytes()))
     if name == "client":
         return flower.client_app(lambda asked, _: end().answer(asked))
     raise AttributeError(name)

@@ -13,11 +13,19 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vergence.deployment.transport.wakeups import Wakeups, WakeupSocket
 
 ACTION = "turn"
 POLL = 0.2
 """Seconds between two looks for an answer, a task or a message."""
+RARELY = 1.0
+"""Seconds between two looks where a notice says when to look."""
+SHORT = 1 << 20
+"""Bytes of a message that goes as one value: Flower makes five parts of an array, three of that."""
 LOOK = 0.5
 """Seconds between two looks whether a node is still there."""
 UNAVAILABLE = 5
@@ -46,7 +54,7 @@ def bundle() -> bytes:
     return build_fab_from_files({"pyproject.toml": BUNDLE})[0]
 
 
-def server_app(main: Callable[[GridTransport, Any], None]) -> Any:
+def server_app(main: Callable[[GridTransport, Any], None], wakeups: Wakeups | None = None) -> Any:
     """Return a ServerApp that does its work over a `GridTransport`, in a Flower context."""
     from flwr.serverapp import ServerApp
 
@@ -54,7 +62,7 @@ def server_app(main: Callable[[GridTransport, Any], None]) -> Any:
 
     @app.main()
     def _(grid: Any, context: Any) -> None:
-        line = GridTransport(grid)
+        line = GridTransport(grid, wakeups=wakeups)
         try:
             main(line, context)
         finally:
@@ -78,25 +86,52 @@ def client_app(answer: Callable[[bytes, Any], bytes]) -> Any:
 
 
 def packed(data: bytes) -> Any:
-    """Return bytes as the array of a record: Flower sends large arrays in parts."""
-    from flwr.app import Array, ArrayRecord, RecordDict
+    """Return bytes as a record: a value, or an array, which Flower sends in parts of 5 MiB."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+    if len(data) <= SHORT:
+        return RecordDict({"body": ConfigRecord({"": data})})
     return RecordDict({"body": ArrayRecord({"": Array("uint8", (len(data),), "bytes", data)})})
 
 
 def unpacked(message: Any) -> bytes:
-    """Return the bytes in a message."""
-    return message.content["body"][""].data
+    """Return the bytes in a message.
+
+    Raises:
+        KeyError, AttributeError, TypeError: there are none.
+    """
+    body = message.content["body"][""]
+    data = body if isinstance(body, bytes) else body.data
+    if not isinstance(data, bytes):
+        raise TypeError("no bytes")
+    return data
+
+
+@dataclass
+class AwaitedAnswer:
+    """An answer that a thread waits for, and the event that wakes whoever fetches it."""
+
+    node: int
+    reply: Future[Any] = field(default_factory=Future)
+    noticed: threading.Event = field(default_factory=threading.Event)
 
 
 class GridTransport:
-    """Sends bytes to nodes and brings answers back, for many threads over one grid."""
+    """Sends bytes to nodes and brings answers back, for many threads over one grid.
 
-    def __init__(self, grid: Any, poll: float = POLL) -> None:
-        self.grid, self.poll = grid, poll
+    With `wakeups` the link is told for which node there is a message, and tells from which node
+    there is an answer. Without, as on Flower's own programs, it is looked for every `poll` seconds.
+    """
+
+    def __init__(self, grid: Any, poll: float = POLL, wakeups: Wakeups | None = None) -> None:
+        self.grid, self.wakeups = grid, wakeups
+        self.poll = poll if wakeups is None else RARELY
         self.lock, self.over = threading.Lock(), threading.Event()
-        self.waiting: dict[str, Future[Any]] = {}
+        self.waiting: dict[str, AwaitedAnswer] = {}
         self.names: dict[int, str] = {}
+        if wakeups is not None:  # from now on
+            args = (wakeups.listen("run"),)
+            threading.Thread(target=self._listen, args=args, daemon=True).start()
 
     def nodes(self) -> dict[int, str]:
         """Connected nodes: a node's number, and since when."""
@@ -123,23 +158,26 @@ class GridTransport:
         from vergence.deployment.client_registry import ClientGone
         from vergence.deployment.remote_clients import ClientLost
 
-        future: Future[Any] = Future()
+        awaited = AwaitedAnswer(node)
         message = Message(packed(data), node, f"train.{ACTION}", ttl=max(seconds, 1.0))
         with self.lock:
             number = next(iter(self.grid.push_messages([message])), None)
             if number is None:
                 raise ClientGone
-            self.waiting[number] = future
-        threading.Thread(target=self._collect, args=(number,), daemon=True).start()
+            self.waiting[number] = awaited
+        if self.wakeups is not None:
+            self.wakeups.tell("link", node)
+        threading.Thread(target=self._collect, args=(number, awaited), daemon=True).start()
         end = time.monotonic() + seconds
         try:
             while (left := end - time.monotonic()) > 0:
                 with suppress(Late):
-                    return self._body(future.result(min(left, LOOK)))
+                    return self._body(awaited.reply.result(min(left, LOOK)))
                 if not there():
                     raise ClientGone
         finally:
             self.waiting.pop(number, None)
+            awaited.noticed.set()
         raise ClientLost(f"no answer in {seconds:.3g} s")
 
     def _body(self, reply: Any) -> bytes:
@@ -155,21 +193,34 @@ class GridTransport:
             raise ClientGone
         raise ClientLost(f"Flower's error {reply.error.code}: {str(reply.error.reason)[:120]}")
 
-    def _collect(self, number: str) -> None:
+    def _collect(self, number: str, awaited: AwaitedAnswer) -> None:
         """Wait for one answer; a link that does not answer is asked again.
 
         Each in a thread of its own: for an answer whose parts never come Flower waits minutes.
         """
         while number in self.waiting:
-            if self.over.wait(self.poll * (1 + len(self.waiting) // 5)):
+            awaited.noticed.wait(self.poll * (1 + len(self.waiting) // 5))
+            awaited.noticed.clear()
+            if self.over.is_set():
                 return
             with suppress(Exception):
                 for reply in self.grid.pull_messages([number]):  # a link may hand out others' too
                     with self.lock:  # sent a moment ago, one may not be waited for yet
-                        future = self.waiting.pop(reply.metadata.reply_to_message_id, None)
-                    if future is not None:
-                        future.set_result(reply)
+                        found = self.waiting.pop(reply.metadata.reply_to_message_id, None)
+                    if found is not None:
+                        found.reply.set_result(reply)
+
+    def _listen(self, notices: WakeupSocket) -> None:
+        """Wake those who wait for a node that has announced its answer."""
+        with notices:
+            while not self.over.is_set():
+                nodes, lost = notices.wait(LOOK)
+                for awaited in list(self.waiting.values()):
+                    if lost or awaited.node in nodes:
+                        awaited.noticed.set()
 
     def close(self) -> None:
         """Stop collecting."""
         self.over.set()
+        for awaited in list(self.waiting.values()):
+            awaited.noticed.set()

@@ -21,6 +21,7 @@ FLOWER = "1.41"
 """Minor version of Flower whose parts these are."""
 PARTS: Mapping[str, tuple[str, ...]] = {
     "flwr.superlink.extensions": ("get_middleware",),
+    "flwr.superlink.main": ("_get_middleware",),
     "flwr.superlink.routers.fleet.node_auth": ("SYSTEM_TIME_TOLERANCE",),
     "flwr.superlink.cli.flower_superlink": ("uvicorn", "flower_superlink"),
     "flwr.supernode.start_client_internal": ("http_request_response", "time"),

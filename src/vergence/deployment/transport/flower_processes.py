@@ -23,8 +23,9 @@ from queue import Queue
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from vergence.deployment.transport.flower import POLL, bundle
+from vergence.deployment.transport.flower import POLL, RARELY, bundle
 from vergence.deployment.transport.flower_parts import replace_part
+from vergence.deployment.transport.wakeups import Wakeups
 
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -36,8 +37,14 @@ ENVIRONMENT = {
 KEY, KEYS = "VERGENCE_LINK_KEY", "VERGENCE_LINK_KEYS"
 """Environment variables that hand the link the key to its gate (arguments can be read by all), and
 where the keys of nodes lie."""
+PATHS = {"Control": "/v1/control/", "Runtime": "/v1/runtime/", "NodeAuth": "/v1/fleet/"}
+"""How the names of Flower's middlewares begin that are about one of its interfaces alone."""
+BRIEFLY = 0.01
+"""Seconds of the shortest pause between two looks for what another process is about to bring."""
 BEAT = 15
 """Seconds between two signs of life: after two of them without, the link takes a node for gone."""
+SECRET_FILE = "--superexec-auth-secret-file"
+"""Argument of Flower's programs: the file with the secret that the processes of a folder share."""
 REFUSED = "refused: "
 """How a node's log says that the gate did not let it in; the reason follows."""
 
@@ -48,13 +55,18 @@ def link(arguments: list[str]) -> None:
 
     from vergence.deployment.transport import tls
     from vergence.deployment.transport.admission import WINDOW, AdmissionMiddleware, Refusals
+    from vergence.deployment.transport.long_polling import LongPollMiddleware
 
     key, keys = os.environ.pop(KEY), os.environ.pop(KEYS, None)
     refusals = Refusals(partial(print, flush=True))
     gate = Middleware(
         AdmissionMiddleware, key=key, refusals=refusals, keys=Path(keys) if keys else None
     )
-    replace_part("flwr.superlink.extensions", "get_middleware", lambda: (gate,))
+    polls = Middleware(LongPollMiddleware, wakeups=wakeups_of(arguments))
+    replace_part("flwr.superlink.extensions", "get_middleware", lambda: (gate, polls))
+    others = replace_part(
+        "flwr.superlink.main", "_get_middleware", lambda: [*map(on_its_path, others())]
+    )
     # Clocks that go ahead are the gate's business.
     replace_part("flwr.superlink.routers.fleet.node_auth", "SYSTEM_TIME_TOLERANCE", WINDOW)
     program = "flwr.superlink.cli.flower_superlink"
@@ -64,39 +76,47 @@ def link(arguments: list[str]) -> None:
     superlink.flower_superlink()
 
 
+def on_its_path(middleware: Any) -> Any:
+    """Middleware that is passed by requests which Flower's own is not about, by its name."""
+    from starlette.middleware import Middleware
+
+    from vergence.deployment.transport.long_polling import PathMiddleware
+
+    for name, path in PATHS.items():
+        if middleware.cls.__name__.startswith(name):
+            return Middleware(PathMiddleware, kind=middleware.cls, path=path, **middleware.kwargs)
+    return middleware
+
+
 def node(arguments: list[str]) -> None:
-    """Run a node, which takes no code but this package's and looks for messages often."""
+    """Run a node, which takes no code but this package's and hears of messages at once."""
     from vergence.deployment.transport.admission import REASON
+    from vergence.deployment.transport.long_polling import AGAIN
 
     internal, fleet = "flwr.supernode.start_client_internal", "flwr.supernode.fleet_http_connection"
     connection: Any = importlib.import_module(fleet)
-    ours = hashlib.sha256(bundle()).hexdigest()
+    polls = NodePolls(wakeups_of(arguments))
 
     @contextmanager
     def trusting_nobody(*args: Any, **options: Any) -> Iterator[Any]:
-        with connect(*args, **options) as (number, receive, send, run, fab, *rest):
-
-            def checked(*asked: Any) -> Any:
-                got = fab(*asked)
-                if hashlib.sha256(got.content).hexdigest() != ours:
-                    raise RuntimeError("the server sent code of its own: refused")
-                return got
-
-            yield (number, receive, send, run, checked, *rest)
+        with connect(*args, **options) as (number, receive, send, run, fab, *moves, confirm):
+            asked, confirmed = partial(polls.message, receive), partial(polls.confirm, confirm)
+            yield (number, asked, send, run, partial(own_code, fab), *moves, confirmed)
 
     class Heard(connection.NodeAuthHttpInterceptor):
         def intercept(self, context: Any, call_next: Any) -> Any:
             response = super().intercept(context, call_next)
             if reason := response.headers.get(REASON):
                 print(f"{REFUSED}{reason}", flush=True)
+            if AGAIN in response.headers:
+                polls.again.set()
             return response
 
     replace_part(fleet, "NodeAuthHttpInterceptor", Heard)
     for module in (fleet, "flwr.supercore.heartbeat"):
         replace_part(module, "HEARTBEAT_DEFAULT_INTERVAL", BEAT)
     connect = replace_part(internal, "http_request_response", trusting_nobody)
-    brief = SimpleNamespace(**{**vars(time), "sleep": lambda s: time.sleep(min(s, POLL))})
-    replace_part(internal, "time", brief)
+    replace_part(internal, "time", SimpleNamespace(**{**vars(time), "sleep": polls.pause.sleep}))
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     sys.argv = ["flower-supernode", *arguments]
@@ -106,6 +126,70 @@ def node(arguments: list[str]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
+
+
+def own_code(fab: Any, *asked: Any) -> Any:
+    """Code that the server has for a run, by Flower's way to it.
+
+    Raises:
+        RuntimeError: it is not this package's bundle.
+    """
+    got = fab(*asked)
+    if got.content != bundle():
+        raise RuntimeError("the server sent code of its own: refused")
+    return got
+
+
+class NodePolls:
+    """A node's looks for a message at its server, and for the answer of its task.
+
+    Attributes:
+        again: set by an answer of the server's which says that there is a message now.
+        pause: between two looks for the answer of a task.
+    """
+
+    def __init__(self, wakeups: Wakeups) -> None:
+        self.wakeups, self.again, self.pause = wakeups, threading.Event(), GrowingPause()
+
+    def message(self, receive: Any) -> Any:
+        """Next message, by Flower's way to ask for one."""
+        while True:
+            begun = time.monotonic()
+            self.again.clear()
+            if (got := receive()) is not None:
+                return got
+            if not self.again.is_set():
+                time.sleep(max(0.0, begun + POLL - time.monotonic()))
+
+    def confirm(self, confirm: Any, *asked: Any) -> None:
+        """Confirm a message that is here whole, by Flower's way, and wake whoever works on it."""
+        confirm(*asked)
+        self.wakeups.tell("client")
+        self.pause.begin()
+
+
+class GrowingPause:
+    """Pauses between two looks for what this machine is doing: a tenth of the time waited so far.
+
+    So a short task is seen at once, and a long one costs five looks a second.
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Note that the waiting begins."""
+        self.since = time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for a pause, and no longer than so many seconds."""
+        pause = max(BRIEFLY, (time.monotonic() - self.since) / 10)
+        time.sleep(min(seconds, pause, POLL))
+
+
+def wakeups_of(arguments: list[str]) -> Wakeups:
+    """Wake-up notices of a folder, by the secret that its Flower programs are started with."""
+    return Wakeups(Path(arguments[arguments.index(SECRET_FILE) + 1]).read_bytes())
 
 
 def labour(
@@ -143,14 +227,16 @@ def labour(
         [RuntimeVersionHttpInterceptor(component_name="SuperExec"), signed],
         retry_invoker=make_simple_http_retry_invoker(),
     )
-    mine = os.getpid()
+    mine, notices = os.getpid(), Wakeups(secret.read_bytes()).listen(kind)
     task = TaskType.SERVER_APP if kind == "server" else TaskType.CLIENT_APP
+    pause = POLL
     while True:
-        time.sleep(POLL)
+        notices.wait(pause)
         try:
             got = client.AcquireTask(AcquireTaskRequest(supported_task_types=[task]))
         except httpx.HTTPError:  # its node starts anew
             continue
+        pause = RARELY if got.token else pause
         if got.token and os.fork() == 0:
             end_with(mine)
             try:
@@ -232,7 +318,7 @@ def begin(parent: int) -> None:
 
     Flower asks for a part that has not arrived yet after 1, 2, 4, ... seconds again.
     """
-    replace_part("flwr.supercore.constant", "PULL_INITIAL_BACKOFF", POLL / 2)
+    replace_part("flwr.supercore.constant", "PULL_INITIAL_BACKOFF", BRIEFLY)
     replace_part("flwr.supercore.constant", "PULL_BACKOFF_CAP", 5 * POLL)
     end_with(parent)
 

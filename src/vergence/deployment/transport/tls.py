@@ -51,6 +51,7 @@ def run(
         context.load_cert_chain(ssl_certfile, ssl_keyfile)
     options["log_config"]["loggers"]["uvicorn.error"]["level"] = "ERROR"
     options |= {"ws": "none", "proxy_headers": False, "access_log": False}  # nobody fills the log
+    options["timeout_graceful_shutdown"] = 1  # who is kept waiting is not waited for
     options["loop"] = "asyncio"  # another one drops what comes before a late TLS handshake begins
     uvicorn.run(app, http=partial(entered, refusals, context), **options)  # type: ignore[arg-type]
 

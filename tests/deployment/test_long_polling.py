@@ -1,0 +1,299 @@
+"""Answers 'none' that are kept back until there is something: one for each node, and no message."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'deploy'")
+
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest, PushMessagesResponse
+from flwr.proto.node_pb2 import Node
+
+from vergence.deployment.transport import long_polling
+from vergence.deployment.transport.long_polling import (
+    AGAIN,
+    KEY,
+    PART,
+    PULL,
+    PUSH,
+    LongPollMiddleware,
+    PathMiddleware,
+)
+from vergence.deployment.transport.wakeups import Wakeups
+
+ANNA, BEN = 7, 2**63
+NAMES = iter(range(1000))
+SOON = 5.0
+
+
+class Link:
+    """What is behind: answers with a status and a body, when it is let."""
+
+    def __init__(self):
+        self.status, self.body, self.served = 200, b"", []
+        self.looked = lambda: None
+
+    async def __call__(self, scope, receive, send):
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message.get("more_body", False)
+        self.served.append((scope["path"], body))
+        self.looked()
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+class Polls:
+    """The middleware in its event loop, before a link; nodes ask through it."""
+
+    def __init__(self):
+        self.link, self.wakeups = Link(), Wakeups(b"test %d" % next(NAMES))
+        self.run = self.wakeups.listen("run")
+        self.middleware = LongPollMiddleware(self.link, self.wakeups)
+
+    async def ask(self, node, path=PULL, body=None, parts=1, key=b"key"):
+        """Return status, whether to ask again, and the body of an answer."""
+        kind = PullMessagesRequest if path == PULL else PushMessagesRequest
+        data = kind(node=Node(node_id=node)).SerializeToString() if body is None else body
+        step = -(-len(data) // parts)
+        cut = [data[at * step : (at + 1) * step] for at in range(parts)]
+        rest = iter([{"body": part, "more_body": at + 1 < parts} for at, part in enumerate(cut)])
+        found = []
+
+        async def receive():
+            return next(rest)
+
+        async def send(message):
+            found.append(message)
+
+        scope = {"type": "http", "path": path, "headers": [(KEY, key)]}
+        await self.middleware(scope, receive, send)
+        head, *bodies = found
+        again = (AGAIN.encode(), b"1") in head["headers"]
+        return head["status"], again, b"".join(message["body"] for message in bodies)
+
+    async def kept_waiting(self, node, **options):
+        """Begin to ask; return once the answer is kept back."""
+        asking = asyncio.create_task(self.ask(node, **options))
+        async with asyncio.timeout(SOON):
+            while node not in self.middleware.waiting:
+                assert not asking.done()
+                await asyncio.sleep(0)
+        return asking
+
+    def message_for(self, node):
+        """Tell, as the run does, that there is a message, and let it be heard."""
+        self.wakeups.tell("link", node)
+        self.middleware.notice()
+
+
+@pytest.fixture
+def polls():
+    made = Polls()
+    with made.run, made.middleware.notices:
+        yield made
+
+
+def test_none_is_kept_back_until_there_is_a_message(polls):
+    async def check():
+        asking = await polls.kept_waiting(ANNA)
+        polls.message_for(BEN)
+        await asyncio.sleep(0.02)
+        assert not asking.done()
+        polls.message_for(ANNA)
+        assert await asking == (200, True, b"")
+        assert not polls.middleware.waiting
+
+    asyncio.run(check())
+
+
+def test_where_notices_may_be_lost_everybody_asks_again(polls):
+    """So many come at once that the socket does not keep them all."""
+
+    async def check():
+        asking = await polls.kept_waiting(ANNA)
+        for other in range(1000):
+            polls.wakeups.tell("link", 1000 + other)
+        polls.wakeups.tell("link", ANNA)
+        polls.middleware.notice()
+        assert await asking == (200, True, b"")
+
+    asyncio.run(check())
+
+
+def test_a_message_that_comes_while_the_link_looks_is_not_missed(polls):
+    """It was too late for this look, and there is no other notice of it."""
+    polls.link.looked = lambda: polls.message_for(ANNA)
+    assert asyncio.run(polls.ask(ANNA)) == (200, True, b"")
+
+
+def test_an_old_notice_holds_for_no_later_request(polls):
+    async def check():
+        polls.message_for(ANNA)
+        asking = await polls.kept_waiting(ANNA)
+        asking.cancel()
+
+    asyncio.run(check())
+
+
+def test_a_message_is_passed_on_at_once(polls):
+    polls.link.body = b"a message"
+    assert asyncio.run(polls.ask(ANNA)) == (200, False, b"a message")
+
+
+def test_what_waited_never_gets_a_message(polls):
+    """A key that is revoked meanwhile, or a line that is dead, takes none with it."""
+
+    async def check():
+        asking = await polls.kept_waiting(ANNA)
+        polls.link.body = b"a message"
+        polls.message_for(ANNA)
+        assert await asking == (200, True, b"")
+        assert len(polls.link.served) == 1
+
+    asyncio.run(check())
+
+
+def test_none_is_told_when_nothing_comes(polls, monkeypatch):
+    monkeypatch.setattr(long_polling, "HOLD", 0.01)
+    assert asyncio.run(polls.ask(ANNA)) == (200, False, b"")
+    assert not polls.middleware.waiting
+
+
+def test_a_node_keeps_one_request_waiting(polls):
+    """Else one that asks a thousand times would hold a thousand connections for ten seconds."""
+
+    async def check():
+        first = await polls.kept_waiting(ANNA)
+        asking = [first, *(asyncio.create_task(polls.ask(ANNA)) for _ in range(50))]
+        await asyncio.sleep(0.05)
+        assert [task.done() for task in asking] == [True] * 50 + [False]
+        assert asking[0].result() == (200, False, b"")
+        polls.message_for(ANNA)
+        assert await asking[-1] == (200, True, b"")
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+def test_who_is_refused_is_not_kept_waiting(polls, status):
+    """A signature that is not genuine: it takes no place, and the node's own request none's."""
+
+    async def check():
+        asking = await polls.kept_waiting(ANNA)
+        polls.link.status = status
+        assert await polls.ask(ANNA) == (status, False, b"")
+        assert not asking.done()
+        asking.cancel()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * (long_polling.SMALL + 1)])
+def test_a_request_that_is_no_nodes_is_not_looked_into(polls, body):
+    assert asyncio.run(polls.ask(ANNA, body=body)) == (200, False, b"")
+    assert polls.link.served[0][1] == body
+
+
+def test_the_link_gets_a_request_in_its_parts(polls):
+    async def check():
+        asking = await polls.kept_waiting(BEN, parts=3)
+        polls.message_for(BEN)
+        assert await asking == (200, True, b"")
+
+    asyncio.run(check())
+    whole = PullMessagesRequest(node=Node(node_id=BEN)).SerializeToString()
+    assert polls.link.served == [(PULL, whole)]
+
+
+def announced(*parts):
+    """Return how the link answers to an announcement of which it lacks these parts."""
+    return PushMessagesResponse(objects_to_push=parts).SerializeToString()
+
+
+def test_the_run_is_told_when_an_answer_is_whole(polls):
+    polls.link.body = announced("a", "b")
+    assert asyncio.run(polls.ask(BEN, PUSH)) == (200, False, announced("a", "b"))
+    assert not polls.run.heard()[0]
+    asyncio.run(polls.ask(BEN, PART))
+    assert not polls.run.heard()[0]
+    asyncio.run(polls.ask(BEN, PART))
+    assert polls.run.wait(SOON)[0] == {BEN}
+    asyncio.run(polls.ask(BEN, PART))
+    assert not polls.run.heard()[0]
+
+
+def test_an_answer_of_which_the_link_has_every_part_is_told_of_at_once(polls):
+    polls.link.body = announced()
+    asyncio.run(polls.ask(BEN, PUSH))
+    assert polls.run.wait(SOON)[0] == {BEN}
+
+
+def test_parts_of_one_node_are_none_of_anothers(polls):
+    polls.link.body = announced("a")
+    asyncio.run(polls.ask(BEN, PUSH, key=b"ben"))
+    asyncio.run(polls.ask(ANNA, PART, key=b"anna"))
+    assert not polls.run.heard()[0]
+    asyncio.run(polls.ask(BEN, PART, key=b"ben"))
+    assert polls.run.wait(SOON)[0] == {BEN}
+
+
+@pytest.mark.parametrize("path", [PUSH, PART])
+def test_what_is_refused_wakes_nobody(polls, path):
+    polls.link.body = announced("a")
+    asyncio.run(polls.ask(BEN, PUSH))
+    polls.link.status = 401
+    asyncio.run(polls.ask(BEN, path))
+    assert not polls.run.heard()[0]
+
+
+def test_other_requests_go_through(polls):
+    polls.link.status, polls.link.body = 404, b"other"
+    assert asyncio.run(polls.ask(ANNA, "/v1/fleet/send-node-heartbeat")) == (404, False, b"other")
+    assert not polls.run.heard()[0]
+    assert not polls.middleware.waiting
+
+
+def test_notices_are_heard_as_long_as_the_link_lives(polls):
+    async def check():
+        began = {"type": "lifespan"}
+
+        async def receive():
+            return {"body": b""}
+
+        async def send(_):
+            pass
+
+        with pytest.raises(KeyError):  # the link above serves requests alone
+            await polls.middleware(began, receive, send)
+        asking = await polls.kept_waiting(ANNA)
+        polls.wakeups.tell("link", ANNA)
+        async with asyncio.timeout(SOON):
+            assert await asking == (200, True, b"")
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("path", "seen"),
+    [("/v1/control/start-run", True), ("/v1/control", False), ("/v1/fleet/v1/control/", False)],
+)
+def test_a_middleware_sees_its_own_path_alone(path, seen):
+    async def behind(scope, *_):
+        scope["through"].append("behind")
+
+    class Mark:
+        def __init__(self, app, mark):
+            self.app, self.mark = app, mark
+
+        async def __call__(self, scope, receive, send):
+            scope["through"].append(self.mark)
+            await self.app(scope, receive, send)
+
+    made, through = PathMiddleware(behind, Mark, "/v1/control/", mark="own"), []
+    asyncio.run(made({"type": "http", "path": path, "through": through}, None, None))
+    assert through == [*["own"] * seen, "behind"]
+    through.clear()
+    asyncio.run(made({"type": "lifespan", "through": through}, None, None))
+    assert through == ["own", "behind"]

@@ -1,0 +1,79 @@
+"""Notices between the processes of one folder: heard by whom they are for, made up by nobody."""
+
+import socket
+import time
+
+import pytest
+
+from vergence.deployment.transport.wakeups import Wakeups
+
+SECRET = b"s" * 32
+SOON = 5.0
+
+
+@pytest.fixture
+def wakeups(request):
+    return Wakeups(SECRET + request.node.name.encode())
+
+
+@pytest.fixture
+def link(wakeups):
+    with wakeups.listen("link") as listening:
+        yield listening
+
+
+def send(data, place):
+    """Send whatever somebody on this machine may send."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+        sending.sendto(data, place)
+
+
+def test_a_notice_is_heard_by_the_role_that_it_is_for(wakeups, link):
+    with wakeups.listen("run") as run:
+        Wakeups(wakeups.secret).tell("link", 2**64 - 1)
+        assert link.wait(SOON) == ({2**64 - 1}, False)
+        assert run.heard() == (set(), False)
+
+
+def test_many_notices_are_heard_in_one_look(wakeups, link):
+    for number in range(5):
+        wakeups.tell("link", number)
+    assert link.heard() == ({0, 1, 2, 3, 4}, False)
+
+
+def test_without_a_notice_the_time_passes(link):
+    began = time.monotonic()
+    assert link.wait(0.05) == (set(), False)
+    assert time.monotonic() - began >= 0.05
+
+
+def test_nobody_is_told_who_does_not_listen(wakeups):
+    wakeups.tell("link", 1)
+
+
+def test_a_socket_that_is_full_holds_nobody_up_and_says_so(wakeups, link):
+    for number in range(10_000):
+        wakeups.tell("link", number)
+    found, lost = link.heard()
+    assert 0 < len(found) < 10_000
+    assert lost
+    assert link.heard() == (set(), False)
+
+
+@pytest.mark.parametrize("made_up", [b"", b"7", b"x" * 32 + b"7", b"x" * 5000])
+def test_a_notice_without_the_secret_is_not_heard(wakeups, link, made_up):
+    """Everybody on the machine sees the name of a socket in /proc/net/unix."""
+    send(made_up, wakeups.place("link"))
+    send(Wakeups(b"another folder's").proof("link") + b"7", wakeups.place("link"))
+    assert link.heard()[0] == set()
+
+
+@pytest.mark.parametrize("what", [b"", b"-1", b"7x", b"\xb2"])
+def test_what_is_no_number_is_not_heard(wakeups, link, what):
+    send(wakeups.proof("link") + what, wakeups.place("link"))
+    assert link.heard()[0] == set()
+
+
+def test_a_proof_of_one_role_is_none_of_another(wakeups, link):
+    send(wakeups.proof("run") + b"7", wakeups.place("link"))
+    assert link.heard()[0] == set()
