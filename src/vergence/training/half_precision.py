@@ -25,7 +25,7 @@ FASTER = nn.Conv2d
 """Layer that bfloat16 makes faster on a CPU; networks without one take longer than in float32."""
 EXACT = (*NORMS, nn.Conv3d)
 """Layers that stay in float32. On a CPU torch 2.13 returns NaN, or numbers up to 1e34, as gradients
-of bfloat16 3-d convolutions: 12 of 120 random shapes, all of them of two time steps."""
+of some bfloat16 3-d convolutions, such as over two time steps with 3 x 3 x 3 filters."""
 INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
 
 
