@@ -22,19 +22,23 @@ def engine(
     json: Path | None = None,
     rounds: int | None = None,
     peer_python: list[str] = [],  # noqa: B006
+    precision: list[str] = [],  # noqa: B006
 ) -> None:
     """Measure the engine against plain gradient steps and, where installed, other simulators.
 
     Args:
-        workloads: gaze15, gaze15s, xdev, xdevmlp, logistic, fedcpf; none named: all.
+        workloads: gaze15, gaze15s, xdev, xdevmlp, logistic, fedcpf, glc_tiny64, glc_cpu64,
+            glc_features; none named: all.
         json: write every number there.
         rounds: timed rounds per workload, instead of its own number.
         peer_python: `NAME=PATH`, the Python that has a peer (flower, pfl, pfllib) installed; may
             be given several times. PFLlib's source is named by the variable PFLLIB.
+        precision: a `run.precision` to measure beside fp32, in the same turns, without peers;
+            may be given several times.
     """
     from benchmarks.bench.report import run as measure
 
-    measure(workloads, out, json, rounds, peer_python)
+    measure(workloads, out, json, rounds, peer_python, precision)
 
 
 @app.command

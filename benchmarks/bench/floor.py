@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+import benchmarks.bench.video  # noqa: F401  # its networks
 from benchmarks.bench.gate import Gate
 from benchmarks.bench.plain import LOSSES, Job
 from vergence.engine.workers.process_main import die_with_parent

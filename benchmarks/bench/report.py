@@ -29,21 +29,24 @@ def run(
     file: Path | None = None,
     rounds: int | None = None,
     peers: Sequence[str] = (),
+    precisions: Sequence[str] = (),
 ) -> None:
     """Measure workloads (none named: all), print the table, write the file.
 
-    `peers` are NAME=PATH, the Python a peer is run with.
+    `peers` are NAME=PATH, the Python a peer is run with; `precisions` are measured beside fp32.
 
     Raises:
-        ConfigError: an unknown workload or peer, psutil missing.
+        ConfigError: an unknown workload, peer or precision, psutil missing.
         PartialRun: the file cannot be written; the table is printed all the same.
     """
     if find_spec("psutil") is None:
         raise ConfigError("bench: needs psutil; pip install psutil")
+    if odd := set(precisions) - {"fp32", "bf16", "half"}:
+        raise ConfigError(f"bench: --precision takes fp32, bf16 or half; got '{min(odd)}'")
     from benchmarks.bench.study import bench
 
     with progress() as say:
-        found = bench(names, say, rounds, pythons(peers))
+        found = bench(names, say, rounds, pythons(peers), precisions=precisions)
     out.print(table(found))
     for line in notes(found):
         out.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -105,7 +108,8 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> Table:
         floor = {"wall_s": result["floor_wall_s"], "cpu_s": result["floor_cpu_s"]}
         drawn.add_row(name, "floor", "1", "1", *cells(floor)[2:])
         drawn.add_row("", "vergence", *cells(result), "" if result["same_steps"] else "other steps")
-        for who, other in result.get("beside", {}).items():
+        also = {**result.get("beside", {}), **result.get("precisions", {})}
+        for who, other in also.items():
             drawn.add_row("", who, *cells(other))
         for peer, other in result["peers"].items():
             if "wall_s" in other:

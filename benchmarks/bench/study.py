@@ -41,11 +41,13 @@ def bench(
     rounds: int | None = None,
     pythons: Mapping[str, str] | None = None,
     plan: Mapping[str, Any] | None = None,
+    precisions: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
     """Measure workloads; the keys of the result are described in docs/bench.md.
 
     `rounds` replaces the workload's own number of timed rounds, `pythons` names the interpreter a
-    peer is run with, `plan` holds further fields of the engine's plan.
+    peer is run with, `plan` holds further fields of the engine's plan. The engine also runs in each
+    of `precisions`, in the same turns, and no peer.
 
     Raises:
         ConfigError: no such workload or peer, or no rounds.
@@ -63,7 +65,7 @@ def bench(
     for name, workload in chosen.items():
         if name not in lacking:
             count = rounds or workload.rounds
-            found[name] = measure(name, workload, count, pythons or {}, plan or {}, say)
+            found[name] = measure(name, workload, count, pythons or {}, plan or {}, say, precisions)
     return found
 
 
@@ -74,13 +76,14 @@ def measure(
     pythons: Mapping[str, str],
     plan: Mapping[str, Any],
     say: Say,
+    precisions: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Measure one workload."""
     stint = min(workload.stint, rounds)
     turns = -(-rounds // stint)
     say(f"{name}: making data", 0.0)
     job = workload.job(name, 1 + turns * stint)
-    peers = PEERS if len(workload.methods) == 1 else {}
+    peers = PEERS if len(workload.methods) == 1 and not precisions else {}
     blocks = 1 + len(peers)
     with tempfile.TemporaryDirectory(prefix="vergence-bench-") as place, ExitStack() as stack:
         folder = Path(place)
@@ -90,8 +93,12 @@ def measure(
             ONE: stack.enter_context(floor(folder, ONE, 1, workload.thin)),
         }
         options = {"scored": workload.scored, "saves": workload.saves, "plan": dict(plan)}
+        lanes = {m: ours(folder, m, options) for m in workload.methods}
+        for precision in precisions:
+            how = {**options, "plan": {**plan, "precision": precision}}
+            lanes[precision] = ours(folder, workload.methods[0], how, precision)
         told = block(
-            {m: ours(folder, m, options) for m in workload.methods},
+            lanes,
             floors,
             (turns, stint),
             at(say, name, 0, blocks),
@@ -103,6 +110,8 @@ def measure(
             "same_steps": all(found["steps"] == planned for found in told.values()),
             "start_loss": job.cost(job.module()),
         }
+        if precisions:
+            result["precisions"] = {name: told[name] for name in precisions}
         if others:
             result["beside"] = {m: told[m] for m in others}
             result |= versus(*(told[m] for m in workload.methods))
@@ -159,11 +168,11 @@ def floor(folder: Path, name: str, processes: int, thin: int) -> Iterator[Lane]:
         yield lane
 
 
-def ours(folder: Path, method: str, options: Mapping[str, Any]) -> Lane:
-    """Start our engine."""
+def ours(folder: Path, method: str, options: Mapping[str, Any], name: str | None = None) -> Lane:
+    """Start our engine; `name` is the lane's, and the method's if there is none."""
     command = [sys.executable, "-m", "benchmarks.bench.lane", str(folder), method]
-    log = folder / f"{method}.log"
-    return Lane(method, [*command, json.dumps(options)], log, importable())
+    log = folder / f"{name or method}.log"
+    return Lane(name or method, [*command, json.dumps(options)], log, importable())
 
 
 def importable() -> dict[str, str]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.bench.plain import LOSSES, NETWORKS, Job, gaze_rows
+from benchmarks.bench.video import CLIP, FEATURES, video_rows
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, fit
 from vergence.core.data import Batch, Samples, Splits
@@ -163,6 +164,11 @@ def made(people: int, each: int) -> Rows:
     return lambda: ([each] * people, *gaze_rows(people, each))
 
 
+def films(each: int, clip: tuple[int, ...], grid: tuple[int, int]) -> Rows:
+    """Return made-up clips and maps of four people."""
+    return lambda: ([each] * 4, *video_rows(4, each, clip, grid))
+
+
 def fashion() -> tuple[list[int], Tensor, Tensor]:
     """Deal Fashion-MNIST's training images to 1000 people, pixels in [0, 1].
 
@@ -235,6 +241,30 @@ WORKLOADS: dict[str, Workload] = {
         saves=False,
         loss="cross_entropy",
         missing=fashion_missing,
+    ),
+    "glc_tiny64": Workload(
+        "4 people, 8 clips of 64 x 64 each, glc_vit tiny64",
+        "glc_tiny64",
+        films(8, CLIP, (16, 16)),
+        4,
+        4,
+        rounds=5,
+    ),
+    "glc_cpu64": Workload(
+        "4 people, 8 clips of 64 x 64 each, glc_vit cpu64",
+        "glc_cpu64",
+        films(8, CLIP, (16, 16)),
+        4,
+        4,
+        rounds=5,
+    ),
+    "glc_features": Workload(
+        "4 people, 16 clips of two frames' features each, glc_features",
+        "glc_features",
+        films(16, FEATURES, (30, 40)),
+        4,
+        4,
+        rounds=7,
     ),
     "fedcpf": Workload(
         "FedCPF beside FedAvg, both scoring 96 images, else gaze15",

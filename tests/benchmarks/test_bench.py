@@ -97,6 +97,16 @@ def test_json_and_table():
 
 
 @pytest.mark.usefixtures("faked")
+def test_precisions_run_in_the_same_turns(monkeypatch):
+    monkeypatch.setattr(study, "PEERS", PEERS)
+    found = study.bench(["tiny"], quiet, precisions=["bf16", "half"])["tiny"]
+    assert set(MADE) == {study.ALL, study.ONE, "fedavg", "bf16", "half"}
+    assert found["precisions"]["half"]["cpu_over_floor"] == 2.0
+    assert found["peers"] == {}
+    assert report.table({"tiny": found}).row_count == 4
+
+
+@pytest.mark.usefixtures("faked")
 def test_fedcpf_beside_fedavg(monkeypatch):
     several = Workload("tiny", "line", rows, 3, 8, 1, methods=("fedcpf", "fedavg_scored", "fedavg"))
     monkeypatch.setitem(WORKLOADS, "tiny", several)

@@ -340,3 +340,10 @@ def test_dp_sgd_says_where_it_does_not_run(key):
     how = {"engine": "ray", "precision": "bf16", "solver": "stacked", "device": "cuda"}[key]
     with pytest.raises(ConfigError, match=rf"leave out run\.{key}"):
         Plan(privacy=TRAINED, **{key: how})
+
+
+def test_dp_sgd_does_not_run_in_half_precision():
+    """Per-sample gradients and their noise are float32; `auto` resolves to that."""
+    with pytest.raises(ConfigError, match=r"leave out run\.precision"):
+        Plan(privacy=TRAINED, precision="half")
+    Plan(privacy=TRAINED, precision="auto")

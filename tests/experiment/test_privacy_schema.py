@@ -167,6 +167,13 @@ def test_data_that_is_spoiled_is_not_spoiled_again():
     assert lying.on(lying.dataset).poison == lying.poison == lying.plan.poison
 
 
+def test_a_deployment_names_its_precision():
+    """Nobody but the plan says what `auto` is, and it does not know the clients' processors."""
+    with pytest.raises(ConfigError, match=r"run\.precision = 'auto' looks at the processor"):
+        deployable(toy(methods=["fedavg"], run={"precision": "auto"}))
+    deployable(toy(methods=["fedavg"], run={"precision": "half"}))
+
+
 def test_a_deployment_is_not_poisoned():
     with pytest.raises(ConfigError, match="poison: a deployment has real people"):
         deployable(toy(methods=["fedavg"], poison={"attack": "noisy_data", "share": 0.2}))

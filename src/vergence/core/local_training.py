@@ -13,7 +13,7 @@ from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "half"]
 LARGEST = 1e30
 """Of a learning rate or a decay; float32 holds numbers to 3e38."""
 

@@ -41,6 +41,11 @@ def deployable(experiment: Experiment) -> Experiment:
     plan = replace(experiment.plan, solver="sequential", device="cpu")
     if plan.delivery != type(plan.delivery)():
         raise ConfigError("delivery: a deployment waits for everybody's reply: leave it out")
+    if plan.precision == "auto":
+        raise ConfigError(
+            "run.precision = 'auto' looks at the processor that trains, and those of a deployment "
+            "differ; name 'fp32', 'bf16' or 'half'"
+        )
     if experiment.poison is not None:
         raise ConfigError("poison: a deployment has real people, who lie or do not: leave it out")
     if plan.privacy.output_range is not None:
@@ -146,6 +151,7 @@ class JoinedNode:
         state, plan = self.state(note, folder), self.experiment.plan
         label, seed = note["label"], note["seed"]
         method, task = self.experiment.methods[label], self.experiment.task(seed)
+        assert plan.precision != "auto"  # see `deployable`
         worker = ClientExecutor(
             method,
             task,

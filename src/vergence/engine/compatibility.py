@@ -487,7 +487,7 @@ class CheckedSettings:
         plan = self.plan
         asked = {
             "device": plan.device not in ("auto", "cpu"),
-            "precision": plan.precision != "fp32",
+            "precision": plan.precision not in ("fp32", "auto"),
         }
         if plan.privacy.solver is not None:
             asked |= {"engine": plan.engine == "ray", "solver": plan.solver == "stacked"}

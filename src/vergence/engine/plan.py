@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from vergence.core.local_training import Precision
 from vergence.core.options import NamedOptions, check_ranges
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.compatibility import agree
@@ -31,7 +30,8 @@ class Plan(NamedOptions):
     `evaluate_people` measures so many people, the same ones each time, instead of everybody.
     `checkpoint_every` 0 saves at the end only. `solver` "auto" tries before the first round whether
     training clients in stacks is faster; what was chosen is kept with the run and is part of its
-    fingerprint.
+    fingerprint. `precision` "auto" is "half" where this processor or GPU has instructions for it
+    and the network gains from them, else "fp32"; it is kept in the same way.
 
     `points` adds P1 (after local training) and P2 (the server's model) to P0 (what a client
     predicts with after the round's download). `workers` 0 means one per core, under the engine
@@ -42,7 +42,7 @@ class Plan(NamedOptions):
     seeds: tuple[int, ...] = (0,)
     engine: Literal["simulator", "bytes", "ray"] = "simulator"
     solver: Literal["auto", "sequential", "stacked"] = "auto"
-    precision: Precision = "fp32"
+    precision: Literal["fp32", "bf16", "half", "auto"] = "fp32"
     device: str = "auto"
     workers: Annotated[int, Ge(0)] = 0
     evaluate_every: Annotated[int, Ge(0)] = 5

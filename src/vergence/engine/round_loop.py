@@ -14,7 +14,7 @@ import torch
 from vergence import profiling
 from vergence.core.conversation import drive
 from vergence.core.federation import Federation
-from vergence.core.local_training import LocalTraining
+from vergence.core.local_training import LocalTraining, Precision
 from vergence.core.messages import Message
 from vergence.core.method import Method
 from vergence.core.randomness import RandomStream
@@ -29,7 +29,7 @@ from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.protections.setup import client_hooks, server_hooks
 from vergence.engine.secure_sums import SecureSum, sums_for
-from vergence.engine.solver_selection import device_for, loads, solver_for
+from vergence.engine.solver_selection import device_for, loads, precision_for, solver_for
 from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
 from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, SolverChoice
 from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
@@ -81,6 +81,7 @@ def run_rounds(
     sums = sums_for(plan, setup.method, len(setup.trained_on.clients))
     solving = setup.solver_choice(device)
     refuse_another(device, solving, folder)
+    refuse_other_precision(precision_for(method, task, plan, device).name, solving, folder)
     if on_gpu := device.type != "cpu":
         setup = replace(setup, trained_on=resident(setup.trained_on, device))
     hooks = server_hooks(plan, setup.method, task, setup.trained_on, folder.state)
@@ -156,7 +157,9 @@ class RunSetup:
             task,
             LocalData(self.trained_on, self.federation, all_here),
             self.stream,
-            Computation(plan.precision, solving.solver == "stacked", device, codec, plan.pruning),
+            Computation(
+                solving.precision, solving.solver == "stacked", device, codec, plan.pruning
+            ),
             client_hooks(plan, method, task, self.trained_on, self.folder.state, here=all_here),
         )
 
@@ -196,6 +199,22 @@ def refuse_another(device: torch.device, solving: SolverChoice, folder: RunDirec
         raise StateError(
             f"{folder.path} was begun on '{solving.device}', and now run.device is "
             f"'{device.type}': go on where it was begun, or start a new run elsewhere"
+        )
+
+
+def refuse_other_precision(
+    precision: Precision, solving: SolverChoice, folder: RunDirectory
+) -> None:
+    """Refuse another precision than a run was begun in, as "auto" finds on another machine.
+
+    Raises:
+        StateError: says in which it was begun.
+    """
+    if solving.precision != precision:
+        raise StateError(
+            f"{folder.path} was begun in precision '{solving.precision}', and on this machine "
+            f"run.precision = 'auto' is '{precision}': go on where it was begun, or start a new "
+            "run elsewhere"
         )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 from vergence.core.federation import Federation, Population
-from vergence.core.local_training import OptimizerState
+from vergence.core.local_training import OptimizerState, Precision
 from vergence.core.method import Method
 from vergence.core.serialization import known_records
 from vergence.core.task import Task
@@ -17,6 +18,7 @@ from vergence.engine.protections.dp_sgd import ONE_BY_ONE
 from vergence.engine.storage.run_directory import SolverChoice
 from vergence.engine.workers.ray_actors import installed
 from vergence.training.device import pick
+from vergence.training.half_precision import FASTER, instructions
 from vergence.training.solver_trial import CHUNK, choose
 
 
@@ -42,20 +44,62 @@ def solver_for(
     device: torch.device,
 ) -> SolverChoice:
     """Choose how clients are trained, by a short trial where `run.solver` is "auto"."""
+    precision, why = precision_for(method, task, plan, device)
+    choice = _solver_for(method, task, federation, cohort, plan, device, precision)
+    return choice._replace(reason=f"{choice.reason}; {precision}: {why}") if why else choice
+
+
+class PrecisionChoice(NamedTuple):
+    """A precision of training, and why "auto" is that one; empty where it was named."""
+
+    name: Precision
+    reason: str
+
+
+def precision_for(method: Method, task: Task, plan: Plan, device: torch.device) -> PrecisionChoice:
+    """Choose the precision of training: the one that is named, or what "auto" is here.
+
+    It depends on the run and on this machine's instructions; nothing is measured.
+    """
+    if plan.precision != "auto":
+        return PrecisionChoice(plan.precision, "")
+    if plan.privacy.solver is not None:
+        return PrecisionChoice("fp32", "DP-SGD has no other precision")
+    if method.served:
+        return PrecisionChoice("fp32", "service batch by batch has no other precision")
+    if not any(isinstance(layer, FASTER) for layer in task.module().modules()):
+        return PrecisionChoice(
+            "fp32", "the network has no 2-d convolutions, which half makes faster"
+        )
+    found, kind = instructions(device), "GPU" if device.type == "cuda" else "processor"
+    if not found:
+        return PrecisionChoice("fp32", f"this {kind} has no bfloat16 instructions")
+    return PrecisionChoice("half", f"this {kind} has {found}")
+
+
+def _solver_for(
+    method: Method,
+    task: Task,
+    federation: Federation,
+    cohort: Sequence[str],
+    plan: Plan,
+    device: torch.device,
+    precision: Precision,
+) -> SolverChoice:
     wanted, kept = plan.solver, known_records(*method.state_records(task)).values()
     if plan.privacy.solver is not None:
-        return SolverChoice("sequential", 1, plan.precision, device.type, ONE_BY_ONE)
+        return SolverChoice("sequential", 1, precision, device.type, ONE_BY_ONE)
     if wanted == "auto" and OptimizerState in kept:
         reason = "clients keep their optimiser's state, which a stack does not hand back"
-        return SolverChoice("sequential", 1, plan.precision, device.type, reason)
+        return SolverChoice("sequential", 1, precision, device.type, reason)
     known = loads(federation)
     few = [federation.people[client].train for client in cohort[:CHUNK]]
     sizes = [int(known.get(client, len(few[0]))) for client in cohort]
     # Where a GPU is seen and not used: autograd's threads for it, once started, forbid the fork.
     tried = [] if device.type == "cpu" and torch.cuda.is_available() else few
-    choice = choose(task, method.local, sizes, tried, wanted, device, plan.precision)
+    choice = choose(task, method.local, sizes, tried, wanted, device, precision)
     chunk = max(choice.chunk, STREAMS if device.type != "cpu" else 1)
-    return SolverChoice(choice.solver, chunk, plan.precision, device.type, choice.reason)
+    return SolverChoice(choice.solver, chunk, precision, device.type, choice.reason)
 
 
 def loads(federation: Federation) -> dict[str, float]:

@@ -24,7 +24,7 @@ from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.device import at_home
-from vergence.training.gradients import take_gradients, training_loss
+from vergence.training.gradients import training_loss
 from vergence.training.graph_recorder import CudaGraphRecorder, Program
 from vergence.training.optimizers import SLOTS, stepper
 from vergence.training.sequential import FlatNetwork
@@ -125,6 +125,7 @@ class GraphSlot(FlatNetwork):
     def __init__(self, task: Task, device: torch.device, precision: Precision) -> None:
         super().__init__(task, precision, device)
         self.device = device
+        self.network = self if self.half is None else self.half
         self.replay = CudaGraphRecorder(device)
         self.start, self.centre, self.scratch = (torch.zeros_like(self.vector) for _ in range(3))
         self.keep = torch.ones(self.layout.n, dtype=torch.bool, device=device)
@@ -192,6 +193,7 @@ class GraphSlot(FlatNetwork):
         """Set everything that warm-up, recording or the last client has changed."""
         before = ask.optimiser if ask.optimiser is not None else OptimizerState({}, 0)
         self.vector.copy_(ask.params.flat)
+        self.network.renew()
         for name, slot in self.slots.items():
             if name in before.slots:
                 slot.copy_(before.slots[name].flat)
@@ -242,9 +244,9 @@ class GraphSlot(FlatNetwork):
 
         def work() -> None:
             batch = self._batch(self.order.index_select(0, self.cursor + within))
-            loss = training_loss(self.task, self.module, batch, self.precision)
+            loss = training_loss(self.task, self.network.module, batch, self.precision)
             loss.backward()
-            gradients = take_gradients(self.parameters)
+            gradients = self.network.gradients()
             with torch.no_grad():
                 if mu is not None:
                     torch.sub(self.vector, self.centre, out=self.scratch)
@@ -258,6 +260,7 @@ class GraphSlot(FlatNetwork):
                 step(gradients)
                 if masked:
                     torch.where(self.keep, self.vector, self.start, out=self.vector)
+                self.network.renew()
                 self.loss.add_(loss.detach())
                 self.cursor.add_(size)
 

@@ -21,11 +21,15 @@ from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.gradients import adjuster, take_gradients, training_loss
+from vergence.training.half_precision import HalfNetwork, keep_types
 from vergence.training.optimizers import SLOTS, stepper
 
 
 class FlatNetwork:
-    """A task's network on a device, whose parameters are views of one `vector`."""
+    """A task's network on a device, whose parameters are views of one `vector`.
+
+    Under the precision "half" there is a second one, `half`, that training reads.
+    """
 
     def __init__(
         self, task: Task, precision: Precision, device: torch.device | str = "cpu"
@@ -42,6 +46,18 @@ class FlatNetwork:
         self.parameters = [named[name] for name in self.layout.names]
         for parameter, view in zip(self.parameters, self.tensors, strict=True):
             parameter.data = view
+        self.half = None
+        if precision == "bf16":
+            keep_types(self.module)
+        if precision == "half":
+            self.half = HalfNetwork(task.module().to(device).train(), self.layout, self.vector)
+
+    def gradients(self) -> list[Tensor]:
+        """Return the last backward pass's gradients, in the order of the layout."""
+        return take_gradients(self.parameters)
+
+    def renew(self) -> None:
+        """Do nothing: the network reads the parameters themselves."""
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         return [self.layout.view(flat, name) for name in self.layout.names]
@@ -51,7 +67,8 @@ class Solver(FlatNetwork):
     """Trains and evaluates one task's network, one client after another.
 
     `precision` "bf16" runs forward and backward passes of training in bfloat16 where torch deems
-    it safe; parameters, optimiser and evaluation stay in float32.
+    it safe; parameters, optimiser and evaluation stay in float32. "half" also keeps the weights
+    that they read in bfloat16. A training with an objective of its own is in float32.
     """
 
     def __init__(self, task: Task, precision: Precision = "fp32") -> None:
@@ -75,17 +92,20 @@ class Solver(FlatNetwork):
         step = self._optimiser(ask, progress)
         adjust = self._adjuster(ask)
         self._mode(train=True)
+        network = self if self.half is None or ask.objective is not None else self.half
+        network.renew()
         draw, losses, steps = stream.child("objective").torch(), 0.0, 0
         for rows in batches(len(ask.data), ask.local, stream):
             batch = ask.data.take(rows)
             if ask.objective is None:
-                loss = training_loss(self.task, self.module, batch, self.precision)
+                loss = training_loss(self.task, network.module, batch, self.precision)
             else:
                 loss = ask.objective.loss(self.task, self.module, batch, draw)
             loss.backward()
-            step(adjust(take_gradients(self.parameters)))
+            step(adjust(network.gradients()))
             if ask.trainable is not None:
                 ask.trainable.restore(self.vector, ask.params)
+            network.renew()
             losses += float(loss.detach())
             steps += 1
         params = ask.params.like(self.vector.clone())

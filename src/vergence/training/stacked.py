@@ -7,6 +7,9 @@ kernel runs over the blocks. The arithmetic is that of `sequential.Solver` in an
 additions, so results agree within rounding, not bit for bit.
 """
 
+# torch.optim is built on these kernels; they have no public names.
+# pyright: reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 import types
@@ -28,6 +31,7 @@ from vergence.errors import ConfigError
 from vergence.training.batch_buffers import BatchBuffer, BufferPool
 from vergence.training.cuda_graphs import Graphed
 from vergence.training.gradients import Adjust, take_gradients, training_loss
+from vergence.training.half_precision import CONVOLUTIONS, exact, keep_types
 from vergence.training.optimizers import SLOTS, stepper
 from vergence.training.sequential import Solver
 
@@ -78,7 +82,10 @@ class Stacked:
         for layer in module.modules():
             if type(layer) is nn.Linear:
                 layer.forward = types.MethodType(_linear, layer)
+        if precision != "fp32":  # vmap hides convolutions from autocast
+            keep_types(module, CONVOLUTIONS)
         self.loss = _Loss(task, module.to(self.device).train(), precision)
+        self.half, self.exact = precision == "half", exact(module)
         self.names = [f"module.{name}" for name in self.layout.names]
         self.mapped = vmap(self._one)
         self.room = BufferPool(self.device)
@@ -101,7 +108,8 @@ class Stacked:
         starts = self._columns([ask.params.flat for ask in asks])
         for block, start in zip(blocks, starts, strict=True):
             block.copy_(start)
-        leaves = [block.detach().requires_grad_() for block in blocks]
+        read = self._read(blocks)
+        leaves = [block.detach().requires_grad_() for block in read]
         names = SLOTS[local.optimizer] if local.buffers else ()
         buffers = [self._blocks(name, clients, zero=True) for name in names]
         step = stepper(
@@ -117,12 +125,32 @@ class Stacked:
             for batch in feed:
                 losses = self._losses(leaves, batch)
                 torch.autograd.backward(losses, torch.ones_like(losses))
-                step(adjust(take_gradients(leaves)))
+                step(adjust(self._gradients(leaves)))
                 # Weight decay reaches frozen entries, too.
                 for block, part, start in zip(blocks, keep, starts, strict=False):
                     torch.where(part, block, start, out=block)
+                if self.half:
+                    torch._foreach_copy_(read, blocks)
                 totals += losses.detach()
         return self._fitted(asks, blocks, totals / feed.steps, feed.steps)
+
+    def _read(self, blocks: list[Tensor]) -> list[Tensor]:
+        """Return the tensors of forward passes: the blocks, or their bfloat16 copies."""
+        if not self.half:
+            return blocks
+        copies = self._blocks("half", len(blocks[0]), dtype=torch.bfloat16)
+        torch._foreach_copy_(copies, blocks)
+        names = self.layout.names
+        read = zip(names, blocks, copies, strict=True)
+        return [block if name in self.exact else copy for name, block, copy in read]
+
+    def _gradients(self, leaves: list[Tensor]) -> list[Tensor]:
+        gradients = take_gradients(leaves)
+        if not self.half:
+            return gradients
+        sums = self._blocks("gradients", len(leaves[0]))
+        torch._foreach_copy_(sums, gradients)
+        return sums
 
     def _one(self, tensors: list[Tensor], batch: Batch) -> Tensor:
         return functional_call(self.loss, dict(zip(self.names, tensors, strict=True)), (batch,))
@@ -151,9 +179,11 @@ class Stacked:
             "use the sequential solver"
         )
 
-    def _blocks(self, name: str, clients: int, zero: bool = False) -> list[Tensor]:
+    def _blocks(
+        self, name: str, clients: int, zero: bool = False, dtype: torch.dtype | None = None
+    ) -> list[Tensor]:
         """Return resident blocks, each contiguous but for the order of a convolution's weights."""
-        flat = self.room.take(name, (clients * self.layout.n,), self.dtype)
+        flat = self.room.take(name, (clients * self.layout.n,), dtype or self.dtype)
         if zero:
             flat.zero_()
         blocks = []

@@ -14,6 +14,7 @@ from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
+from vergence.core.local_training import Precision
 from vergence.core.masks import Mask
 from vergence.core.params import Params
 
@@ -31,9 +32,7 @@ SHAPE: Mapping[str, Any] = {
     "round": int,
     "files": Mapping[str, Any],
     "tables": Mapping[str, int],
-    "solving": tuple[
-        Literal["sequential", "stacked"], int, Literal["fp32", "bf16"], Literal["cpu", "cuda"], str
-    ]
+    "solving": tuple[Literal["sequential", "stacked"], int, Precision, Literal["cpu", "cuda"], str]
     | None,
 }
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vergence import profiling
 from vergence.core import files as disk
 from vergence.core.files import parse_json, part_of, saving, settle
+from vergence.core.local_training import Precision
 from vergence.core.serialization import Packed, digest, quick_digest, room, unpack
 from vergence.engine.storage.checkpoint import MEND, alike, fits, wrong
 from vergence.engine.storage.run_tables import EVENTS, TABLES, TableFiles
@@ -40,7 +41,7 @@ class SolverChoice(NamedTuple):
 
     solver: str
     chunk: int
-    precision: str
+    precision: Precision
     device: str
     reason: str
 
