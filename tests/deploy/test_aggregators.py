@@ -191,7 +191,8 @@ def test_nobody_but_a_client_may_contribute(tmp_path):
         assert set(register) == {*CLIENTS, *NAMES}
     line = Line(out, "fedavg")
     adding = line.ends["north"].adding(line.note)
-    terms = adding.sums.terms_of(SumQuestion("1.train", b"", 4, 0, 0), "r", 1, 3)
+    question = SumQuestion("1.train", b"", 4, 0, 0)
+    terms = adding.sums.terms_of(question, "r", 1, 3, adding.sums.policy.cipher)
     end = Aggregator("north", terms, adding.identity.sign, adding.identity.register, adding.spent)
     parts = tuple(SharePart(terms.digest, name, "north", b"") for name in ("server", *NAMES))
     end.answer(Invitation(terms.digest))
