@@ -72,8 +72,9 @@ class Found:
         d = self.apart
         p = tost(d.to_numpy(), MARGIN)
         verdict = "yes" if p < ALPHA else "not shown"
+        told = "1 - accuracy" if self.headline == "accuracy" else self.headline
         return (
-            f"| {self.name} | {self.headline} | {len(d)} | {self.exact.shape[1]} | "
+            f"| {self.name} | {told} | {len(d)} | {self.exact.shape[1]} | "
             f"{self.exact.to_numpy().mean():.4f} | {self.half.to_numpy().mean():.4f} | "
             f"{d.mean():+.2%} | {d.min():+.2%} to {d.max():+.2%} | {self.spread:.2%} | {p:.2g} | "
             f"{verdict} |"

@@ -101,6 +101,7 @@ class Workload:
         methods: what runs on our engine, the first is compared with the floor.
         scored: validation rows per client.
         saves: a checkpoint after every round; else one at the end.
+        peers: whether peers can run it: those of video have networks of ours.
         missing: what to do before the data can be read, None if nothing.
     """
 
@@ -115,6 +116,7 @@ class Workload:
     methods: tuple[str, ...] = ("fedavg",)
     scored: int = 1
     saves: bool = True
+    peers: bool = True
     loss: str = "mse"
     missing: Callable[[], str | None] = lambda: None
 
@@ -249,6 +251,7 @@ WORKLOADS: dict[str, Workload] = {
         4,
         4,
         rounds=5,
+        peers=False,
     ),
     "glc_cpu64": Workload(
         "4 people, 8 clips of 64 x 64 each, glc_vit cpu64",
@@ -257,6 +260,7 @@ WORKLOADS: dict[str, Workload] = {
         4,
         4,
         rounds=5,
+        peers=False,
     ),
     "glc_features": Workload(
         "4 people, 16 clips of two frames' features each, glc_features",
@@ -265,6 +269,7 @@ WORKLOADS: dict[str, Workload] = {
         4,
         4,
         rounds=7,
+        peers=False,
     ),
     "fedcpf": Workload(
         "FedCPF beside FedAvg, both scoring 96 images, else gaze15",

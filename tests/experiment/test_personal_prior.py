@@ -9,10 +9,12 @@ import pytest
 from rich.console import Console
 
 from tests.cli.commands import run
+from vergence.deployment.joined_node import deployable
+from vergence.engine.protections.setup import client_hooks
 from vergence.errors import ConfigError
 from vergence.experiment.schema import check
 from vergence.experiment.trained_run import read_run
-from vergence.experiment.validation import validate
+from vergence.experiment.validation import prepared, validate
 from vergence.model_tools.onnx_export import TOLERANCE, export
 
 EYES = """
@@ -57,16 +59,18 @@ def test_an_exported_file_holds_the_prior_of_its_person(folder, tmp_path):
     answers = {}
     trained = read_run(folder / "fedavg")
     test = trained.ready.people["p00"].test
-    for person in ("p00", "p01", None):
-        out = tmp_path / f"{person}.onnx"
-        made = export(folder / "fedavg", out, Console(file=io.StringIO()), person)
+    for person in ("p00", None):
+        out, screen = tmp_path / f"{person}.onnx", io.StringIO()
+        made = export(folder / "fedavg", out, Console(file=screen), person)
         assert made.inputs == ("image", "pose")
         session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
         first = {name: test.take(slice(0, 1))[name].numpy() for name in made.inputs}
         answers[person] = session.run(None, first)[0]
+        facts = session.get_modelmeta().custom_metadata_map
+        assert ("'p00'" in facts.get("personal_prior", "")) is (person is not None)
+        assert ("give it to nobody else" in screen.getvalue()) is (person is not None)
     ours = trained.outputs(trained.model("p00"), test)[:1].numpy()
     assert np.abs(answers["p00"] - ours).max() <= TOLERANCE
-    assert np.abs(answers["p01"] - ours).max() > 1e-4
     assert np.abs(answers[None] - ours).max() > 1e-4
 
 
@@ -87,3 +91,19 @@ def test_what_cannot_take_a_prior_says_so(changes, said):
     table = {k: v for k, v in tomllib.loads(EYES).items() if k != "methods"} | changes
     with pytest.raises(ConfigError, match=said):
         validate(check(table))
+
+
+def test_a_deployment_refuses_what_a_simulation_refuses(tmp_path):
+    """Its clients check by themselves: nobody validates the data of all."""
+    table = {k: v for k, v in tomllib.loads(EYES).items() if k != "methods"}
+    table |= {"method": {"name": "fedavg"}, "privacy": {"solver": DP}}
+    with pytest.raises(ConfigError, match="personal_prior puts all of a person's samples"):
+        deployable(check(table))
+    experiment = check(table)
+    task, (method,) = experiment.task(0), experiment.methods.values()
+    ready = prepared(experiment, task, experiment.federation())
+    with pytest.raises(ConfigError, match="personal_prior puts all of a person's samples"):
+        client_hooks(experiment.plan, method, task, ready, tmp_path)
+    split = {**table, "method": {"name": "splitfed"}, "privacy": {}}
+    with pytest.raises(ConfigError, match="personal_prior stands behind the whole of it"):
+        deployable(check(split))

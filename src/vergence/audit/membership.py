@@ -80,6 +80,10 @@ def members(saved: TrainedRun, data: Federation, quick: bool, tick: Tick) -> Lin
     why = refused(saved.on(data))
     if len(data.people) < 4:
         why = why or "four people at least are needed, two in and two out"
+    if saved.task.own_prior:
+        why = (
+            why or "task.personal_prior is made of all of a person's frames, also of those left out"
+        )
     if why:
         return [], [("membership of a frame and of a person", why)]
     plans = sides(plan)

@@ -21,6 +21,7 @@ from vergence.deployment.keys import signer
 from vergence.deployment.protocol import unframed
 from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.engine.client_runner import ClientRunner
+from vergence.engine.protections.dp_sgd import refuse_own_prior
 from vergence.engine.protections.setup import client_hooks
 from vergence.engine.round_loop import device_for
 from vergence.engine.secure_sums import SecureSum, server_deals
@@ -62,6 +63,11 @@ def deployable(experiment: Experiment) -> Experiment:
         if method.pooled:
             raise ConfigError(f"method '{label}' collects everybody's data: leave it out")
         device_for(method, plan)
+    task = experiment.task(plan.seeds[0])
+    for method in experiment.methods.values():
+        method.check(task)
+    if plan.privacy.solver is not None:
+        refuse_own_prior(task)
     policy = plan.privacy.aggregation
     if policy is not None and policy.groups:
         raise ConfigError(
@@ -69,7 +75,6 @@ def deployable(experiment: Experiment) -> Experiment:
             "privacy.robust, or simulate"
         )
     if policy is not None:
-        task = experiment.task(plan.seeds[0])
         for label, method in experiment.methods.items():
             if server_deals(method, plan.privacy):
                 raise ConfigError(

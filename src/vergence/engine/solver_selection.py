@@ -73,7 +73,9 @@ def precision_for(method: Method, task: Task, plan: Plan, device: torch.device) 
         )
     found, kind = instructions(device), "GPU" if device.type == "cuda" else "processor"
     if not found:
-        return PrecisionChoice("fp32", f"this {kind} has no bfloat16 instructions")
+        return PrecisionChoice(
+            "fp32", f"this {kind} has no bfloat16 instructions that torch knows of"
+        )
     return PrecisionChoice("half", f"this {kind} has {found}")
 
 

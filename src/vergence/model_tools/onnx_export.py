@@ -39,6 +39,7 @@ from vergence.training.pruning import built
 TOLERANCE = 1e-5
 CHECKED = 32
 """Test samples that the file must answer as torch does."""
+PRIOR_INSIDE = "inside, as constants: the personal prior, made of the gaze of"
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,8 @@ def export(
         scratch.write_bytes(data)
     made = Exported(out, names(session), difference, *timed(whole, session, first))
     show(made, len(data), min(CHECKED, len(test)), console)
+    if trained.task.own_prior and person is not None:
+        console.print(f"{PRIOR_INSIDE} '{person}': give it to nobody else", soft_wrap=True)
     return made
 
 
@@ -288,7 +291,9 @@ def names(session: Any) -> tuple[str, ...]:
 def about(trained: TrainedRun, run: Run, person: str | None) -> dict[str, str]:
     """Facts that a user of the file must know, for its metadata."""
     answer, raw = ANSWERS[type(trained.task)], trained.loaded.raw
+    inside = trained.task.own_prior and person is not None
     return {
+        **({"personal_prior": f"{PRIOR_INSIDE} '{person}'"} if inside else {}),
         "vergence": version("vergence"),
         "task": run.results["task"],
         "model": trained.experiment.table["model"]["name"],

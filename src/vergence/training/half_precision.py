@@ -93,9 +93,9 @@ def _in_own_type(self: nn.Conv2d, x: Tensor) -> Tensor:
 
 
 def instructions(device: torch.device) -> str:
-    """Return the name of a device's bfloat16 instructions; empty where it has none."""
+    """Return the name of a device's bfloat16 instructions; empty where none are known."""
     if device.type == "cuda":
         known = torch.cuda.is_bf16_supported(including_emulation=False)
         return "bfloat16 of the GPU" if known else ""
-    there = torch.cpu.get_capabilities()
+    there = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch does not tell
     return next((name for name in INSTRUCTIONS if there.get(name)), "")

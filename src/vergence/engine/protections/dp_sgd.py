@@ -69,14 +69,30 @@ class DpSgdHooks(ClientHooks):
         return self.policy.leaving(reply)
 
 
+def refuse_own_prior(task: Task) -> None:
+    """Refuse a task whose samples are trained with what was made of the person's other samples.
+
+    Raises:
+        ConfigError: it is one, and the noise for single samples would hide nothing.
+    """
+    if task.own_prior:
+        raise ConfigError(
+            "privacy.solver hides single samples, and task.personal_prior puts all of a "
+            "person's samples into what each of them is trained with; leave the prior out (0), "
+            "or hide whole people with privacy.user"
+        )
+
+
 def check_solver(
     policy: DpSgd, method: Method, task: Task, federation: Federation, plan: Plan
 ) -> tuple[TrainingPass, ...]:
     """The trainings that a run of DP-SGD asks of every client, once it is known what they spend.
 
     Raises:
-        ConfigError: it is more than is counted, or delta allows to publish a sample.
+        ConfigError: it is more than is counted, delta allows to publish a sample, or a sample is
+            trained with what was made of others.
     """
+    refuse_own_prior(task)
     passes = dry_run(method, task, federation, plan.rounds)
     federation.refuse_many("finding the noise of DP-SGD")
     sizes = {len(splits.train) for splits in federation.people.values()} - {0}
@@ -95,12 +111,6 @@ class DpSgdProtection(BudgetedProtection):
 
     def check(self, run: ProtectedRun) -> None:
         """Refuse a method, or a task, that looks at samples in other ways."""
-        if run.task.own_prior:
-            raise ConfigError(
-                "privacy.solver hides single samples, and task.personal_prior puts all of a "
-                "person's samples into what each of them is trained with; leave the prior out (0), "
-                "or hide whole people with privacy.user"
-            )
         check_solver(self.policy, run.method, run.task, run.federation, self.plan)
 
     def client(self, run: ProtectedRun) -> DpSgdHooks:
