@@ -210,6 +210,26 @@ def test_a_node_asks_again_after_a_pause_unless_the_server_says_so(monkeypatch):
     assert server.asked == pytest.approx([0.0, 0.2, 0.4, 9.4, 10.4])
 
 
+def test_a_server_that_always_says_again_is_asked_twice_in_a_pause(monkeypatch):
+    """It would make a node ask as fast as its line goes."""
+    now, asked = [0.0], []
+    monkeypatch.setattr(flower_processes.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        flower_processes.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds)
+    )
+    polls = NodePolls(Wakeups(b"a node's"))
+
+    def receive():
+        asked.append(now[0])
+        now[0] += 0.001
+        polls.again.set()
+        return "it" if now[0] > 10 else None
+
+    assert polls.message(receive) == "it"
+    assert len(asked) <= 2 * (10 / flower.POLL + 1)
+    assert asked[1] == pytest.approx(0.001)
+
+
 def test_whoever_works_on_a_message_is_woken_when_it_is_whole():
     wakeups, confirmed = Wakeups(b"another node's"), []
     with wakeups.listen("client") as labour:

@@ -1,6 +1,8 @@
 """Answers 'none' that are kept back until there is something: one for each node, and no message."""
 
 import asyncio
+import socket
+from contextlib import suppress
 
 import pytest
 
@@ -52,7 +54,7 @@ class Polls:
         self.run = self.wakeups.listen("run")
         self.middleware = LongPollMiddleware(self.link, self.wakeups)
 
-    async def ask(self, node, path=PULL, body=None, parts=1, key=b"key"):
+    async def ask(self, node, path=PULL, body=None, parts=1, key=b"a2V5"):
         """Return status, whether to ask again, and the body of an answer."""
         kind = PullMessagesRequest if path == PULL else PushMessagesRequest
         data = kind(node=Node(node_id=node)).SerializeToString() if body is None else body
@@ -119,6 +121,54 @@ def test_where_notices_may_be_lost_everybody_asks_again(polls):
         polls.middleware.notice()
         assert await asking == (200, True, b"")
 
+    asyncio.run(check())
+
+
+def crowd(polls):
+    """Send 20 datagrams without a proof, as anybody on the machine may."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sending:
+        for _ in range(20):
+            with suppress(BlockingIOError):
+                sending.sendto(b"7", polls.wakeups.place("link"))
+
+
+def test_what_has_no_proof_answers_nobody(polls):
+    async def check():
+        asking = await polls.kept_waiting(ANNA)
+        crowd(polls)
+        polls.middleware.notice()
+        await asyncio.sleep(0.02)
+        assert not asking.done()
+        polls.message_for(ANNA)
+        assert await asking == (200, True, b"")
+
+    asyncio.run(check())
+
+
+def test_a_flood_is_looked_at_now_and_then(polls, monkeypatch):
+    """The loop rests from it, and hears of a message all the same."""
+    looks = []
+
+    def heard(real=polls.middleware.notices.heard):
+        looks.append(real())
+        crowd(polls)  # there is always more
+        return looks[-1]
+
+    async def check():
+        asking = await polls.kept_waiting(ANNA)
+        crowd(polls)
+        polls.middleware.listen()
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert looks == [(set(), False)]
+        monkeypatch.undo()
+        polls.middleware.notices.heard()
+        polls.wakeups.tell("link", ANNA)
+        async with asyncio.timeout(SOON):
+            assert await asking == (200, True, b"")
+
+    monkeypatch.setattr(long_polling, "REST", 0.5)
+    monkeypatch.setattr(polls.middleware.notices, "heard", heard)
     asyncio.run(check())
 
 
@@ -232,11 +282,29 @@ def test_an_answer_of_which_the_link_has_every_part_is_told_of_at_once(polls):
 
 def test_parts_of_one_node_are_none_of_anothers(polls):
     polls.link.body = announced("a")
-    asyncio.run(polls.ask(BEN, PUSH, key=b"ben"))
-    asyncio.run(polls.ask(ANNA, PART, key=b"anna"))
+    asyncio.run(polls.ask(BEN, PUSH, key=b"YmVu"))
+    asyncio.run(polls.ask(ANNA, PART, key=b"YW5u"))
     assert not polls.run.heard()[0]
-    asyncio.run(polls.ask(BEN, PART, key=b"ben"))
+    asyncio.run(polls.ask(BEN, PART, key=b"YmVu"))
     assert polls.run.wait(SOON)[0] == {BEN}
+
+
+def test_a_node_is_owed_from_once_however_its_key_is_spelt(polls):
+    """Base64 has spare bits at its end: four spellings of one key."""
+    polls.link.body = announced("a")
+    for spelling in (b"YQ==", b"YR==", b"YS==", b"YT=="):
+        asyncio.run(polls.ask(BEN, PUSH, key=spelling))
+    assert polls.middleware.owed == {b"a": (BEN, 1)}
+
+
+def test_of_who_asks_for_a_message_no_part_is_awaited(polls):
+    """It has sent its answer, or will announce it anew."""
+    polls.link.body = announced("a")
+    asyncio.run(polls.ask(BEN, PUSH, key=b"YmVu"))
+    asyncio.run(polls.ask(ANNA, PUSH, key=b"YW5u"))
+    polls.link.body = b"a message"
+    asyncio.run(polls.ask(BEN, key=b"YmVu"))
+    assert polls.middleware.owed == {b"ann": (ANNA, 1)}
 
 
 @pytest.mark.parametrize("path", [PUSH, PART])

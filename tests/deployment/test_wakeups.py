@@ -1,11 +1,15 @@
 """Notices between the processes of one folder: heard by whom they are for, made up by nobody."""
 
 import socket
+import threading
 import time
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
-from vergence.deployment.transport.wakeups import Wakeups
+from vergence.deployment.transport import wakeups as module
+from vergence.deployment.transport.wakeups import REST, Wakeups
 
 SECRET = b"s" * 32
 SOON = 5.0
@@ -26,6 +30,14 @@ def send(data, place):
     """Send whatever somebody on this machine may send."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
         sending.sendto(data, place)
+
+
+def crowd(place, count=20):
+    """Send datagrams without a proof, as many as the socket takes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sending:
+        for _ in range(count):
+            with suppress(BlockingIOError):
+                sending.sendto(b"7", place)
 
 
 def test_a_notice_is_heard_by_the_role_that_it_is_for(wakeups, link):
@@ -77,3 +89,57 @@ def test_what_is_no_number_is_not_heard(wakeups, link, what):
 def test_a_proof_of_one_role_is_none_of_another(wakeups, link):
     send(wakeups.proof("run") + b"7", wakeups.place("link"))
     assert link.heard()[0] == set()
+
+
+def test_of_what_has_no_proof_nothing_can_be_lost(wakeups, link):
+    crowd(wakeups.place("link"))
+    assert link.heard() == (set(), False)
+
+
+def test_who_waits_is_not_woken_by_what_has_no_proof(wakeups, link):
+    crowd(wakeups.place("link"))
+    began = time.monotonic()
+    assert link.wait(0.05) == (set(), False)
+    assert time.monotonic() - began >= 0.05
+
+
+def test_a_notice_behind_others_without_a_proof_is_waited_for(wakeups, link):
+    send(b"7", wakeups.place("link"))
+    rest = threading.Timer(0.01, wakeups.tell, ("link", 8))
+    rest.start()
+    assert link.wait(SOON) == ({8}, False)
+    rest.join()
+
+
+def test_a_flood_keeps_nobody_in_one_look(link):
+    """There is always one more: whoever sends is faster than whoever reads."""
+    taken = []
+
+    def recv(_):
+        taken.append(1)
+        assert len(taken) < 100_000
+        return b"7"
+
+    with link.socket:
+        link.socket = SimpleNamespace(recv=recv, close=lambda: None)
+        assert link.heard() == (set(), False)
+
+
+def test_a_flood_is_looked_at_now_and_then(wakeups, link, monkeypatch):
+    """Else each datagram costs a look, and a flood a processor."""
+    now, looks = [0.0], []
+
+    def heard():
+        looks.append(now[0])
+        now[0] += 1e-3  # what a look lasts
+        return set(), False
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    crowd(wakeups.place("link"))
+    monkeypatch.setattr(link, "heard", heard)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    assert link.wait(10.0) == (set(), False)
+    assert now[0] >= 10.0
+    assert 1 < len(looks) <= 10.0 / REST + 1

@@ -11,10 +11,11 @@ request that has waited.
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any
 
 from vergence.deployment.transport.admission import SHOWN
-from vergence.deployment.transport.wakeups import Wakeups
+from vergence.deployment.transport.wakeups import REST, Wakeups
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
 """Where a node asks for messages, and where it announces an answer."""
@@ -40,8 +41,8 @@ class LongPollMiddleware:
     Attributes:
         wakeups: hears from the run for which node there is a message, and tells it from which node
             an answer is there.
-        owed: nodes that announced an answer, by the key of their requests, and how many of its
-            parts are not here.
+        owed: nodes that announced an answer, by their public key (not by how a header spells it),
+            and how many of its parts are not here; nothing is kept of a node that asks for more.
     """
 
     def __init__(self, app: Any, wakeups: Wakeups) -> None:
@@ -55,7 +56,7 @@ class LongPollMiddleware:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, or let it be answered."""
         if scope["type"] == "lifespan":
-            asyncio.get_running_loop().add_reader(self.notices.socket, self.notice)
+            self.listen()
         if scope["type"] != "http" or scope["path"] not in (PULL, PUSH, PART):
             await self.app(scope, receive, send)
             return
@@ -73,15 +74,17 @@ class LongPollMiddleware:
         await self.app(scope, receive if scope["path"] == PART else copied, kept)
         if answer and answer[0].get("status") == 200:
             body = b"".join(message.get("body", b"") for message in answer)
-            key = dict(scope["headers"]).get(KEY, b"")
+            key = base64.b64decode(dict(scope["headers"]).get(KEY, b""), validate=True)
             if scope["path"] == PART:
                 self.count_part(key)
             elif 0 < len(sent) <= SMALL:
                 node = node_in(scope["path"], bytes(sent))
                 if scope["path"] == PUSH:
                     self.expect_parts(key, node, body)
-                elif not body and await self.noticed_soon(node, since):  # no message
-                    answer[0]["headers"] = [*answer[0]["headers"], (AGAIN.encode(), b"1")]
+                else:
+                    self.owed.pop(key, None)
+                    if not body and await self.noticed_soon(node, since):  # no message
+                        answer[0]["headers"] = [*answer[0]["headers"], (AGAIN.encode(), b"1")]
         for message in answer:
             await send(message)
 
@@ -100,9 +103,17 @@ class LongPollMiddleware:
         elif left:
             self.wakeups.tell("run", node)
 
+    def listen(self) -> None:
+        """Hear notices from now on, as they come."""
+        asyncio.get_running_loop().add_reader(self.notices.socket, self.notice)
+
     def notice(self) -> None:
         """Answer those for whom there is a message."""
         nodes, lost = self.notices.heard()
+        if not nodes:  # a flood without a proof must not keep the loop from its requests
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self.notices.socket)
+            loop.call_later(REST, self.listen)
         for node in {*nodes, *self.waiting} if lost else nodes:
             self.count += 1
             self.noticed[node] = self.count

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import select
 import socket
+import time
 from contextlib import suppress
 from typing import Self
 
@@ -19,13 +20,18 @@ QUEUE = 10
 """Notices that a socket keeps until they are heard; by default Linux keeps no more."""
 LONGEST = 64
 """Bytes that a notice may have beside its proof."""
+MOST = 1000
+"""Datagrams taken in one look: whoever sends faster than they are read keeps nobody in it."""
+REST = 0.05
+"""Seconds until the next look after one that brought nothing but datagrams without a proof."""
 
 
 class Wakeups:
     """Sends notices to the processes that were started with the same secret.
 
     Everybody on the machine can see the name of their sockets and send something there: what does
-    not begin with the proof, which takes the secret, is not heard.
+    not begin with the proof, which takes the secret, is not heard. A flood of it wakes nobody and
+    costs a small share of a processor; notices that it crowds out are lost.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -69,17 +75,24 @@ class WakeupSocket:
 
     def wait(self, seconds: float) -> tuple[set[int], bool]:
         """Numbers that came, as soon as there are some; none if there are none in time."""
-        select.select([self.socket], [], [], seconds)
-        return self.heard()
+        end = time.monotonic() + seconds
+        while select.select([self.socket], [], [], max(0.0, end - time.monotonic()))[0]:
+            found, lost = self.heard()
+            if found:
+                return found, lost
+            if (left := end - time.monotonic()) <= 0:
+                break
+            time.sleep(min(left, REST))
+        return set(), False
 
     def heard(self) -> tuple[set[int], bool]:
         """Numbers that came until now, and whether so many came that some may be lost."""
         found, count = set(), 0
         with suppress(BlockingIOError):
-            while True:
+            for _ in range(MOST):
                 data = self.socket.recv(len(self.proof) + LONGEST)
-                count += 1
                 proof, number = data[: len(self.proof)], data[len(self.proof) :]
                 if hmac.compare_digest(proof, self.proof) and number.isdigit():
                     found.add(int(number))
+                    count += 1
         return found, count >= QUEUE
