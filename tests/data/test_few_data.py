@@ -12,6 +12,8 @@ from vergence.data.synthetic.toy import Toy
 from vergence.errors import ConfigError, DataError
 from vergence.experiment.schema import load
 from vergence.experiment.validation import validate
+from vergence.studies import skew
+from vergence.studies.trials import on_validation
 
 TOYS = Toy(people=3)
 
@@ -80,7 +82,10 @@ def test_label_poor_people():
     assert [len(splits.train) for splits in few.people.values()] == [11, 4, 11]
     only = FewSamples(label_poor=("p01",), label_poor_samples=4).apply(TOYS.load())
     assert len(only.people["p00"].train) == len(TOYS.load().people["p00"].train)
-    assert "4 of p01" in only.about["few_data"]
+    assert "4 training samples of 1 label-poor person" in only.about["few_data"]
+    two = FewSamples(label_poor=("p01", "p02")).sentence()
+    assert "9 training samples of each of 2 label-poor people" in two
+    assert "p01" not in only.about["few_data"] + two
 
 
 def test_more_than_there_are():
@@ -93,6 +98,25 @@ def test_unusable_numbers_and_names():
         FewSamples(0)
     with pytest.raises(ConfigError, match="label_poor names 'p09', who is not in the data"):
         FewSamples(label_poor=("p09",)).check(["p00", "p01"])
+
+
+def test_a_name_that_nobody_has_is_refused_by_whatever_reads_the_data(tmp_path):
+    file = write(tmp_path, SEVERAL + 'sweep = { trials = 1 }\nfew_data = { label_poor = ["p9"] }\n')
+    experiment = load(file)
+    for read in (experiment.recorded, experiment.federation, lambda: on_validation(experiment)):
+        with pytest.raises(ConfigError, match="label_poor names 'p9', who is not in the data"):
+            read()
+    with pytest.raises(ConfigError, match="label_poor names 'p9', who is not in the data"):
+        skew.load(str(file), None)
+
+
+def test_people_do_not_give_up_samples_of_the_few_that_they_have(tmp_path):
+    file = write(tmp_path, SEVERAL)
+    released, few = "proxy.share=0.1", "few_data.samples_per_person=6"
+    assert load(file, [released]).proxy is not None
+    for sets in ([released, few], [released, 'few_data.label_poor=["p01"]']):
+        with pytest.raises(ConfigError, match=r"^few_data with proxy\.share: people would give"):
+            load(file, sets)
 
 
 def test_of_an_experiment(tmp_path):

@@ -98,6 +98,16 @@ def test_what_is_allowed_is_noted(two, field):
     assert gather(two, [field.partition(".")[0]])
 
 
+def test_auto_is_the_precision_that_it_chose(two):
+    solver = {"solver": "plain", "chunk": 0, "device": "cpu"}
+    for folder, chosen in zip(two, ("half", "fp32"), strict=True):
+        write(folder, ["run.precision=auto"], {"solver": {**solver, "precision": chosen}})
+    with pytest.raises(ConfigError, match="precision differs, fedavg has half, fedcpf has fp32"):
+        gather(two)
+    write(two[1], ["run.precision=half"], {"solver": {**solver, "precision": "half"}})
+    assert agree(gather(two).runs) == []
+
+
 def test_steps_instead_of_epochs_is_another_budget_and_epochs_are_moot_then(two):
     write(two[1], ["local.steps=7"])
     with pytest.raises(ConfigError, match=r"local.epochs differs, fedavg has 1, fedcpf has none"):

@@ -421,6 +421,19 @@ def test_learning_curves(tmp_path):
         go(tmp_path, "within", out, one, samples=(4,))
 
 
+def test_learning_curves_are_of_the_people_who_are_measured(tmp_path):
+    one = TOY.replace("METHODS", 'methods = ["fedavg"]')
+    sets = ("run.evaluate_people=2", "run.rounds=1")
+    said = go(tmp_path, "samples", tmp_path / "out", one, *sets, samples=(4, 8))
+    assert "mean over 2 people" in said
+    run = read(tmp_path / "out" / "samples" / "n004").runs[0]
+    assert {*run.turns.client} == {*PEOPLE}  # everybody trains
+    found = rows(tmp_path / "out" / "samples" / "samples.csv")
+    told = {r["person"]: float(r["value"]) for r in found if r["count"] == "4"}
+    assert len(told) == 2
+    assert told == run.scores("error")
+
+
 PICTURES = """
 task       = { name = "gaze_map", criterion = "kl", sigma = 0.05 }
 model      = { name = "glc_features", grid = [6, 8], width = 8 }
@@ -452,6 +465,16 @@ def test_several_splits(tmp_path):
     vergence("compare", out / "splits", out / "splits" / "split0").complains(2, "split differs")
     with pytest.raises(StateError, match="merged over the split seeds 0, 3, and 0, 3, 4"):
         go(tmp_path, "splits", out, PICTURES, split_seeds=(0, 3, 4))
+
+
+def test_splits_state_the_people_who_are_measured(tmp_path):
+    sets = ("run.evaluate_people=2", "run.seeds=[0]")
+    go(tmp_path, "splits", tmp_path / "out", PICTURES, *sets, split_seeds=(0, 3))
+    merged = read(tmp_path / "out" / "splits" / "fedavg").runs[0]
+    assert merged.people == read(tmp_path / "out" / "splits" / "split3").runs[0].people
+    assert merged.people == [*merged.scores("nss")]
+    assert len(merged.people) == 2
+    assert merged.results["clients"] == 3
 
 
 def test_splits_that_there_are_not(tmp_path):

@@ -173,6 +173,16 @@ def test_tensorboardx_is_imported_when_it_writes():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_mlflow_is_told_no_names_of_a_run_that_hides_people():
+    table = {
+        "few_data": {"label_poor": ["p01"], "label_poor_samples": 9},
+        "presence": {"gone": {"p01": 2}, "back": ["p01"], "lost": 0.1},
+        "tuning": {"people": ["p01"], "trials": 3},
+    }
+    kept = {"few_data": {"label_poor_samples": 9}, "presence": {"lost": 0.1}}
+    assert mlflow_export.unnamed(table) == {**kept, "tuning": {"trials": 3}}
+
+
 def test_mlflow_needs_its_extra(out, monkeypatch):
     monkeypatch.setattr(mlflow_export, "find_spec", lambda _: None)
     said = vergence("study", "mlflow", out, "--to", "sqlite:///x.db")

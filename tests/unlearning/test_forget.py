@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from tests.cli.commands import SEVERAL, run, vergence
+from tests.cli.commands import ONE, SEVERAL, run, vergence
 from vergence.console import out as console
 from vergence.core.params import Params
 from vergence.errors import PartialRun
@@ -61,6 +61,26 @@ def test_retrained_is_the_run_that_never_had_them(before, retrained, tmp_path):
         assert len(verify(retrained / label)) == 2
         told = json.loads((retrained / label / "provenance.json").read_text())
         assert told["forgotten"] == {"people": 1, "way": "retrain", "from": fingerprints(before)}
+
+
+def test_a_label_poor_person_is_forgotten(tmp_path):
+    poor = ONE + 'few_data = { label_poor = ["p01", "p02"], label_poor_samples = 4 }\n'
+    folder = run(tmp_path, poor, "run.rounds=1")
+    forget(folder, "p02", tmp_path / "new", console, QUICK)
+    rest = poor.replace("people = 3", "people = 2").replace(', "p02"', "")
+    never = run(tmp_path, rest, "run.rounds=1", out="never")
+    assert fingerprints(tmp_path / "new") == fingerprints(never) != fingerprints(folder)
+    assert naming(tmp_path / "new", "p02") == []
+
+
+def test_a_label_poor_person_whose_data_is_gone_is_forgotten(tmp_path):
+    poor = ONE + 'few_data = { label_poor = ["p02"], label_poor_samples = 4 }\n'
+    folder = run(tmp_path, poor, "run.rounds=1")
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("people = 3", "people = 2"))
+    case = opened(folder, "p02")
+    assert case.everybody is None
+    assert without(case, 0).few_data.label_poor == ()
 
 
 @pytest.mark.slow

@@ -55,21 +55,28 @@ class FewSamples(NamedOptions):
     def apply(self, federation: Federation) -> Federation:
         """Return the federation with fewer training samples; the same object where all are left.
 
+        Args:
+            federation: all people of the data, before any of them are taken out.
+
         Raises:
+            ConfigError: `label_poor` names nobody.
             DataError: somebody has fewer samples than are asked for.
         """
         if not self:
             return federation
+        self.check(federation.clients)
         about = {**federation.about, "few_data": self.sentence()}
         return replace(federation, people=self._people(federation.people), about=about)
 
     def sentence(self) -> str:
-        """The draw in words."""
+        """The draw in words, which name nobody."""
         told = []
         if self.samples_per_person is not None:
             told.append(f"{self.samples_per_person} training samples of each person")
         if self.label_poor:
-            told.append(f"{self.label_poor_samples} of {', '.join(self.label_poor)}")
+            many = len(self.label_poor)
+            who = f"each of {many} label-poor people" if many > 1 else "1 label-poor person"
+            told.append(f"{self.label_poor_samples} training samples of {who}")
         return f"{'; '.join(told)}, drawn with seed {self.seed}; validation and test are whole"
 
     def _people(self, people: Mapping[str, Splits]) -> Mapping[str, Splits]:

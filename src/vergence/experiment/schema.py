@@ -382,8 +382,13 @@ def agreed(experiment: Experiment) -> Experiment:
     """The experiment, if its settings can be combined with each of its methods.
 
     Raises:
-        ConfigError: two cannot; names the method and both.
+        ConfigError: two cannot; names both, and the method if it is about one.
     """
+    if experiment.few_data and isinstance(experiment.proxy, ReleasedSamples):
+        raise ConfigError(
+            "few_data with proxy.share: people would give up some of the few samples that they "
+            "are left; name a data set as proxy, or leave out one of the two"
+        )
     task = experiment.task(experiment.plan.seeds[0])
     for label, method in experiment.methods.items():
         try:

@@ -46,7 +46,6 @@ def validate(experiment: Experiment) -> Loaded:
         if method.pooled:
             raw.refuse_many(f"method '{label}', which pools everybody's data,")
     plan.presence.check(raw.clients)
-    experiment.few_data.check(raw.clients)
     plan.delivery.suit(raw.clients)
     task = experiment.task(plan.seeds[0])
     ready = prepared(experiment, task, raw)

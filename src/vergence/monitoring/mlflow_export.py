@@ -41,6 +41,7 @@ HIDING = {"aggregation", "user", "solver", "mask", "cut", "output_range", "split
 OF_PEOPLE = (
     "presence.gone",
     "presence.back",
+    "few_data.label_poor",
     "tuning.people",
     "sweep.people",
     "privacy.robust.root",

@@ -205,6 +205,12 @@ def _plan(key: str, default: Any) -> Callable[[Run], Any]:
     return lambda run: _config(run).get("run", {}).get(key, default)
 
 
+def _precision(run: Run) -> str:
+    """The precision that was computed in, which `auto` leaves to the processor."""
+    asked: str = _plan("precision", Plan.precision)(run)
+    return run.results.get("solver", {}).get("precision", asked)
+
+
 def _tuning(run: Run) -> Table:
     """Cost of a choice of settings, and on whom it was made; not what could be chosen."""
     tuning = _config(run).get("tuning", {})
@@ -257,7 +263,7 @@ TRAITS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
     ("data", lambda run: run.provenance.get("data", {}).get("sha256")),
     ("points", _plan("points", ["P0"])),
     ("evaluate_people", _plan("evaluate_people", Plan.evaluate_people)),
-    ("precision", _plan("precision", Plan.precision)),
+    ("precision", _precision),
     ("presence", lambda run: _filled(_config(run).get("presence", {}), Participation)),
     ("delivery", lambda run: _filled(_config(run).get("delivery", {}), Delivery)),
     ("wire", lambda run: _filled(_config(run).get("wire", {}), Compression)),

@@ -57,8 +57,9 @@ def merge(
         own = about["data"].get("split", "unknown")
         about["data"]["split"] = f"mean over split seeds {names}; the first one: {own}"
         results.write_json(folder / "provenance.json", about)
-        people = list(first.raw.clients)
-        results.write_merged(folder, parts, len(people), people, spread_of(parts))
+        people = next(iter(parts.values())).people  # the same on each split
+        clients = len(first.raw.clients)
+        results.write_merged(folder, parts, clients, people, spread_of(parts))
     labels = list(experiment.methods)
     alone = next((x for x in labels if read(out / x).runs[0].method == "local_only"), None)
     for label in labels if alone else ():

@@ -18,6 +18,7 @@ from rich.table import Table as Grid
 
 from vergence.core.files import csv_of, refuse_links
 from vergence.core.randomness import RandomStream
+from vergence.engine.round_loop import measured
 from vergence.errors import ConfigError, PartialRun
 from vergence.experiment import provenance
 from vergence.experiment.newcomers import PersonPart
@@ -232,11 +233,12 @@ def growth(scene: StudyScene) -> None:
 
 
 def learning(scene: StudyScene) -> None:
-    """Train with more and more samples of each person, measure everybody on the same test part.
+    """Train with more and more samples of each person, measure people on the same test part.
 
-    A larger number of samples holds the smaller ones.
+    A larger number of samples holds the smaller ones. With `run.evaluate_people` the same few
+    people are measured at each.
     """
-    counts, people = scene.counts, scene.people
+    counts, people = scene.counts, tuple(measured(scene.loaded.raw, scene.experiment.plan))
     if not counts or len(set(counts)) != len(counts):
         raise ConfigError(f"samples: give different numbers, at least one; got {counts}")
     wanted = [
@@ -249,7 +251,7 @@ def learning(scene: StudyScene) -> None:
     for count, made, loaded in checked:
         scene.console.print(f"{count} samples of each person", highlight=False)
         folder = scene.out / SAMPLES / f"n{count:03d}"
-        there = ran(replace(scene, loaded=loaded), made, folder, people)
+        there = ran(replace(scene, loaded=loaded), made, folder, scene.people)
         for run in read(there).runs:
             found = run.scores(headline)
             values.setdefault(run.label, []).append([found[person] for person in people])

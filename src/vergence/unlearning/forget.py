@@ -130,7 +130,9 @@ def opened(folder: Path, person: str) -> ForgottenPerson:
     for trained in (tuple(whole.clients), tuple(measured)):
         if not set(trained) <= set(whole.clients):
             continue
-        loaded = validate(replace(experiment, dataset=PersonPart(whole, trained)))
+        poor = tuple(who for who in experiment.few_data.label_poor if who in trained)
+        few = replace(experiment.few_data, label_poor=poor)
+        loaded = validate(replace(experiment, dataset=PersonPart(whole, trained), few_data=few))
         if loaded.sha == study.runs[0].provenance["data"]["sha256"]:
             _refuse_stranger(folder, person, trained)
             rest = tuple(who for who in trained if who != person)
@@ -206,6 +208,9 @@ def without(case: ForgottenPerson, patch: int) -> Experiment:
         presence["gone"] = {c: at for c, at in presence["gone"].items() if c != case.person}
     if case.person in presence.get("back", []):
         presence["back"] = [c for c in presence["back"] if c != case.person]
+    if case.person in (poor := table.get("few_data", {}).get("label_poor", [])):
+        left = [c for c in poor if c != case.person]
+        table["few_data"] = {**table["few_data"], "label_poor": left}
     if plan.presence.trace:
         presence["trace"] = str(Path(plan.presence.trace).resolve())
     if presence:
