@@ -26,10 +26,12 @@ from vergence.data.synthetic.ego.ego_synthetic import EgoClip, EgoSynthetic
 from vergence.data.synthetic.ego.gaze_behavior import chances
 from vergence.data.synthetic.ego.people import PRESETS
 from vergence.metrics.gaze_maps import fixation_counts, label_maps, smoothed
-from vergence.metrics.map_priors import PERSONAL_SIGMA, SHARED_SIGMA
+from vergence.metrics.map_priors import SHARED_SIGMA
 from vergence.metrics.saliency_f1 import FULL_GRID, pixel_f1
 
 SIDE = 64
+OWN_SIGMA = 0.047
+"""Blur of a map made of one wearer's gaze, in widths."""
 SPOT = 0.05
 """Width of the Gaussian that an oracle puts on a target, in frame widths."""
 EVERY, ORACLE_CLIPS = 10, 16
@@ -78,7 +80,7 @@ def prior_scores(wearers: list[Wearer]) -> tuple[float, float]:
     everybody = prior([w.points(w.train) for w in wearers], SHARED_SIGMA)
     seen = [w.points(w.test)[::3] for w in wearers]
     own = [
-        prior([w.points(w.train)], PERSONAL_SIGMA).expand(len(s), SIDE, SIDE)
+        prior([w.points(w.train)], OWN_SIGMA).expand(len(s), SIDE, SIDE)
         for w, s in zip(wearers, seen, strict=True)
     ]
     points = np.concatenate(seen)

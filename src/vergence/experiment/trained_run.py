@@ -121,7 +121,7 @@ class TrainedRun:
             self.task,
             LocalData(data, data, all_here=True),
             self.stream or RandomStream("run", self.task.seed),
-            Computation(pruning=plan.pruning),
+            Computation(self.solving.precision, pruning=plan.pruning),
             () if guard is None else (guard,),
         )
 

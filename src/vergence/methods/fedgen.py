@@ -107,8 +107,13 @@ class FedGen(Method[Teachers, NoState]):
     }
 
     def check(self, task: Task) -> None:
-        """Refuse a task that tells no classes apart, and a head that is not one linear layer."""
+        """Refuse a task that tells no classes apart, a head of several layers, own priors."""
         super().check(task)
+        if task.own_prior:
+            raise ConfigError(
+                "fedgen trains on made-up features, which have no personal prior; leave out "
+                "task.personal_prior (0), or use another method"
+            )
         task.labelled(torch.zeros(1, dtype=torch.int64), torch.zeros(1, self.noise))
 
     def server(self, task: Task) -> Teachers:

@@ -228,7 +228,7 @@ def chosen(trained: TrainedRun, person: str | None) -> tuple[Params, Samples]:
         known = person in trained.trained_on.clients
         prior = whole_prior(ready) if known else common_prior(ready)
         test = with_one_prior(test, prior)
-    return trained.model(who, known=person is not None), test
+    return trained.newcomer() if person is None else trained.model(who), test
 
 
 def assembled(task: Task, params: Params, first: Batch) -> WholeModel:

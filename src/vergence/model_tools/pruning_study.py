@@ -187,6 +187,7 @@ def strange(left_out: HeldOut) -> list[PrunedModel]:
     def one(trained: TrainedRun, person: str) -> PrunedModel:
         everybody = trained.participants
         assert everybody is not None
+        trained = trained.unknown(person)
         return PrunedModel(
             trained,
             trained.model(person, known=False),

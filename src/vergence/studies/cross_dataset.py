@@ -98,8 +98,9 @@ def _strange(run: Run, own: Loaded, loaded: Loaded, where: str) -> list[Row]:
                 "fedavg"
             )
         for person in loaded.ready.clients:
+            met = trained.unknown(person)
             try:
-                found: Mapping[str, float] = trained.measure(trained.model(person, False), person)
+                found: Mapping[str, float] = met.measure(met.model(person, False), person)
             except (ConfigError, RuntimeError, KeyError) as error:
                 reason = str(error).partition("\n")[0]
                 raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from inspect import isgeneratorfunction
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from vergence import profiling
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
+from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.data.gaze_video.aria import read as read_recording
 from vergence.data.io.video import Video
@@ -96,11 +98,22 @@ def heat_maps(trained: TrainedRun, data: Samples, person: str | None) -> NDArray
         new = trained.lent(ready.people[who].test, person)
         ready = replace(ready, people={who: Splits(new, new, new)})
     shown = trained.on(ready, stream=RandomStream("predict"))
+    params = shown.model(who) if not trains_first(trained) else own_model(trained, shown, person)
     with profiling.phase("forward"):
-        logits = shown.outputs(shown.model(who), ready.people[who].test)
+        logits = shown.outputs(params, ready.people[who].test)
     assert isinstance(task, GazeMap)
     heat = (logits.double() / task.temperature).flatten(2).softmax(-1)
     return heat.view(-1, *logits.shape[2:]).numpy()
+
+
+def trains_first(trained: TrainedRun) -> bool:
+    """True if a method makes what it predicts with from data, which a video has no labels for."""
+    return isgeneratorfunction(type(trained.method).model_on)
+
+
+def own_model(trained: TrainedRun, shown: TrainedRun, person: str | None) -> Params:
+    """Parameters made from a participant's own data of the run; a newcomer's are those sent."""
+    return shown.newcomer() if person is None else trained.model(person)
 
 
 def true_gaze(video: Path, footage: Video) -> list[Point | None] | None:

@@ -181,6 +181,11 @@ class GlobalMemory(Method[Memory, Befriended]):
                 f"ap_fl needs a base method that sends everybody one whole model, and "
                 f"{type(over).__name__} does not; use fedavg, fedprox, fedadam or scaffold, say"
             )
+        if task.own_prior:
+            raise ConfigError(
+                "ap_fl trains on made-up features, which have no personal prior; leave out "
+                "task.personal_prior (0), or use another method"
+            )
         super().check(task)
 
     def state_records(self, task: Task) -> tuple[type, ...]:
