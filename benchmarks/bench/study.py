@@ -83,8 +83,8 @@ def measure(
     turns = -(-rounds // stint)
     say(f"{name}: making data", 0.0)
     job = workload.job(name, 1 + turns * stint)
-    alone = precisions or len(workload.methods) > 1 or not workload.peers
-    peers = {} if alone else PEERS
+    apart = bool(precisions) or not workload.peers
+    peers = PEERS if len(workload.methods) == 1 and not apart else {}
     blocks = 1 + len(peers)
     with tempfile.TemporaryDirectory(prefix="vergence-bench-") as place, ExitStack() as stack:
         folder = Path(place)

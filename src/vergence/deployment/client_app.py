@@ -37,7 +37,6 @@ class AnsweringClient(JoinedNode):
                 f"the data of '{whole.name}' hold nobody named '{self.side.person}' (there are: "
                 f"{few}); give --person, or the right --data"
             )
-        self.experiment.few_data.check(whole.clients)
         task = self.experiment.task(self.experiment.plan.seeds[0])
         alone = prepared(self.experiment, task, whole.only((self.side.person,)))
         return replace(alone, people={self.side.client: alone.people[self.side.person]})
