@@ -10,7 +10,10 @@ from rich.console import Console
 from tests.cli.commands import run
 from vergence.core.params import Params
 from vergence.errors import ConfigError
+from vergence.experiment.newcomers import PersonPart, unseen
+from vergence.experiment.run import start
 from vergence.experiment.schema import load
+from vergence.experiment.validation import validate
 from vergence.model_tools.latency import medians
 from vergence.model_tools.pruning_report import PruningRow
 from vergence.model_tools.pruning_study import PrunedModel, PruningOptions, measure, prune, subjects
@@ -165,6 +168,23 @@ def test_networks_whose_sums_need_every_channel_say_so(tmp_path):
     )
     assert lines[-1].zeros > 0.4
     assert list(lines[0].error) == ["p01"]
+
+
+def test_strangers_are_scored_with_the_common_prior(tmp_path):
+    text = EYES.replace('"gaze_angle"', '"gaze_angle", personal_prior = 1.0')
+    text = text.replace(', "fedper", "local_only"', "")
+    (tmp_path / "eyes.toml").write_text(text)
+    whole = load(tmp_path / "eyes.toml")
+    start(whole.on(PersonPart(validate(whole).raw, ("p00", "p01"))), tmp_path / "out")
+    out = tmp_path / "out" / "fedavg"
+    (subject,) = subjects(out, "p02")
+    line = PruningRow("as trained", None)
+    measure(line, subject, 0)
+    saved = unseen(out, "p02").run("p02")
+    served = saved.stranger("p02", ["p00", "p01"])["P0"]["angle_error_deg"]
+    own = saved.measure(saved.newcomer(), "p02")["angle_error_deg"]
+    assert line.error["p02"] == [pytest.approx(served, abs=1e-5)]
+    assert abs(own - served) > 1e-3
 
 
 def test_bad_options_are_named(folder, tmp_path):

@@ -1,15 +1,18 @@
 """`vergence study cross`: a line trained on one made-up crowd, tested on another."""
 
 import csv
+import io
 
 import pytest
 import torch
+from rich.console import Console
 
-from tests.cli.commands import TOY, vergence, write
+from tests.cli.commands import TOY, run, vergence, write
 from vergence.experiment.run import start
 from vergence.experiment.schema import load
 from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import validate
+from vergence.studies.cross_dataset import cross
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +80,35 @@ def test_what_cannot_be_crossed_is_named(crowds, tmp_path):
     said.complains(2, "local_only", "shares nothing", "never met", "fedavg")
     said = vergence("study", "cross", crowds / "part", crowds / "two", "--out", tmp_path)
     said.complains(2, "fedper", "shares only a part", "never met", "fedavg")
+
+
+EYES = """
+task       = { name = "gaze_angle", personal_prior = 1.0 }
+model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
+federation = { name = "eye_synthetic", people = 2, samples = 40, days = [3, 3], size = "9x15" }
+method     = "fedavg"
+local      = { epochs = 1, batch = 16, lr = 0.05 }
+run        = { rounds = 1, evaluate_every = 0, workers = 1 }
+"""
+
+
+def test_strangers_are_scored_with_the_common_prior(tmp_path):
+    one = run(tmp_path, EYES, out="one")
+    two = run(tmp_path, EYES, "federation.seed=1", out="two")
+    cross([one, two], tmp_path, Console(file=io.StringIO()))
+    found = {
+        r["person"]: float(r["value"])
+        for r in rows_of(tmp_path / "cross.csv")
+        if (r["trained_on"][-4:], r["tested_on"][-4:]) == ("/one", "/two")
+        and r["metric"] == "angle_error_deg"
+    }
+    trained = read_run(one).on(read_run(two).ready)
+    for person, value in found.items():
+        served = trained.unknown(person).measure(trained.server.model, person)
+        own = trained.measure(trained.server.model, person)
+        assert value == served["angle_error_deg"]
+        assert abs(value - own["angle_error_deg"]) > 1e-3
+    assert set(found) == {"p00", "p01"}
 
 
 def test_what_else_differs_is_noted(crowds, tmp_path):

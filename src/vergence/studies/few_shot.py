@@ -298,9 +298,7 @@ def _one_seed(
         people = tuple(p for p, at in strangers.folders.items() if at == folder)
         scene = FewShotScene(strangers.run(people[0], seed), people, options)
         trained = scene.trained
-        found = [
-            (_name(run), *kind) for kind in scene.encoder(trained.model(people[0], known=False))
-        ]
+        found = [(_name(run), *kind) for kind in scene.encoder(trained.newcomer(people[0]))]
         if plain:
             found += [(RANDOM, *kind) for kind in scene.encoder(trained.task.init())]
             found.append((SUPERVISED, "", "", scene.supervised()))

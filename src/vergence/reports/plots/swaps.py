@@ -52,7 +52,7 @@ def swaps(folder: Path, out: Path, columns: int = 6, person: str | None = None) 
     strangers = unseen(folder, person or "all")
     who = next(iter(strangers.folders))
     trained = strangers.run(who)
-    network = FewShotScene(trained, (who,), Evaluation()).network(trained.model(who, known=False))
+    network = FewShotScene(trained, (who,), Evaluation()).network(trained.newcomer(who))
     samples = trained.ready.people[who].test
     eyes = pixels(dict(samples.columns))
     if eyes.shape[1] == 1:

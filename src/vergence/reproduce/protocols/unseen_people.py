@@ -168,7 +168,7 @@ def few_shot(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
         for seed in run.seeds:
             scene = unlabelled.FewShotScene(strange.run(people[0], seed), people, SHOTS)
             trained = scene.trained
-            model = trained.model(people[0], known=False)
+            model = trained.newcomer(people[0])
             add(run.label + part.suffix, read_off(scene, model, apart(trained.task)))
             if part.rows:
                 mean, random, alone = part.rows

@@ -1,0 +1,38 @@
+"""`vergence predict`: whose model draws the maps."""
+
+import numpy as np
+
+from tests.cli.commands import run
+from vergence.experiment.trained_run import read_run
+from vergence.models.glc import glc_vit
+from vergence.video.predict import heat_maps
+
+CLIPS = """
+task       = { name = "gaze_map" }
+model      = { name = "glc_vit", preset = "tiny64" }
+federation = { name = "ego_synthetic", people = 2, clips = 10, windows = 1 }
+method     = { name = "reptile", episodes = 1, inner_steps = 1, steps = 1 }
+local      = { batch = 4, lr = 0.05 }
+run        = { rounds = 1, workers = 1, evaluate_every = 0 }
+"""
+
+
+def test_a_person_s_maps_are_of_the_model_that_their_training_data_gave(tmp_path, monkeypatch):
+    """The video holds no labels: a model that was adapted to it would be made of nothing."""
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(glc_vit, "BLOCKS", 1)
+    trained = read_run(run(tmp_path, CLIPS))
+    one, other = trained.ready.clients[:2]
+    video = trained.loaded.raw.people[one].test
+    video.columns["points"].fill_(float("nan"))
+
+    def maps(params):
+        logits = trained.outputs(params, video)
+        heat = (logits.double() / trained.task.temperature).flatten(2).softmax(-1)
+        return heat.view(-1, *logits.shape[2:]).numpy()
+
+    own, common = maps(trained.model(one)), maps(trained.server.model)
+    assert np.array_equal(heat_maps(trained, video, one), own)
+    assert np.array_equal(heat_maps(trained, video, other), maps(trained.model(other)))
+    assert np.array_equal(heat_maps(trained, video, None), common)
+    assert not np.array_equal(own, common)
