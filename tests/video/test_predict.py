@@ -1,8 +1,10 @@
 """`vergence predict`: whose model draws the maps."""
 
 import numpy as np
+import pytest
 
 from tests.cli.commands import run
+from vergence.errors import ConfigError
 from vergence.experiment.trained_run import read_run
 from vergence.models.glc import glc_vit
 from vergence.video.predict import heat_maps
@@ -36,3 +38,19 @@ def test_a_person_s_maps_are_of_the_model_that_their_training_data_gave(tmp_path
     assert np.array_equal(heat_maps(trained, video, other), maps(trained.model(other)))
     assert np.array_equal(heat_maps(trained, video, None), common)
     assert not np.array_equal(own, common)
+
+
+def test_a_newcomer_s_cluster_is_not_chosen_by_a_video_without_labels(tmp_path, monkeypatch):
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(glc_vit, "BLOCKS", 1)
+    method = 'method     = { name = "ifca", clusters = 2 }'
+    text = "\n".join(method if row.startswith("method") else row for row in CLIPS.splitlines())
+    trained = read_run(run(tmp_path, text))
+    video = trained.loaded.raw.people[trained.ready.clients[0]].test
+    video.columns["points"].fill_(float("nan"))
+    with pytest.raises(ConfigError, match="'ifca' chooses a newcomer's model by labelled samples"):
+        heat_maps(trained, video, None)
+    assert (
+        heat_maps(trained, video, trained.ready.clients[0]).shape[0]
+        == video.columns["points"].shape[0] * video.columns["points"].shape[1]
+    )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vergence import profiling
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
+from vergence.core.naming import called
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.data.gaze_video.aria import read as read_recording
@@ -112,8 +113,19 @@ def trains_first(trained: TrainedRun) -> bool:
 
 
 def own_model(trained: TrainedRun, shown: TrainedRun, person: str | None) -> Params:
-    """Parameters made from a participant's own data of the run; a newcomer's are those sent."""
-    return shown.newcomer() if person is None else trained.model(person)
+    """Parameters made from a participant's own data of the run; a newcomer's are those sent.
+
+    Raises:
+        ConfigError: a newcomer is sent no model, but several to choose from by labels.
+    """
+    if person is not None:
+        return trained.model(person)
+    if "model" not in trained.method.predicting(trained.server, NEWCOMER):
+        raise ConfigError(
+            f"'{called(trained.method)}' chooses a newcomer's model by labelled samples, and a "
+            "video has none; choose --person, one who took part"
+        )
+    return shown.newcomer()
 
 
 def true_gaze(video: Path, footage: Video) -> list[Point | None] | None:
