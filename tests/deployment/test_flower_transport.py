@@ -1,5 +1,6 @@
 """Requests over Flower's grid: bytes in its records, and answers that a notice tells of."""
 
+import os
 import threading
 from types import SimpleNamespace
 
@@ -107,7 +108,7 @@ def asked(line, node, found):
 def test_an_answer_is_fetched_when_a_notice_tells_of_it(monkeypatch):
     """Nobody looks before, and only who waits for that node."""
     monkeypatch.setattr(flower, "RARELY", 1e6)
-    wakeups, grid, found = Wakeups(b"a folder's secret"), Grid(), []
+    wakeups, grid, found = Wakeups(os.urandom(32)), Grid(), []
     with wakeups.listen("link") as link:
         line = GridTransport(grid, wakeups=wakeups)
         waiting = [asked(line, node, found) for node in (ANNA, BEN)]
@@ -201,7 +202,7 @@ def test_a_node_asks_again_after_a_pause_unless_the_server_says_so(monkeypatch):
     monkeypatch.setattr(
         flower_processes.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds)
     )
-    polls = NodePolls(Wakeups(b"a node's"))
+    polls = NodePolls(Wakeups(os.urandom(32)))
     server = Server(
         polls,
         [(0, False, None), (0.05, False, None), (9, False, None), (1, True, None), (0, 0, "it")],
@@ -217,7 +218,7 @@ def test_a_server_that_always_says_again_is_asked_twice_in_a_pause(monkeypatch):
     monkeypatch.setattr(
         flower_processes.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds)
     )
-    polls = NodePolls(Wakeups(b"a node's"))
+    polls = NodePolls(Wakeups(os.urandom(32)))
 
     def receive():
         asked.append(now[0])
@@ -231,7 +232,7 @@ def test_a_server_that_always_says_again_is_asked_twice_in_a_pause(monkeypatch):
 
 
 def test_whoever_works_on_a_message_is_woken_when_it_is_whole():
-    wakeups, confirmed = Wakeups(b"another node's"), []
+    wakeups, confirmed = Wakeups(os.urandom(32)), []
     with wakeups.listen("client") as labour:
 
         def confirm(*asked):

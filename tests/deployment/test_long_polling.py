@@ -1,6 +1,7 @@
 """Answers 'none' that are kept back until there is something: one for each node, and no message."""
 
 import asyncio
+import os
 import socket
 from contextlib import suppress
 
@@ -24,7 +25,6 @@ from vergence.deployment.transport.long_polling import (
 from vergence.deployment.transport.wakeups import Wakeups
 
 ANNA, BEN = 7, 2**63
-NAMES = iter(range(1000))
 SOON = 5.0
 
 
@@ -50,7 +50,7 @@ class Polls:
     """The middleware in its event loop, before a link; nodes ask through it."""
 
     def __init__(self):
-        self.link, self.wakeups = Link(), Wakeups(b"test %d" % next(NAMES))
+        self.link, self.wakeups = Link(), Wakeups(os.urandom(32))
         self.run = self.wakeups.listen("run")
         self.middleware = LongPollMiddleware(self.link, self.wakeups)
 

@@ -1,5 +1,6 @@
 """Notices between the processes of one folder: heard by whom they are for, made up by nobody."""
 
+import os
 import socket
 import threading
 import time
@@ -11,13 +12,13 @@ import pytest
 from vergence.deployment.transport import wakeups as module
 from vergence.deployment.transport.wakeups import REST, Wakeups
 
-SECRET = b"s" * 32
 SOON = 5.0
 
 
 @pytest.fixture
-def wakeups(request):
-    return Wakeups(SECRET + request.node.name.encode())
+def wakeups():
+    """Of a secret of its own: everybody on the machine shares the names of its sockets."""
+    return Wakeups(os.urandom(32))
 
 
 @pytest.fixture
