@@ -16,11 +16,14 @@ def main() -> None:
     if sys.argv[1:] in ([], ["--help"], ["-h"]):
         sys.stdout.write(help_page())
         return
+    import atexit
     import gc
     import warnings
 
-    # Modules are a million objects that stay: not looked through again and again while they load.
+    # Modules are a million objects that stay: not looked through again and again while they load,
+    # nor at the end, where that takes as long as importing PyTorch.
     gc.set_threshold(50_000, 20, 20)
+    atexit.register(gc.freeze)
     from cyclopts import CycloptsError
 
     from vergence.cli.app import app

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 
+@cache
 def code_digest() -> str:
-    """Return the SHA-256 over the source files of this package."""
+    """Return the SHA-256 over the source files of this package, as it was when first asked for."""
     package = Path(__file__).parent.parent
     whole = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,19 @@ import torch
 from tests.engine.toys import LOCAL, mostly_slow, run_toy, table
 from vergence.core.aggregation import Sum
 from vergence.core.conversation import collect
+from vergence.core.federation import Population
 from vergence.core.masks import Mask
 from vergence.core.messages import SealedReply, SealedTree, reply
 from vergence.core.method import Exposure, Global
 from vergence.core.params import Layout, Params
+from vergence.core.randomness import RandomStream
+from vergence.data.synthetic.toy import Toy
+from vergence.engine.client_executor import ClientExecutor, LocalData
+from vergence.engine.client_runner import ClientRunner
 from vergence.engine.exchange import lengths
+from vergence.engine.plan import Plan
+from vergence.engine.storage.client_states import ClientStateStore
+from vergence.engine.workers.pools import Forked, InProcess, worker_pool
 from vergence.engine.workers.process_main import placed
 from vergence.engine.workers.shared_memory import Layouts, SharedArena
 from vergence.errors import PartialRun
@@ -27,6 +35,8 @@ from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.methods.fedprox import FedProx
 from vergence.methods.local_only import LocalOnly
+from vergence.models.linear import Linear
+from vergence.tasks.toy import ToyTask
 
 LAYOUT = Layout(("w", "b"), ((2, 3), (2,)))
 
@@ -294,3 +304,29 @@ def running(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "workers", "many", "expected"),
+    [
+        (2, 0, False, InProcess),
+        (2, 2, False, Forked),
+        (2_000, 0, False, Forked),
+        (2, 0, True, Forked),
+    ],
+    ids=["a short run", "workers asked for", "a long run", "people made on demand"],
+)
+def test_processes_are_started_where_they_pay(
+    tmp_path, monkeypatch, rounds, workers, many, expected
+):
+    monkeypatch.setattr("vergence.engine.plan.os.sched_getaffinity", lambda _: {0, 1})
+    federation = Toy(people=3).load()
+    if many:
+        whole = list(federation.people.values())
+        federation = replace(federation, people=Population(3, whole.__getitem__, "toy"))
+    task, data = ToyTask(Linear(inputs=4)), LocalData(federation, federation)
+    executor = ClientExecutor(FedAvg(local=LOCAL), task, data, RandomStream("pools"))
+    runner = ClientRunner(executor, ClientStateStore(tmp_path, 0, executor.records))
+    pool = worker_pool(runner, Plan(rounds=rounds, workers=workers), 3)
+    pool.close()
+    assert type(pool) is expected

@@ -7,6 +7,7 @@ and groups are added up in their order.
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import selectors
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 
 from vergence import errors, profiling
 from vergence.core.aggregation import Sum
+from vergence.core.federation import Population
 from vergence.core.messages import SealedReply, SealedTree
 from vergence.core.serialization import pack, unpack
 from vergence.engine.channel import ByteChannel
@@ -30,6 +32,10 @@ from vergence.engine.workers.ray_actors import RayCluster
 from vergence.engine.workers.shared_memory import Layouts, SharedArena, TaskTickets
 from vergence.errors import PartialRun
 
+WORTH_FORKING = 1.0
+"""Seconds of training below which starting processes takes longer than they save."""
+STEP_SECONDS, SUMS_PER_SECOND = 5e-4, 5e9
+"""Of a gradient step, whatever its size, and of the arithmetic in it: a slow core's."""
 SMALL = 250_000
 """Entries of a network whose sums cost little memory: a megabyte each."""
 
@@ -214,4 +220,24 @@ def worker_pool(runner: ClientRunner, plan: Plan, most: int) -> WorkerPool:
     if plan.engine == "ray":
         return RayCluster(runner, plan.workers, most)
     workers = min(plan.hands, most)
-    return InProcess(runner) if workers == 1 else Forked(runner, workers)
+    if workers == 1 or (not plan.workers and training_seconds(runner, plan) < WORTH_FORKING):
+        return InProcess(runner)
+    return Forked(runner, workers)
+
+
+def training_seconds(runner: ClientRunner, plan: Plan) -> float:
+    """Upper bound of what a seed's training takes: every parameter meets every number of a row.
+
+    Of people who are made on demand it is not known, and infinite.
+    """
+    people, local = runner.worker.trained_on.people, runner.worker.method.local
+    if isinstance(people, Population):
+        return math.inf
+    total = 0.0
+    for samples in (person.train for person in people.values()):
+        rows = [*samples.columns.values(), *(bank.rows for bank in samples.banks.values())]
+        numbers = sum(math.prod(each.shape[1:]) for each in rows)
+        sums = 6 * runner.worker.solver.layout.n * numbers * local.batch
+        steps = local.steps or local.epochs * math.ceil(len(samples) / local.batch)
+        total += plan.rounds * steps * (STEP_SECONDS + sums / SUMS_PER_SECOND)
+    return total
