@@ -1,9 +1,10 @@
 """What secure sums add to a round of gaze15 (15 people, 608 images each, LeNet of 1.83 M).
 
-python -m benchmarks.secure_rounds [--rounds 2] [--people 15]: prints a Markdown table. Seconds are
-CPU seconds of a round, all ends in one process and one thread, the least of the rounds; "added" is
-beside the plain row of the same method and engine. Bytes are those of all messages that a client
-sends in a round, packed as they travel, beside its update as float32.
+python -m benchmarks.secure_rounds [--rounds 2] [--people 15] [--turns 1] [--only WORDS]: prints a
+Markdown table, of rows whose name begins with WORDS. Seconds are CPU seconds of a round, all ends
+in one process and one thread, the least of the rounds; "added" is beside the plain row of the same
+method and engine. All rows run in turn, and medians over the turns are told. Bytes are those of all
+messages that a client sends in a round, packed as they travel, beside its update as float32.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from benchmarks.bench import workloads
 from vergence.core.method import Method
@@ -91,21 +93,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--people", type=int, default=15)
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--only", default="")
     given = parser.parse_args()
     print(f"{given.people} people; {platform.machine()}, one thread\n", flush=True)
+    rows = [row for row in ROWS if row[0].startswith(given.only)]
+    found: list[dict[tuple[type[Method], str, Privacy], float]] = []
+    for turn in range(given.turns):
+        order = rows if turn % 2 == 0 else rows[::-1]
+        runs = {row[1:]: one(*row[1:], given.rounds, given.people) for row in order}
+        found.append({row: seconds for row, (seconds, _) in runs.items()})
+        n = next(iter(runs.values()))[1]
     print("| round | CPU s | added | up / float32 |")
     print("|---|---|---|---|")
-    plain: dict[tuple[type[Method], str], float] = {}
-    for name, kind, engine, privacy in ROWS:
-        seconds, n = one(kind, engine, privacy, given.rounds, given.people)
+    for name, kind, engine, privacy in rows:
         added, up, secure = "", "", privacy.aggregation is not None
-        if privacy == OPEN:
-            plain[kind, engine] = seconds
-        else:
-            added = f"{100 * (seconds / plain[kind, engine] - 1):.1f} %"
+        if privacy != OPEN:
+            ratios = (turn[kind, engine, privacy] / turn[kind, engine, OPEN] for turn in found)
+            added = f"{100 * (median(ratios) - 1):.1f} %"
         if secure and engine == "bytes":
             up = f"{sent(kind, privacy, given.people) / (4 * n):.3f}"
         words = name + (", as words" if secure and engine == "simulator" else "")
+        seconds = median(turn[kind, engine, privacy] for turn in found)
         print(f"| {words} | {seconds:.2f} | {added} | {up} |", flush=True)
 
 

@@ -52,6 +52,18 @@ def test_the_sum_of_words_holds_the_sums(packing: Packing, seed: int):
         np.testing.assert_array_equal(packing.contributors(total), contributors)
 
 
+@given(st.floats(1e-30, 1e6), st.integers(0, 2**32))
+def test_numbers_in_float32_are_the_words_of_the_same_numbers_in_float64(limit, seed):
+    """Also ties, the least numbers there are, and scales that float32 cannot hold."""
+    packing = Packing(limit, 3)
+    rng = np.random.default_rng(seed)
+    values = (rng.uniform(-0.5, 0.5, 100) * limit).astype(np.float32)
+    values[:2] = np.float32(1e-45) if limit > 1e-40 else 0, 0.0
+    ties = (np.arange(-4, 4) + 0.5) * packing.step
+    values[2:10] = ties if abs(ties).max() < limit else 0
+    np.testing.assert_array_equal(packing.encode(values), packing.encode(values.astype(np.float64)))
+
+
 @given(st.integers(1, 63), st.integers(1, 9), st.integers(0, 2**32))
 def test_a_sum_of_pairs_is_a_pair_of_sums(people, n, seed):
     """Also where everybody gives the largest number there is, of either sign."""

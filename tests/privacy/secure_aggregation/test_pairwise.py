@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.stats import chisquare
 
 import vergence.privacy
@@ -202,16 +203,17 @@ def test_the_pad_is_chacha20(monkeypatch):
 
 
 def test_the_pad_is_aes_in_counter_mode(monkeypatch):
-    """Blocks 0, 1 and 2 of the key 0: McGrew and Viega, "The Galois/Counter Mode of operation",
-    test cases 13 and 14."""
-    blocks = bytes.fromhex(
-        "dc95c078a2408989ad48a21492842087530f8afbc74536b9a963b4f1c4cb738b"
-        "cea7403d4d606b6e074ec5d3baf39d18"
-    )
+    """Block 2 of the key 0, and those after it by plain counter mode, over the end of a chunk.
+
+    McGrew and Viega, "The Galois/Counter Mode of operation", test case 14.
+    """
     monkeypatch.setattr(pads, "pad_key", lambda *_: bytes(32))
-    words = np.zeros(6, np.uint64)
+    words = np.zeros(2 * pads.CHUNK + 6, np.uint64)
     pads.add_pads(words, AES, [bytes(32)])
-    assert words.astype("<u8").tobytes() == blocks
+    counter = modes.CTR((2).to_bytes(16))
+    whole = Cipher(algorithms.AES(bytes(32)), counter).encryptor().update(bytes(8 * len(words)))
+    assert whole[:16] == bytes.fromhex("cea7403d4d606b6e074ec5d3baf39d18")
+    assert words.astype("<u8").tobytes() == whole
 
 
 SECRET_CODE = (
