@@ -20,9 +20,11 @@ from vergence.core.arrays import columns_of
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.params import Params
+from vergence.core.task import StartingModel
 from vergence.errors import ConfigError, DataError, StateError, nearest
 from vergence.experiment.privacy import spent
 from vergence.experiment.schema import Experiment
+from vergence.experiment.starting_model import common_model
 from vergence.experiment.trained_run import TrainedRun, one_run, read_run, verify
 from vergence.experiment.trust import opening, under
 from vergence.experiment.validation import Loaded, validate
@@ -198,6 +200,14 @@ class FinishedRun:
         ready = task.network.prepare(given).people["given"].test
         ready = trained.lent(ready, person)
         return Solver(task).outputs(self._params(trained, person), ready)  # past no defence
+
+    def common_model(self) -> StartingModel:
+        """The model that somebody new is sent, for another network's `start`.
+
+        Raises:
+            ConfigError: the method shares no whole model.
+        """
+        return common_model(str(self.folder), self.experiment)
 
     def save(self, folder: Path | str) -> FinishedRun:
         """Copy the run directory to where it stays; the run is then read from there.

@@ -252,7 +252,9 @@ def _unequal(
 def plain(thing: Any) -> Any:
     """A record as its class and its fields, lists and tuples alike, to compare it by."""
     if is_dataclass(thing) and not isinstance(thing, type):
-        return type(thing), {f.name: plain(getattr(thing, f.name)) for f in fields(thing)}
+        return type(thing), {
+            f.name: plain(getattr(thing, f.name)) for f in fields(thing) if f.compare
+        }
     if isinstance(thing, list | tuple):
         return [plain(item) for item in thing]
     return thing
@@ -273,6 +275,8 @@ def described(thing: Any) -> Table:
     table: Table = {"name": f"{type(thing).__module__}:{type(thing).__qualname__}"}
     for part in fields(thing):
         value = getattr(thing, part.name)
+        if part.name == "start" and value is None and isinstance(thing, Model):
+            continue
         if part.name in ("network", "seed", "local") and isinstance(thing, Task | Method):
             continue
         try:

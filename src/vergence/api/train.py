@@ -29,6 +29,7 @@ from vergence.experiment.run import (
 )
 from vergence.experiment.schema import Experiment, load
 from vergence.privacy.config import Privacy
+from vergence.studies import split_runs
 
 OnRound = Callable[[RoundReport], object]
 
@@ -211,10 +212,14 @@ def run_into(
     threads = torch.get_num_threads()
     try:
         with torch.random.fork_rng(devices=[]):
-            if resumed:
+            if not resumed:
+                check_vacant(folder)
+            if experiment.plan.split_seeds:
+                experiment = split_runs.listed(experiment)
+                loaded = split_runs.run(experiment, folder, follower, resumed=resumed)
+            elif resumed:
                 loaded = resume(experiment, folder, follower, asked=asked)
             else:
-                check_vacant(folder)
                 loaded = start(experiment, folder, follower)
     finally:
         torch.set_num_threads(threads)

@@ -103,7 +103,7 @@ def staged(model: Model) -> Staged:
     Raises:
         ConfigError: it is no row of stages.
     """
-    network = model.build()
+    network = model.initial()
     if not isinstance(network, Staged):
         name = called(model)
         raise ConfigError(

@@ -6,7 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import lru_cache
 from typing import ClassVar
@@ -28,14 +28,69 @@ NORMS = (nn.GroupNorm, nn.LayerNorm)
 
 
 @dataclass(frozen=True)
+class StartingModel:
+    """The common model of another run, from which a network starts.
+
+    Attributes:
+        run: the folder of that run, as the experiment names it.
+        sha: the SHA-256 of the parameters.
+        data: the name of the data that it was trained on.
+        people: those who took part.
+        params: the parameters.
+    """
+
+    run: str
+    sha: str
+    data: str
+    people: tuple[str, ...]
+    params: Params = field(compare=False, repr=False)
+
+    def fill(self, module: nn.Module) -> nn.Module:
+        """Give a network these parameters.
+
+        Raises:
+            ConfigError: it is another network; names the first tensors that differ.
+        """
+        there = dict(zip(self.params.layout.names, self.params.layout.shapes, strict=True))
+        here = {name: tuple(value.shape) for name, value in module.named_parameters()}
+        if here != there:
+            odd = [name for name in {**there, **here} if here.get(name) != there.get(name)]
+            told = "; ".join(
+                f"{name} is {list(there.get(name, ())) or 'not there'} in the run, "
+                f"{list(here.get(name, ())) or 'not there'} here"
+                for name in odd[:3]
+            )
+            raise ConfigError(
+                f"model.start: {self.run} holds another network ({told}); take the model of that "
+                "run, or leave start out"
+            )
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                parameter.copy_(self.params[name])
+        return module
+
+
+@dataclass(frozen=True)
 class Model(NamedOptions, ABC):
     """Options of one network. Its module's name is its name.
 
     `head` names the parameters (patterns, `decoder.*`) that turn features into the output, for
-    methods that split a network there; none given: the last layer that has parameters.
+    methods that split a network there; none given: the last layer that has parameters. `start` is
+    the model that it starts from, in place of random parameters.
     """
 
+    start: StartingModel | None = field(default=None, kw_only=True, repr=False)
+
     head: ClassVar[tuple[str, ...]] = ()
+
+    def initial(self) -> nn.Module:
+        """A fresh module with the parameters that it starts from.
+
+        Raises:
+            ConfigError: `start` is of another network.
+        """
+        module = self.build()
+        return module if self.start is None else self.start.fill(module)
 
     @abstractmethod
     def build(self) -> nn.Module:
@@ -99,7 +154,7 @@ class Task(NamedOptions, ABC):
         with own_randomness():
             # torch.manual_seed would look for every kind of GPU: longer than a small network takes.
             torch.default_generator.manual_seed(self.seed)
-            return self.network.build()
+            return self.network.initial()
 
     def init(self) -> Params:
         """Return theta^0."""

@@ -28,6 +28,7 @@ from vergence.engine.secure_sums import SecureSum, server_deals
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.errors import ConfigError, StateError, VergenceError
 from vergence.experiment.public_data import ReleasedSamples
+from vergence.experiment.run import one_split
 from vergence.experiment.schema import Experiment, load
 from vergence.experiment.trust import deployed, under
 from vergence.privacy.secure_aggregation.session import FEWEST
@@ -39,6 +40,7 @@ def deployable(experiment: Experiment) -> Experiment:
     Raises:
         ConfigError: it cannot be.
     """
+    one_split(experiment, "a deployment")
     plan = replace(experiment.plan, solver="sequential", device="cpu")
     if plan.delivery != type(plan.delivery)():
         raise ConfigError("delivery: a deployment waits for everybody's reply: leave it out")
@@ -46,6 +48,11 @@ def deployable(experiment: Experiment) -> Experiment:
         raise ConfigError(
             "run.precision = 'auto' looks at the processor that trains, and those of a deployment "
             "differ; name 'fp32', 'bf16' or 'half'"
+        )
+    if experiment.model.start is not None:
+        raise ConfigError(
+            "model.start: a deployment's clients have no runs of this machine; start in the "
+            "simulator, or leave start out"
         )
     if experiment.poison is not None:
         raise ConfigError("poison: a deployment has real people, who lie or do not: leave it out")

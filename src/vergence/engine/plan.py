@@ -33,6 +33,8 @@ class Plan(NamedOptions):
     fingerprint. `precision` "auto" is "half" where this processor or GPU has instructions for it
     and the network gains from them, else "fp32"; it is kept in the same way.
 
+    `split_seeds` runs the experiment once for each of them, on another split of its data.
+
     `points` adds P1 (after local training) and P2 (the server's model) to P0 (what a client
     predicts with after the round's download). `workers` 0 means one per core, under the engine
     "ray" one per CPU that Ray has; Ray's workers train on CPUs.
@@ -40,6 +42,7 @@ class Plan(NamedOptions):
 
     rounds: Annotated[int, Ge(1)] = 20
     seeds: tuple[int, ...] = (0,)
+    split_seeds: tuple[int, ...] = ()
     engine: Literal["simulator", "bytes", "ray"] = "simulator"
     solver: Literal["auto", "sequential", "stacked"] = "auto"
     precision: Literal["fp32", "bf16", "half", "auto"] = "fp32"
@@ -63,6 +66,10 @@ class Plan(NamedOptions):
                 f"run: seeds must be different numbers, at least one; got {self.seeds}"
             )
         check_seeds(self.seeds, "run")
+        if self.split_seeds and len(set(self.split_seeds)) < max(len(self.split_seeds), 2):
+            raise ConfigError(
+                f"run: split_seeds must be two or more different numbers; got {self.split_seeds}"
+            )
         unknown = [p for p in self.points if p not in ("P0", "P1", "P2")]
         if unknown or "P0" not in self.points:
             raise ConfigError(f"run: points must hold P0 and may add P1, P2; got {self.points}")

@@ -33,6 +33,7 @@ FILES = (
     *EVENTS,
     "masks.safetensors",
     "maps.npz",
+    "start.safetensors",
 )
 """What is sealed where it is there; state files carry digests of their own in checkpoint.json."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
 from vergence.core.naming import called
+from vergence.core.task import StartingModel
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
@@ -67,6 +68,8 @@ def written(value: Any) -> Any:
         return value
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, StartingModel):
+        return value.run
     if isinstance(value, tuple | list | frozenset):
         return [written(v) for v in (sorted(value) if isinstance(value, frozenset) else value)]
     if isinstance(value, Mapping):

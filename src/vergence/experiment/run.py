@@ -26,14 +26,15 @@ from rich.progress import (
 
 from vergence import profiling
 from vergence.console import note
+from vergence.core.federation import Federation
 from vergence.core.files import open_in_place, refuse_links, saving
 from vergence.core.method import Method
 from vergence.core.naming import called
 from vergence.core.randomness import RandomStream
 from vergence.engine.round_loop import PoolFactory, measured, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory, check_stamp, read_manifest
-from vergence.errors import PartialRun, StateError
-from vergence.experiment import checksums, class_accuracy, class_counts, group_table
+from vergence.errors import ConfigError, PartialRun, StateError
+from vergence.experiment import checksums, class_accuracy, class_counts, group_table, starting_model
 from vergence.experiment import provenance as stamp
 from vergence.experiment.nothing_learned import mended, refuse_unlearned
 from vergence.experiment.own_errors import FILE as TRACEBACK
@@ -43,7 +44,7 @@ from vergence.experiment.sample_maps import write_maps
 from vergence.experiment.schema import Experiment, Table, short
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.experiment.trust import approved, under
-from vergence.experiment.validation import Loaded, validate
+from vergence.experiment.validation import Loaded, digest, validate
 from vergence.privacy.hooks import ProtectedRun
 from vergence.results import write as results
 from vergence.tracking.tensorboard import Board, warn
@@ -113,6 +114,7 @@ def start(
             method; what is done is kept.
     """
     out = Path(out)
+    one_split(experiment, "a single run")
     with locked(out), under(approved(experiment.code)):
         if (out / "config.toml").exists():
             raise StateError(f"{out} holds a run already: {follower.taken(out)}")
@@ -121,10 +123,43 @@ def start(
         if experiment.several:  # first: a config without its stamp could not be resumed
             stamp.write(out, stamped(experiment, experiment.table, loaded))
         _note_large_cohort(experiment, loaded)
+        starting_model.keep(experiment.model.start, out)
         results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
         _run_here(experiment, loaded, out, follower)
     refuse_unlearned(folders_of(experiment, out), experiment.plan, follower.unlearned)
     return loaded
+
+
+def start_or_resume(
+    experiment: Experiment,
+    ready: Federation,
+    folder: Path,
+    follower: RoundCallback = RoundCallback(),
+) -> Loaded | None:
+    """Run an experiment whose data is at hand, or go on with it; a finished one is left as it is.
+
+    Raises:
+        StateError: the folder was begun with another experiment or other data.
+        PartialRun: as of `start`.
+    """
+    if not (folder / "config.toml").exists():
+        return start(experiment, folder, follower)
+    config = stamp.config_digest(experiment.table, experiment.plan.presence.trace)
+    stamp.check(folder, {"config": config, "data": digest(ready)})  # a finished run does not look
+    return resume(experiment, folder, follower)
+
+
+def one_split(experiment: Experiment, what: str) -> None:
+    """Refuse an experiment on several splits, for what takes one.
+
+    Raises:
+        ConfigError: names the splits, and says what to do.
+    """
+    if seeds := experiment.plan.split_seeds:
+        raise ConfigError(
+            f"{what} takes one split of the data, and run.split_seeds names {len(seeds)}: take "
+            "run.split_seeds out (--set 'run.split_seeds=[]'), and choose a split by federation"
+        )
 
 
 def _note_large_cohort(experiment: Experiment, loaded: Loaded) -> None:
@@ -215,8 +250,10 @@ def folders_of(experiment: Experiment, out: Path) -> dict[str, Path]:
 
 def stamped(experiment: Experiment, table: Table, loaded: Loaded) -> dict[str, str]:
     """Facts that the bits of a run of this table depend on."""
+    start = experiment.model.start
     return {
         **stamp.stamp(table, loaded.sha, experiment.plan.presence.trace),
+        **({} if start is None else {"start": start.sha}),
         **experiment.origin.stamp,
     }
 
@@ -339,10 +376,12 @@ def _one_method(
     made = stamped(experiment, table, loaded)
     folder = RunDirectory(path, made, elsewhere=pool is not None)
     folder.open()
+    starting_model.keep(experiment.model.start, path)
     results.write_toml(path / "config.toml", table, experiment.remarks)
     if pool is not None or not (path / "provenance.json").exists():
+        starting = starting_model.told(experiment.model.start)
         told = results.provenance(loaded.raw, loaded.sha, made["code"], experiment.files(table))
-        results.write_json(path / "provenance.json", {**told, **origin.told})
+        results.write_json(path / "provenance.json", {**told, **starting, **origin.told})
     headline = experiment.task(0).headline
 
     def tick(seed: int, done: int, metrics: Mapping[str, float]) -> None:

@@ -44,6 +44,7 @@ from vergence.experiment.search_space import (
     listed,
     setting,
 )
+from vergence.experiment.starting_model import starting_model
 from vergence.experiment.trust import Code, in_run_folder, now, python_files, receive, under
 from vergence.privacy.poisoning.data import DataPoison
 from vergence.privacy.poisoning.updates import Poison
@@ -321,7 +322,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
     tasks = find("tasks", table["task"]["name"], Task)
     table = named(table, dataset, tasks)
     proxy = build_proxy(table["proxy"]) if "proxy" in table else None
-    model = build_model(table["model"])
+    model = build_model(table["model"], home)
     pick(plan.device)  # before anything is written
     methods = {}
     for entry in method_tables(table):
@@ -416,11 +417,12 @@ def named(table: Table, dataset: Dataset, kind: type[Task]) -> Table:
     return {**table, "task": {**table["task"], "names": list(classes)}}
 
 
-def build_model(table: Table) -> Model:
-    """Return the network that a table names."""
+def build_model(table: Table, home: Path | None = None) -> Model:
+    """Return the network that a table names, with the model that it starts from."""
     options = dict(table)
-    name = options.pop("name")
-    return bind(find("models", name, Model), options, f"model ({name})")
+    name, run = options.pop("name"), options.pop("start", None)
+    start = {} if run is None else {"start": starting_model(run, home, load)}
+    return bind(find("models", name, Model), options, f"model ({name})", **start)
 
 
 def build_task(table: Table) -> Task:

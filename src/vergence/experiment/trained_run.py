@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -38,6 +40,7 @@ from vergence.experiment.schema import Experiment, load
 from vergence.experiment.validation import Loaded, validate
 from vergence.experiment.validation import digest as data_digest
 from vergence.results.read import read
+from vergence.results.run_files import read_json
 
 Metrics = Mapping[str, float]
 NEWCOMER, OTHERS = "newcomer", "others"
@@ -284,6 +287,11 @@ def read_run(
     Raises:
         StateError: it is not finished, or a file of it is damaged.
     """
+    if (folder / "results.json").is_file() and (parts := _merged(folder)):
+        raise StateError(
+            f"{folder} is merged over runs and has no models of its own; name one of "
+            f"{', '.join(map(str, parts.values()))}"
+        )
     experiment = experiment or one_run(folder)
     (method,) = experiment.methods.values()
     manifest = read_manifest(folder)
@@ -303,6 +311,13 @@ def read_run(
     )
 
 
+def _merged(folder: Path) -> dict[str, Path]:
+    """Runs that a merged directory is made of: by split seed, or by the person left out."""
+    told = read_json(folder / "results.json")
+    parts = told.get("split_folders") or told.get("folds") or {}
+    return {name: Path(os.path.normpath(folder / at)) for name, at in parts.items()}
+
+
 def verify_digests(folder: Path) -> list[int]:
     """Compare every file of a finished run with its digest, which needs none of its code.
 
@@ -313,7 +328,12 @@ def verify_digests(folder: Path) -> list[int]:
         StateError: a byte differs somewhere, or a fingerprint is not the checkpoint's.
     """
     checksums.check(folder)
-    manifest, results = read_manifest(folder), read(folder).runs[0].results
+    results = read(folder).runs[0].results
+    if parts := _merged(folder):
+        for part in parts.values():
+            verify_digests(part)
+        return results["seeds"]
+    manifest = read_manifest(folder)
     for seed in results["seeds"]:
         about = manifest["done"].get(str(seed))
         if about is None:
@@ -333,6 +353,8 @@ def verify_digests(folder: Path) -> list[int]:
 def verify(folder: Path, experiment: Experiment | None = None) -> list[tuple[int, str]]:
     """Recompute every fingerprint of a finished run from its state files, and check its tables.
 
+    That of a merged run is made of those of its parts, each of which is verified.
+
     `experiment` is the run's; default: as its config.toml says.
 
     Returns:
@@ -343,16 +365,19 @@ def verify(folder: Path, experiment: Experiment | None = None) -> list[tuple[int
     """
     checksums.check(folder)
     experiment = experiment or one_run(folder)
-    results = read(folder).runs[0].results
+    recorded = read(folder).runs[0].results["fingerprint"]
+    parts = [dict(verify(part)) for part in _merged(folder).values()]
     found = []
     for seed in experiment.plan.seeds:
-        run = read_run(folder, seed, experiment)
-        sha = fingerprint(digest(pack(run.server)), run.clients.sha256(), run.solving)
-        recorded = results["fingerprint"][str(seed)]
-        if sha != recorded:
+        if parts:
+            sha = hashlib.sha256("".join(part[seed] for part in parts).encode()).hexdigest()
+        else:
+            run = read_run(folder, seed, experiment)
+            sha = fingerprint(digest(pack(run.server)), run.clients.sha256(), run.solving)
+        if sha != recorded[str(seed)]:
             raise StateError(
                 f"{folder}: the states of seed {seed} give fingerprint {sha[:12]}..., "
-                f"results.json says {recorded[:12]}..."
+                f"results.json says {recorded[str(seed)][:12]}..."
             )
         found.append((seed, sha))
     return found

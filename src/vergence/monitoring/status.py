@@ -90,10 +90,15 @@ def status(folder: Path) -> Status:
     out = folder if home is None else home / "run"
     table = _experiment(out / "config.toml" if home is None else home / folders.EXPERIMENT, folder)
     running = holder((home or out) / ".lock")
-    places = {label: out / label if "methods" in table else out for label in labels(table)}
+    splits = table.get("run", {}).get("split_seeds", ())
+    places = {
+        (label, f"{label}, split {seed}"): out / f"split{seed}" / label
+        for seed in splits
+        for label in labels(table)
+    } or {(label, label): out / label if "methods" in table else out for label in labels(table)}
     runs, free = [], running is not None
-    for label, path in places.items():
-        runs.append(stand(path, label, _one(table, label), free))
+    for (label, name), path in places.items():
+        runs.append(stand(path, name, _one(table, label), free))
         free = free and runs[-1].state == "finished"
     events = list(_records(home)) if home is not None else []
     return Status(

@@ -47,6 +47,15 @@ def explain(experiment: Experiment, console: Console) -> None:
     privacy = plan.privacy
     if experiment.few_data:
         console.print(f"few data: {experiment.few_data.sentence()}", markup=False, soft_wrap=True)
+    if (start := experiment.model.start) is not None:
+        text = (
+            f"start: the common model of {start.run} ({start.data}, {len(start.people)} people, "
+            f"{start.sha[:12]}); what it learned of them no guarantee below speaks of"
+        )
+        console.print(text, markup=False, soft_wrap=True)
+    if seeds := plan.split_seeds:
+        text = f"splits: all of this once for each of {len(seeds)}; numbers below are of one split"
+        console.print(text, markup=False, soft_wrap=True)
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")
         console.print((type(method).__doc__ or "").partition("\n")[0])

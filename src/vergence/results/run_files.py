@@ -129,6 +129,7 @@ class Rounds(BaseModel):
     """Length of a run, in config.toml."""
 
     seeds: Annotated[list[int], Field(min_length=1)] = [0]
+    split_seeds: list[int] = []
     rounds: int = 20
 
 

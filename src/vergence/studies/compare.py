@@ -29,6 +29,7 @@ from vergence.studies.comparison_tables import (
     ranks_block,
     splits_block,
 )
+from vergence.studies.label_poor import label_poor_block
 
 HEADS = ("mean", "95 % interval", "worst", "harmed", "MB up", "MB down", "s", "steps")
 Part = Literal["methods", "fairness", "tests", "ranks"]
@@ -228,6 +229,8 @@ def blocks(
     ]
     over_splits = splits_block(study, chosen)
     methods += [over_splits] if over_splits else []
+    few_labels = label_poor_block(study, chosen)
+    methods += [few_labels] if few_labels else []
     if others:
         lines = [[row.name, *_means(listed, row, others)] for row in listed]
         heads = ["", *map(metric_name, others)]

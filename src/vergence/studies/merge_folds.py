@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vergence.core.federation import POOLED
 from vergence.errors import StateError
+from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import Loaded
 from vergence.results import write as results
@@ -54,6 +55,7 @@ def merge(
         tables = {"people.csv": rows, "turns.csv": turns(label, folds), "rounds.csv": []}
         for name, found in tables.items():
             results.write_csv(folder / name, TABLES[name], found)
+        starting_model.keep(experiment.model.start, folder)
         results.write_toml(folder / "config.toml", experiment.one(label))
         parts = {person: read(fold / label).runs[0] for person, fold in folds.items()}
         about = {

@@ -1,12 +1,13 @@
 """Runs on several splits of the same people, merged into one run directory per method.
 
-A person counts once: their value is the mean over splits. Docs: docs/protocols.md.
+A person counts once: their value is the mean over splits. People of different seeds of a generator
+are different people, and all of them are kept. Docs: docs/protocols.md.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,22 @@ import numpy as np
 from rich.console import Console
 
 from vergence.errors import StateError
+from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import Loaded
 from vergence.results import write as results
-from vergence.results.layout import TABLES
+from vergence.results.layout import COLUMNS, TABLES
 from vergence.results.read import Run, StudyResults, read, text_rows
 from vergence.studies import merge_folds
 from vergence.studies.comparison_tables import splits_block
 
 
 def merge(
-    experiment: Experiment, loaded: Mapping[int, Loaded], out: Path, folders: Mapping[int, Path]
+    experiment: Experiment,
+    loaded: Mapping[int, Loaded],
+    out: Path,
+    folders: Mapping[int, Path],
+    apart: bool = False,
 ) -> None:
     """Write one run directory per method: of everybody the mean over splits, seed by seed.
 
@@ -33,6 +39,7 @@ def merge(
         loaded: split seed -> data.
         out: the folder of the merged directories.
         folders: split seed -> folder of its run.
+        apart: each split has other people, who are all kept.
 
     Raises:
         StateError: the splits were run by different code, or others are merged there.
@@ -45,52 +52,80 @@ def merge(
             continue
         parts = {str(seed): read(path / label).runs[0] for seed, path in folders.items()}
         folder.mkdir(parents=True, exist_ok=True)
-        tables = {"people.csv": averaged(parts), "turns.csv": turns(parts), "rounds.csv": []}
-        for name, found in tables.items():
+        tables = {"people.csv": scores(parts, apart), "turns.csv": turns(parts, apart)}
+        for name, found in {**tables, "rounds.csv": []}.items():
             results.write_csv(folder / name, TABLES[name], found)
         table = experiment.one(label)
+        starting_model.keep(experiment.model.start, folder)
         results.write_toml(folder / "config.toml", table)
         code = merge_folds.code_of(parts)
         sha = hashlib.sha256("".join(each.sha for each in loaded.values()).encode()).hexdigest()
         about = results.provenance(first.raw, sha, code, experiment.files(table))
         names = ", ".join(parts)
         own = about["data"].get("split", "unknown")
-        about["data"]["split"] = f"mean over split seeds {names}; the first one: {own}"
+        how = f"people of generator seeds {names}" if apart else f"mean over split seeds {names}"
+        about["data"]["split"] = f"{how}; the first one: {own}"
         results.write_json(folder / "provenance.json", about)
-        people = next(iter(parts.values())).people  # the same on each split
-        clients = len(first.raw.clients)
-        results.write_merged(folder, parts, clients, people, spread_of(parts))
+        clients = [len(each.raw.clients) for each in loaded.values()]
+        people = [_told(who, seed, apart) for seed, run in parts.items() for who in run.people]
+        spread = spread_of(parts)
+        count = sum(clients) if apart else clients[0]
+        results.write_merged(folder, parts, count, list(dict.fromkeys(people)), spread)
     labels = list(experiment.methods)
     alone = next((x for x in labels if read(out / x).runs[0].method == "local_only"), None)
     for label in labels if alone else ():
         if not results.judged(out / label):
             results.write_harm(out / label, out / str(alone))
     merge_folds.index(experiment, first, out)
-    _write_priors(out, list(folders.values()))
+    _write_priors(out, folders, apart)
 
 
 def _check_splits(folder: Path, seeds: list[str]) -> None:
     there = list(read(folder).runs[0].results.get("split_folders", {}))
-    if there != seeds:
+    if {*there} != {*seeds}:
         raise StateError(
             f"{folder} is merged over the split seeds {', '.join(there)}, and {', '.join(seeds)} "
             "are asked for; give those again, or another --out"
         )
 
 
-def averaged(parts: Mapping[str, Run]) -> list[tuple[Any, ...]]:
-    """Rows of people.csv, each the mean over splits."""
+def _told(person: str, seed: object, apart: bool) -> str:
+    return f"{person}@{seed}" if apart else person
+
+
+def scores(parts: Mapping[str, Run], apart: bool = False) -> list[tuple[Any, ...]]:
+    """Rows of people.csv, each the mean over the splits that have this person."""
     keys = ["seed", "person", "evaluation", "metric"]
     found: dict[tuple[Any, ...], list[float]] = {}
-    for run in parts.values():
-        for *key, value in run.values[[*keys, "value"]].itertuples(index=False):
-            found.setdefault(tuple(key), []).append(value)
+    for split, run in parts.items():
+        for seed, person, *key, value in run.values[[*keys, "value"]].itertuples(index=False):
+            found.setdefault((seed, _told(person, split, apart), *key), []).append(value)
     return [(*key, repr(float(np.mean(values)))) for key, values in found.items()]
 
 
-def turns(parts: Mapping[str, Run]) -> list[list[str]]:
-    """Rows of turns.csv of the first split, where nobody's turns are there twice."""
-    return text_rows(next(iter(parts.values())).folder / "turns.csv")[1:]
+def turns(parts: Mapping[str, Run], apart: bool = False) -> list[list[str]]:
+    """Rows of turns.csv: of a turn the means over the splits in which it took place."""
+    head = TABLES["turns.csv"]
+    kinds = [COLUMNS[name].kind for name in head]
+    found: dict[tuple[Any, ...], list[list[str]]] = {}
+    for split, run in parts.items():
+        for row in text_rows(run.folder / "turns.csv")[1:]:
+            row[2] = _told(row[2], split, apart)
+            found.setdefault(tuple(row[:5]), []).append(row)
+    return [_mean_turn(kinds, rows) for rows in found.values()]
+
+
+def _mean_turn(kinds: Sequence[type], rows: list[list[str]]) -> list[str]:
+    """A turn of all splits; numbers that one does not tell are empty, and so is no fault hidden."""
+    made = []
+    for kind, *cells in zip(kinds, *rows, strict=True):
+        if len({*cells}) == 1:
+            made.append(cells[0])
+        elif kind is float:
+            made.append("" if "" in cells else repr(float(np.mean([*map(float, cells)]))))
+        else:
+            made.append(next(cell for cell in cells if cell != "ok"))
+    return made
 
 
 def spread_of(parts: Mapping[str, Run]) -> dict[str, Any]:
@@ -107,13 +142,14 @@ def spread_of(parts: Mapping[str, Run]) -> dict[str, Any]:
     }
 
 
-def _write_priors(out: Path, folders: list[Path]) -> None:
+def _write_priors(out: Path, folders: Mapping[int, Path], apart: bool) -> None:
     found: dict[tuple[str, str, str], list[float]] = {}
-    for folder in folders:
+    for seed, folder in folders.items():
         for prior, people in read(folder).priors.items():
             for person, metrics in people.items():
                 for metric, value in metrics.items():
-                    found.setdefault((prior, person, metric), []).append(value)
+                    key = (prior, _told(person, seed, apart), metric)
+                    found.setdefault(key, []).append(value)
     rows = [(*key, repr(float(np.mean(values)))) for key, values in found.items()]
     results.write_csv(out / "priors.csv", TABLES["priors.csv"], rows)
 

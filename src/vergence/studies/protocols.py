@@ -7,7 +7,7 @@ what is measured on them (`matrix`, `conditions`) lies beside. Docs: docs/protoc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,16 @@ from vergence.core.files import csv_of, refuse_links
 from vergence.core.randomness import RandomStream
 from vergence.engine.round_loop import measured
 from vergence.errors import ConfigError, PartialRun
-from vergence.experiment import provenance
+from vergence.experiment import starting_model
 from vergence.experiment.newcomers import PersonPart
-from vergence.experiment.run import resume, start
+from vergence.experiment.run import one_split, start_or_resume
 from vergence.experiment.schema import Experiment, Table, check
 from vergence.experiment.trained_run import TrainedRun, read_run
-from vergence.experiment.validation import Loaded, digest, validate
+from vergence.experiment.validation import Loaded, validate
 from vergence.results.layout import digits, metric_name, spread
 from vergence.results.read import Run, StudyResults, read
 from vergence.results.write import export_csv
-from vergence.studies import measures, merge_folds, merge_splits
+from vergence.studies import measures, merge_folds, merge_splits, split_runs
 from vergence.studies.curves import Curves, present
 
 WITHIN, LEAVE, LATE, PEOPLE = "within", "leave-one-out", "late", "people"
@@ -101,12 +101,14 @@ def evaluate(
         if given is not None and protocol != owner:
             raise ConfigError(f"--{option} is for protocol {owner}; leave it out for {protocol}")
     refuse_links(out)
-    if not experiment.several:
-        table = {k: v for k, v in experiment.table.items() if k != "method"}
-        experiment = check({**table, "methods": [experiment.table["method"]]})
+    experiment = split_runs.listed(experiment)
+    if protocol != SPLITS:
+        one_split(experiment, f"protocol {protocol}")
     sizes, unseen = tuple(GROWTH if sizes is None else sizes), UNSEEN if unseen is None else unseen
     counts = tuple(COUNTS if samples is None else samples)
-    seeds = tuple(SPLIT_SEEDS if split_seeds is None else split_seeds)
+    seeds = tuple(
+        experiment.plan.split_seeds or SPLIT_SEEDS if split_seeds is None else split_seeds
+    )
     scene = StudyScene(experiment, validate(experiment), out, console, sizes, unseen, counts, seeds)
     try:
         PROTOCOLS[protocol](scene)
@@ -119,13 +121,7 @@ def evaluate(
 def ran(scene: StudyScene, experiment: Experiment, folder: Path, people: Sequence[str]) -> Path:
     """Run an experiment on these people, or go on with it; a finished one is left as it is."""
     experiment = experiment.on(PersonPart(scene.loaded.raw, tuple(people)))
-    if not (folder / "config.toml").exists():
-        start(experiment, folder)
-        return folder
-    sha = digest(scene.loaded.ready.only(people))  # a finished run resumes without looking
-    config = provenance.config_digest(experiment.table, experiment.plan.presence.trace)
-    provenance.check(folder, {"config": config, "data": sha})
-    resume(experiment, folder)
+    start_or_resume(experiment, scene.loaded.ready.only(people), folder)
     return folder
 
 
@@ -139,6 +135,9 @@ def leave_one_out(scene: StudyScene) -> Path:
     others = {p: [c for c in scene.people if c != p] for p in scene.people}
     if len(others) < 2:
         raise ConfigError("leave-one-out needs two people or more; the data has one")
+    starting_model.refuse_known(
+        scene.experiment.model.start, scene.loaded.raw.name, {*scene.people}
+    )
     folds = {}
     for number_, (person, rest) in enumerate(others.items(), start=1):
         scene.console.print(f"without {person} ({number_} of {len(others)})", highlight=False)
@@ -211,6 +210,7 @@ def growth(scene: StudyScene) -> None:
             f"others takes {needed} people, the data has {len(people)}: give fewer, or more data"
         )
     known, strangers = people[: -scene.unseen], people[-scene.unseen :]
+    starting_model.refuse_known(scene.experiment.model.start, scene.loaded.raw.name, {*strangers})
     values: dict[str, np.ndarray] = {}
     seeds = scene.experiment.plan.seeds
     for column, size in enumerate(sizes):
@@ -269,30 +269,14 @@ def with_key(experiment: Experiment, part: str, key: str, value: Any) -> Experim
 
 def several_splits(scene: StudyScene) -> Path:
     """Run the experiment on several splits of the same people, and merge person by person."""
-    seeds, dataset = scene.split_seeds, scene.experiment.dataset
-    if len(seeds) < 2 or len(set(seeds)) != len(seeds):
-        raise ConfigError(f"splits: give two or more different split seeds; got {seeds}")
-    if "split_seed" not in {known.name for known in fields(dataset)}:
-        name = scene.experiment.table["federation"]["name"]
-        raise ConfigError(
-            f"splits: data set '{name}' has no split_seed, so it has one split; take one that has"
-        )
-    made = {seed: with_key(scene.experiment, "federation", "split_seed", seed) for seed in seeds}
-    loaded = {seed: validate(each) for seed, each in made.items()}  # before anything trains
-    for seed, each in loaded.items():
-        if tuple(each.raw.clients) != tuple(loaded[seeds[0]].raw.clients):
-            raise ConfigError(
-                f"splits: split_seed {seed} has other people than split_seed {seeds[0]}; name "
-                "people who are in every split (people), or take other seeds"
-            )
-    if len({each.sha for each in loaded.values()}) < len(seeds):
-        raise ConfigError("splits: split_seed does not change this data: its split is not random")
-    folders = {}
-    for seed in seeds:
-        scene.console.print(f"split {seed}", highlight=False)
-        own = replace(scene, loaded=loaded[seed])
-        folders[seed] = ran(own, made[seed], scene.out / SPLITS / f"split{seed}", own.people)
-    merge_splits.merge(scene.experiment, loaded, scene.out / SPLITS, folders)
+    made = split_runs.data_splits(scene.experiment, scene.split_seeds)  # before anything trains
+
+    def one(split: split_runs.DataSplit, folder: Path) -> None:
+        scene.console.print(f"split {folder.name.removeprefix('split')}", highlight=False)
+        own = replace(scene, loaded=split.loaded)
+        ran(own, split.experiment, folder, own.people)
+
+    split_runs.merged(scene.experiment, made, scene.out / SPLITS, one)
     merge_splits.show(read(scene.out / SPLITS), scene.console)
     return scene.out / SPLITS
 

@@ -18,7 +18,7 @@ from rich.text import Text
 from vergence.core.files import saving
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.experiment import provenance as stamp
-from vergence.experiment.run import locked, progress_bar
+from vergence.experiment.run import locked, one_split, progress_bar
 from vergence.experiment.schema import (
     Experiment,
     Table,
@@ -67,6 +67,7 @@ def sweep(experiment: Experiment, out: Path | str) -> SweepResult:
     out = Path(out)
     if experiment.sweep is None:
         raise ConfigError('nothing to sweep: add sweep = { space = { "local.lr" = [...] } }')
+    one_split(experiment, "a sweep, which chooses settings on validation data,")
     points = experiment.sweep.points()
     trust = approved(experiment.code)
     with under(trust):

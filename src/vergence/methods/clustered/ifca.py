@@ -16,6 +16,7 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
 from vergence.core.task import Task
+from vergence.errors import ConfigError
 from vergence.methods.clustered.base import contributed, joined, of_group, update_of
 
 PATIENCE = 10
@@ -71,6 +72,15 @@ class IFCA(Method[Models, NoState]):
     def common(self, task: Task) -> tuple[str, ...]:
         """Return the names of the layers that all clusters share."""
         return task.parts()[0] if self.share_body else ()
+
+    def check(self, task: Task) -> None:
+        """Refuse a network that starts from a trained model: so would every group."""
+        if task.network.start is not None:
+            raise ConfigError(
+                f"model.start: the {self.clusters} groups of ifca need models that differ, and all "
+                "would start from the same; leave start out, or take another method"
+            )
+        super().check(task)
 
     def server(self, task: Task) -> Models:
         """Start from the task's initial model, and others like it."""

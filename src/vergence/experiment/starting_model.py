@@ -1,0 +1,101 @@
+"""`model.start`: a network starts from the common model of another run.
+
+The model is read off a run's final state, or off the copy that a run which started from it keeps:
+so that run can be read, verified and resumed without the other. Docs: docs/runs.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vergence.core.files import saving, write_whole
+from vergence.core.serialization import digest, pack, unpack_file
+from vergence.core.task import StartingModel
+from vergence.engine.storage.run_directory import load_progress, read_manifest
+from vergence.errors import ConfigError
+from vergence.experiment import checksums
+from vergence.experiment.trust import in_run_folder
+from vergence.results.read import read as read_results
+
+if TYPE_CHECKING:
+    from vergence.experiment.schema import Experiment
+
+FILE = "start.safetensors"
+"""A run's copy of the model that it started from."""
+Load = Callable[[Path], "Experiment"]
+
+
+def starting_model(run: Any, home: Path | None, load: Load) -> StartingModel:
+    """The model that `model.start = run` names, in an experiment of the folder `home`.
+
+    Args:
+        run: the run directory of one method.
+        home: where the experiment lies; None: nowhere.
+        load: reads the experiment of a run.
+
+    Raises:
+        ConfigError: there is no such run, or its method shares no whole model.
+        StateError: a file of it is damaged.
+    """
+    if not isinstance(run, str) or not run:
+        raise ConfigError(f"model.start must be the folder of a run, as text; got {run!r}")
+    for folder in () if home is None else (home, home.parent):
+        if in_run_folder(folder / "config.toml") and (folder / FILE).is_file():
+            return unpack_file(folder / FILE, StartingModel)
+    if not (Path(run) / "results.json").is_file():
+        raise ConfigError(
+            f"model.start: there is no finished run of one method at '{run}'; give its folder, as "
+            "runs/NAME/fedavg"
+        )
+    return common_model(run, load(Path(run) / "config.toml"))
+
+
+def common_model(run: str, experiment: Experiment) -> StartingModel:
+    """The model that a finished run's first seed would send to somebody new."""
+    checksums.check(Path(run))
+    (method,) = experiment.methods.values()
+    seed, rounds = experiment.plan.seeds[0], experiment.plan.rounds
+    task = experiment.task(seed)
+    files = read_manifest(Path(run))["done"][str(seed)]["files"]
+    server = load_progress(Path(run), files, rounds, method.state_records(task)).server
+    sent = method.predicting(server, "newcomer").get("model")
+    if sent is None or sent.layout != task.init().layout:
+        raise ConfigError(
+            f"model.start: the method of {run} shares no whole model that another run could start "
+            "from; name a run of fedavg, or of another method with one model for everybody"
+        )
+    told = read_results(run).runs[0].results
+    sha = digest(pack(sent))
+    return StartingModel(run, sha, told["federation"], tuple(told["people"]), sent)
+
+
+def keep(start: StartingModel | None, folder: Path) -> None:
+    """Leave a copy of the model that a run started from beside its config."""
+    if start is not None:
+        with saving(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / FILE, pack(start))
+
+
+def told(start: StartingModel | None) -> dict[str, Mapping[str, Any]]:
+    """Entry of provenance.json about the model that a run started from."""
+    if start is None:
+        return {}
+    about = {"run": start.run, "sha256": start.sha, "data": start.data}
+    return {"start": {**about, "people": len(start.people)}}
+
+
+def refuse_known(start: StartingModel | None, data: str, strangers: set[str]) -> None:
+    """Refuse a starting model that was trained on people who are to be strangers.
+
+    Raises:
+        ConfigError: names one of them.
+    """
+    known = set() if start is None or start.data != data else strangers & {*start.people}
+    if start is not None and known:
+        raise ConfigError(
+            f"model.start: {start.run} was trained on '{min(known)}' of {data}, who would be no "
+            "stranger; start from a run on other people"
+        )

@@ -1,0 +1,150 @@
+"""`run.split_seeds`: an experiment run once per split of its data, merged into one run per method.
+
+Of generated people every seed of the generator makes others, who are all kept, as `p01@2`.
+Docs: docs/runs.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from vergence.errors import ConfigError, StateError
+from vergence.experiment import checksums, provenance, starting_model
+from vergence.experiment.newcomers import PersonPart
+from vergence.experiment.run import RoundCallback, locked, start_or_resume
+from vergence.experiment.schema import Experiment, check
+from vergence.experiment.validation import Loaded, validate
+from vergence.results import write as results
+from vergence.studies import merge_splits
+
+SPLIT, GENERATED = "split_seed", "seed"
+
+
+@dataclass(frozen=True)
+class DataSplit:
+    """One split: the experiment on it, and its data."""
+
+    experiment: Experiment
+    loaded: Loaded
+
+
+def listed(experiment: Experiment) -> Experiment:
+    """The experiment with its one method as a list, so that every run has a folder of its own."""
+    if experiment.several:
+        return experiment
+    table = {key: value for key, value in experiment.table.items() if key != "method"}
+    made = check({**table, "methods": [experiment.table["method"]]})
+    return replace(made, origin=experiment.origin)
+
+
+def key_of(experiment: Experiment) -> str:
+    """The option of the data set that another split takes another value of.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    known = {each.name for each in fields(experiment.dataset)}
+    found = next((key for key in (SPLIT, GENERATED) if key in known), None)
+    if found is None:
+        raise ConfigError(
+            f"splits: '{experiment.table['federation']['name']}' has no split_seed, and is not "
+            " generated from a seed, so it has one split; take a data set that has more"
+        )
+    return found
+
+
+def data_splits(experiment: Experiment, seeds: Sequence[int]) -> dict[int, DataSplit]:
+    """Every split of an experiment, by its seed, checked before anything trains.
+
+    Raises:
+        ConfigError: fewer than two different seeds, or splits that cannot be merged.
+    """
+    if len(seeds) < 2 or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"splits: give two or more different split seeds; got {tuple(seeds)}")
+    _refuse(experiment)
+    key, table = key_of(experiment), dict(experiment.table)
+    table["run"] = {k: v for k, v in table.get("run", {}).items() if k != "split_seeds"}
+    found = {}
+    for seed in seeds:
+        made = check({**table, "federation": {**table["federation"], key: seed}})
+        made = replace(made, origin=experiment.origin)
+        found[seed] = DataSplit(made, validate(made))
+    first = found[seeds[0]].loaded
+    for seed, each in found.items():
+        if key == SPLIT and tuple(each.loaded.raw.clients) != tuple(first.raw.clients):
+            raise ConfigError(
+                f"splits: split_seed {seed} has other people than split_seed {seeds[0]}; name "
+                "people who are in every split (people), or take other seeds"
+            )
+    if len({each.loaded.sha for each in found.values()}) < len(seeds):
+        raise ConfigError(f"splits: {key} does not change this data: its split is not random")
+    return found
+
+
+def _refuse(experiment: Experiment) -> None:
+    if experiment.table.get("python"):
+        raise ConfigError(
+            "run.split_seeds reads the data again for every split, and these are Python objects: "
+            "give a data set of vergence.data, or call train once for each split"
+        )
+    if experiment.plan.privacy.spends:
+        raise ConfigError(
+            "run.split_seeds with differential privacy: every split is a release of its own about "
+            "the same people, and no table would show what they spent together; take one of the two"
+        )
+    taken = [
+        label for label in experiment.methods if label.startswith("split") and label[5:].isdigit()
+    ]
+    if taken:
+        raise ConfigError(
+            f"run.split_seeds writes folders split0, split1, ...: give '{taken[0]}' another label"
+        )
+
+
+def merged(
+    experiment: Experiment,
+    splits: Mapping[int, DataSplit],
+    out: Path,
+    one: Callable[[DataSplit, Path], object],
+) -> None:
+    """Let `one` run or finish each split in its folder `out/splitN`, and merge them below `out`."""
+    folders = {seed: out / f"split{seed}" for seed in splits}
+    for seed, each in splits.items():
+        one(each, folders[seed])
+    apart = key_of(experiment) == GENERATED
+    loaded = {seed: each.loaded for seed, each in splits.items()}
+    merge_splits.merge(experiment, loaded, out, folders, apart)
+    for folder in (*(out / label for label in experiment.methods), out):
+        checksums.seal(folder)
+
+
+def run(
+    experiment: Experiment, out: Path, follower: RoundCallback, *, resumed: bool = False
+) -> Loaded:
+    """Run an experiment on each of its `run.split_seeds`, or go on; return data of the first.
+
+    Raises:
+        StateError: `out` holds a run already, or that of another experiment.
+        PartialRun: interrupted; what is done is kept.
+    """
+    splits = data_splits(experiment, experiment.plan.split_seeds)
+    inner = replace(
+        follower, kept=lambda _: follower.kept(out), taken=lambda _: follower.taken(out)
+    )
+
+    def one(each: DataSplit, folder: Path) -> None:
+        part = PersonPart(each.loaded.raw, tuple(each.loaded.raw.clients))
+        start_or_resume(each.experiment.on(part), each.loaded.ready, folder, inner)
+
+    with locked(out):
+        if resumed:
+            provenance.check_settings(out, experiment.table)
+        elif (out / "config.toml").exists():
+            raise StateError(f"{out} holds a run already: {follower.taken(out)}")
+        else:
+            starting_model.keep(experiment.model.start, out)
+            results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
+        merged(experiment, splits, out, one)
+    return next(iter(splits.values())).loaded
