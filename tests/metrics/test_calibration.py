@@ -9,7 +9,14 @@ import torch
 from tests.conftest import research_data
 from vergence.errors import ConfigError
 from vergence.metrics.angles import angular_error_deg
-from vergence.metrics.calibration import COUNTS, KINDS, Calibration, errors_deg, orders
+from vergence.metrics.calibration import (
+    COUNTS,
+    KINDS,
+    Calibration,
+    FittedCalibration,
+    errors_deg,
+    orders,
+)
 
 PREDICTED = torch.tensor([[0.0, 0.0], [0.2, 0.0], [0.0, 0.1], [0.2, 0.1]], dtype=torch.float64)
 
@@ -201,3 +208,56 @@ def test_shrinkage_helps_where_one_sample_harms():
 
 def test_no_slope_is_an_infinite_prior():
     assert math.isinf(KINDS["offset"].slope_prior)
+
+
+def shifted(offset, noise, n=4000, slope=0.0, seed=0):
+    """Predictions and true angles of somebody whose residuals are offset + slope * prediction."""
+    rng = np.random.default_rng(seed)
+    predicted = torch.from_numpy(rng.normal(0, 0.2, (n, 2)))
+    residual = offset + slope * predicted + noise * torch.from_numpy(rng.normal(size=(n, 2)))
+    return predicted, predicted + residual
+
+
+def test_fitted_offset_is_that_of_a_normal_prior():
+    """Offsets of .1 and -.1 and noise .05: k samples count k / (k + .05^2 / .1^2) = k / (k + .25).
+
+    Three residuals of .2 come to .2 * 3 / 3.25.
+    """
+    others = [shifted(0.1, 0.05, seed=1), shifted(-0.1, 0.05, seed=2)]
+    fitted = FittedCalibration.of(others, slopes=False)
+    assert fitted.noise.tolist() == pytest.approx([0.0025] * 2, rel=0.05)
+    assert fitted.spread[0].tolist() == pytest.approx([0.01] * 2, rel=0.05)
+    assert not fitted.spread[1:].any()
+    got = fitted.fit(PREDICTED[:3], PREDICTED[:3] + 0.2)
+    assert got.offset.tolist() == pytest.approx([0.2 * 3 / 3.25] * 2, rel=0.02)
+    assert not got.slope.any()
+
+
+def test_nothing_is_corrected_without_samples_or_without_spread():
+    others = [shifted(0.1, 0.05, seed=1), shifted(-0.1, 0.05, seed=2)]
+    unsure = FittedCalibration.of(others).fit(PREDICTED[:0], PREDICTED[:0])
+    torch.testing.assert_close(unsure(PREDICTED), PREDICTED)
+    flat = torch.ones(2).double()
+    alike = FittedCalibration(0 * flat, flat, torch.zeros(3, 2).double())
+    torch.testing.assert_close(alike.fit(PREDICTED, PREDICTED + 1)(PREDICTED), PREDICTED)
+
+
+def test_fitted_slopes_of_many_samples_are_the_persons_own():
+    others = [shifted(0.1, 0.05, slope=0.3, seed=1), shifted(-0.1, 0.05, slope=-0.3, seed=2)]
+    fitted = FittedCalibration.of(others)
+    predicted, true = shifted(0.05, 0.05, slope=0.2, seed=3)
+    got = fitted.fit(predicted, true)
+    assert got.slope.diagonal().tolist() == pytest.approx([0.2, 0.2], abs=0.01)
+    assert float((got(predicted) - true).pow(2).mean()) == pytest.approx(0.05**2, rel=0.05)
+
+
+def test_sampling_noise_is_no_difference_between_people():
+    """Forty samples of people without any offset: their means differ by chance alone."""
+    others = [shifted(0.0, 0.3, n=40, seed=seed) for seed in range(30)]
+    spread = FittedCalibration.of(others, slopes=False).spread[0]
+    assert (spread < 0.2 * 0.3**2 / 40 * 10).all()
+
+
+def test_priors_need_two_people():
+    with pytest.raises(ConfigError, match="two other people"):
+        FittedCalibration.of([shifted(0.1, 0.05)])

@@ -13,8 +13,13 @@ from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError, DataError
 from vergence.experiment.newcomers import unseen
 from vergence.experiment.schema import load
-from vergence.metrics.calibration import orders
-from vergence.studies.calibration import CalibrationOptions, calibrate
+from vergence.metrics.calibration import FittedCalibration, orders
+from vergence.studies.calibration import (
+    CalibrationOptions,
+    calibrate,
+    chosen_by_others,
+    own_priors,
+)
 from vergence.studies.protocols import evaluate
 
 EYES = """
@@ -118,8 +123,8 @@ def test_a_run_is_calibrated_for_those_it_never_saw(left_out, tmp_path):
     options = CalibrationOptions(counts=(0, 5, 20), draws=2, steps=4)
     curves = calibrate(left_out / "fedavg", out, options, quiet())
     assert curves.people == ("p00", "p01", "p02")
-    kinds = ["offset", "shrunk offset", "affine", "shrunk affine", "last layer", "whole model"]
-    assert list(curves.values) == kinds
+    kinds = ["offset", "shrunk offset", "affine", "shrunk affine", "fitted offset", "fitted affine"]
+    assert list(curves.values) == [*kinds, "last layer", "whole model"]
     people = (left_out / "fedavg" / "people.csv").read_text()
     for row, person in enumerate(curves.people):
         starts = {float(values[row, 0]) for values in curves.values.values()}
@@ -138,6 +143,38 @@ def by_hand(folder: Path, person: str, k: int) -> float:
         offset = (data.train.columns["gaze"][rows] - near[rows]).mean(0)
         errors.append(trained.task.metrics(far + offset, data.test)["angle_error_deg"])
     return float(np.mean(errors))
+
+
+def test_priors_are_those_of_the_others_as_strangers(left_out):
+    """Of p00 they are made of p01 and p02, each predicted by the run without them."""
+    everybody, seen = unseen(left_out / "fedavg"), []
+    for person in ("p01", "p02"):
+        run = everybody.run(person)
+        train = run.ready.people[person].train
+        outputs = run.outputs(run.server.model, train).double()
+        seen.append((outputs, train.columns["gaze"].double()))
+    wanted = FittedCalibration.of(seen)
+    got = own_priors(everybody, ["p00"], 0)["p00"]["fitted affine"]
+    assert got.spread.tolist() == wanted.spread.tolist()
+    assert everybody.known("p00") == ("p01", "p02")
+
+
+def test_a_pull_is_chosen_by_what_is_best_for_the_others():
+    """Of the first person by the second one's errors, and the other way round; 3 is no pull."""
+    tried = {1.0: np.array([[3.0, 1.0], [3.0, 9.0]]), 5.0: np.array([[3.0, 2.0], [3.0, 2.0]])}
+    before = np.array([[3.0], [3.0]])
+    assert chosen_by_others(tried, before).tolist() == [[3.0, 2.0], [3.0, 9.0]]
+    assert chosen_by_others({1.0: tried[1.0]}, before).tolist() == [[3.0, 3.0], [3.0, 9.0]]
+
+
+def test_a_pulled_model_is_one_row(left_out, tmp_path):
+    options = CalibrationOptions(counts=(0, 5), draws=1, steps=2, lr=1e-3, pulls=(0.1, 1.0))
+    curves = calibrate(left_out / "fedavg", tmp_path / "cal.png", options, quiet())
+    assert list(curves.values)[-1] == "pulled model"
+    assert not [kind for kind in curves.values if kind.startswith("pull ")]
+    alone = CalibrationOptions("p01", counts=(0, 5), draws=1, pulls=(1.0,))
+    with pytest.raises(ConfigError, match="chosen on other people"):
+        calibrate(left_out / "fedavg", tmp_path / "cal.png", alone, quiet())
 
 
 def test_one_fold_and_one_person(left_out, tmp_path):

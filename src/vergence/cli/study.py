@@ -96,6 +96,7 @@ def calibrate(
     steps: int | None = None,
     lr: float | None = None,
     seed: int = 0,
+    pulls: Annotated[tuple[float, ...], Parameter(consume_multiple=True)] = (),
 ) -> None:
     """Measure what k labelled samples of a person buy: a table, a figure, and the numbers as CSV.
 
@@ -112,11 +113,13 @@ def calibrate(
         steps: batches of fine-tuning (last layer, whole model), for a run; default 50.
         lr: its learning rate, for a run; default that of the run.
         seed: of the random choices.
+        pulls: strengths of a pull to the start among which fine-tuning chooses, by what is best for
+            the other people.
     """
     from vergence.studies.calibration import CalibrationOptions
     from vergence.studies.calibration import calibrate as measure
 
-    options = CalibrationOptions(person, prediction, eyes, counts, draws, steps, lr, seed)
+    options = CalibrationOptions(person, prediction, eyes, counts, draws, steps, lr, seed, pulls)
     measure(source, out_, options, out)
 
 

@@ -32,6 +32,25 @@ class HeldOut:
     loaded: Loaded
     folders: Mapping[str, Path]
 
+    def only(self, person: str) -> HeldOut:
+        """This person alone; `all` is everybody.
+
+        Raises:
+            ConfigError: they were not left out.
+        """
+        if person == "all":
+            return self
+        if person not in self.folders:
+            first = next(iter(self.folders.values()))
+            near = nearest(person, self.folders)
+            raise ConfigError(f"{first}: '{person}' was not left out{near}")
+        return HeldOut(self.loaded, {person: self.folders[person]})
+
+    def known(self, person: str) -> tuple[str, ...]:
+        """Those of the others left out who took part in the run without this person."""
+        took_part = read(self.folders[person]).runs[0].people
+        return tuple(who for who in self.folders if who in took_part)
+
     def run(self, person: str, seed: int | None = None) -> TrainedRun:
         """One seed of the run without this person."""
         folder, ready = self.folders[person], self.loaded.ready
@@ -57,8 +76,4 @@ def unseen(folder: Path, person: str = "all") -> HeldOut:
             f"{folder}: everybody took part in this run; make runs with somebody left out: "
             "vergence study evaluate leave-one-out CONFIG --out DIR"
         )
-    if person != "all":
-        if person not in folders:
-            raise ConfigError(f"{folder}: '{person}' was not left out{nearest(person, folders)}")
-        folders = {person: folders[person]}
-    return HeldOut(loaded, folders)
+    return HeldOut(loaded, folders).only(person)

@@ -86,6 +86,72 @@ class Calibration(NamedOptions):
         return Correction(centre, offset, slope)
 
 
+@dataclass(frozen=True)
+class FittedCalibration:
+    """Correction of (pitch, yaw) whose priors are the spread of other people's own corrections.
+
+    A residual true - predicted is w_0 + (predicted - centre) w + noise, for each angle apart. With
+    k samples the coefficients are the mean of their posterior under a normal prior of mean 0:
+    (X'X / noise + 1 / spread)^-1 X'r / noise. So nothing is changed without samples, and the more
+    other people differ in a coefficient, the faster it is learned.
+
+    Attributes:
+        centre: mean prediction for the other people, `[2]` (pitch, yaw) in radians.
+        noise: variance of residuals around a person's own correction, `[2]`, radians squared.
+        spread: mean square of a coefficient over people, `[3, 2]`: offset, and slopes of both
+            angles; a slope of spread 0 is never fitted.
+
+    Source: empirical Bayes by moments, Efron & Morris 1973, J. Am. Stat. Assoc. 68(341), 117-130.
+    """
+
+    centre: Tensor
+    noise: Tensor
+    spread: Tensor
+
+    @classmethod
+    def of(cls, others: Sequence[tuple[Tensor, Tensor]], slopes: bool = True) -> FittedCalibration:
+        """Fit the priors to other people's predictions and true angles, each `[n, 2]`.
+
+        Raises:
+            ConfigError: fewer than two people, who would say nothing of how people differ.
+        """
+        if len(others) < 2:
+            raise ConfigError(
+                f"calibration: priors are fitted to two other people or more; got {len(others)}"
+            )
+        centre = torch.stack([predicted.mean(0) for predicted, _ in others]).mean(0)
+        squares, noises = [], []
+        for predicted, true in others:
+            x, residual = _design(predicted - centre, slopes), true - predicted
+            inverse = torch.linalg.pinv(x.mT @ x)
+            own = inverse @ x.mT @ residual
+            degrees = max(len(x) - x.shape[1], 1)
+            noise = ((residual - x @ own) ** 2).sum(0) / degrees
+            # What sampling adds to the square of a coefficient is no difference between people.
+            squares.append(own**2 - inverse.diagonal()[:, None] * noise)
+            noises.append(noise)
+        spread = torch.stack(squares).mean(0).clamp(min=0)
+        spread = torch.cat([spread, spread.new_zeros(3 - len(spread), 2)])
+        return cls(centre, torch.stack(noises).mean(0), spread)
+
+    def fit(self, predicted: Float[Tensor, "k 2"], true: Float[Tensor, "k 2"]) -> Correction:
+        """Fit to k samples; none change nothing."""
+        x, residual = _design(predicted - self.centre), true - predicted
+        found = []
+        for angle in range(2):
+            scale = self.spread[:, angle].sqrt()  # of a coefficient: spread 0 leaves it at 0
+            scaled = x * scale
+            gram = scaled.mT @ scaled + self.noise[angle] * torch.eye(3, dtype=x.dtype)
+            found.append(scale * torch.linalg.solve(gram, scaled.mT @ residual[:, angle]))
+        offset, *slope = torch.stack(found, 1)
+        return Correction(self.centre, offset, torch.stack(slope))
+
+
+def _design(apart: Float[Tensor, "n 2"], slopes: bool = True) -> Float[Tensor, "n terms"]:
+    ones = torch.ones_like(apart[:, :1])
+    return torch.cat([ones, apart], 1) if slopes else ones
+
+
 KINDS = {
     "offset": Calibration(),
     "shrunk offset": Calibration(offset_prior=3),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -14,6 +15,8 @@ from vergence.core.task import Model
 from vergence.errors import ConfigError
 
 HEIGHT, WIDTH = 9, 15
+FAINT = 0.15
+"""Added to the deviation of a crop, in its units, so that noise in a flat one is not blown up."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +25,19 @@ class SmallEye(Model):
 
     `channels` are the filters of the first convolution and of the two after it, `hidden` the
     width of the layer that the pose joins. Without `pose` the last layer has four weights fewer and
-    head pose need not leave a client. Trained on one person's 2400 crops it gets below 6
-    degrees within ten epochs of AdamW (1e-3, weight decay 1e-2, batch 32).
+    head pose need not leave a client. `kernel` is the width of the first convolution's filters.
+    `standardize` gives each crop mean 0 and deviation 1 before them, so that light and skin matter
+    less. `dropout` is the share of the inputs of `fc1` and `fc2` that training drops. Trained on
+    one person's 2400 crops the default gets below 6 degrees within ten epochs of AdamW (1e-3,
+    weight decay 1e-2, batch 32).
     """
 
     channels: tuple[int, int] = (16, 24)
     hidden: int = 32
     pose: bool = True
+    kernel: Literal[3, 5, 7] = 3
+    standardize: bool = False
+    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
 
     image: ClassVar[tuple[int, int, int]] = (1, HEIGHT, WIDTH)
 
@@ -43,22 +52,35 @@ class SmallEye(Model):
                 "small_eye: channels must be two positive numbers and hidden a positive one, "
                 f"as (16, 24) and 32; got {self.channels} and {self.hidden}"
             )
-        return SmallEyeNet(*self.channels, self.hidden, self.pose)
+        sizes = (*self.channels, self.hidden)
+        return SmallEyeNet(*sizes, self.pose, self.kernel, self.standardize, self.dropout)
 
 
 class SmallEyeNet(Staged):
     """Crops `[B, 1, 9, 15]` (mean 0, scale 1) and pose `[B, 2]` to (pitch, yaw) in radians."""
 
-    def __init__(self, first: int, second: int, hidden: int, pose: bool = True) -> None:
+    def __init__(
+        self,
+        first: int,
+        second: int,
+        hidden: int,
+        pose: bool = True,
+        kernel: int = 3,
+        standardize: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
+        self.standardize = standardize
         self.stages = {name: (name,) for name in ("conv1", "conv2", "conv3", "fc1", "fc2")}
         self.reads = frozenset({"fc2"} if pose else ())
-        self.conv1 = nn.Conv2d(1, first, 3, padding=1)
+        self.conv1 = nn.Conv2d(1, first, kernel, padding=kernel // 2)
         self.conv2 = nn.Conv2d(first, second, 3, stride=2, padding=1)
         self.conv3 = nn.Conv2d(second, second, 3)
         rows, columns = ((n + 1) // 2 - 2 for n in (HEIGHT, WIDTH))
         self.fc1 = nn.Linear(second * rows * columns, hidden)
         self.fc2 = nn.Linear(hidden + 2 * pose, 2)
+        if dropout:
+            self.drop = nn.Dropout(dropout)
 
     def stage(self, name: str, x: Tensor, *beside: Tensor) -> Tensor:
         """Output of a layer for its input, rectified except for the last layer.
@@ -73,12 +95,22 @@ class SmallEyeNet(Staged):
                         f"small_eye takes eye crops [B, 1, {HEIGHT}, {WIDTH}], got "
                         f"{list(x.shape)}; use model lenet for 36 x 60 patches"
                     )
-                return functional.relu(self.conv1(x))
+                return functional.relu(self.conv1(standardized(x) if self.standardize else x))
             case "conv2":
                 return functional.relu(self.conv2(x))
             case "conv3":
                 return functional.relu(self.conv3(x))
             case "fc1":
-                return functional.relu(self.fc1(x.flatten(1)))
+                return functional.relu(self.fc1(self._dropped(x.flatten(1))))
             case _:
+                x = self._dropped(x)
                 return self.fc2(torch.cat([x, *beside], 1) if self.reads else x)
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return self.drop(x) if hasattr(self, "drop") else x
+
+
+def standardized(crops: Tensor) -> Tensor:
+    """Crops `[B, 1, 9, 15]` with mean 0 and deviation 1 each; flat ones stay flat."""
+    deviation, mean = torch.std_mean(crops, (2, 3), keepdim=True)
+    return (crops - mean) / (deviation + FAINT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,15 @@ from vergence.experiment.newcomers import HeldOut, unseen
 from vergence.experiment.run import progress_bar
 from vergence.experiment.schema import data_root
 from vergence.experiment.trained_run import TrainedRun
-from vergence.metrics.calibration import COUNTS, KINDS, Eyes, errors_deg, orders
+from vergence.metrics.calibration import (
+    COUNTS,
+    KINDS,
+    Calibration,
+    Eyes,
+    FittedCalibration,
+    errors_deg,
+    orders,
+)
 from vergence.reports.plots.style import figure_format
 from vergence.studies.curves import Curves, present
 from vergence.tasks.gaze_angle import GazeAngle
@@ -32,6 +40,10 @@ from vergence.tasks.gaze_angle import GazeAngle
 NEEDED = "an npz with gaze [people, n, 2] and predictions of the same shape, radians (pitch, yaw)"
 AXIS = "calibration samples"
 TUNED = ("last layer", "whole model")
+FITTED_KINDS = {"fitted offset": False, "fitted affine": True}
+"""Corrections with priors of the run's own people, and whether slopes are fitted."""
+PULLED, PULLS = "pulled model", (0.1, 1.0, 10.0)
+"""Row of fine-tuning with a pull to the start, and the pulls that it chooses among."""
 ADAPTED = "the method's own"
 """Row of a method that makes a stranger's model of the data they have."""
 PREDICTION, STEPS = "pred_lenet", 50
@@ -59,6 +71,8 @@ class CalibrationOptions:
         steps: batches of fine-tuning, of a run only; default 50.
         lr: learning rate of fine-tuning, of a run only; default that of the run.
         seed: of the random choices.
+        pulls: strengths of the pull to the start among which fine-tuning chooses, of a run only;
+            none: no such row.
     """
 
     person: str = "all"
@@ -69,6 +83,7 @@ class CalibrationOptions:
     steps: int | None = None
     lr: float | None = None
     seed: int = 0
+    pulls: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.counts or min(*self.counts, self.draws) < 0:
@@ -79,6 +94,8 @@ class CalibrationOptions:
             raise ConfigError(f"calibrate: steps must be 1 or more; got {self.steps}")
         if self.lr is not None and not self.lr > 0:
             raise ConfigError(f"calibrate: lr must be above 0; got {self.lr:g}")
+        if any(pull <= 0 for pull in self.pulls):
+            raise ConfigError(f"calibrate: pulls must be above 0; got {self.pulls}")
 
 
 def calibrate(source: Path, out: Path, options: CalibrationOptions, console: Console) -> Curves:
@@ -102,11 +119,12 @@ def calibrate(source: Path, out: Path, options: CalibrationOptions, console: Con
     of_a_run = source.is_dir()
     if of_a_run and options.prediction is not None:
         raise ConfigError("--prediction is for an npz of predictions; a run makes its own")
-    for name in () if of_a_run else ("steps", "lr"):
-        if getattr(options, name) is not None:
+    for name in () if of_a_run else ("steps", "lr", "pulls"):
+        if getattr(options, name) not in (None, ()):
             raise ConfigError(f"--{name} is for fine-tuning a run; {source} is none")
-    strangers = unseen(source, options.person) if of_a_run else None
-    curves = of_predictions(source, options) if strangers is None else of_run(strangers, options)
+    everybody = unseen(source) if of_a_run else None
+    strangers = None if everybody is None else everybody.only(options.person)
+    curves = of_predictions(source, options) if everybody is None else of_run(everybody, options)
     for caveat in caveats(curves, strangers):
         console.print(Text(f"Note: {caveat}", style="yellow"), soft_wrap=True)
     present(curves, out, console)
@@ -167,32 +185,92 @@ def of_predictions(path: Path, options: CalibrationOptions) -> Curves:
     return Curves("angle_error_deg", AXIS, chosen, options.counts, errors, how)
 
 
-def of_run(strangers: HeldOut, options: CalibrationOptions) -> Curves:
+def of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
     """Calibrate the shared model of runs for people who took no part in them.
 
     The k samples are drawn from a person's training part, the error is that of the test part. Eyes
-    are told apart by a column `side` where the data has one.
+    are told apart by a column `side` where the data has one. Priors of the fitted corrections are
+    those of the other people left out, each as a stranger to the run without them.
     """
+    strangers = everybody.only(options.person)
     people, draws = tuple(strangers.folders), options.draws or 5
+    if options.pulls and len(people) < 2:
+        raise ConfigError("calibrate: a pull is chosen on other people; leave out --person")
     first = strangers.run(people[0])
     headline = first.task.headline
     seeds = first.experiment.plan.seeds
     found: dict[str, NDArray[np.float64]] = {}
     with progress_bar() as bar:
         line = bar.add_task("people", total=len(people) * len(seeds), score="")
-        for row, person in enumerate(people):
-            for seed in seeds:
+        for seed in seeds:
+            angles = isinstance(first.task, GazeAngle)
+            priors = own_priors(everybody, people, seed) if angles else {}
+            for row, person in enumerate(people):
                 trained = strangers.run(person, seed)
-                for kind, values in _one(trained, person, draws, options).items():
+                fitted = priors.get(person, {})
+                for kind, values in _one(trained, person, draws, options, fitted).items():
                     table = found.setdefault(kind, np.zeros((len(people), len(options.counts))))
                     table[row] += np.array(values) / len(seeds)
                 bar.advance(line)
+    starts = options.counts[0] == 0
+    pulled = {pull: found.pop(_pull(pull)) for pull in options.pulls}
+    if pulled:
+        found[PULLED] = chosen_by_others(pulled, found[TUNED[1]][:, :1] if starts else None)
     how = f"{first.folder.name}, {len(seeds)} seeds, {draws} draws per person"
     return Curves(headline, AXIS, people, options.counts, found, how)
 
 
+def own_priors(
+    everybody: HeldOut, people: Sequence[str], seed: int
+) -> dict[str, dict[str, FittedCalibration]]:
+    """Priors for each stranger, of the people who took part in the run without that stranger.
+
+    Each of these is a stranger too, to a run of their own: so there are none where one run left
+    several people out.
+    """
+    wanted = {person: everybody.known(person) for person in people}
+    seen = {}
+    for person in {who for others in wanted.values() for who in others}:
+        run = everybody.run(person, seed)
+        train = run.ready.people[person].train
+        outputs = run.outputs(run.newcomer(person), train).double()
+        seen[person] = (outputs, train.columns["gaze"].double())
+    return {
+        person: {
+            kind: FittedCalibration.of([seen[who] for who in others], slopes)
+            for kind, slopes in FITTED_KINDS.items()
+        }
+        for person, others in wanted.items()
+        if len(others) > 1
+    }
+
+
+def chosen_by_others(
+    tried: Mapping[float, NDArray[np.float64]], before: NDArray[np.float64] | None
+) -> NDArray[np.float64]:
+    """Errors `[people, counts]`, of everybody the setting that is best for the others.
+
+    Args:
+        tried: setting -> errors `[people, counts]`.
+        before: errors without any, `[people, 1]`, to be chosen where no setting is better.
+    """
+    every = list(tried.values())
+    every += [] if before is None else [np.broadcast_to(before, every[0].shape)]
+    errors = np.stack(every)
+    others = errors.sum(1, keepdims=True) - errors
+    return np.take_along_axis(errors, others.argmin(0)[None], 0)[0]
+
+
+def _pull(pull: float) -> str:
+    return f"pull {pull:g}"
+
+
 def _one(
-    trained: TrainedRun, person: str, draws: int, options: CalibrationOptions
+    trained: TrainedRun,
+    person: str,
+    draws: int,
+    options: CalibrationOptions,
+    fitted: Mapping[str, FittedCalibration],
 ) -> dict[str, list[float]]:
     """Return the curve of one person and seed per kind."""
     task, data = trained.task, trained.ready.people[person]
@@ -217,15 +295,18 @@ def _one(
     stream = RandomStream("calibrate", options.seed, trained.task.seed, person)
     order = orders(len(data.train), draws, stream.numpy())
 
-    def tuned(trainable: Mask | None, what: str) -> Callable[[int, Tensor], float]:
+    def tuned(
+        trainable: Mask | None, what: str, pull: float = 0.0
+    ) -> Callable[[int, Tensor], float]:
         local = trained.method.local
         local = replace(local, steps=options.steps or STEPS, schedule="constant")
         local = replace(local, lr=options.lr or local.lr)
 
         def score(draw: int, rows: Tensor) -> float:
-            ask = Fit(start, data.train.subset(rows), local, trainable)
-            fitted = trained.executor.solver.fit(ask, stream.child(what, draw, len(rows)))
-            return trained.measure(fitted.params, person)[task.headline]
+            anchor = (start, pull / len(rows)) if pull else None
+            ask = Fit(start, data.train.subset(rows), local, trainable, anchor=anchor)
+            made = trained.executor.solver.fit(ask, stream.child(what, draw, len(rows)))
+            return trained.measure(made.params, person)[task.headline]
 
         return score
 
@@ -235,8 +316,10 @@ def _one(
 
     kinds: dict[str, Callable[[int, Tensor], float]]
     kinds = dict(zip(TUNED, (tuned(head, TUNED[0]), tuned(None, TUNED[1])), strict=True))
+    kinds |= {_pull(pull): tuned(None, TUNED[1], pull) for pull in options.pulls}
     if isinstance(task, GazeAngle):
-        kinds = {**corrected(trained, start, person, options.eyes), **kinds}
+        ways = {**KINDS, **fitted}
+        kinds = {**corrected(trained, start, person, options.eyes, ways), **kinds}
     if not same(trained.model(person, known=False), start):
         kinds[ADAPTED] = adapted
     before = trained.measure(start, person)[task.headline]
@@ -250,7 +333,11 @@ def _one(
 
 
 def corrected(
-    trained: TrainedRun, start: Params, person: str, eyes: Eyes
+    trained: TrainedRun,
+    start: Params,
+    person: str,
+    eyes: Eyes,
+    ways: Mapping[str, Calibration | FittedCalibration],
 ) -> dict[str, Callable[[int, Tensor], float]]:
     """Return, per kind of correction, the error on test data after fitting it to some rows.
 
@@ -275,9 +362,9 @@ def corrected(
             fixed = far.clone()
             for side in sides[1].unique():
                 mine, here = rows[sides[0][rows] == side], sides[1] == side
-                fixed[here] = KINDS[kind].fit(near[mine], true[mine])(far[here])
+                fixed[here] = ways[kind].fit(near[mine], true[mine])(far[here])
             return trained.task.metrics(fixed, data.test)[trained.task.headline]
 
         return score
 
-    return {kind: scorer(kind) for kind in KINDS}
+    return {kind: scorer(kind) for kind in ways}

@@ -24,6 +24,7 @@ from vergence.metrics.personal_priors import (
     whole_prior,
     with_one_prior,
 )
+from vergence.models.eye_changes import EyeChanges
 
 MEAN, DEVIATION = 0.5, 0.25
 """Of pixel values in [0, 1]."""
@@ -47,6 +48,7 @@ class GazeAngle(Task):
         hit_deg: a prediction within so many degrees counts as right in the score.
         personal_prior: how far the network's angles are moved and scaled from `CENTRE` and `SPREAD`
             to a person's own mean and spread, which stay with the person: 0 not at all, 1 wholly.
+        augment: random changes of the crops in training, see `EyeChanges`.
         prior_in: `training`, where the loss sees the moved angles, or only `prediction`.
 
     Source: Zhang et al. 2015 (MPIIGaze), whose public code uses `mse`.
@@ -56,6 +58,7 @@ class GazeAngle(Task):
     hit_deg: Annotated[float, Interval(gt=0, le=180)] = 5.0
     personal_prior: Share = 0.0
     prior_in: Literal["training", "prediction"] = "training"
+    augment: EyeChanges = EyeChanges()
 
     classes: ClassVar[int] = 16
     labels: ClassVar[tuple[str, ...]] = ("gaze",)
@@ -72,6 +75,8 @@ class GazeAngle(Task):
             ConfigError: images of another type, or a network that returns another shape.
         """
         image, beside = self._pixels(batch)
+        if self.augment and module.training:
+            image = self.augment.apply(image)
         output = module(image, *beside)
         if tuple(output.shape) != (len(image), 2):
             raise ConfigError(
@@ -121,6 +126,12 @@ class GazeAngle(Task):
                 "gaze_angle: task.personal_prior stands behind the whole network, and a network "
                 "that is cut or fed stage by stage has no place for it; leave it out (0), or use "
                 "a method that trains the whole network"
+            )
+        if self.augment:
+            raise ConfigError(
+                "gaze_angle: task.augment changes what a whole network is trained on, and a client "
+                "that computes its layers again would see other changes; leave it out, or use a "
+                "method that trains the whole network"
             )
         return self._pixels(batch)
 
