@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vergence.core.files import saving, write_whole
 from vergence.core.serialization import digest, pack, unpack_file
@@ -19,12 +19,10 @@ from vergence.experiment import checksums
 from vergence.experiment.trust import in_run_folder
 from vergence.results.read import read as read_results
 
-if TYPE_CHECKING:
-    from vergence.experiment.schema import Experiment
-
 FILE = "start.safetensors"
 """A run's copy of the model that it started from."""
-Load = Callable[[Path], "Experiment"]
+Load = Callable[[Path], Any]
+"""Reads an experiment; `schema`, which has it, reads starting models, and so is not named here."""
 
 
 def starting_model(run: Any, home: Path | None, load: Load) -> StartingModel:
@@ -52,8 +50,13 @@ def starting_model(run: Any, home: Path | None, load: Load) -> StartingModel:
     return common_model(run, load(Path(run) / "config.toml"))
 
 
-def common_model(run: str, experiment: Experiment) -> StartingModel:
-    """The model that a finished run's first seed would send to somebody new."""
+def common_model(run: str, experiment: Any) -> StartingModel:
+    """The model that the first seed of a finished run, of this experiment, sends somebody new.
+
+    Raises:
+        ConfigError: its method shares no whole model.
+        StateError: a file of it is damaged.
+    """
     checksums.check(Path(run))
     (method,) = experiment.methods.values()
     seed, rounds = experiment.plan.seeds[0], experiment.plan.rounds

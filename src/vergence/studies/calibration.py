@@ -274,21 +274,7 @@ def _one(
 ) -> dict[str, list[float]]:
     """Return the curve of one person and seed per kind."""
     task, data = trained.task, trained.ready.people[person]
-    if not trained.shares():
-        raise ConfigError(
-            f"{trained.folder}: this method shares no model that a newcomer could start from"
-        )
-    most = max(options.counts)
-    if most > len(data.train):
-        raise ConfigError(
-            f"calibrate: {most} samples, but '{person}' has {len(data.train)} for "
-            "training; give smaller counts"
-        )
-    if task.own_prior:
-        raise ConfigError(
-            f"{trained.folder}: task.personal_prior is made of all of a person's training samples, "
-            "so a curve over few of them would say nothing; name a run without it (0)"
-        )
+    _accept(trained, person, options)
     start = trained.newcomer(person)
     layout = start.layout
     head = Mask.layers(layout, *task.parts()[1])
@@ -330,6 +316,26 @@ def _one(
         ]
         for kind, score in kinds.items()
     }
+
+
+def _accept(trained: TrainedRun, person: str, options: CalibrationOptions) -> None:
+    """Refuse a run that cannot be calibrated for this person."""
+    task, data = trained.task, trained.ready.people[person]
+    if not trained.shares():
+        raise ConfigError(
+            f"{trained.folder}: this method shares no model that a newcomer could start from"
+        )
+    most = max(options.counts)
+    if most > len(data.train):
+        raise ConfigError(
+            f"calibrate: {most} samples, but '{person}' has {len(data.train)} for "
+            "training; give smaller counts"
+        )
+    if task.own_prior:
+        raise ConfigError(
+            f"{trained.folder}: task.personal_prior is made of all of a person's training samples, "
+            "so a curve over few of them would say nothing; name a run without it (0)"
+        )
 
 
 def corrected(
