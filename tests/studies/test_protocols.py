@@ -24,6 +24,7 @@ from vergence.studies.compare import gather
 from vergence.studies.measures import levels
 from vergence.studies.merge_folds import code_of
 from vergence.studies.protocols import combined, evaluate
+from vergence.studies.split_runs import data_splits
 from vergence.tasks.toy import ToyTask
 
 METHODS = 'methods = ["local_only", "fedavg", "centralised", { name = "fedcpf", rate = 0.2 }]'
@@ -478,7 +479,8 @@ def test_splits_state_the_people_who_are_measured(tmp_path):
 
 
 def test_splits_that_there_are_not(tmp_path):
-    with pytest.raises(ConfigError, match="'toy' has no split_seed"):
-        go(tmp_path, "splits", tmp_path / "out", split_seeds=(0, 1))
+    lone = load(write(tmp_path, PICTURES), ['federation={name="pupil", root="nowhere"}'])
+    with pytest.raises(ConfigError, match="'pupil' has no split_seed"):
+        data_splits(lone, (0, 1))
     with pytest.raises(ConfigError, match="two or more different split seeds"):
         go(tmp_path, "splits", tmp_path / "out", PICTURES, split_seeds=(0, 0))
