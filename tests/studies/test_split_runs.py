@@ -136,3 +136,13 @@ def test_one_method_has_a_folder_of_its_own(tmp_path):
     vg.run_experiment(load(write(tmp_path, text), ["run.split_seeds=[4, 5]"]), out, progress=False)
     told = json.loads((out / "fedavg" / "results.json").read_text())
     assert [*told["split_folders"]] == ["4", "5"]
+
+
+def test_train_takes_splits_of_a_data_set_that_a_file_can_name():
+    task, plan = vg.tasks.ToyTask(vg.models.Linear()), vg.Plan(rounds=1, split_seeds=(0, 1))
+    run = vg.train(vg.methods.FedAvg(), task, vg.data.Toy(people=2), plan=plan, progress=False)
+    assert run.people == ["p00@0", "p01@0", "p00@1", "p01@1"]
+    people = {"a": {"x": np.ones((20, 4)), "y": np.ones(20)}}
+    own = vg.Federation.from_arrays(people)
+    with pytest.raises(ConfigError, match="these are Python objects"):
+        vg.train(vg.methods.FedAvg(), task, own, plan=plan, progress=False)

@@ -31,7 +31,16 @@ class DataSplit:
 
 
 def listed(experiment: Experiment) -> Experiment:
-    """The experiment with its one method as a list, so that every run has a folder of its own."""
+    """The experiment with its one method as a list, so that every run has a folder of its own.
+
+    Raises:
+        ConfigError: it is made of Python objects, which no other split can be read from.
+    """
+    if experiment.table.get("python"):
+        raise ConfigError(
+            "run.split_seeds reads the data again for every split, and these are Python objects: "
+            "give a data set of vergence.data, or call train once for each split"
+        )
     if experiment.several:
         return experiment
     table = {key: value for key, value in experiment.table.items() if key != "method"}
@@ -84,11 +93,6 @@ def data_splits(experiment: Experiment, seeds: Sequence[int]) -> dict[int, DataS
 
 
 def _refuse(experiment: Experiment) -> None:
-    if experiment.table.get("python"):
-        raise ConfigError(
-            "run.split_seeds reads the data again for every split, and these are Python objects: "
-            "give a data set of vergence.data, or call train once for each split"
-        )
     if experiment.plan.privacy.spends:
         raise ConfigError(
             "run.split_seeds with differential privacy: every split is a release of its own about "
