@@ -215,7 +215,7 @@ def shifted(offset, noise, n=4000, slope=0.0, seed=0):
     rng = np.random.default_rng(seed)
     predicted = torch.from_numpy(rng.normal(0, 0.2, (n, 2)))
     residual = offset + slope * predicted + noise * torch.from_numpy(rng.normal(size=(n, 2)))
-    return predicted, predicted + residual
+    return predicted, predicted + residual, None
 
 
 def test_fitted_offset_is_that_of_a_normal_prior():
@@ -224,7 +224,7 @@ def test_fitted_offset_is_that_of_a_normal_prior():
     Three residuals of .2 come to .2 * 3 / 3.25.
     """
     others = [shifted(0.1, 0.05, seed=1), shifted(-0.1, 0.05, seed=2)]
-    fitted = FittedCalibration.of(others, slopes=False)
+    fitted = FittedCalibration.of(others)
     assert fitted.noise.tolist() == pytest.approx([0.0025] * 2, rel=0.05)
     assert fitted.spread[0].tolist() == pytest.approx([0.01] * 2, rel=0.05)
     assert not fitted.spread[1:].any()
@@ -235,17 +235,17 @@ def test_fitted_offset_is_that_of_a_normal_prior():
 
 def test_nothing_is_corrected_without_samples_or_without_spread():
     others = [shifted(0.1, 0.05, seed=1), shifted(-0.1, 0.05, seed=2)]
-    unsure = FittedCalibration.of(others).fit(PREDICTED[:0], PREDICTED[:0])
+    unsure = FittedCalibration.of(others, "slopes").fit(PREDICTED[:0], PREDICTED[:0])
     torch.testing.assert_close(unsure(PREDICTED), PREDICTED)
     flat = torch.ones(2).double()
-    alike = FittedCalibration(0 * flat, flat, torch.zeros(3, 2).double())
+    alike = FittedCalibration(0 * flat, flat, torch.zeros(4, 2).double())
     torch.testing.assert_close(alike.fit(PREDICTED, PREDICTED + 1)(PREDICTED), PREDICTED)
 
 
 def test_fitted_slopes_of_many_samples_are_the_persons_own():
     others = [shifted(0.1, 0.05, slope=0.3, seed=1), shifted(-0.1, 0.05, slope=-0.3, seed=2)]
-    fitted = FittedCalibration.of(others)
-    predicted, true = shifted(0.05, 0.05, slope=0.2, seed=3)
+    fitted = FittedCalibration.of(others, "slopes")
+    predicted, true, _ = shifted(0.05, 0.05, slope=0.2, seed=3)
     got = fitted.fit(predicted, true)
     assert got.slope.diagonal().tolist() == pytest.approx([0.2, 0.2], abs=0.01)
     assert float((got(predicted) - true).pow(2).mean()) == pytest.approx(0.05**2, rel=0.05)
@@ -254,10 +254,24 @@ def test_fitted_slopes_of_many_samples_are_the_persons_own():
 def test_sampling_noise_is_no_difference_between_people():
     """Forty samples of people without any offset: their means differ by chance alone."""
     others = [shifted(0.0, 0.3, n=40, seed=seed) for seed in range(30)]
-    spread = FittedCalibration.of(others, slopes=False).spread[0]
+    spread = FittedCalibration.of(others).spread[0]
     assert (spread < 0.2 * 0.3**2 / 40 * 10).all()
 
 
 def test_priors_need_two_people():
     with pytest.raises(ConfigError, match="two other people"):
         FittedCalibration.of([shifted(0.1, 0.05)])
+
+
+def test_eyes_learn_from_each_other_and_apart():
+    """Offsets .1 + .05 and .1 - .05 of the two eyes come out, from samples of both."""
+    side = torch.arange(4000) % 2
+    turn = 0.05 * (2 * side - 1)[:, None]
+    (one, right, _), (two, left, _) = shifted(0.1, 0.02, seed=1), shifted(-0.1, 0.02, seed=2)
+    fitted = FittedCalibration.of([(one, right + turn, side), (two, left - turn, side)], "eye")
+    assert fitted.spread[:2].tolist() == [pytest.approx([v] * 2, rel=0.05) for v in (0.01, 0.0025)]
+    got = fitted.fit(one, right + turn, side)
+    assert (got.offset + got.eye).tolist() == pytest.approx([0.15] * 2, abs=0.002)
+    moved = got(one[:2], side[:2]) - one[:2]
+    assert moved[:, 0].tolist() == pytest.approx([0.05, 0.15], abs=0.002)
+    assert not fitted.fit(one, right).eye.any()

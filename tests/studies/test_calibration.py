@@ -124,7 +124,7 @@ def test_a_run_is_calibrated_for_those_it_never_saw(left_out, tmp_path):
     curves = calibrate(left_out / "fedavg", out, options, quiet())
     assert curves.people == ("p00", "p01", "p02")
     kinds = ["offset", "shrunk offset", "affine", "shrunk affine", "fitted offset", "fitted affine"]
-    assert list(curves.values) == [*kinds, "last layer", "whole model"]
+    assert list(curves.values) == [*kinds, "fitted eyes", "last layer", "whole model"]
     people = (left_out / "fedavg" / "people.csv").read_text()
     for row, person in enumerate(curves.people):
         starts = {float(values[row, 0]) for values in curves.values.values()}
@@ -152,8 +152,8 @@ def test_priors_are_those_of_the_others_as_strangers(left_out):
         run = everybody.run(person)
         train = run.ready.people[person].train
         outputs = run.outputs(run.server.model, train).double()
-        seen.append((outputs, train.columns["gaze"].double()))
-    wanted = FittedCalibration.of(seen)
+        seen.append((outputs, train.columns["gaze"].double(), train.columns["side"]))
+    wanted = FittedCalibration.of(seen, "slopes")
     got = own_priors(everybody, ["p00"], 0)["p00"]["fitted affine"]
     assert got.spread.tolist() == wanted.spread.tolist()
     assert everybody.known("p00") == ("p01", "p02")

@@ -25,16 +25,23 @@ COUNTS = (0, 1, 5, 9, 20, 50, 100)
 
 @dataclass(frozen=True)
 class Correction:
-    """q -> q + offset + (q - centre) slope; centre and offset `[*, 2]`, slope `[*, 2, 2]`."""
+    """q -> q + offset + (q - centre) slope; centre and offset `[*, 2]`, slope `[*, 2, 2]`.
+
+    `eye` `[2]`, where there is one, is added for right eyes (side 1) and taken from left ones.
+    """
 
     centre: Tensor
     offset: Tensor
     slope: Tensor
+    eye: Tensor | None = None
 
-    def __call__(self, predicted: Float[Tensor, "*batch n 2"]) -> Float[Tensor, "*batch n 2"]:
+    def __call__(
+        self, predicted: Float[Tensor, "*batch n 2"], side: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "*batch n 2"]:
         """Return corrected angles (pitch, yaw) in radians."""
         apart = predicted - self.centre.unsqueeze(-2)
-        return predicted + self.offset.unsqueeze(-2) + apart @ self.slope
+        found = predicted + self.offset.unsqueeze(-2) + apart @ self.slope
+        return found if self.eye is None or side is None else found + _sign(side, found) * self.eye
 
 
 @dataclass(frozen=True)
@@ -90,16 +97,17 @@ class Calibration(NamedOptions):
 class FittedCalibration:
     """Correction of (pitch, yaw) whose priors are the spread of other people's own corrections.
 
-    A residual true - predicted is w_0 + (predicted - centre) w + noise, for each angle apart. With
-    k samples the coefficients are the mean of their posterior under a normal prior of mean 0:
-    (X'X / noise + 1 / spread)^-1 X'r / noise. So nothing is changed without samples, and the more
-    other people differ in a coefficient, the faster it is learned.
+    A residual true - predicted is X w + noise, for each angle apart; X has a one (the offset), +1
+    for right and -1 for left eyes, and predicted - centre (slopes). With k samples w is the mean of
+    its posterior under a normal prior of mean 0: (X'X / noise + 1 / spread)^-1 X'r / noise. So
+    nothing is changed without samples, and the more other people differ in a coefficient, the
+    faster it is learned.
 
     Attributes:
         centre: mean prediction for the other people, `[2]` (pitch, yaw) in radians.
         noise: variance of residuals around a person's own correction, `[2]`, radians squared.
-        spread: mean square of a coefficient over people, `[3, 2]`: offset, and slopes of both
-            angles; a slope of spread 0 is never fitted.
+        spread: mean square of a coefficient over people, `[4, 2]`: offset, eye, and slopes of both
+            angles; one of spread 0 is never fitted.
 
     Source: empirical Bayes by moments, Efron & Morris 1973, J. Am. Stat. Assoc. 68(341), 117-130.
     """
@@ -109,8 +117,12 @@ class FittedCalibration:
     spread: Tensor
 
     @classmethod
-    def of(cls, others: Sequence[tuple[Tensor, Tensor]], slopes: bool = True) -> FittedCalibration:
-        """Fit the priors to other people's predictions and true angles, each `[n, 2]`.
+    def of(cls, others: Sequence[Labelled], *terms: Literal["eye", "slopes"]) -> FittedCalibration:
+        """Fit the priors to other people's samples, each person's with the offset and these terms.
+
+        Args:
+            others: of each person predictions and true angles `[n, 2]`, and sides `[n]`.
+            terms: what is fitted beside the offset.
 
         Raises:
             ConfigError: fewer than two people, who would say nothing of how people differ.
@@ -119,37 +131,50 @@ class FittedCalibration:
             raise ConfigError(
                 f"calibration: priors are fitted to two other people or more; got {len(others)}"
             )
-        centre = torch.stack([predicted.mean(0) for predicted, _ in others]).mean(0)
+        centre = torch.stack([predicted.mean(0) for predicted, _, _ in others]).mean(0)
+        used = [0, *([1] if "eye" in terms else []), *([2, 3] if "slopes" in terms else [])]
         squares, noises = [], []
-        for predicted, true in others:
-            x, residual = _design(predicted - centre, slopes), true - predicted
+        for predicted, true, side in others:
+            x, residual = _design(predicted - centre, side)[:, used], true - predicted
             inverse = torch.linalg.pinv(x.mT @ x)
             own = inverse @ x.mT @ residual
-            degrees = max(len(x) - x.shape[1], 1)
-            noise = ((residual - x @ own) ** 2).sum(0) / degrees
+            noise = ((residual - x @ own) ** 2).sum(0) / max(len(x) - len(used), 1)
             # What sampling adds to the square of a coefficient is no difference between people.
             squares.append(own**2 - inverse.diagonal()[:, None] * noise)
             noises.append(noise)
-        spread = torch.stack(squares).mean(0).clamp(min=0)
-        spread = torch.cat([spread, spread.new_zeros(3 - len(spread), 2)])
+        spread = centre.new_zeros(4, 2)
+        spread[used] = torch.stack(squares).mean(0).clamp(min=0)
         return cls(centre, torch.stack(noises).mean(0), spread)
 
-    def fit(self, predicted: Float[Tensor, "k 2"], true: Float[Tensor, "k 2"]) -> Correction:
-        """Fit to k samples; none change nothing."""
-        x, residual = _design(predicted - self.centre), true - predicted
+    def fit(
+        self,
+        predicted: Float[Tensor, "k 2"],
+        true: Float[Tensor, "k 2"],
+        side: Int[Tensor, " k"] | None = None,
+    ) -> Correction:
+        """Fit to k samples; none change nothing, and without sides eyes are not told apart."""
+        x, residual = _design(predicted - self.centre, side), true - predicted
         found = []
         for angle in range(2):
             scale = self.spread[:, angle].sqrt()  # of a coefficient: spread 0 leaves it at 0
             scaled = x * scale
-            gram = scaled.mT @ scaled + self.noise[angle] * torch.eye(3, dtype=x.dtype)
+            gram = scaled.mT @ scaled + self.noise[angle] * torch.eye(4, dtype=x.dtype)
             found.append(scale * torch.linalg.solve(gram, scaled.mT @ residual[:, angle]))
-        offset, *slope = torch.stack(found, 1)
-        return Correction(self.centre, offset, torch.stack(slope))
+        offset, eye, *slope = torch.stack(found, 1)
+        return Correction(self.centre, offset, torch.stack(slope), eye)
 
 
-def _design(apart: Float[Tensor, "n 2"], slopes: bool = True) -> Float[Tensor, "n terms"]:
+Labelled = tuple[Float[Tensor, "n 2"], Float[Tensor, "n 2"], Int[Tensor, " n"] | None]
+"""A person's predictions, true angles, and sides (0 left, 1 right) where they are known."""
+
+
+def _design(apart: Float[Tensor, "n 2"], side: Tensor | None) -> Float[Tensor, "n 4"]:
     ones = torch.ones_like(apart[:, :1])
-    return torch.cat([ones, apart], 1) if slopes else ones
+    return torch.cat([ones, 0 * ones if side is None else _sign(side, apart), apart], 1)
+
+
+def _sign(side: Tensor, like: Tensor) -> Float[Tensor, "n 1"]:
+    return (2 * side - 1).to(like.dtype)[:, None]
 
 
 KINDS = {

@@ -40,8 +40,8 @@ from vergence.tasks.gaze_angle import GazeAngle
 NEEDED = "an npz with gaze [people, n, 2] and predictions of the same shape, radians (pitch, yaw)"
 AXIS = "calibration samples"
 TUNED = ("last layer", "whole model")
-FITTED_KINDS = {"fitted offset": False, "fitted affine": True}
-"""Corrections with priors of the run's own people, and whether slopes are fitted."""
+FITTED_KINDS = {"fitted offset": (), "fitted affine": ("slopes",), "fitted eyes": ("eye", "slopes")}
+"""Corrections with priors of the run's own people, and what is fitted beside the offset."""
 PULLED, PULLS = "pulled model", (0.1, 1.0, 10.0)
 """Row of fine-tuning with a pull to the start, and the pulls that it chooses among."""
 ADAPTED = "the method's own"
@@ -234,11 +234,12 @@ def own_priors(
         run = everybody.run(person, seed)
         train = run.ready.people[person].train
         outputs = run.outputs(run.newcomer(person), train).double()
-        seen[person] = (outputs, train.columns["gaze"].double())
+        seen[person] = (outputs, train.columns["gaze"].double(), train.columns.get("side"))
     return {
         person: {
-            kind: FittedCalibration.of([seen[who] for who in others], slopes)
-            for kind, slopes in FITTED_KINDS.items()
+            kind: FittedCalibration.of([seen[who] for who in others], *terms)
+            for kind, terms in FITTED_KINDS.items()
+            if "eye" not in terms or all(seen[who][2] is not None for who in others)
         }
         for person, others in wanted.items()
         if len(others) > 1
@@ -363,12 +364,20 @@ def corrected(
         for part in (data.train, data.test)
     ]
 
+    known = data.train.columns.get("side")
+
     def scorer(kind: str) -> Callable[[int, Tensor], float]:
+        way = ways[kind]
+
         def score(_: int, rows: Tensor) -> float:
             fixed = far.clone()
-            for side in sides[1].unique():
-                mine, here = rows[sides[0][rows] == side], sides[1] == side
-                fixed[here] = ways[kind].fit(near[mine], true[mine])(far[here])
+            if isinstance(way, FittedCalibration):  # it tells eyes apart by itself
+                learned = way.fit(near[rows], true[rows], None if known is None else known[rows])
+                fixed = learned(far, data.test.columns.get("side"))
+            else:
+                for side in sides[1].unique():
+                    mine, here = rows[sides[0][rows] == side], sides[1] == side
+                    fixed[here] = way.fit(near[mine], true[mine])(far[here])
             return trained.task.metrics(fixed, data.test)[trained.task.headline]
 
         return score
