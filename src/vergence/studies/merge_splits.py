@@ -17,6 +17,7 @@ from vergence.errors import StateError
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import Loaded
 from vergence.results import write as results
+from vergence.results.harm import PRIORS, SAMPLES
 from vergence.results.layout import TABLES
 from vergence.results.read import Run, StudyResults, read, text_rows
 from vergence.studies import merge_folds
@@ -46,6 +47,8 @@ def merge(
         parts = {str(seed): read(path / label).runs[0] for seed, path in folders.items()}
         folder.mkdir(parents=True, exist_ok=True)
         tables = {"people.csv": averaged(parts), "turns.csv": turns(parts), "rounds.csv": []}
+        if scores := blocks({seed: run.folder for seed, run in parts.items()}, SAMPLES):
+            tables[SAMPLES] = scores
         for name, found in tables.items():
             results.write_csv(folder / name, TABLES[name], found)
         table = experiment.one(label)
@@ -66,7 +69,7 @@ def merge(
         if not results.judged(out / label):
             results.write_harm(out / label, out / str(alone))
     merge_folds.index(experiment, first, out)
-    _write_priors(out, list(folders.values()))
+    _write_priors(out, {str(seed): folder for seed, folder in folders.items()})
 
 
 def _check_splits(folder: Path, seeds: list[str]) -> None:
@@ -88,6 +91,22 @@ def averaged(parts: Mapping[str, Run]) -> list[tuple[Any, ...]]:
     return [(*key, repr(float(np.mean(values)))) for key, values in found.items()]
 
 
+def blocks(folders: Mapping[str, Path], file: str) -> list[list[str]]:
+    """Rows of samples.csv or prior_samples.csv of all splits, none where a split has no such file.
+
+    A picture is the same one in every split, any other block is one of its split alone.
+    """
+    found: list[list[str]] = []
+    if not all((folder / file).exists() for folder in folders.values()):
+        return found
+    at = TABLES[file].index("block")
+    for split, folder in folders.items():
+        for row in text_rows(folder / file)[1:]:
+            name = row[at] if row[at].startswith("picture") else f"split {split} {row[at]}"
+            found.append([*row[:at], name, *row[at + 1 :]])
+    return found
+
+
 def turns(parts: Mapping[str, Run]) -> list[list[str]]:
     """Rows of turns.csv of the first split, where nobody's turns are there twice."""
     return text_rows(next(iter(parts.values())).folder / "turns.csv")[1:]
@@ -107,15 +126,17 @@ def spread_of(parts: Mapping[str, Run]) -> dict[str, Any]:
     }
 
 
-def _write_priors(out: Path, folders: list[Path]) -> None:
+def _write_priors(out: Path, folders: Mapping[str, Path]) -> None:
     found: dict[tuple[str, str, str], list[float]] = {}
-    for folder in folders:
+    for folder in folders.values():
         for prior, people in read(folder).priors.items():
             for person, metrics in people.items():
                 for metric, value in metrics.items():
                     found.setdefault((prior, person, metric), []).append(value)
     rows = [(*key, repr(float(np.mean(values)))) for key, values in found.items()]
     results.write_csv(out / "priors.csv", TABLES["priors.csv"], rows)
+    if scores := blocks(folders, PRIORS):
+        results.write_csv(out / PRIORS, TABLES[PRIORS], scores)
 
 
 def show(study: StudyResults, console: Console) -> None:
