@@ -17,6 +17,7 @@ from vergence.core.conversation import drive
 from vergence.core.data import Samples
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
+from vergence.errors import ConfigError
 from vergence.methods.earned import Earned, Mixing, smallest
 from vergence.training.sequential import Solver
 
@@ -155,3 +156,16 @@ def test_blocks_count_by_their_samples():
     """Of 1 and 9 samples the second block decides: candidate 0 there is better."""
     assert smallest([[1.0, 0.0], [0.0, 0.2]], [1, 9], 0.0) == 0
     assert smallest([[1.0, 0.0], [0.0, 0.2]], [5, 5], 0.0) == 1
+
+
+def test_without_folds_validation_data_decide_alone():
+    """Own 3 was never right on the training samples (1), but is on the validation sample."""
+    site = ClientContext("a", samples(1.0, 1.0), samples(3.0), TASK, 0, RandomStream("t"))
+    alone = Earned(grid=2, folds=0, local=PLAIN)
+    assert alone.client(TASK).folds == ()
+    assert drive(alone.best(Mixing(params(3.0), ()), MODEL, site), Solver(TASK).compute) == 1.0
+
+
+def test_one_fold_is_refused():
+    with pytest.raises(ConfigError, match="2 and more, got 1"):
+        Earned(folds=1)

@@ -17,6 +17,7 @@ from vergence.core.method import Exposure, Global, Method
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
+from vergence.errors import ConfigError
 
 BLOCKS = 12
 """Held-out samples are judged in so many runs of neighbours, from which errors are counted."""
@@ -44,7 +45,8 @@ class Earned(Method[Global, Mixing]):
 
     Args:
         grid: steps between the common model (share 0) and one's own (share 1).
-        folds: parts of the training data, each of which one more model is trained without.
+        folds: parts of the training data, each of which one more model is trained without; 0: no
+            training data are held out, and the lowest loss on all validation data decides.
         errors: how many standard errors a smaller share may be worse; 0: the lowest loss decides.
         tune_epochs: epochs of fine-tuning at the end; 0 for none.
         weights: clients count by their samples, or equally, in the common model.
@@ -56,7 +58,7 @@ class Earned(Method[Global, Mixing]):
     """
 
     grid: Annotated[int, Ge(1)] = 4
-    folds: Annotated[int, Ge(2)] = 2
+    folds: Annotated[int, Ge(0)] = 2
     errors: Annotated[float, Ge(0)] = 1.0
     tune_epochs: Annotated[int, Ge(0)] = 3
     weights: Literal["samples", "equal"] = "samples"
@@ -66,6 +68,14 @@ class Earned(Method[Global, Mixing]):
         "settle": Exposure(trees=(), metrics=()),
     }
     finish_verbs: ClassVar[tuple[str, ...]] = ("settle",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.folds == 1:
+            raise ConfigError(
+                "earned: folds must be 0 (validation data alone) or 2 and more, got 1: a model "
+                "without the only fold would have nothing to train on"
+            )
 
     def server(self, task: Task) -> Global:
         """Start from the task's initial model."""
@@ -110,7 +120,9 @@ class Earned(Method[Global, Mixing]):
         judged = [(p, held) for p, (held, _) in zip(c.folds, self.parts(site.train), strict=True)]
         losses, counts = [], []
         for own, held in [*judged, (c.params, site.val)]:
-            for block in cut(held, max(BLOCKS // (self.folds + 1), 1)):
+            # Without folds all of it: DP-SGD lets a turn look at nothing but whole validation data.
+            few = max(BLOCKS // (self.folds + 1), 1)
+            for block in cut(held, few) if self.folds else [held]:
                 row = []
                 for step in range(self.grid + 1):
                     candidate = mixed(own, model, step / self.grid)
