@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vergence.metrics.fairness import HARM
-from vergence.metrics.statistics import ALPHA, DRAWS, SEED
+from vergence.metrics.statistics import ALPHA, SEED
 
+DRAWS = 2_000
+"""Bootstrap samples of each person's blocks."""
 LEAST = 8
 """Blocks of test samples below which a bootstrap says nothing of a person."""
 

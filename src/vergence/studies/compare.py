@@ -239,7 +239,7 @@ def blocks(
         lines = [[row.name, *_means(listed, row, others)] for row in listed]
         heads = ["", *map(metric_name, others)]
         methods.append(TextTable("Other metrics, mean over people", heads, lines, dim=faint))
-    harm = harm_block(study)
+    harm = harm_block(study, {row.label: row.harm for row in listed if not row.prior})
     tests = paired_block(study, chosen, reference, margin, unit)
     ranks = ranks_block(study, chosen, unit)
     return {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from vergence.metrics.fairness import HARM, Fairness
 from vergence.metrics.harm import LEAST
 from vergence.metrics.statistics import ALPHA, DRAWS
 from vergence.results import baselines
-from vergence.results.harm import harms
+from vergence.results.harm import Harm
 from vergence.results.layout import DASH, digits, metric_name, number, spread
 from vergence.results.read import StudyResults
 from vergence.results.significance import (
@@ -76,9 +76,9 @@ def _harm(f: Fairness) -> list[str]:
     return [f"{f.harmed:.0%}", f"{f.worst_harm:.1%}{who}"]
 
 
-def harm_block(study: StudyResults) -> TextTable | None:
-    """Whom each method harms, and against what; None where no run has what it takes to say."""
-    found = {label: harm for label, harm in harms(study).items() if harm.losses}
+def harm_block(study: StudyResults, harms: Mapping[str, Harm]) -> TextTable | None:
+    """Table of whom each method harms, and against what; None where no run can say so."""
+    found = {label: harm for label, harm in harms.items() if harm.losses}
     if not found:
         return None
     lines, records = [], []
