@@ -84,7 +84,7 @@ def page(folder: Path, name: str) -> None:
         *[f"- {fact}" for fact in facts],
         "",
         "Mean over people with 95 % interval (Student t over people, seeds averaged within a "
-        "person first); worst person; share of people harmed (more than 1 % worse than alone).",
+        "person first); worst person; people harmed (a loss above 1 % that test samples show).",
         "",
         *[f"> Note: {note}\n" for note in compare.agree(study.runs, compare.ANYTHING)],
         table(study),

@@ -3,7 +3,8 @@
 The common model is FedAvg's. One's own starts at the candidate of lowest validation loss: with
 f2 = (x - 3)^2 as training and validation data, own 2 and model 1, candidates 1, 1.5, 2 have losses
 4, 2.25, 1, so it starts at 2 and ends at 2 + 0.2 * 1 = 2.2, + 0.2 * 0.8 = 2.36. The common model
-goes 1 -> 1.4 -> 1.72, an update of 0.72.
+goes 1 -> 1.4 -> 1.72, an update of 0.72. One training sample is fewer than two folds: nothing is
+held out of it, and validation data decide.
 """
 
 import pytest
@@ -16,12 +17,19 @@ from vergence.core.conversation import drive
 from vergence.core.data import Samples
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
-from vergence.methods.earned import Earned, Mixing
+from vergence.errors import ConfigError
+from vergence.methods.earned import Earned, Mixing, smallest
 from vergence.training.sequential import Solver
 
 TASK = Quadratic(One())
 METHOD = Earned(grid=2, local=PLAIN)
 MODEL = params(1.0)
+
+
+def samples(*places):
+    """One quadratic (x - place)^2 each."""
+    there = torch.tensor(places).double()
+    return Samples({"a": torch.ones_like(there), "b": there})
 
 
 def turn(own, train=F2, val=F2, verb="train"):
@@ -32,7 +40,8 @@ def turn(own, train=F2, val=F2, verb="train"):
         return solver.fit(ask, stream) if hasattr(ask, "local") else solver.compute(ask)
 
     handler = getattr(METHOD, f"on_{verb}")
-    return drive(handler(Mixing(params(own)), Message(verb, {"model": MODEL}), site), answer)
+    mine = Mixing(params(own), (params(own),) * 2)
+    return drive(handler(mine, Message(verb, {"model": MODEL}), site), answer)
 
 
 def test_own_goes_on_from_where_validation_data_says():
@@ -62,7 +71,8 @@ def test_of_equal_losses_the_common_model_wins():
     coarse = Earned(grid=1, local=PLAIN)
     solver = Solver(TASK)
     site = ClientContext("a", F2, F2, TASK, 0, RandomStream("t"))
-    assert drive(coarse.best(params(5.0), MODEL, site), solver.compute) == 0.0
+    mine = Mixing(params(5.0), (params(5.0),) * 2)
+    assert drive(coarse.best(mine, MODEL, site), solver.compute) == 0.0
 
 
 def test_settling_fine_tunes_as_far_as_it_pays():
@@ -81,15 +91,81 @@ def test_settling_leaves_a_model_alone_that_fine_tuning_harms():
 
 
 def test_settling_half_way():
-    """Validation data (x - 2.2)^2: of 2, 2.244 and 2.488 the middle is best."""
-    near = Samples({"a": torch.tensor([1.0]).double(), "b": torch.tensor([2.2]).double()})
-    state, _ = turn(2.0, val=near, verb="settle")
-    assert values(state.params) == [2.244]
+    """Validation data (x - 1.8)^2: own 2 is best, goes to 2.488; then the middle, 1.744, is."""
+    state, _ = turn(2.0, val=samples(1.8), verb="settle")
+    assert values(state.params) == [1.744]
+    assert state.share == 1.0, "what is kept is the mix"
 
 
 def test_prediction_is_the_mix_last_chosen():
     for share, expected in ((0.0, 1.0), (0.5, 1.5), (1.0, 2.0)):
-        mix = METHOD.model_on(Mixing(params(2.0), share), {"model": MODEL}, None)
+        mix = METHOD.model_on(Mixing(params(2.0), (), share), {"model": MODEL}, None)
         assert values(mix) == [expected]
     fresh = METHOD.client(TASK)
     assert torch.equal(METHOD.model_on(fresh, {"model": MODEL}, None).flat, MODEL.flat)
+
+
+def chosen(own, folds, train, val):
+    site = ClientContext("a", train, val, TASK, 0, RandomStream("t"))
+    mine = Mixing(params(own), tuple(params(x) for x in folds))
+    return drive(METHOD.best(mine, MODEL, site), Solver(TASK).compute)
+
+
+def test_what_one_has_learned_by_heart_does_not_count():
+    """Own 3 is right on both training samples, but models that have not seen them are at -5.
+
+    By training data the candidates of shares 0, 1/2, 1 are 1, -2, -5, with losses 4, 25, 64; the
+    one validation sample says 4, 1, 0: means 4, 17, 42.7.
+    """
+    assert chosen(3.0, (3.0, 3.0), samples(3.0, 3.0), samples(3.0)) == 1.0
+    assert chosen(3.0, (-5.0, -5.0), samples(3.0, 3.0), samples(3.0)) == 0.0
+
+
+def test_each_fold_is_judged_by_the_model_that_has_not_seen_it():
+    """Fold 0 wants 3, fold 1 wants 1: with 3 and 1 share 1 is right on both; the other way on none.
+
+    Losses of shares 0, 1/2, 1 in the second case: 4 each on fold 0, and 0, 1, 4 on fold 1.
+    """
+    train, val = samples(3.0, 1.0), samples(3.0)
+    assert chosen(3.0, (3.0, 1.0), train, val) == 1.0
+    assert chosen(1.0, (1.0, 3.0), train, val) == 0.0
+
+
+def test_a_model_is_trained_without_each_fold():
+    """Fold 0 is (x - 3)^2, fold 1 is x^2 / 2, all start at 1: without 0 0.81, without 1 1.72."""
+    train = Samples(
+        {"a": torch.tensor([1.0, 0.5]).double(), "b": torch.tensor([3.0, 0.0]).double()}
+    )
+    state, _ = turn(1.0, train=train)
+    assert [values(each) for each in state.folds] == [[pytest.approx(0.81)], [1.72]]
+
+
+def test_a_smaller_share_within_one_standard_error_is_taken():
+    """Two blocks: candidate 1 is better by 0.5 in one, worse by 0.1 in the other, 0.2 in the mean.
+
+    Weighted deviations 0.5 * 0.3 twice, spread sqrt(2 * 0.15^2 * 2 / 1) = 0.3.
+    """
+    losses = [[1.0, 0.5], [0.1, 0.2]]
+    assert smallest(losses, [4, 4], 1.0) == 0
+    assert smallest(losses, [4, 4], 0.5) == 1
+    assert smallest(losses, [4, 4], 0.0) == 1
+    assert smallest([[1.0, 0.5], [1.0, 0.5]], [4, 4], 1.0) == 1, "no spread, no doubt"
+
+
+def test_blocks_count_by_their_samples():
+    """Of 1 and 9 samples the second block decides: candidate 0 there is better."""
+    assert smallest([[1.0, 0.0], [0.0, 0.2]], [1, 9], 0.0) == 0
+    assert smallest([[1.0, 0.0], [0.0, 0.2]], [5, 5], 0.0) == 1
+
+
+def test_without_folds_validation_data_decide_alone():
+    """Own 3 was never right on the training samples (1), but is on the validation sample."""
+    site = ClientContext("a", samples(1.0, 1.0), samples(3.0), TASK, 0, RandomStream("t"))
+    alone = Earned(grid=2, folds=0, local=PLAIN)
+    assert alone.client(TASK).folds == ()
+    assert drive(alone.best(Mixing(params(3.0), ()), MODEL, site), Solver(TASK).compute) == 1.0
+
+
+def test_one_fold_is_refused():
+    with pytest.raises(ConfigError, match="2 and more, got 1"):
+        Earned(folds=1)

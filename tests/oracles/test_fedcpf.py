@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from tests.scripts import Numbers, aggregate, mask, params, site, turn, values
+from vergence.core.conversation import drive
+from vergence.core.local_training import OptimizerState
 from vergence.core.masks import Mask
-from vergence.core.messages import reply, seal
+from vergence.core.messages import Message, reply, seal
 from vergence.core.method import Global
+from vergence.core.requests import Compute, FitResult
 from vergence.methods.fedcpf import FedCPF, MaskWindow, Personal
 
 ENDS = [params(1, 2, 3, 4), params(2, 4, 6, 8), params(3, 6, 9, 12)]
@@ -176,3 +179,44 @@ def test_erased_before_anyone_sees_it():
     """A NaN in a personal entry must not reach the sum: it is erased, not multiplied by 0."""
     sealed = seal(reply(model=params(1, float("nan")), weight=mask(1, 0)), 0)
     assert values(sealed.trees["model"].total) == [1, 0]
+
+
+def guarded(method, state, received, end, losses, examples=1):
+    """One turn in which training ends at `end`; validation losses before and after are given."""
+    losses = iter(losses)
+
+    def answer(ask):
+        if isinstance(ask, Compute):
+            return next(losses)
+        return FitResult(end, 1.0, 1, OptimizerState({}, 0), {"loss": 0.0, "score": 0.0})
+
+    message = Message("train", {"model": received}, round=0)
+    return drive(method.on_train(state, message, site(0, examples=examples)), answer)
+
+
+def test_limit_shrinks_with_few_samples():
+    """n = 4, rho = 0.5, half of enough samples: a personal share of a quarter, one entry of two."""
+    start = params(0, 0, 0, 0)
+    for examples, count in ((0, 0), (5, 1), (10, 2), (30, 2)):
+        method = FedCPF(rate=1.0, limit=0.5, enough=10)
+        state = method.client(Numbers((0, 0, 0, 0)))
+        state, _ = guarded(method, state, start, params(1, 4, 3, 2), (), examples)
+        assert state.mask.count == count
+
+
+def test_a_turn_that_raises_validation_loss_leaves_personal_entries_and_mask_alone():
+    """Entry 1 is personal, kept at 5: training to 9 is undone there; the rest is sent as ever."""
+    method = FedCPF(rate=0.5, limit=1.0, guard=True)
+    own = mask(0, 1, 0, 0)
+    start = replace(
+        method.client(Numbers((0, 0, 0, 0))), params=params(5, 5, 5, 5), kept=own, mask=own
+    )
+    end, received = params(1, 9, 3, 2), params(0, 0, 0, 0)
+    worse, sent = guarded(method, start, received, end, (1.0, 1.5))
+    assert values(worse.params) == [1, 5, 3, 2]
+    assert worse.mask == own
+    assert worse.window == start.window
+    better, also = guarded(method, start, received, end, (1.0, 1.0))
+    assert values(better.params) == [1, 9, 3, 2]
+    assert better.mask.count == 3
+    assert torch.equal(sent.trees["model"].flat, also.trees["model"].flat)

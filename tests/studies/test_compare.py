@@ -64,7 +64,7 @@ def test_rows_priors_first_then_methods_in_index_order(out):
     assert list(best.metrics) == ["nss", "kld"], "headline first"
     assert best.metrics["nss"].mean == pytest.approx(2.75)
     assert best.metrics["nss"].worst == pytest.approx(2.6)
-    assert (best.harmed, best.mb_up, best.mb_down) == (0.25, 0.0054, 0.01)
+    assert (best.worse_than_alone, best.mb_up, best.mb_down) == (0.25, 0.0054, 0.01)
 
 
 def test_paired_averages_seeds_within_a_person_first(out):
@@ -245,7 +245,7 @@ def test_csv_keeps_full_precision(out):
 def test_markdown_line(out):
     lines = to_markdown(table([out])).splitlines()
     assert lines[-1] == (
-        "| FedCPF | 2.75 | [2.45, 3.05] | 2.60 | 25% | 0.0054 | 0.0100 | 12 | 30 | 1.25 |"
+        "| FedCPF | 2.75 | [2.45, 3.05] | 2.60 | – | 0.0054 | 0.0100 | 12 | 30 | 1.25 |"
     )
     assert lines[2].startswith("| *uniform* (prior) | 0.15 | [\u22120.06, 0.36] | 0.00 |")
     assert len({line.count("|") for line in lines}) == 1
@@ -356,7 +356,7 @@ def test_people_that_settings_were_chosen_on_are_left_out_everywhere(out, tmp_pa
     best = next(row for row in rows(study) if row.label == "fedcpf")
     assert best.metrics["nss"][:3] == pytest.approx((2.7333333, 2.1596463, 3.3070204), abs=1e-6)
     assert list(best.metrics) == ["nss", "kld"]
-    assert best.harmed == 0
+    assert best.worse_than_alone == 0
     assert rows(study)[1].metrics["nss"].mean == pytest.approx(0.8)
     p = paired(study, "fedcpf", "fedavg")
     assert (p.mean, p.people) == (pytest.approx(1 / 3), 3)

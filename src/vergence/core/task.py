@@ -321,6 +321,19 @@ class Task(NamedOptions, ABC):
         """Weight of these samples in a weighted average; default: their number."""
         return float(len(samples))
 
+    def per_sample(self, outputs: Tensor, samples: Samples) -> Tensor:
+        """Sums of the headline over parts of each sample, and numbers of these, `[samples, 2]`.
+
+        Raises:
+            ConfigError: the headline of this task is no mean over samples.
+        """
+        raise ConfigError(f"the headline of task '{called(self)}' is no mean over samples")
+
+    @property
+    def by_sample(self) -> bool:
+        """True if the headline is a mean over samples, which `per_sample` gives."""
+        return type(self).per_sample is not Task.per_sample
+
     @abstractmethod
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
         """Score outputs (`[samples, ...]`, in sample order) against the samples.
@@ -365,6 +378,13 @@ class Task(NamedOptions, ABC):
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Score predictors that need no learning: prior name -> person -> metrics."""
         return {}
+
+    def own_guess(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
+        """Name of the prior of a person's own training data, and its outputs on test samples.
+
+        The name is one of `priors`, outputs are by person; default: no prior is one's own.
+        """
+        return "", {}
 
 
 @contextmanager

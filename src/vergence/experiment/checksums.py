@@ -29,6 +29,8 @@ FILES = (
     "classes.csv",
     "groups.csv",
     "per_class.csv",
+    "samples.csv",
+    "prior_samples.csv",
     *TABLES,
     *EVENTS,
     "masks.safetensors",

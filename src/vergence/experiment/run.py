@@ -34,7 +34,14 @@ from vergence.core.randomness import RandomStream
 from vergence.engine.round_loop import PoolFactory, measured, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory, check_stamp, read_manifest
 from vergence.errors import ConfigError, PartialRun, StateError
-from vergence.experiment import checksums, class_accuracy, class_counts, group_table, starting_model
+from vergence.experiment import (
+    checksums,
+    class_accuracy,
+    class_counts,
+    group_table,
+    sample_scores,
+    starting_model,
+)
 from vergence.experiment import provenance as stamp
 from vergence.experiment.nothing_learned import mended, refuse_unlearned
 from vergence.experiment.own_errors import FILE as TRACEBACK
@@ -295,6 +302,7 @@ def _run_here(experiment: Experiment, loaded: Loaded, out: Path, follower: Round
         people = loaded.ready.only(measured(loaded.ready, experiment.plan))
         with profiling.phase("priors"):
             class_counts.write(out / class_counts.FILE, loaded.raw)
+            sample_scores.write_priors(out / sample_scores.PRIORS, task, people)
             results.write_priors(out / "priors.csv", task, people)
     try:
         run_methods(experiment, loaded, out, follower)
@@ -431,6 +439,7 @@ def _leave_behind(experiment: Experiment, loaded: Loaded, label: str, folder: Ru
         write_maps(path / "maps.npz", finals[0], loaded.raw)
         group_table.write(path / group_table.FILE, finals, who)
         class_accuracy.write(path / class_accuracy.FILE, finals, who)
+        sample_scores.write(path / sample_scores.SAMPLES, finals, who)
     shares = [share for run in finals if (share := _share(method, run)) is not None]
     assert folder.solving is not None
     results.write_results(

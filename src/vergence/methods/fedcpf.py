@@ -11,7 +11,7 @@ import torch
 from annotated_types import Ge
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.conversation import Conversation, aggregate, compute, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply, reply
@@ -106,6 +106,10 @@ class FedCPF(Method[Global, Personal]):
         rate_of: `rate` is a share of all entries, or of those still shared.
         frozen_trainable: personal entries go on training; false is a different method.
         weights: clients count equally, or by their samples.
+        enough: training samples from which on `limit` holds; of n fewer it is n / `enough` of it.
+            0: whatever there is, as in the paper.
+        guard: personal entries stay as they were, and the mask too, after a turn whose training
+            raised the validation loss; not in the paper.
 
     Source: "Personalized federated learning for egocentric video gaze estimation with
     comprehensive parameter freezing", arXiv 2502.18123, Algorithms 1 and 2, Equation 4.
@@ -126,6 +130,8 @@ class FedCPF(Method[Global, Personal]):
     rate_of: Literal["all", "remaining"] = "all"
     frozen_trainable: bool = True
     weights: Literal["equal", "samples"] = "equal"
+    enough: Annotated[int, Ge(0)] = 0
+    guard: bool = False
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(weight="mask")}
     keeps: ClassVar[Mapping[str, str]] = {
@@ -153,6 +159,9 @@ class FedCPF(Method[Global, Personal]):
         self, c: Personal, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Personal, Reply]]:
         """Train, send the shared entries, and let the mask grow."""
+        if self.enough:
+            limit = self.limit * min(1.0, len(site.train) / self.enough)
+            return (yield from replace(self, limit=limit, enough=0).on_train(c, msg, site))
         start = self.model_on(c, msg, site)  # Alg. 1 line 17 of the round before
         trainable = None if self.frozen_trainable else ~c.mask
         grows = self.room(c.mask) > 0
@@ -160,7 +169,9 @@ class FedCPF(Method[Global, Personal]):
         fitted = yield from fit(
             start, site.train, self.local, trainable=trainable, score_on=val
         )  # Alg. 2 lines 3-5
-        mask, window = c.mask, c.window
+        own, mask, window = fitted.params, c.mask, c.window
+        if self.guard and (yield from self.worsened(start, own, site)):
+            own, grows = c.mask.merge(start, own), False
         if grows:
             change = self.change(start, fitted.params, c.mask)
             score = fitted.metrics.get("score", 0.0)
@@ -172,9 +183,15 @@ class FedCPF(Method[Global, Personal]):
             bits = weight.bits.to(start.flat.dtype)
             weight = start.like(bits * fitted.examples)
         update = fitted.params - msg["model"]
-        mine = Personal(params=fitted.params, kept=c.mask, mask=mask, window=window)
+        mine = Personal(params=own, kept=c.mask, mask=mask, window=window)
         told = {"loss": fitted.metrics["loss"]}  # the validation score stays home
         return mine, reply(model=update, weight=weight, metrics=told)
+
+    def worsened(self, start: Params, end: Params, site: ClientContext) -> Conversation[bool]:
+        """True if training raised the loss on validation data."""
+        before = yield from compute(start, site.val, "loss")
+        after = yield from compute(end, site.val, "loss")
+        return after > before
 
     def change(self, start: Params, end: Params, mask: Mask) -> Params:
         """Return |theta+ - theta| on shared entries, 0 on personal ones (Alg. 2 line 12)."""

@@ -47,10 +47,7 @@ def static_priors(
     total = each.sum(0)
     sigma = width_for(each, total - each) if len(each) > 1 else SHARED_SIGMA
     everybody = _distribution(smoothed(total, sigma))
-    own = {
-        p: _distribution(smoothed(c, width_within(_points(federation.people[p].train), *c.shape)))
-        for p, c in counts.items()
-    }
+    own = {p: own_map(splits.train, height, width) for p, splits in federation.people.items()}
     uniform = torch.full((height, width), 1 / (height * width), dtype=torch.float64)
     centre = _distribution(centre_map(height, width))
     return {
@@ -59,6 +56,12 @@ def static_priors(
         "global prior": lambda _: everybody,
         "personal prior": lambda person: own[person],
     }
+
+
+def own_map(train: Samples, height: int, width: int) -> Map:
+    """Return the personal prior of these training samples."""
+    counts = fixation_counts(_points(train), height, width).sum((0, 1))
+    return _distribution(smoothed(counts, width_within(_points(train), height, width)))
 
 
 def seen_by_others(

@@ -82,7 +82,7 @@ SECTIONS = (
         "slope",
         "Who gains, who loses",
         "Each line is one person, from a model trained alone to the federated one. Dashed dark "
-        "lines are people harmed by more than 1 %; the thick line is the mean.",
+        "lines are people worse off by more than 1 %; the thick line is the mean.",
     ),
     (
         "strip",

@@ -52,6 +52,8 @@ COLUMNS = {
     "group": Column(int, "group whose model serves a person at the end"),
     "unseen": Column(int, "1 for a class of which whoever predicts had no samples"),
     "accuracy": Column(float, "share of a class's test samples that are right"),
+    "block": Column(str, "picture, or run of neighbouring samples, that a bootstrap draws as one"),
+    "counted": Column(int, "frames or samples that count in a block", "samples"),
     "method": Column(str, "label of a method"),
     "trial": Column(int, "number of a sweep's trial"),
     "score": Column(float, "mean over people of a trial's score; higher is better"),
@@ -70,6 +72,8 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "classes.csv": ("person", "class", "samples"),
     "groups.csv": ("seed", "person", "group"),
     "per_class.csv": ("seed", "person", "class", "unseen", "accuracy"),
+    "samples.csv": ("seed", "person", "block", "counted", "value"),
+    "prior_samples.csv": ("prior", "person", "block", "counted", "value"),
     "spent.csv": ("method", "trial", "seed", "unit", "who", "epsilon", "delta", "charges"),
 }
 """Tables with the columns that they have whatever is run; those that grow are the engine's."""

@@ -14,6 +14,7 @@ from vergence.core.federation import POOLED
 from vergence.errors import ConfigError
 from vergence.monitoring.unfinished import unfinished
 from vergence.results.baselines import kind, plain
+from vergence.results.harm import Harm, harms
 from vergence.results.layout import DASH, digits, metric_name, number
 from vergence.results.read import Estimate, Frame, Run, StudyResults, read
 from vergence.results.significance import Unit, treatment
@@ -25,12 +26,14 @@ from vergence.studies.comparability import agree, told_apart, tuned_on
 from vergence.studies.comparison_tables import (
     best_mean,
     fairness_block,
+    harm_block,
     paired_block,
     ranks_block,
     splits_block,
 )
 from vergence.studies.label_poor import label_poor_block
 
+NOBODY = Harm((), {})
 HEADS = ("mean", "95 % interval", "worst", "harmed", "MB up", "MB down", "s", "steps")
 Part = Literal["methods", "fairness", "tests", "ranks"]
 Parts = Mapping[Part, Sequence[TextTable]]
@@ -41,14 +44,16 @@ class ComparisonRow:
     """One line of the table. A prior learns nothing: it has metrics and no costs.
 
     `mb_up`, `mb_down` are megabytes (10^6) per client and round, `steps` gradient steps per client
-    over the whole run; NaN = not applicable.
+    over the whole run; NaN = not applicable. `worse_than_alone` is a share of people whose mean is,
+    `harm` who is shown to be harmed.
     """
 
     label: str
     name: str
     prior: bool
     metrics: Mapping[str, Estimate]
-    harmed: float = math.nan
+    worse_than_alone: float = math.nan
+    harm: Harm = NOBODY
     mb_up: float = math.nan
     mb_down: float = math.nan
     seconds: float = math.nan
@@ -150,6 +155,7 @@ def rows(study: StudyResults) -> list[ComparisonRow]:
     """Return the table of a study, headline metric first in every row."""
     order = list(dict.fromkeys(m for run in study.runs for m in run.estimates))
     found = [_prior(name, people, order, study) for name, people in study.priors.items()]
+    harm = harms(study)
     for run in study.runs:
         sent = run.results.get("bytes") or {}
         harmed = run.results.get("harmed_vs_local")
@@ -159,7 +165,8 @@ def rows(study: StudyResults) -> list[ComparisonRow]:
                 name=run.title,
                 prior=False,
                 metrics=run.estimates,
-                harmed=math.nan if harmed is None else float(harmed),
+                worse_than_alone=math.nan if harmed is None else float(harmed),
+                harm=harm[run.label],
                 mb_up=float(sent.get("up", math.nan)) / 1e6,
                 mb_down=float(sent.get("down", math.nan)) / 1e6,
                 seconds=float(run.results.get("seconds", math.nan)),
@@ -235,11 +242,12 @@ def blocks(
         lines = [[row.name, *_means(listed, row, others)] for row in listed]
         heads = ["", *map(metric_name, others)]
         methods.append(TextTable("Other metrics, mean over people", heads, lines, dim=faint))
+    harm = harm_block(study, {row.label: row.harm for row in listed if not row.prior})
     tests = paired_block(study, chosen, reference, margin, unit)
     ranks = ranks_block(study, chosen, unit)
     return {
         "methods": methods,
-        "fairness": [fairness_block(study, chosen)],
+        "fairness": [fairness_block(study, chosen), *([harm] if harm else [])],
         "ranks": [ranks] if ranks else [],
         "tests": [tests] if tests else [],
     }
@@ -335,7 +343,7 @@ def headline_cells(listed: Sequence[ComparisonRow], row: ComparisonRow, metric: 
         first = [number(e.mean, places), spread, number(e.worst, places)]
     if row.prior:
         return [*first, "", "", "", ""]
-    harmed = DASH if math.isnan(row.harmed) else f"{row.harmed:.0%}"
+    harmed = str(row.harm) or DASH
     sent = [v for r in listed for v in (r.mb_up, r.mb_down) if v > 0]
     top = max(sent, default=1.0)
     fine = 2 if top >= 0.1 else 4 if top >= 1e-3 else 6
@@ -359,7 +367,11 @@ def to_csv(listed: Sequence[ComparisonRow]) -> str:
                 key = name if part == "mean" else f"{name}_{part}"
                 record[key] = None if e is None else float(getattr(e, part))
         record |= {
-            "harmed_vs_local": row.harmed,
+            "harmed_vs_local": row.worse_than_alone,
+            "harmed": len(row.harm.people) if row.harm.losses else None,
+            "harm_judged": len(row.harm.losses),
+            "harmed_people": " ".join(row.harm.people),
+            "harm_references": ", ".join(row.harm.references) if row.harm.losses else "",
             "mb_up": row.mb_up,
             "mb_down": row.mb_down,
             "seconds": row.seconds,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from vergence.metrics.fairness import Fairness
+from vergence.metrics.fairness import HARM, Fairness
+from vergence.metrics.harm import LEAST
 from vergence.metrics.statistics import ALPHA, DRAWS
 from vergence.results import baselines
+from vergence.results.harm import Harm
 from vergence.results.layout import DASH, digits, metric_name, number, spread
 from vergence.results.read import StudyResults
 from vergence.results.significance import (
@@ -53,8 +55,8 @@ def fairness_block(study: StudyResults, metric: str) -> TextTable:
         "best",
         "std",
         "p90 − p10",
-        "harmed",
-        "worst harm",
+        "worse than alone",
+        "largest loss",
     ]
     records = [
         {"row": label, "metric": metric, **asdict(f), "spread": f.spread}
@@ -62,7 +64,7 @@ def fairness_block(study: StudyResults, metric: str) -> TextTable:
     ]
     people = len(study.runs[0].people)
     lower = ", lower is better" if metric in study.lower_is_better else ""
-    notes = [] if study.find("local_only") else ["Harm needs a local-only run beside these."]
+    notes = [] if study.find("local_only") else ["The last two need a local-only run beside these."]
     heading = f"Fairness in {metric_name(metric)} over {people} people{lower}"
     return TextTable(heading, heads, lines, notes=notes, records=records)
 
@@ -72,6 +74,32 @@ def _harm(f: Fairness) -> list[str]:
         return [DASH, DASH]
     who = f" {f.most_harmed}" if f.most_harmed else ""
     return [f"{f.harmed:.0%}", f"{f.worst_harm:.1%}{who}"]
+
+
+def harm_block(study: StudyResults, harms: Mapping[str, Harm]) -> TextTable | None:
+    """Table of whom each method harms, and against what; None where no run can say so."""
+    found = {label: harm for label, harm in harms.items() if harm.losses}
+    if not found:
+        return None
+    lines, records = [], []
+    for label, harm in found.items():
+        worst = [f"{loss.loss:.1%} {p} ({loss.against})" for p, loss in harm.worst()[:1]]
+        who, named = " ".join(harm.people) or DASH, ", ".join(harm.references)
+        lines.append([study.run(label).title, str(harm), who, *(worst or [DASH]), named])
+        records += [
+            {"row": label, "person": p, **asdict(loss), "harmed": int(loss.harmed)}
+            for p, loss in harm.losses.items()
+        ]
+    return TextTable(
+        f"People harmed in {metric_name(study.headline)}: a loss shown to be above {HARM:.0%}",
+        ["method", "harmed", "who", "largest loss", "references"],
+        lines,
+        notes=[
+            "Bootstrap of each person's test pictures, or of runs of neighbouring samples; a "
+            f"person with fewer than {LEAST} of them is not judged."
+        ],
+        records=records,
+    )
 
 
 def splits_block(study: StudyResults, metric: str) -> TextTable | None:

@@ -19,6 +19,7 @@ from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import Loaded
 from vergence.results import write as results
+from vergence.results.harm import PRIORS, SAMPLES
 from vergence.results.layout import COLUMNS, TABLES
 from vergence.results.read import Run, StudyResults, read, text_rows
 from vergence.studies import merge_folds
@@ -53,6 +54,8 @@ def merge(
         parts = {str(seed): read(path / label).runs[0] for seed, path in folders.items()}
         folder.mkdir(parents=True, exist_ok=True)
         tables = {"people.csv": scores(parts, apart), "turns.csv": turns(parts, apart)}
+        if judged := blocks({split: run.folder for split, run in parts.items()}, SAMPLES, apart):
+            tables[SAMPLES] = judged
         for name, found in {**tables, "rounds.csv": []}.items():
             results.write_csv(folder / name, TABLES[name], found)
         table = experiment.one(label)
@@ -128,6 +131,23 @@ def _mean_turn(kinds: Sequence[type], rows: list[list[str]]) -> list[str]:
     return made
 
 
+def blocks(folders: Mapping[str, Path], file: str, apart: bool) -> list[list[str]]:
+    """Rows of samples.csv or prior_samples.csv of all splits, none where a split has no such file.
+
+    A picture is the same one in every split, any other block is one of its split alone.
+    """
+    found: list[list[str]] = []
+    if not all((folder / file).exists() for folder in folders.values()):
+        return found
+    who, at = (TABLES[file].index(name) for name in ("person", "block"))
+    for split, folder in folders.items():
+        for row in text_rows(folder / file)[1:]:
+            row[who] = _told(row[who], split, apart)
+            name = row[at] if row[at].startswith("picture") else f"split {split} {row[at]}"
+            found.append([*row[:at], name, *row[at + 1 :]])
+    return found
+
+
 def spread_of(parts: Mapping[str, Run]) -> dict[str, Any]:
     """Of every metric the mean over people on each split, and their standard deviation."""
     told = {
@@ -152,6 +172,9 @@ def _write_priors(out: Path, folders: Mapping[int, Path], apart: bool) -> None:
                     found.setdefault(key, []).append(value)
     rows = [(*key, repr(float(np.mean(values)))) for key, values in found.items()]
     results.write_csv(out / "priors.csv", TABLES["priors.csv"], rows)
+    told = {str(seed): folder for seed, folder in folders.items()}
+    if judged := blocks(told, PRIORS, apart):
+        results.write_csv(out / PRIORS, TABLES[PRIORS], judged)
 
 
 def show(study: StudyResults, console: Console) -> None:

@@ -198,6 +198,18 @@ class GazeAngle(Task):
             "score": hit,
         }
 
+    def per_sample(self, outputs: Angles, samples: Samples) -> Tensor:
+        """Return the error of every sample in degrees."""
+        error = angular_error_deg(outputs.double(), samples.columns["gaze"].double())
+        return torch.stack([error, torch.ones_like(error)], 1)
+
+    def own_guess(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
+        """Return the mean direction of one's own training samples."""
+        return "personal mean", {
+            p: mean_direction(s.train.columns["gaze"].double()).expand(len(s.test), 2)
+            for p, s in federation.people.items()
+        }
+
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Score two constants on everybody's test samples.
 

@@ -18,7 +18,7 @@ from vergence.core.task import Task
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
 from vergence.metrics.gaze_maps import label_maps
-from vergence.metrics.map_priors import seen_by_others, static_priors
+from vergence.metrics.map_priors import own_map, seen_by_others, static_priors
 from vergence.metrics.personal_priors import (
     attached_to_all,
     common_map,
@@ -210,6 +210,13 @@ class GazeMap(Task):
         labels = label_maps(points, *maps.shape[-2:])
         return self.metrics(outputs, samples, pixel_f1(maps, labels, FULL_GRID).threshold)
 
+    def per_sample(self, outputs: Logits, samples: Samples) -> Tensor:
+        """Return the sum of NSS over the frames of each sample that count, and their number."""
+        maps, points, sample = self._scored(outputs, samples)
+        nss = saliency.nss(maps, points)
+        rows = torch.stack([nss, torch.ones_like(nss)], 1)
+        return rows.new_zeros(len(samples), 2).index_add(0, sample, rows)
+
     def score(self, outputs: Logits, samples: Samples) -> float:
         """Return `metrics()["score"]` and compute nothing else: methods ask in every round."""
         scored = self._scored(outputs, samples)
@@ -298,6 +305,14 @@ class GazeMap(Task):
                 None if val is None else val.samples,
             )
         return {**table, "other people": rows} if rows else table
+
+    def own_guess(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
+        """Return the personal prior as outputs for everybody's test samples."""
+        grid = self.grid(next(iter(federation.people.values())).test)
+        return "personal prior", {
+            person: self._everywhere(own_map(splits.train, *grid), splits.test)
+            for person, splits in federation.people.items()
+        }
 
     def grid(self, samples: Samples) -> tuple[int, int]:
         """Return rows and columns of the network's maps, by running it on the first sample."""

@@ -95,6 +95,22 @@ class Images(ClassificationTask):
         log_loss = float(functional.cross_entropy(outputs, label))
         return {"accuracy": accuracy, "log_loss": log_loss, "score": accuracy}
 
+    def per_sample(self, outputs: Scores, samples: Samples) -> Tensor:
+        """Return 1 for every image whose own class scores highest, 0 for the others."""
+        right = (outputs.argmax(1) == samples.columns["label"]).double()
+        return torch.stack([right, torch.ones_like(right)], 1)
+
+    def own_guess(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
+        """Return one's own most frequent class as scores."""
+        width = max(len(s.train.columns["label"].bincount()) for s in federation.people.values())
+        return "own most frequent", {
+            p: s.train.columns["label"]
+            .bincount(minlength=width)
+            .double()
+            .expand(len(s.test), width)
+            for p, s in federation.people.items()
+        }
+
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Score two constants on everybody's test images, each person's and all of them.
 

@@ -36,6 +36,8 @@ ROWS = {
     "classes.csv": "person",
     "groups.csv": "person",
     "per_class.csv": "person",
+    "samples.csv": "person",
+    "prior_samples.csv": "person",
 }
 """Tables with rows about single people, and the column that names them."""
 STAYS = (

@@ -90,11 +90,11 @@ def slope(study: StudyResults) -> Figure | None:
     for axes, run in zip(grid.flat, others, strict=False):
         after = run.scores(study.headline)
         people = [p for p in before if p in after]
-        better = harmed = 0
+        better = worse = 0
         for person in people:
             gain = sign * (after[person] - before[person])
             bad = gain < -HARM * abs(before[person])
-            better, harmed = better + (gain > 0), harmed + bad
+            better, worse = better + (gain > 0), worse + bad
             colour = INK if bad else tint[run.label]
             style = (0, (3, 2)) if bad else "-"
             points = [before[person], after[person]]
@@ -103,7 +103,7 @@ def slope(study: StudyResults) -> Figure | None:
         means = [float(np.mean([d[p] for p in people])) for d in (before, after)]
         axes.plot([0, 1], means, color=tint[run.label], linewidth=4.5, solid_capstyle="round")
         axes.set_title(f"{run.title}\n", fontweight="bold")
-        told = f"{better} of {len(people)} better" + (f", {harmed} harmed" if harmed else "")
+        told = f"{better} of {len(people)} better" + (f", {worse} worse off" if worse else "")
         axes.annotate(told, (0, 1.02), xycoords="axes fraction", fontsize=8, color=MUTED)
         axes.set_xticks([0, 1], ["local-only", run.title], fontsize=8)
         axes.set_xlim(-0.25, 1.25)

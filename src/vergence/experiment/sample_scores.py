@@ -1,0 +1,77 @@
+"""Headline of every block of test samples, for methods and for people's own priors.
+
+What harm is judged by. The unit is a block, as samples are not independent: a picture is one by
+itself; of anything else it is one of up to 20 runs of neighbours in a person's test samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vergence.core.data import Samples
+from vergence.core.federation import Federation
+from vergence.core.task import Task
+from vergence.experiment.trained_run import TrainedRun
+from vergence.results.harm import PRIORS, SAMPLES
+from vergence.results.layout import TABLES
+from vergence.results.write import write_csv
+
+BLOCKS = 20
+MOST = 200
+"""So many people at most are written of: the first ones."""
+Row = tuple[str, str, int, str]
+"""Person, block, how many frames or samples count in it, and their mean."""
+
+
+def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
+    """Write samples.csv; nothing where the task's headline is no mean over samples."""
+    if not finals[0].task.by_sample:
+        return
+    rows = []
+    for run in finals:
+        for person in who[:MOST]:
+            test = run.ready.people[person].test
+            outputs = run.outputs(run.model(person), test)
+            rows += [(run.task.seed, *row) for row in rows_of(run.task, person, outputs, test)]
+    write_csv(path, TABLES[SAMPLES], rows)
+
+
+def write_priors(path: Path, task: Task, federation: Federation) -> None:
+    """Write prior_samples.csv of the prior that each person's own training data makes, if any."""
+    people = federation.only(federation.clients[:MOST])
+    name, guess = task.own_guess(people)
+    if not guess:
+        return
+    rows = [
+        (name, *row)
+        for person, splits in people.people.items()
+        for row in rows_of(task, person, guess[person], splits.test)
+    ]
+    write_csv(path, TABLES[PRIORS], rows)
+
+
+def rows_of(task: Task, person: str, outputs: Tensor, samples: Samples) -> Iterator[Row]:
+    """Rows of one person's test samples; blocks in which nothing counts are left out."""
+    sums = task.per_sample(outputs, samples).double()
+    names = blocks_of(samples)
+    for name in dict.fromkeys(names):
+        inside = torch.tensor([each == name for each in names])
+        total, count = sums[inside].sum(0).tolist()
+        if count:
+            yield person, name, int(count), repr(total / count)
+
+
+def blocks_of(samples: Samples) -> list[str]:
+    """The block of every sample: its picture's number, or its run of neighbours.
+
+    Pictures are what may hold several fixations, as in `gaze_map`; a video's frame has one.
+    """
+    scene, points = samples.columns.get("scene"), samples.columns.get("points")
+    if scene is not None and points is not None and points.shape[2] > 1:
+        return [f"picture {number}" for number in scene.tolist()]
+    count = len(samples)
+    return [f"part {i * min(BLOCKS, count) // count}" for i in range(count)]

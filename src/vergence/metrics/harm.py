@@ -1,0 +1,84 @@
+"""Harm to one person: a loss against the best of several references that test samples can show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.metrics.fairness import HARM
+from vergence.metrics.statistics import ALPHA, SEED
+
+DRAWS = 2_000
+"""Bootstrap samples of each person's blocks."""
+LEAST = 8
+"""Blocks of test samples below which a bootstrap says nothing of a person."""
+
+Blocks = NDArray[np.float64]
+"""Sum of a metric and number of what it is summed over, in every block `[blocks, 2]`."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Loss of one person as a share of what a reference gives, and the least it is likely to be.
+
+    The loss is that of the test samples, `bound` the lower end of its interval.
+    """
+
+    against: str
+    loss: float
+    bound: float
+
+    @property
+    def harmed(self) -> bool:
+        """True if the loss is above 1 % as far as these test samples can tell."""
+        return self.bound > HARM
+
+
+def loss_of(mine: Blocks, references: Mapping[str, Blocks], lower_is_better: bool) -> Loss | None:
+    """The loss against the reference that shows most harm; None for too few blocks or references.
+
+    Blocks are drawn with replacement, the same ones for both sides of a pair. The bound is the
+    `ALPHA / 2` quantile of the loss, shared out over the references (Bonferroni): the best of
+    several noisy references would be better than anybody by chance.
+
+    Args:
+        mine: blocks of the person under one method.
+        references: blocks of the same samples under every reference.
+        lower_is_better: direction of the metric.
+
+    Source: Efron 1979, percentile bootstrap of blocks; Dunn 1961 for several references.
+    """
+    if len(mine) < LEAST or not references:
+        return None
+    draws, sign = drawn(len(mine)), -1 if lower_is_better else 1
+    share = ALPHA / 2 / len(references)
+    found = []
+    for name, blocks in references.items():
+        there = _share(_mean(mine.sum(0)), _mean(blocks.sum(0)), sign)
+        lost = _share(_mean(draws @ mine), _mean(draws @ blocks), sign)
+        bound = float(np.quantile(lost, share, method="lower"))
+        found.append(Loss(name, float(there), bound))
+    return max(found, key=lambda each: each.bound)
+
+
+@lru_cache(maxsize=8)
+def drawn(blocks: int) -> Blocks:
+    """Numbers of times that each block is drawn, `[draws, blocks]`."""
+    rng = np.random.default_rng(SEED)
+    return rng.multinomial(blocks, np.full(blocks, 1 / blocks), DRAWS).astype(np.float64)
+
+
+def _mean(sums: Blocks) -> Blocks:
+    return sums[..., 0] / np.maximum(sums[..., 1], 1)
+
+
+def _share(mine: Blocks, reference: Blocks, sign: int) -> Blocks:
+    """Loss as a share of the reference; where that is 0, without end unless both are."""
+    lost, size = sign * (reference - mine), np.abs(reference)
+    without = np.where(lost == 0, 0.0, np.copysign(math.inf, lost))
+    return np.where(size > 0, lost / np.where(size > 0, size, 1), without)

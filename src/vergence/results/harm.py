@@ -1,0 +1,101 @@
+"""Harm in a study: who fares worse than the best of training alone, FedAvg and one's own prior."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from vergence.metrics.harm import Blocks, Loss, loss_of
+from vergence.results.read import Run, StudyResults, table
+
+Scores = Mapping[str, Mapping[str, tuple[float, float]]]
+"""Person -> block of test samples -> sum of the headline and number of what it sums."""
+METHODS = ("local_only", "fedavg")
+SAMPLES, PRIORS = "samples.csv", "prior_samples.csv"
+
+
+@dataclass(frozen=True)
+class Harm:
+    """Losses of people under one method, against the references that its run has.
+
+    A person with fewer than `LEAST` blocks of test samples has no loss here, nor has anybody where
+    the run keeps no scores of samples, or no reference has scores of the same ones.
+    """
+
+    references: tuple[str, ...]
+    losses: Mapping[str, Loss]
+
+    @property
+    def people(self) -> list[str]:
+        """Those who are harmed, the most certain first."""
+        found = [person for person, loss in self.losses.items() if loss.harmed]
+        return sorted(found, key=lambda person: -self.losses[person].bound)
+
+    def worst(self) -> list[tuple[str, Loss]]:
+        """Those who are harmed, the largest loss first."""
+        found = [(person, self.losses[person]) for person in self.people]
+        return sorted(found, key=lambda each: -each[1].loss)
+
+    def __str__(self) -> str:
+        return f"{len(self.people)} of {len(self.losses)}" if self.losses else ""
+
+
+def harms(study: StudyResults) -> dict[str, Harm]:
+    """Return label -> harm in the headline; of several references each run has those beside it."""
+    return {run.label: _harm(study, run) for run in study.runs}
+
+
+def _harm(study: StudyResults, run: Run) -> Harm:
+    near = tuple(each for each in study.runs if each.folder.parent == run.folder.parent)
+    beside = StudyResults(study.folder, near, {})
+    references: dict[str, Scores] = {}
+    for name in METHODS:
+        other = beside.find(name) or study.find(name)
+        if other is not None and other.label != run.label and (scores := of_run(other)):
+            references[other.title] = scores
+    references |= own_prior(run)
+    losses: dict[str, Loss] = {}
+    for person, mine in of_run(run).items():
+        same = {
+            name: _blocks(scores[person], mine)
+            for name, scores in references.items()
+            if scores.get(person, {}).keys() == mine.keys()
+        }
+        loss = loss_of(_blocks(mine, mine), same, run.headline in run.lower_is_better)
+        if loss is not None and person in run.people:
+            losses[person] = loss
+    return Harm(tuple(references), losses)
+
+
+def of_run(run: Run) -> Scores:
+    """Scores of a run's test samples, all seeds together; nothing where it keeps none."""
+    return _read(run.folder / SAMPLES, "") if (run.folder / SAMPLES).exists() else {}
+
+
+def own_prior(run: Run) -> dict[str, Scores]:
+    """Name and scores of people's own prior, from the folder of the run or of its study."""
+    for folder in (run.folder, run.folder.parent):
+        if (folder / PRIORS).exists():
+            names = table(folder / PRIORS).prior.unique()
+            return {name: _read(folder / PRIORS, name) for name in names}
+    return {}
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, prior: str) -> Scores:
+    rows = table(path)
+    rows = rows[rows.prior == prior] if prior else rows
+    rows = rows.assign(total=rows.value * rows.counted)
+    sums = rows.groupby(["person", "block"], sort=False)[["total", "counted"]].sum()
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for (person, block), total, counted in sums.itertuples():
+        found.setdefault(person, {})[block] = (total, counted)
+    return found
+
+
+def _blocks(rows: Mapping[str, tuple[float, float]], order: Mapping[str, object]) -> Blocks:
+    return np.array([rows[block] for block in order], dtype=np.float64).reshape(-1, 2)

@@ -1,0 +1,159 @@
+"""Harm in a study, from scores of test samples that are written by hand or by a small run."""
+
+import csv
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.cli.commands import run
+from tests.made_up_runs import METHODS
+from vergence.results.harm import PRIORS, SAMPLES, harms, of_run
+from vergence.results.read import read
+from vergence.studies.compare import blocks, gather, rows, to_csv, unseen
+from vergence.studies.merge_splits import blocks as merged
+
+GIVEN = {"local_only": 2.0, "fedavg": 2.2, "fedcpf": 2.1}
+PRIOR = {"p1": 1.0, "p2": 1.0, "p3": 3.0, "p4": 1.0}
+
+
+def write(path, head, lines):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([head.split(","), *lines])
+
+
+def scored(out, folder, without=()):
+    """The made-up study with ten pictures of everybody, all alike, seeds 0.1 apart."""
+    copy = shutil.copytree(out, folder)
+    for method in METHODS:
+        if method not in without:
+            lines = [
+                (s, p, f"picture {i}", 1, GIVEN[method] + 0.1 * s)
+                for s in (0, 1)
+                for p in PRIOR
+                for i in range(10)
+            ]
+            write(copy / method / SAMPLES, "seed,person,block,counted,value", lines)
+    lines = [("own map", p, f"picture {i}", 1, v) for p, v in PRIOR.items() for i in range(10)]
+    write(copy / PRIORS, "prior,person,block,counted,value", lines)
+    return copy
+
+
+def test_harm_is_against_the_best_of_alone_fedavg_and_the_own_prior(out, tmp_path):
+    """Seeds averaged 2.05, 2.25, 2.15: FedCPF loses 0.1 / 2.25 = 4.4 % to FedAvg.
+
+    p3 loses more to the own map.
+
+    FedAvg loses to nobody but p3's own map, 0.75 / 3.
+    """
+    found = harms(gather([scored(out, tmp_path / "OUT")]))
+    assert str(found["fedcpf"]) == "4 of 4"
+    loss = found["fedcpf"].losses["p1"]
+    assert (loss.against, loss.loss) == ("FedAvg", pytest.approx(0.1 / 2.25))
+    assert found["fedcpf"].losses["p3"].against == "own map"
+    assert found["fedcpf"].references == ("local-only", "FedAvg", "own map")
+    assert found["fedavg"].references == ("local-only", "own map")
+    assert found["fedavg"].people == ["p3"]
+    assert found["fedavg"].worst()[0][1].loss == pytest.approx(0.25)
+
+
+def test_the_table_says_how_many_of_whom_and_against_what(out, tmp_path):
+    study = gather([scored(out, tmp_path / "OUT")])
+    by_label = {row.label: row for row in rows(study)}
+    assert str(by_label["fedavg"].harm) == "1 of 4"
+    line = next(csv.DictReader(to_csv([by_label["fedavg"]]).splitlines()))
+    assert (line["harmed"], line["harm_judged"], line["harmed_people"]) == ("1", "4", "p3")
+    assert line["harm_references"] == "local-only, own map"
+    table = blocks(study)["fairness"][1]
+    assert table.lines[1] == ["FedAvg", "1 of 4", "p3", "25.0% p3 (own map)", "local-only, own map"]
+
+
+def test_a_run_without_a_reference_says_which_it_used(out, tmp_path):
+    copy = scored(out, tmp_path / "OUT", without=("local_only",))
+    (copy / PRIORS).unlink()
+    found = harms(gather([copy]))
+    assert found["fedcpf"].references == ("FedAvg",)
+    assert found["local_only"].losses == {}
+    assert str(found["fedavg"]) == "", "nobody beside it: nothing is said, not 0 of 4"
+
+
+def test_people_that_settings_were_chosen_on_are_not_judged(out, tmp_path):
+    copy = scored(out, tmp_path / "OUT")
+    for method in METHODS:
+        with (copy / method / "config.toml").open("a") as file:
+            file.write('\n[tuning]\npeople = ["p3"]\n')
+    study, _ = unseen(gather([copy]))
+    assert str(harms(study)["fedavg"]) == "0 of 3"
+
+
+def test_other_samples_are_no_reference(out, tmp_path):
+    """Where FedAvg was measured on other pictures, nobody can be paired with it."""
+    copy = scored(out, tmp_path / "OUT")
+    path = copy / "fedavg" / SAMPLES
+    path.write_text(path.read_text().replace("picture 9", "picture 99"))
+    losses = harms(read(copy))["fedcpf"].losses
+    assert losses["p1"].against == "local-only"
+
+
+def test_splits_share_pictures_and_no_other_blocks(tmp_path):
+    """The same picture in two splits is one block of both; a run of neighbours is of its split."""
+    for split in ("1", "2"):
+        (tmp_path / split).mkdir()
+        lines = [(0, "a", "picture 7", 1, 1.0), (0, "a", "part 0", 4, 2.0)]
+        write(tmp_path / split / SAMPLES, "seed,person,block,counted,value", lines)
+    found = merged({split: tmp_path / split for split in ("1", "2")}, SAMPLES)
+    names = [row[2] for row in found]
+    assert names == ["picture 7", "split 1 part 0", "picture 7", "split 2 part 0"]
+    (tmp_path / "2" / SAMPLES).unlink()
+    assert merged({split: tmp_path / split for split in ("1", "2")}, SAMPLES) == []
+
+
+EYES = """
+task       = { name = "gaze_angle" }
+model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
+federation = { name = "eye_synthetic", people = 2, samples = 60, days = [3, 3], size = "9x15" }
+methods    = ["local_only", "fedavg"]
+local      = { epochs = 1, batch = 16, lr = 0.05 }
+run        = { rounds = 1, seeds = [0, 1], evaluate_every = 0, workers = 1 }
+"""
+MAPS = """
+task       = { name = "gaze_map" }
+model      = { name = "glc_features", grid = [6, 8], width = 8, heads = 1 }
+federation = { name = "osie", size = [64, 48], viewers = [0, 1] }
+methods    = ["fedavg"]
+run        = { rounds = 1, evaluate_every = 0, workers = 1 }
+"""
+
+
+@pytest.mark.parametrize("text", [EYES, MAPS])
+def test_blocks_of_a_run_add_up_to_the_headline_of_its_people_and_priors(text, tmp_path):
+    folder = run(tmp_path, text)
+    study = read(folder)
+    for each in study.runs:
+        told = each.scores(each.headline)
+        for person, kept in of_run(each).items():
+            total, counted = np.sum([*kept.values()], axis=0)
+            assert total / counted == pytest.approx(told[person], rel=1e-9)
+    with (folder / PRIORS).open(newline="") as file:
+        found = [*csv.DictReader(file)]
+    prior = found[0]["prior"]
+    for person, metrics in study.priors[prior].items():
+        own = [r for r in found if r["person"] == person]
+        weights = [int(r["counted"]) for r in own]
+        mean = np.average([float(r["value"]) for r in own], weights=weights)
+        assert mean == pytest.approx(metrics[study.headline], rel=1e-9)
+
+
+def test_images_by_sample_are_their_accuracy():
+    import torch
+
+    from vergence.core.data import Samples
+    from vergence.models.softmax import Softmax
+    from vergence.tasks.images import Images
+
+    task = Images(Softmax())
+    samples = Samples({"label": torch.tensor([0, 1, 1, 2])})
+    scores = torch.eye(3)[torch.tensor([0, 1, 2, 2])]
+    sums = task.per_sample(scores, samples)
+    assert sums.tolist() == [[1, 1], [1, 1], [0, 1], [1, 1]]
+    assert float(sums[:, 0].sum() / sums[:, 1].sum()) == task.metrics(scores, samples)["accuracy"]
