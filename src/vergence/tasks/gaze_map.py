@@ -28,6 +28,7 @@ from vergence.metrics.personal_priors import (
     with_one_prior,
 )
 from vergence.metrics.saliency_f1 import FULL_GRID, Hits, harmonic, hits, over_clips, pixel_f1
+from vergence.models import motion
 
 EPS = 1e-10
 """Inside the logarithms of the reverse KL, as in the official GLC code."""
@@ -92,6 +93,14 @@ class GazeMap(Task):
             ConfigError: as of `likelihood`; samples without a prior.
         """
         output = self.likelihood(module, batch)
+        return self.with_prior(output, batch)
+
+    def with_prior(self, output: Logits, batch: Batch) -> Logits:
+        """Return logits of the network's maps times the prior, where one is wanted.
+
+        Raises:
+            ConfigError: samples without a prior.
+        """
         if not self.personal_prior:
             return output
         weight = self.temperature * self.personal_prior
@@ -101,7 +110,8 @@ class GazeMap(Task):
         """Return the network's own logits of every frame's map.
 
         `batch["frames"]` is uint8 [B, T, H, W, 3], scaled here to [B, T, 3, H, W], or features
-        [B, T, C, h, w] of a floating type, which go to the network as they are.
+        [B, T, C, h, w] of a floating type, which go to the network as they are, with the channels
+        of `batch["motion"]` behind them where there are some.
 
         Raises:
             ConfigError: frames of another type or shape, or a network that returns other frames.
@@ -115,6 +125,8 @@ class GazeMap(Task):
                 f"gaze_map: frames are {frames.dtype} {list(frames.shape)}; give uint8 "
                 "[B, T, H, W, 3] pictures or floating-point features"
             )
+        if motion.BANK in batch:
+            frames = torch.cat([frames, batch[motion.BANK].to(frames.dtype)], 2)
         output = module(frames)
         expected = tuple(batch.get("points", frames).shape[:2])
         if output.ndim != 4 or tuple(output.shape[:2]) != expected:
