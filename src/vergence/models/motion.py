@@ -163,7 +163,9 @@ def with_motion(federation: Federation, raw: Federation) -> Federation:
         key = id(before.banks["frames"].rows)
         numbers = [made[key][1][sequence] for sequence in _sequences(before, raw.name)]
         columns = {**part.columns, ROW: torch.tensor(numbers, dtype=torch.int64)}
-        return replace(part, columns=columns, banks={**part.banks, BANK: SharedRows(rows[key], ROW)})
+        return replace(
+            part, columns=columns, banks={**part.banks, BANK: SharedRows(rows[key], ROW)}
+        )
 
     people = {}
     for person, own in federation.people.items():
@@ -177,9 +179,7 @@ def with_motion(federation: Federation, raw: Federation) -> Federation:
 
 
 def _parts(federation: Federation) -> list[Samples]:
-    return [
-        part for own in federation.people.values() for part in (own.train, own.val, own.test)
-    ]
+    return [part for own in federation.people.values() for part in (own.train, own.val, own.test)]
 
 
 def _sequences(samples: Samples, name: str) -> list[tuple[int, ...]]:

@@ -157,6 +157,25 @@ def standardise(features: Float16[Tensor, "frames 432 rows columns"], chunk: int
         part.copy_((part.float() - mean) / (deviation + 1e-3))
 
 
+class FrozenModel(nn.Module):
+    """The frozen features that a network gets before training, computed from frames as it goes."""
+
+    def __init__(self, scaled: bool) -> None:
+        super().__init__()
+        self.network = load()
+        self.scaled = scaled
+        kept = load_arrays(STATISTICS.read_bytes())
+        self.mean, self.deviation = (kept[n].view(1, -1, 1, 1) for n in ("mean", "deviation"))
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Return features `[B, T, 432, h, w]` of uint8 frames `[B, T, H, W, 3]`."""
+        rows, columns = (-(-side // STRIDE) for side in frames.shape[2:4])
+        found = extract(self.network, frames.flatten(0, 1))[..., :rows, :columns]
+        if self.scaled:
+            found = (found - self.mean) / (self.deviation + 1e-3)
+        return found.unflatten(0, frames.shape[:2])
+
+
 def load() -> nn.Module:
     """Return EfficientNet-Lite0 with its ImageNet weights, in evaluation mode.
 

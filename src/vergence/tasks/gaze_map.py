@@ -18,7 +18,7 @@ from vergence.core.task import Task
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
 from vergence.metrics.gaze_maps import label_maps
-from vergence.metrics.map_priors import seen_by_others, static_priors
+from vergence.metrics.map_priors import motion_maps, seen_by_others, static_priors
 from vergence.metrics.personal_priors import (
     attached_to_all,
     common_map,
@@ -278,7 +278,8 @@ class GazeMap(Task):
         """Score maps that need no learning on everybody's test samples, at the network's grid.
 
         `uniform`, `centre`, `global prior` (everybody's training gaze), `personal prior` (one's
-        own) and, for samples that others saw too, `other people`: the others' gaze on that frame.
+        own), `motion` (in the middle, where a network is given it) and, for samples that others saw
+        too, `other people`: the others' gaze on that frame.
         The federation must be as `network.prepare` returned it.
         """
         height, width = self.grid(next(iter(federation.people.values())).test)
@@ -292,6 +293,14 @@ class GazeMap(Task):
                     splits.val,
                 )
                 for person, splits in federation.people.items()
+            }
+        moving = {p: s for p, s in federation.people.items() if motion.BANK in s.test.banks}
+        if moving:
+            table["motion"] = {
+                person: self.evaluate(
+                    self._moving(splits.test), splits.test, self._moving(splits.val), splits.val
+                )
+                for person, splits in moving.items()
             }
         seen, seen_val = (
             dict(seen_by_others(part, height, width))
@@ -343,6 +352,10 @@ class GazeMap(Task):
     def _everywhere(self, heat: Float[Tensor, "height width"], samples: Samples) -> Logits:
         frames = samples.columns["points"].shape[1]
         return self._logits(heat).expand(len(samples), frames, *heat.shape)
+
+    def _moving(self, samples: Samples) -> Logits:
+        bank = samples.banks[motion.BANK]
+        return self._logits(motion_maps(bank.rows[samples.columns[bank.by]]))
 
     def _logits(self, heat: Float[Tensor, "*batch height width"]) -> Tensor:
         return self.temperature * heat.log()

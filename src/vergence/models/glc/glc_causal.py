@@ -15,7 +15,7 @@ from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models import motion, pretrained
 from vergence.models.glc.attention import GLCBlock
-from vergence.models.glc.glc_features import POOL, channels, check_head
+from vergence.models.glc.glc_features import POOL, channels, check_head, motion_filter, motion_logs
 
 
 class GazeContext(NamedTuple):
@@ -50,7 +50,7 @@ class GlcCausal(Model):
     standardise: bool = True
     motion: bool = False
 
-    head: ClassVar[tuple[str, ...]] = ("head.*", "bias")
+    head: ClassVar[tuple[str, ...]] = ("head.*", "bias", "moving.*")
 
     def build(self) -> GlcCausalNet:
         """Return the head, initialised from torch's global generator.
@@ -71,9 +71,7 @@ class GlcCausal(Model):
         Raises:
             ConfigError: no bank `frames`, frames that do not fit `grid`, or no extra `pretrained`.
         """
-        found = pretrained.in_place_of_frames(
-            federation, "glc_causal", self.grid, self.standardise
-        )
+        found = pretrained.in_place_of_frames(federation, "glc_causal", self.grid, self.standardise)
         return motion.with_motion(found, federation) if self.motion else found
 
 
@@ -96,6 +94,7 @@ class GlcCausalNet(nn.Module):
         self.decode = nn.Conv2d(half, half // 2, 3, padding=1)
         self.head = nn.Conv2d(half // 2, 1, 1)
         self.bias = nn.Parameter(torch.zeros(self.grid))
+        self.moving = motion_filter() if options.motion else None
 
     def forward(
         self, features: Float[Tensor, "clips frames channels rows columns"]
@@ -105,39 +104,31 @@ class GlcCausalNet(nn.Module):
         Raises:
             ConfigError: features of another size than `grid` was set for.
         """
-        clips, steps, _, rows, columns = features.shape
+        rows, columns = features.shape[-2:]
         if (2 * rows, 2 * columns) != self.grid:
             raise ConfigError(
                 f"glc_causal: features of {rows} x {columns} do not fit grid {self.grid}, "
                 f"which must be twice that; set grid = {[2 * rows, 2 * columns]}"
             )
-        seen = self.see(features.flatten(0, 1)).unflatten(0, (clips, steps))
-        context, maps = self.start(seen[:, 0]), []
-        for frame in seen.unbind(1):
+        context, maps = self.start(features), []
+        for frame in features.unbind(1):
             logits, context = self.step(frame, context)
             maps.append(logits)
         return torch.stack(maps, 1)
 
-    def see(self, features: Float[Tensor, "n channels rows columns"]) -> Tensor:
-        """Return what frames show, `[n, width / 2, rows, columns]`, each by itself."""
-        return self.local(functional.relu(self.reduce(features.float())))
-
-    def start(self, seen: Float[Tensor, "streams half rows columns"]) -> GazeContext:
+    def start(self, features: Float[Tensor, "streams frames channels rows columns"]) -> GazeContext:
         """Return the context of streams of which nothing has been seen."""
-        streams, half, rows, columns = seen.shape
-        maps = seen.new_zeros(streams, self.context, rows, columns, dtype=torch.float32)
-        return GazeContext(maps, seen.new_zeros(streams, self.context, half, dtype=torch.float32))
+        streams, _, _, rows, columns = features.shape
+        half = self.local.out_channels
+        maps = features.new_zeros(streams, self.context, rows, columns, dtype=torch.float32)
+        return GazeContext(maps, maps.new_zeros(streams, self.context, half))
 
     def step(
-        self, seen: Float[Tensor, "streams half rows columns"], context: GazeContext
+        self, features: Float[Tensor, "streams channels rows columns"], context: GazeContext
     ) -> tuple[Float[Tensor, "streams rows2 columns2"], GazeContext]:
-        """Return the next frame's logits, and the context that the frame after it gets.
-
-        Args:
-            seen: the frame as `see` returns it.
-            context: of the frames before it.
-        """
-        x = functional.relu(seen + self.past(context.maps))
+        """Return the next frame's logits, and the context that the frame after it gets."""
+        x = self.local(functional.relu(self.reduce(features.float())))
+        x = functional.relu(x + self.past(context.maps))
         summaries = context.summaries
         if self.glance is not None:
             now = self.glance(functional.adaptive_avg_pool2d(x, POOL).flatten(1))
@@ -145,6 +136,8 @@ class GlcCausalNet(nn.Module):
             x = self.mix(x, summaries.mean(1, keepdim=True))
         x = functional.interpolate(x, scale_factor=2, mode="bilinear")
         logits = self.head(functional.relu(self.decode(x)))[:, 0] + self.bias
+        if self.moving is not None:
+            logits = logits + self.moving(motion_logs(features))[:, 0]
         own = logits.detach().flatten(1).softmax(1).view_as(logits) * self.bias.numel()
         maps = torch.cat([context.maps, functional.avg_pool2d(own[:, None], 2)], 1)
         return logits, GazeContext(maps[:, 1:], summaries[:, -self.context :])
