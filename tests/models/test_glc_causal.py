@@ -8,12 +8,18 @@ from torch import Tensor
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
 from vergence.core.params import Layout
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
 from vergence.errors import ConfigError
 from vergence.models import motion, pretrained
 from vergence.models.glc.glc_causal import GlcCausal, GlcCausalNet
 from vergence.models.glc.glc_features import GlcFeatures
+from vergence.privacy.dp.per_sample_gradients import Clipper
 from vergence.tasks.gaze_map import GazeMap
+from vergence.training.sequential import Solver
+from vergence.training.stacked import Stacked
 
 
 def build(**options: object) -> GlcCausalNet:
@@ -188,3 +194,50 @@ def test_motion_goes_straight_to_its_own_place_of_the_map(
     expected = torch.zeros(1, 1, 4, 6)
     expected[0, 0, 3, 1] = 2 * math.log(4)
     torch.testing.assert_close(change, expected)
+
+
+def clients() -> tuple[GazeMap, list[Samples]]:
+    """Two clients' six clips of three frames' features, with motion."""
+    task, found = GazeMap(GlcCausal(width=8, heads=2, grid=(4, 6), motion=True)), []
+    for seed in range(2):
+        drawn = torch.Generator().manual_seed(seed)
+        columns = {
+            "ids": torch.arange(18).view(6, 3),
+            "points": torch.rand(6, 3, 1, 2, generator=drawn),
+            motion.ROW: torch.arange(6),
+        }
+        rows = torch.randn(18, 432, 2, 3, generator=drawn).half()
+        moving = torch.rand(6, 3, 4, 2, 3, generator=drawn).half()
+        banks = {"frames": SharedRows(rows, "ids"), motion.BANK: SharedRows(moving, motion.ROW)}
+        found.append(Samples(columns, banks))
+    return task, found
+
+
+def test_clients_stack_and_half_precision_trains() -> None:
+    """Stacked clients end where single ones do; in bfloat16 the loss falls, too."""
+    task, parts = clients()
+    local = LocalTraining(steps=6, batch=3, lr=0.5)
+    asks = [Fit(task.init(), part, local) for part in parts]
+    streams = [RandomStream("causal", number) for number in range(2)]
+    stacked = Stacked(task).fit_all(asks, streams)
+    for ask, stream, found in zip(asks, streams, stacked, strict=True):
+        single = Solver(task).fit(ask, stream)
+        torch.testing.assert_close(found.params.flat, single.params.flat, rtol=1e-3, atol=1e-4)
+    for precision in ("bf16", "half"):
+        solver = Solver(task, precision)
+        before, after = (
+            task.loss(solver.outputs(params, parts[0]), parts[0].take(slice(0, 6)))
+            for params in (task.init(), solver.fit(asks[0], streams[0]).params)
+        )
+        assert after < before - 0.01
+
+
+def test_dp_sgd_refuses_it_by_name() -> None:
+    """A layer that is passed at every frame has no gradient per sample that the clipper knows."""
+    task, parts = clients()
+    module = task.module().train()
+    with (
+        Clipper(module, 1.0),
+        pytest.raises(ConfigError, match="'reduce' is passed twice in a step"),
+    ):
+        task.forward(module, parts[0].take(slice(0, 2)))
