@@ -126,7 +126,7 @@ class GazeMap(Task):
                 "[B, T, H, W, 3] pictures or floating-point features"
             )
         if motion.BANK in batch:
-            frames = torch.cat([frames, batch[motion.BANK].to(frames.dtype)], 2)
+            frames = torch.cat([frames.float(), batch[motion.BANK].float()], 2)
         output = module(frames)
         expected = tuple(batch.get("points", frames).shape[:2])
         if output.ndim != 4 or tuple(output.shape[:2]) != expected:
