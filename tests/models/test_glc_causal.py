@@ -1,7 +1,5 @@
 """The streaming gaze model: causal, on its own estimates, and its counterpart of single frames."""
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -44,12 +42,12 @@ def awake(net: GlcCausalNet) -> GlcCausalNet:
 def test_parameter_count() -> None:
     """The windowed head of width 32, and 16 filters of 5 x 5 over 4 maps: 1,600 more.
 
-    Motion adds four channels to the first layer, and a filter of 5 x 5.
+    Motion adds four channels to the first layer.
     """
     windowed = Layout.of(GlcFeatures(width=32).build()).n
     assert Layout.of(GlcCausal().build()).n == windowed + 1_600
     more = Layout.of(GlcCausal(motion=True).build()).n - Layout.of(GlcCausal().build()).n
-    assert more == motion.CHANNELS * 32 + 25
+    assert more == motion.CHANNELS * 32
     assert Layout.of(GlcFeatures(width=32, motion=True).build()).n == windowed + more
 
 
@@ -174,26 +172,6 @@ def test_motion_enters_behind_the_features(
     if model is GlcCausal:  # frame by frame
         expected = expected.transpose(0, 1)
     assert torch.equal(torch.cat(entered)[:, 432:], expected.flatten(0, 1))
-
-
-@pytest.mark.parametrize("model", [GlcCausal, GlcFeatures])
-def test_motion_goes_straight_to_its_own_place_of_the_map(
-    model: type[GlcCausal | GlcFeatures],
-) -> None:
-    """A filter of one 2 in its middle adds 2 log(1 + 3) where motion is 3, and nothing else."""
-    torch.manual_seed(0)
-    net = model(grid=(4, 6), motion=True, blocks=0).build()
-    x = features(1, 1, 436)
-    x[:, :, 432:] = 0
-    with torch.no_grad():
-        net.reduce.weight[:, 432:] = 0
-        before = net(x)
-        x[0, 0, 432 + 3, 1, 0] = 3  # the lower right quarter of the place in row 1, column 0
-        net.moving.weight[0, 0, 2, 2] = 2
-        change = net(x) - before
-    expected = torch.zeros(1, 1, 4, 6)
-    expected[0, 0, 3, 1] = 2 * math.log(4)
-    torch.testing.assert_close(change, expected)
 
 
 def clients() -> tuple[GazeMap, list[Samples]]:

@@ -124,7 +124,7 @@ class WholeModel(nn.Module):
         return tuple(batch[name] for name in self.columns)
 
     def calls(self, batch: Batch) -> Iterator[State]:
-        """Yield what every call is given: all of the batch, at once."""
+        """The values that calls are given: all of the batch, at once."""
         yield self.arguments(batch)
 
 
@@ -341,12 +341,12 @@ def both(whole: Exportable, session: Any, batch: Batch) -> Iterator[tuple[Tensor
     mine = theirs = whole.arguments(batch)[len(calls[0]) :]
     for given in calls:
         ours, *mine = whole(*given, *mine)
-        said, *theirs = asked(whole, session, (*given, *theirs))
+        said, *theirs = answered(whole, session, (*given, *theirs))
         yield ours, said
 
 
-def asked(whole: Exportable, session: Any, given: Sequence[Tensor]) -> list[Tensor]:
-    """Return what the file answers to these values of its columns."""
+def answered(whole: Exportable, session: Any, given: Sequence[Tensor]) -> list[Tensor]:
+    """The file's answers to these values of its columns."""
     values = dict(zip(whole.columns, given, strict=True))
     found = session.run(None, {name: values[name].contiguous().numpy() for name in names(session)})
     return [torch.from_numpy(value) for value in found]
@@ -363,7 +363,7 @@ def timed(whole: Exportable, session: Any, first: Batch) -> tuple[float, float]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        mine, theirs = medians([ours, lambda: asked(whole, session, values)])
+        mine, theirs = medians([ours, lambda: answered(whole, session, values)])
     finally:
         torch.set_num_threads(threads)
     return mine, theirs

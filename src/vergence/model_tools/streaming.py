@@ -58,7 +58,7 @@ class StreamingModel(nn.Module):
         return batch["frames"][:1, 0], *self.start(*batch["frames"].shape[2:4])
 
     def calls(self, batch: Batch) -> Iterator[State]:
-        """Yield what every call is given beside the state: the frames of the first sample."""
+        """The values that calls are given beside the state: frames of the first sample."""
         for frame in batch["frames"][:1].unbind(1):
             yield (frame,)
 

@@ -15,11 +15,11 @@ from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models import motion, pretrained
 from vergence.models.glc.attention import GLCBlock
-from vergence.models.glc.glc_features import POOL, channels, check_head, motion_filter, motion_logs
+from vergence.models.glc.glc_features import POOL, channels, check_head
 
 
 class GazeContext(NamedTuple):
-    """What a stream remembers, newest last: its own last maps, and summaries of those frames.
+    """Memory of a stream, newest last: its own last maps, and summaries of those frames.
 
     Maps have a mean of 1; both are 0 where there was no frame yet. Nothing else is remembered.
     """
@@ -50,7 +50,7 @@ class GlcCausal(Model):
     standardise: bool = True
     motion: bool = False
 
-    head: ClassVar[tuple[str, ...]] = ("head.*", "bias", "moving.*")
+    head: ClassVar[tuple[str, ...]] = ("head.*", "bias")
 
     def build(self) -> GlcCausalNet:
         """Return the head, initialised from torch's global generator.
@@ -94,7 +94,6 @@ class GlcCausalNet(nn.Module):
         self.decode = nn.Conv2d(half, half // 2, 3, padding=1)
         self.head = nn.Conv2d(half // 2, 1, 1)
         self.bias = nn.Parameter(torch.zeros(self.grid))
-        self.moving = motion_filter() if options.motion else None
 
     def forward(
         self, features: Float[Tensor, "clips frames channels rows columns"]
@@ -136,8 +135,6 @@ class GlcCausalNet(nn.Module):
             x = self.mix(x, summaries.mean(1, keepdim=True))
         x = functional.interpolate(x, scale_factor=2, mode="bilinear")
         logits = self.head(functional.relu(self.decode(x)))[:, 0] + self.bias
-        if self.moving is not None:
-            logits = logits + self.moving(motion_logs(features))[:, 0]
         own = logits.detach().flatten(1).softmax(1).view_as(logits) * self.bias.numel()
         maps = torch.cat([context.maps, functional.avg_pool2d(own[:, None], 2)], 1)
         return logits, GazeContext(maps[:, 1:], summaries[:, -self.context :])

@@ -40,7 +40,7 @@ class GlcFeatures(Model):
     standardise: bool = True
     motion: bool = False
 
-    head: ClassVar[tuple[str, ...]] = ("head.*", "bias", "moving.*")
+    head: ClassVar[tuple[str, ...]] = ("head.*", "bias")
 
     def build(self) -> GlcFeaturesNet:
         """Return the head, initialised from torch's global generator.
@@ -85,22 +85,6 @@ def check_head(model: str, width: int, heads: int, blocks: int, grid: tuple[int,
         )
 
 
-def motion_filter() -> nn.Conv2d:
-    """Return the filter that leads motion straight to the logits of a map; it starts at zero.
-
-    Through the other layers alone a few steps do not teach that people look where things move.
-    """
-    layer = nn.Conv2d(1, 1, 5, padding=2, bias=False)
-    nn.init.zeros_(layer.weight)
-    return layer
-
-
-def motion_logs(features: Float[Tensor, "n 436 rows columns"]) -> Tensor:
-    """Return log(1 + motion) `[n, 1, 2 rows, 2 columns]` of the motion behind the features."""
-    moving = features[:, pretrained.CHANNELS :].float()
-    return functional.pixel_shuffle(moving, 2).log1p()
-
-
 def channels(with_motion: bool) -> int:
     """Number of channels that enter a network on frozen features: 432, or 436 with motion."""
     return pretrained.CHANNELS + (motion.CHANNELS if with_motion else 0)
@@ -123,7 +107,6 @@ class GlcFeaturesNet(nn.Module):
         self.decode = nn.Conv2d(half, half // 2, 3, padding=1)
         self.head = nn.Conv2d(half // 2, 1, 1)
         self.bias = nn.Parameter(torch.zeros(self.grid))
-        self.moving = motion_filter() if options.motion else None
 
     def forward(
         self, features: Float[Tensor, "clips frames channels rows columns"]
@@ -146,8 +129,6 @@ class GlcFeaturesNet(nn.Module):
             x = self.mix(x, self.glance, clips)
         x = functional.interpolate(x, scale_factor=2, mode="bilinear")
         x = self.head(functional.relu(self.decode(x)))
-        if self.moving is not None:
-            x = x + self.moving(motion_logs(features.flatten(0, 1)))
         return x.view(clips, steps, *self.grid) + self.bias
 
     def mix(self, x: Tensor, glance: nn.Linear, clips: int) -> Tensor:
