@@ -30,6 +30,7 @@ from vergence.model_tools.onnx_export import (
     timed,
 )
 from vergence.models.glc import glc_vit
+from vergence.models.glc.glc_causal import GlcCausal
 from vergence.models.glc.glc_features import GlcFeatures
 from vergence.models.glc.glc_vit import GlcVit
 from vergence.models.lenet import LeNet
@@ -130,6 +131,60 @@ def test_frozen_features_are_computed_inside(monkeypatch, tmp_path):
     pytest.importorskip("efficientnet_lite_pytorch")
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
     task, data = GazeMap(GlcFeatures(16, 2, 1, (6, 8))), clips(2, 48, 64, 1)
+    params = trained(task, 0.02)
+    first = data.take(slice(0, 1))
+    whole = assembled(task, params, first)
+    session = opened_again(converted(whole, first, {}))
+    assert parity(whole, session, data) <= TOLERANCE
+    (heat,) = session.run(None, {"frames": first["frames"].numpy()})
+    ready = task.network.prepare(Federation("one", {"a": Splits(data, data, data)}))
+    logits = Solver(task).outputs(params, ready.people["a"].test)
+    run_s = logits.flatten(2).softmax(-1).view(logits.shape).numpy()
+    assert np.abs(heat - run_s).max() / run_s.max() < 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", [0, 1])
+def test_a_stream_s_file_takes_a_frame_and_the_state(monkeypatch, tmp_path, blocks):
+    """Seven frames one by one, each with the state that the file gave: torch's maps of the clip.
+
+    The run's own features are rounded to half precision.
+    """
+    pytest.importorskip("efficientnet_lite_pytorch")
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
+    task, data = GazeMap(GlcCausal(16, 2, blocks, 3, (6, 8), motion=True)), clips(7, 48, 64, 1)
+    params = trained(task)
+    first = data.take(slice(0, 1))
+    whole = assembled(task, params, first)
+    session = opened_again(converted(whole, first, {}))
+    taken = ["frame", "last_maps", "last_summaries", "last_mean", "last_seen"]
+    assert [value.name for value in session.get_inputs()] == taken
+    assert [value.name for value in session.get_outputs()] == [
+        "map",
+        *(name.replace("last", "next") for name in taken[1:]),
+    ]
+    assert parity(whole, session, data) <= TOLERANCE
+    state = [value.numpy() for value in whole.arguments(first)[1:]]
+    heats = []
+    for frame in first["frames"].unbind(1):
+        heat, *state = session.run(None, dict(zip(taken, (frame.numpy(), *state), strict=True)))
+        heats.append(heat[0])
+    ready = task.network.prepare(Federation("one", {"a": Splits(data, data, data)}))
+    logits = Solver(task).outputs(params, ready.people["a"].test)[0]
+    run_s = logits.flatten(1).softmax(-1).view(logits.shape).numpy()
+    assert np.abs(np.stack(heats) - run_s).max() / run_s.max() < 0.01
+    assert np.abs(np.diff(run_s, axis=0)).max() / run_s.max() > 0.01
+    with torch.no_grad():
+        whole.network.past.weight.mul_(1.5)  # parity must be able to fail
+    assert parity(whole, session, data) > TOLERANCE
+
+
+@pytest.mark.slow
+def test_a_windowed_file_with_motion_is_given_frames_alone(monkeypatch, tmp_path):
+    pytest.importorskip("efficientnet_lite_pytorch")
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
+    options = GlcFeatures(16, 2, 1, (6, 8), standardise=False, motion=True)
+    task, data = GazeMap(options), clips(3, 48, 64, 1)
     params = trained(task, 0.02)
     first = data.take(slice(0, 1))
     whole = assembled(task, params, first)

@@ -17,7 +17,7 @@ from vergence.core.task import Model
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
 from vergence.metrics.gaze_maps import label_maps
-from vergence.metrics.map_priors import seen_by_others, static_priors
+from vergence.metrics.map_priors import motion_maps, seen_by_others, static_priors
 from vergence.tasks.gaze_map import GazeMap
 
 NAN = math.nan
@@ -42,6 +42,20 @@ class FlatModel(Model):
 
     def build(self):
         return Flat(self.height, self.width)
+
+
+class Shown(Flat):
+    """Flat logits, of floating-point frames that have motion's channels behind them."""
+
+    def forward(self, frames):
+        assert frames.shape[2] == 4 + 4
+        return super().forward(frames)
+
+
+@dataclass(frozen=True)
+class ShownModel(FlatModel):
+    def build(self):
+        return Shown(self.height, self.width)
 
 
 def samples(points, scene=None):
@@ -321,6 +335,33 @@ def test_priors_by_hand():
     assert rows["personal prior"]["bob"]["nss"] > rows["global prior"]["bob"]["nss"] > 1
     assert rows["personal prior"]["bob"]["auc_judd"] == 1
     assert all(math.isfinite(v) for row in rows.values() for m in row.values() for v in m.values())
+
+
+def test_motion_is_a_baseline_where_a_network_is_given_it():
+    """On flat logits: one quarter of a place moves, left of the middle, where ann looks once.
+
+    Its map is a blur around the quarter's middle, times the middle's Gaussian.
+    """
+    moving = torch.zeros(2, 1, 4, 4, 4)
+    moving[:, 0, 0, 2, 1] = 3.0  # the upper left quarter of row 2, column 1: cell (4, 2) of 8 x 8
+
+    def given(part):
+        rows = torch.zeros(len(part), dtype=torch.int64)
+        frames = SharedRows(torch.zeros(1, 4, 4, 4), "frame_ids")
+        banks = {"frames": frames, "motion": SharedRows(moving, "motion_row")}
+        return replace(part, columns={**part.columns, "motion_row": rows}, banks=banks)
+
+    people = {
+        p: Splits(given(s.train), given(s.val), given(s.test))
+        for p, s in federation().people.items()
+    }
+    heat = motion_maps(moving)[0, 0]
+    assert heat.sum() == pytest.approx(1)
+    assert divmod(int(heat.argmax()), 8) == (4, 2)
+    rows = GazeMap(ShownModel()).priors(Federation("three", people))
+    assert list(rows)[4] == "motion"
+    assert rows["motion"]["ann"]["nss"] > rows["motion"]["bob"]["nss"]
+    assert rows["motion"]["ann"]["auc_judd"] > 0.5
 
 
 def test_global_prior_is_the_same_map_for_all_and_weighs_every_look():

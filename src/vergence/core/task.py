@@ -210,7 +210,8 @@ class Task(NamedOptions, ABC):
     def features(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the output, and the features that enter the head as `[batch, d]`.
 
-        Features of several places (frames, positions of a map) are averaged over them.
+        Features of several places (frames, positions of a map) are averaged over them, also where
+        the head takes them one after the other.
         """
         owner = module.get_submodule(_parts(self.network)[3])
         caught: list[Tensor] = []
@@ -219,9 +220,10 @@ class Task(NamedOptions, ABC):
             output = self.forward(module, batch)
         finally:
             hook.remove()
-        channels = caught[0].movedim(1, -1) if isinstance(owner, nn.Conv2d) else caught[0]
-        d = channels.shape[-1]
-        return output, channels.reshape(len(output), -1, d).mean(1)
+        if isinstance(owner, nn.Conv2d):
+            caught = [given.movedim(1, -1) for given in caught]
+        d = caught[0].shape[-1]
+        return output, torch.cat([g.reshape(len(output), -1, d) for g in caught], 1).mean(1)
 
     def class_of(self, batch: Batch) -> Tensor:
         """Return the class of every sample, int64 `[batch]`, for methods that need classes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +16,6 @@ import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from safetensors.torch import load as load_arrays
 from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples
@@ -28,7 +27,9 @@ from vergence.errors import ConfigError, DataError
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.metrics.personal_priors import BANK, common_prior, whole_prior, with_one_prior
 from vergence.model_tools.latency import medians
-from vergence.models import pretrained
+from vergence.model_tools.streaming import State, StreamingModel
+from vergence.models import motion, pretrained
+from vergence.models.glc.glc_causal import GlcCausal, GlcCausalNet
 from vergence.models.glc.glc_features import GlcFeatures
 from vergence.results.read import Run, read
 from vergence.tasks.gaze_angle import GazeAngle
@@ -37,6 +38,8 @@ from vergence.tasks.images import Images
 from vergence.training.pruning import built
 
 TOLERANCE = 1e-5
+FROZEN = (GlcFeatures, GlcCausal)
+"""Networks on frozen features, which are put into the graph."""
 CHECKED = 32
 """Test samples that the file must answer as torch does."""
 PRIOR_INSIDE = "inside, as constants: the personal prior, made of the gaze of"
@@ -59,8 +62,8 @@ ANSWERS: Mapping[type[Task], OnnxAnswer] = {
     ),
     GazeMap: OnnxAnswer(
         "map",
-        "float32 [1, frames, rows, columns]: where in each frame, first row at the top; every "
-        "frame's map sums to 1",
+        "float32 [1, frames, rows, columns], without frames where one goes in: where in each "
+        "frame, first row at the top; every frame's map sums to 1",
         relative=True,
     ),
     Images: OnnxAnswer("probability", "float32 [1, classes]: probabilities, which sum to 1"),
@@ -68,6 +71,11 @@ ANSWERS: Mapping[type[Task], OnnxAnswer] = {
 MEANINGS = {
     "image": "uint8: pixels 0 to 255 as the data set gives them, scaled inside",
     "frames": "uint8 RGB: pixels 0 to 255, scaled inside",
+    "frame": "uint8 RGB: the next frame, pixels 0 to 255, scaled inside",
+    "last_maps": "float32: own maps of the last frames, newest last; zeros before the first frame",
+    "last_summaries": "float32: of the last frames, newest last; zeros before the first frame",
+    "last_mean": "float32: grey mean of the frames so far; zeros before the first frame",
+    "last_seen": "float32: frames so far; zero before the first frame",
     "pose": "float32: head pitch, yaw in radians",
 }
 
@@ -92,36 +100,35 @@ class WholeModel(nn.Module):
         super().__init__()
         self.task, self.network, self.columns = task, network, tuple(columns)
         self.prior = prior
-        self.features = FrozenModel() if isinstance(task.network, GlcFeatures) else None
+        self.answers = (ANSWERS[type(task)].name,)
+        frozen = task.network if isinstance(task.network, GlcFeatures) else None
+        self.features = None if frozen is None else pretrained.FrozenModel(frozen.standardise)
+        self.moves = frozen is not None and frozen.motion
 
-    def forward(self, *values: Tensor) -> Tensor:
+    def forward(self, *values: Tensor) -> State:
         """Return the answer as `ANSWERS` tells it."""
         batch = dict(zip(self.columns, values, strict=True))
         if self.prior is not None:
             batch[BANK] = self.prior
+        if self.moves:
+            batch[motion.BANK] = motion.motion_of(batch["frames"])
         if self.features is not None:
             batch["frames"] = self.features(batch["frames"])
         output = self.task.forward(self.network, batch)
         if isinstance(self.task, GazeMap):
-            return (output / self.task.temperature).flatten(2).softmax(-1).view(output.shape)
-        return output.softmax(-1) if isinstance(self.task, Images) else output
+            return ((output / self.task.temperature).flatten(2).softmax(-1).view(output.shape),)
+        return (output.softmax(-1) if isinstance(self.task, Images) else output,)
+
+    def arguments(self, batch: Batch) -> State:
+        """Return the columns of a batch that go in."""
+        return tuple(batch[name] for name in self.columns)
+
+    def calls(self, batch: Batch) -> Iterator[State]:
+        """The values that calls are given: all of the batch, at once."""
+        yield self.arguments(batch)
 
 
-class FrozenModel(nn.Module):
-    """The frozen features that `glc_features` gets before training, computed from frames."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = pretrained.load()
-        kept = load_arrays(pretrained.STATISTICS.read_bytes())
-        self.mean, self.deviation = (kept[n].view(1, -1, 1, 1) for n in ("mean", "deviation"))
-
-    def forward(self, frames: Tensor) -> Tensor:
-        """Return features `[B, T, 432, h, w]` of uint8 frames `[B, T, H, W, 3]`."""
-        rows, columns = (-(-side // pretrained.STRIDE) for side in frames.shape[2:4])
-        found = pretrained.extract(self.network, frames.flatten(0, 1))[..., :rows, :columns]
-        found = (found - self.mean) / (self.deviation + 1e-3)
-        return found.unflatten(0, frames.shape[:2])
+Exportable = WholeModel | StreamingModel
 
 
 class Noted(dict[str, Tensor]):
@@ -207,7 +214,7 @@ def opened(folder: Path, person: str | None, seed: int | None) -> tuple[TrainedR
         names = ", ".join(called(kind) for kind in ANSWERS)
         raise ConfigError(f"{folder} is of task '{run.results['task']}'; export takes {names}")
     network = trained.task.network
-    if type(network).prepare is not Model.prepare and not isinstance(network, GlcFeatures):
+    if type(network).prepare is not Model.prepare and not isinstance(network, FROZEN):
         raise ConfigError(f"{folder}: export cannot put what this network prepares into the graph")
     trained.refuse_stranger(person, trained.ready.clients)
     return trained, run
@@ -231,9 +238,11 @@ def chosen(trained: TrainedRun, person: str | None) -> tuple[Params, Samples]:
     return trained.newcomer() if person is None else trained.model(who), test
 
 
-def assembled(task: Task, params: Params, first: Batch) -> WholeModel:
+def assembled(task: Task, params: Params, first: Batch) -> Exportable:
     """Return the network with all around it, for the columns of a sample that it looks at."""
     network = built(task.module(), params)
+    if isinstance(task, GazeMap) and isinstance(network, GlcCausalNet):
+        return StreamingModel(task, network, first.get(BANK)).eval().requires_grad_(False)
     columns = ["frames"]
     if not isinstance(task.network, GlcFeatures):
         batch = Noted(first)
@@ -243,8 +252,9 @@ def assembled(task: Task, params: Params, first: Batch) -> WholeModel:
     return WholeModel(task, network, columns, first.get(BANK)).eval().requires_grad_(False)
 
 
-def converted(whole: WholeModel, first: Batch, told: Mapping[str, str]) -> bytes:
+def converted(whole: Exportable, first: Batch, told: Mapping[str, str]) -> bytes:
     """Return the ONNX file of a network for one sample's shapes, with `told` in its metadata."""
+    given = dict(zip(whole.columns, whole.arguments(first), strict=True))
     log = logging.getLogger("torch.onnx")
     before = log.level
     log.setLevel(logging.ERROR)  # it names every operator of packages that are not there
@@ -255,21 +265,21 @@ def converted(whole: WholeModel, first: Batch, told: Mapping[str, str]) -> bytes
             warnings.simplefilter("ignore", DeprecationWarning)
             program = torch.onnx.export(
                 whole,
-                tuple(first[name] for name in whole.columns),
+                tuple(given.values()),
                 dynamo=True,
                 verbose=False,
                 external_data=False,
-                input_names=list(whole.columns),
-                output_names=[ANSWERS[type(whole.task)].name],
+                input_names=list(given),
+                output_names=list(whole.answers),
             )
     finally:
         log.setLevel(before)
     assert program is not None
     graph = program.model.graph
     # A network may leave a column alone (a head pose): then its file does not ask for it.
-    graph.inputs[:] = [value for value in graph.inputs if value.uses()]
+    graph.inputs[:] = [v for v in graph.inputs if v.uses() or v.is_graph_output()]
     for value in graph.inputs:
-        meaning = f"{MEANINGS[str(value.name)]}; shape {list(first[str(value.name)].shape)}"
+        meaning = f"{MEANINGS[str(value.name)]}; shape {list(given[str(value.name)].shape)}"
         program.model.metadata_props[f"input {value.name}"] = meaning
     program.model.metadata_props.update(told)
     return program.model_proto.SerializeToString()
@@ -308,38 +318,52 @@ def about(trained: TrainedRun, run: Run, person: str | None) -> dict[str, str]:
     }
 
 
-def parity(whole: WholeModel, session: Any, test: Samples) -> float:
+def parity(whole: Exportable, session: Any, test: Samples) -> float:
     """Return the largest difference between the file's and torch's answers on test samples.
 
-    Of maps it is relative to the largest value of each answer.
+    Of maps it is relative to the largest value of each answer. A stream's frames go in one after
+    the other, and each side gets its own state back.
     """
     worst = 0.0
     for at in range(min(CHECKED, len(test))):
-        batch = test.take(slice(at, at + 1))
-        with torch.no_grad():
-            ours = whole(*(batch[name] for name in whole.columns))
-        asked = {name: batch[name].contiguous().numpy() for name in names(session)}
-        theirs = torch.from_numpy(session.run(None, asked)[0])
-        if ours.shape != theirs.shape or not theirs.isfinite().all():
-            return float("inf")
-        scale = float(ours.abs().max()) if ANSWERS[type(whole.task)].relative else 1.0
-        worst = max(worst, float((ours - theirs).abs().max()) / scale)
+        for ours, theirs in both(whole, session, test.take(slice(at, at + 1))):
+            if ours.shape != theirs.shape or not theirs.isfinite().all():
+                return float("inf")
+            scale = float(ours.abs().max()) if ANSWERS[type(whole.task)].relative else 1.0
+            worst = max(worst, float((ours - theirs).abs().max()) / scale)
     return worst
 
 
-def timed(whole: WholeModel, session: Any, first: Batch) -> tuple[float, float]:
-    """Return the milliseconds of one sample: torch and onnxruntime, one thread each."""
-    values = [first[name] for name in whole.columns]
-    asked = {name: first[name].contiguous().numpy() for name in names(session)}
+@torch.no_grad()
+def both(whole: Exportable, session: Any, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield torch's and the file's answers to a sample: one, or those of a stream's frames."""
+    calls = list(whole.calls(batch))
+    mine = theirs = whole.arguments(batch)[len(calls[0]) :]
+    for given in calls:
+        ours, *mine = whole(*given, *mine)
+        said, *theirs = answered(whole, session, (*given, *theirs))
+        yield ours, said
+
+
+def answered(whole: Exportable, session: Any, given: Sequence[Tensor]) -> list[Tensor]:
+    """The file's answers to these values of its columns."""
+    values = dict(zip(whole.columns, given, strict=True))
+    found = session.run(None, {name: values[name].contiguous().numpy() for name in names(session)})
+    return [torch.from_numpy(value) for value in found]
+
+
+def timed(whole: Exportable, session: Any, first: Batch) -> tuple[float, float]:
+    """Return the milliseconds of one sample, or frame: torch and onnxruntime, one thread each."""
+    values = whole.arguments(first)
 
     @torch.no_grad()
-    def ours() -> Tensor:
+    def ours() -> State:
         return whole(*values)
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        mine, theirs = medians([ours, lambda: session.run(None, asked)])
+        mine, theirs = medians([ours, lambda: answered(whole, session, values)])
     finally:
         torch.set_num_threads(threads)
     return mine, theirs
@@ -347,7 +371,7 @@ def timed(whole: WholeModel, session: Any, first: Batch) -> tuple[float, float]:
 
 def show(made: Exported, size: int, checked: int, console: Console) -> None:
     """Print where the file lies, how near it is to torch, and how fast both are."""
-    grid = Table("one sample, one thread", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    grid = Table("one call, one thread", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     grid.add_column("ms (median processor time)", justify="right")
     grid.add_row("torch", f"{made.torch_ms:.3f}")
     grid.add_row("onnxruntime", f"{made.onnx_ms:.3f}")

@@ -70,6 +70,46 @@ def features(
     return _cached(frames, "", 4, _compute)
 
 
+def in_place_of_frames(
+    federation: Federation, model: str, grid: tuple[int, int], scaled: bool
+) -> Federation:
+    """Replace the rows of bank `frames`, uint8 `[n, H, W, 3]`, by features.
+
+    The result is float16 `[n, 432, ceil(H/16), ceil(W/16)]`, cached (see `features`), and scaled
+    by `standardise` where wanted. `grid` is twice its rows and columns.
+
+    Raises:
+        ConfigError: no bank `frames`, frames that do not fit `grid`, or no extra `pretrained`.
+    """
+    banks: dict[int, Tensor] = {}
+    for splits in federation.people.values():
+        for samples in (splits.train, splits.val, splits.test):
+            if "frames" not in samples.banks:
+                raise ConfigError(f"{model} needs data with frames; '{federation.name}' has none")
+            rows = samples.banks["frames"].rows
+            _check_grid(rows, model, grid)
+            banks[id(rows)] = rows
+    # Channels-last rows spare every training step a transposition of its batch.
+    made = {
+        key: features(rows).contiguous(memory_format=torch.channels_last)
+        for key, rows in banks.items()
+    }
+    if scaled:
+        for found in made.values():
+            standardise(found)
+    return federation.map_bank("frames", lambda rows: made[id(rows)])
+
+
+def _check_grid(frames: Tensor, model: str, grid: tuple[int, int]) -> None:
+    made = tuple(2 * -(-n // STRIDE) for n in frames.shape[1:3])
+    if made != tuple(grid):
+        height, width = frames.shape[1:3]
+        raise ConfigError(
+            f"{model}: frames of {height} x {width} pixels give a map of {made[0]} x "
+            f"{made[1]}, but grid is {tuple(grid)}; set grid = {list(made)}"
+        )
+
+
 def in_place_of_images(federation: Federation) -> Federation:
     """Replace the bank `image`, uint8 `[n, 3, side, side]`, by a column `x`, float32 `[n, 1280]`.
 
@@ -115,6 +155,25 @@ def standardise(features: Float16[Tensor, "frames 432 rows columns"], chunk: int
     mean, deviation = (kept[name].view(1, -1, 1, 1) for name in ("mean", "deviation"))
     for part in features.split(chunk):
         part.copy_((part.float() - mean) / (deviation + 1e-3))
+
+
+class FrozenModel(nn.Module):
+    """The frozen features that a network gets before training, computed from frames as it goes."""
+
+    def __init__(self, scaled: bool) -> None:
+        super().__init__()
+        self.network = load()
+        self.scaled = scaled
+        kept = load_arrays(STATISTICS.read_bytes())
+        self.mean, self.deviation = (kept[n].view(1, -1, 1, 1) for n in ("mean", "deviation"))
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Return features `[B, T, 432, h, w]` of uint8 frames `[B, T, H, W, 3]`."""
+        rows, columns = (-(-side // STRIDE) for side in frames.shape[2:4])
+        found = extract(self.network, frames.flatten(0, 1))[..., :rows, :columns]
+        if self.scaled:
+            found = (found - self.mean) / (self.deviation + 1e-3)
+        return found.unflatten(0, frames.shape[:2])
 
 
 def load() -> nn.Module:

@@ -14,6 +14,7 @@ GUESSES = {
     "centre": "predicting the centre",
     "global prior": "predicting where everybody looks most, whatever is shown",
     "personal prior": "predicting where the person looks most, whatever is shown",
+    "motion": "predicting where something moves, rather in the middle",
     "mean gaze": "predicting everybody's mean direction",
     "personal mean": "predicting the person's own mean direction",
     "global mean": "predicting everybody's mean",

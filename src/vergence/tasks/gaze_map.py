@@ -18,7 +18,7 @@ from vergence.core.task import Task
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
 from vergence.metrics.gaze_maps import label_maps
-from vergence.metrics.map_priors import own_map, seen_by_others, static_priors
+from vergence.metrics.map_priors import motion_maps, own_map, seen_by_others, static_priors
 from vergence.metrics.personal_priors import (
     attached_to_all,
     common_map,
@@ -28,6 +28,7 @@ from vergence.metrics.personal_priors import (
     with_one_prior,
 )
 from vergence.metrics.saliency_f1 import FULL_GRID, Hits, harmonic, hits, over_clips, pixel_f1
+from vergence.models import motion
 
 EPS = 1e-10
 """Inside the logarithms of the reverse KL, as in the official GLC code."""
@@ -92,6 +93,14 @@ class GazeMap(Task):
             ConfigError: as of `likelihood`; samples without a prior.
         """
         output = self.likelihood(module, batch)
+        return self.with_prior(output, batch)
+
+    def with_prior(self, output: Logits, batch: Batch) -> Logits:
+        """Return logits of the network's maps times the prior, where one is wanted.
+
+        Raises:
+            ConfigError: samples without a prior.
+        """
         if not self.personal_prior:
             return output
         weight = self.temperature * self.personal_prior
@@ -101,7 +110,8 @@ class GazeMap(Task):
         """Return the network's own logits of every frame's map.
 
         `batch["frames"]` is uint8 [B, T, H, W, 3], scaled here to [B, T, 3, H, W], or features
-        [B, T, C, h, w] of a floating type, which go to the network as they are.
+        [B, T, C, h, w] of a floating type, which go to the network as they are, with the channels
+        of `batch["motion"]` behind them where there are some.
 
         Raises:
             ConfigError: frames of another type or shape, or a network that returns other frames.
@@ -115,6 +125,8 @@ class GazeMap(Task):
                 f"gaze_map: frames are {frames.dtype} {list(frames.shape)}; give uint8 "
                 "[B, T, H, W, 3] pictures or floating-point features"
             )
+        if motion.BANK in batch:
+            frames = torch.cat([frames.float(), batch[motion.BANK].float()], 2)
         output = module(frames)
         expected = tuple(batch.get("points", frames).shape[:2])
         if output.ndim != 4 or tuple(output.shape[:2]) != expected:
@@ -273,7 +285,8 @@ class GazeMap(Task):
         """Score maps that need no learning on everybody's test samples, at the network's grid.
 
         `uniform`, `centre`, `global prior` (everybody's training gaze), `personal prior` (one's
-        own) and, for samples that others saw too, `other people`: the others' gaze on that frame.
+        own), `motion` (in the middle, where a network is given it) and, for samples that others saw
+        too, `other people`: the others' gaze on that frame.
         The federation must be as `network.prepare` returned it.
         """
         height, width = self.grid(next(iter(federation.people.values())).test)
@@ -287,6 +300,14 @@ class GazeMap(Task):
                     splits.val,
                 )
                 for person, splits in federation.people.items()
+            }
+        moving = {p: s for p, s in federation.people.items() if motion.BANK in s.test.banks}
+        if moving:
+            table["motion"] = {
+                person: self.evaluate(
+                    self._moving(splits.test), splits.test, self._moving(splits.val), splits.val
+                )
+                for person, splits in moving.items()
             }
         seen, seen_val = (
             dict(seen_by_others(part, height, width))
@@ -346,6 +367,10 @@ class GazeMap(Task):
     def _everywhere(self, heat: Float[Tensor, "height width"], samples: Samples) -> Logits:
         frames = samples.columns["points"].shape[1]
         return self._logits(heat).expand(len(samples), frames, *heat.shape)
+
+    def _moving(self, samples: Samples) -> Logits:
+        bank = samples.banks[motion.BANK]
+        return self._logits(motion_maps(bank.rows[samples.columns[bank.by]]))
 
     def _logits(self, heat: Float[Tensor, "*batch height width"]) -> Tensor:
         return self.temperature * heat.log()

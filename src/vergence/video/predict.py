@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from inspect import isgeneratorfunction
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +22,13 @@ from vergence.data.gaze_video.aria import read as read_recording
 from vergence.data.io.video import Video
 from vergence.errors import ConfigError, DataError
 from vergence.experiment.trained_run import NEWCOMER, TrainedRun, read_run
+from vergence.metrics.personal_priors import whole_prior
 from vergence.metrics.saliency import centre_of_mass
+from vergence.model_tools.streaming import StreamingModel, stream
+from vergence.models.glc.glc_causal import GlcCausal, GlcCausalNet
 from vergence.results.read import read
 from vergence.tasks.gaze_map import GazeMap
+from vergence.training.pruning import built
 from vergence.video.overlay import OverlayFiles, contact_sheet, write_overlay
 
 Point = tuple[float, float]
@@ -49,18 +55,9 @@ def predict(folder: Path, video: Path, out: Path, person: str | None = None) -> 
         raise ConfigError(f"{folder} was trained on another task; predict draws gaze maps only")
     run = read(folder).runs[0]
     trained.refuse_stranger(person, run.people)
-    wanted = run.results["input"]
     with profiling.phase("data"):
         footage = Video.open(video)
-    window = wanted["frames"]
-    if len(footage.times_s) < window:
-        raise DataError(
-            f"{video} has {len(footage.times_s)} frames, the model's window is {window}: "
-            "give a longer video"
-        )
-    with profiling.phase("data"):
-        small = footage.read(width=wanted["width"], height=wanted["height"])
-    heats = heat_maps(trained, samples(small, window), person)[: len(small)]
+    heats = predicted(trained, footage, run.results["input"], person)
     points = [(float(x), float(y)) for x, y in centre_of_mass(torch.from_numpy(heats))]
     truth = true_gaze(video, footage)
     with profiling.phase("report"):
@@ -69,6 +66,30 @@ def predict(folder: Path, video: Path, out: Path, person: str | None = None) -> 
         )
         contact_sheet(out.with_suffix(".png"), footage.frames(), heats, points, truth)
     return written
+
+
+def predicted(
+    trained: TrainedRun, footage: Video, wanted: Mapping[str, int], person: str | None
+) -> NDArray[np.float64]:
+    """Return one map per frame, from windows of frames, or from a stream of them.
+
+    `wanted` says the `frames` of a window, and their `width` and `height`.
+
+    Raises:
+        DataError: the video is shorter than the window.
+    """
+    width, height = wanted["width"], wanted["height"]
+    if isinstance(trained.task.network, GlcCausal):
+        return streamed(trained, footage.frames(width=width, height=height), person)
+    window = wanted["frames"]
+    if len(footage.times_s) < window:
+        raise DataError(
+            f"{footage.path} has {len(footage.times_s)} frames, the model's window is {window}: "
+            "give a longer video"
+        )
+    with profiling.phase("data"):
+        small = footage.read(width=width, height=height)
+    return heat_maps(trained, samples(small, window), person)[: len(small)]
 
 
 def samples(frames: NDArray[np.uint8], window: int) -> Samples:
@@ -83,7 +104,43 @@ def samples(frames: NDArray[np.uint8], window: int) -> Samples:
 
 
 def heat_maps(trained: TrainedRun, data: Samples, person: str | None) -> NDArray[np.float64]:
-    """Return one map per frame `[frames, h, w]`, each summing to 1.
+    """Return one map per frame `[frames, h, w]` of windows, each summing to 1.
+
+    Raises:
+        ConfigError: there is no shared model for a newcomer.
+    """
+    shown, params = model_for(trained, data, person)
+    task, test = trained.task, next(iter(shown.ready.people.values())).test
+    with profiling.phase("forward"):
+        logits = shown.outputs(params, test)
+    assert isinstance(task, GazeMap)
+    heat = (logits.double() / task.temperature).flatten(2).softmax(-1)
+    return heat.view(-1, *logits.shape[2:]).numpy()
+
+
+def streamed(
+    trained: TrainedRun, frames: Iterator[NDArray[np.uint8]], person: str | None
+) -> NDArray[np.float64]:
+    """Return one map per frame, each made as its frame comes: only the state is kept.
+
+    Raises:
+        ConfigError: there is no shared model for a newcomer.
+    """
+    first = next(frames)
+    shown, params = model_for(trained, samples(first[None], 1), person)
+    task, test = trained.task, next(iter(shown.ready.people.values())).test
+    network = built(task.module(), params)
+    assert isinstance(task, GazeMap)
+    assert isinstance(network, GlcCausalNet)
+    prior = whole_prior(test)[None] if task.own_prior else None
+    model = StreamingModel(task, network, prior).eval()
+    with profiling.phase("forward"):
+        heats = [heat.double().numpy() for heat in stream(model, chain([first], frames))]
+    return np.stack(heats)
+
+
+def model_for(trained: TrainedRun, data: Samples, person: str | None) -> tuple[TrainedRun, Params]:
+    """Return the run on new data of a participant, or of a newcomer, and the parameters for it.
 
     Raises:
         ConfigError: there is no shared model for a newcomer.
@@ -99,12 +156,9 @@ def heat_maps(trained: TrainedRun, data: Samples, person: str | None) -> NDArray
         new = trained.lent(ready.people[who].test, person)
         ready = replace(ready, people={who: Splits(new, new, new)})
     shown = trained.on(ready, stream=RandomStream("predict"))
-    params = shown.model(who) if not trains_first(trained) else own_model(trained, shown, person)
-    with profiling.phase("forward"):
-        logits = shown.outputs(params, ready.people[who].test)
-    assert isinstance(task, GazeMap)
-    heat = (logits.double() / task.temperature).flatten(2).softmax(-1)
-    return heat.view(-1, *logits.shape[2:]).numpy()
+    if trains_first(trained):
+        return shown, own_model(trained, shown, person)
+    return shown, shown.model(who)
 
 
 def trains_first(trained: TrainedRun) -> bool:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from vergence.core.federation import Federation
 from vergence.core.task import Model
 from vergence.errors import ConfigError
-from vergence.models import pretrained
+from vergence.models import motion, pretrained
 from vergence.models.glc.attention import GLCBlock
 
 POOL = (3, 4)
@@ -28,7 +28,8 @@ class GlcFeatures(Model):
     of 240 x 320. `width` is the channels after the first convolution; the GLC blocks and the
     decoder run at half of it, with `heads` heads. `standardise` scales every feature channel to
     mean 0 and deviation 1 as measured once on public pictures (the training images of the
-    packaged OSIE sample), so that no client need tell anything about its own frames.
+    packaged OSIE sample), so that no client need tell anything about its own frames. `motion` adds
+    channels that tell what moves (see `motion`).
     Source: Lai et al. 2022 (GLC attention); head as in the OSIE reference.
     """
 
@@ -37,6 +38,7 @@ class GlcFeatures(Model):
     blocks: int = 1
     grid: tuple[int, int] = (30, 40)
     standardise: bool = True
+    motion: bool = False
 
     head: ClassVar[tuple[str, ...]] = ("head.*", "bias")
 
@@ -46,18 +48,7 @@ class GlcFeatures(Model):
         Raises:
             ConfigError: a width the heads do not divide, or an odd grid.
         """
-        if self.width < 4 or self.width % 4 or self.heads < 1 or (self.width // 2) % self.heads:
-            raise ConfigError(
-                f"glc_features: width {self.width} must be a multiple of 4, and half of it a "
-                f"multiple of heads ({self.heads})"
-            )
-        if self.blocks < 0:
-            raise ConfigError(f"glc_features: blocks must be 0 or more, got {self.blocks}")
-        if len(self.grid) != 2 or any(n < 2 or n % 2 for n in self.grid):
-            raise ConfigError(
-                f"glc_features: grid {self.grid} must be two even numbers, twice the rows and "
-                "columns of the features (one per 16 pixels)"
-            )
+        check_head("glc_features", self.width, self.heads, self.blocks, self.grid)
         return GlcFeaturesNet(self)
 
     def prepare(self, federation: Federation) -> Federation:
@@ -68,34 +59,35 @@ class GlcFeatures(Model):
         Raises:
             ConfigError: no bank `frames`, frames that do not fit `grid`, or no extra `pretrained`.
         """
-        banks: dict[int, Tensor] = {}
-        for splits in federation.people.values():
-            for samples in (splits.train, splits.val, splits.test):
-                if "frames" not in samples.banks:
-                    raise ConfigError(
-                        f"glc_features needs data with frames; '{federation.name}' has none"
-                    )
-                rows = samples.banks["frames"].rows
-                self._check(rows)
-                banks[id(rows)] = rows
-        # Channels-last rows spare every training step a transposition of its batch.
-        made = {
-            key: pretrained.features(rows).contiguous(memory_format=torch.channels_last)
-            for key, rows in banks.items()
-        }
-        if self.standardise:
-            for features in made.values():
-                pretrained.standardise(features)
-        return federation.map_bank("frames", lambda rows: made[id(rows)])
+        found = pretrained.in_place_of_frames(
+            federation, "glc_features", self.grid, self.standardise
+        )
+        return motion.with_motion(found, federation) if self.motion else found
 
-    def _check(self, frames: Tensor) -> None:
-        made = tuple(2 * -(-n // pretrained.STRIDE) for n in frames.shape[1:3])
-        if made != tuple(self.grid):
-            height, width = frames.shape[1:3]
-            raise ConfigError(
-                f"glc_features: frames of {height} x {width} pixels give a map of {made[0]} x "
-                f"{made[1]}, but grid is {tuple(self.grid)}; set grid = {list(made)}"
-            )
+
+def check_head(model: str, width: int, heads: int, blocks: int, grid: tuple[int, int]) -> None:
+    """Refuse options that make no head.
+
+    Raises:
+        ConfigError: a width the heads do not divide, or an odd grid.
+    """
+    if width < 4 or width % 4 or heads < 1 or (width // 2) % heads:
+        raise ConfigError(
+            f"{model}: width {width} must be a multiple of 4, and half of it a multiple of heads "
+            f"({heads})"
+        )
+    if blocks < 0:
+        raise ConfigError(f"{model}: blocks must be 0 or more, got {blocks}")
+    if len(grid) != 2 or any(n < 2 or n % 2 for n in grid):
+        raise ConfigError(
+            f"{model}: grid {grid} must be two even numbers, twice the rows and columns of the "
+            "features (one per 16 pixels)"
+        )
+
+
+def channels(with_motion: bool) -> int:
+    """Number of channels that enter a network on frozen features: 432, or 436 with motion."""
+    return pretrained.CHANNELS + (motion.CHANNELS if with_motion else 0)
 
 
 class GlcFeaturesNet(nn.Module):
@@ -105,7 +97,7 @@ class GlcFeaturesNet(nn.Module):
         super().__init__()
         width, half = options.width, options.width // 2
         self.grid = tuple(options.grid)
-        self.reduce = nn.Conv2d(pretrained.CHANNELS, width, 1)
+        self.reduce = nn.Conv2d(channels(options.motion), width, 1)
         self.local = nn.Conv2d(width, half, 3, padding=1)
         self.glance = nn.Linear(half * POOL[0] * POOL[1], half) if options.blocks else None
         self.blocks = nn.ModuleList(
@@ -117,7 +109,7 @@ class GlcFeaturesNet(nn.Module):
         self.bias = nn.Parameter(torch.zeros(self.grid))
 
     def forward(
-        self, features: Float[Tensor, "clips frames 432 rows columns"]
+        self, features: Float[Tensor, "clips frames channels rows columns"]
     ) -> Float[Tensor, "clips frames rows2 columns2"]:
         """Return logits of the heat map of every frame; the bias map is added to all.
 

@@ -1,0 +1,77 @@
+"""Models for streams: one frame and the state in, that frame's gaze map and the new state out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vergence.core.data import Batch
+from vergence.metrics.personal_priors import BANK
+from vergence.models import motion, pretrained
+from vergence.models.glc.glc_causal import GazeContext, GlcCausal, GlcCausalNet
+from vergence.tasks.gaze_map import GazeMap
+
+State = tuple[Tensor, ...]
+
+
+class StreamingModel(nn.Module):
+    """A causal network with what comes before and after it: a frame's pixels to its gaze map.
+
+    The state is that of a `GazeContext` and, with motion, of a `Background`; `start` gives the one
+    of a stream before its first frame.
+    """
+
+    def __init__(self, task: GazeMap, network: GlcCausalNet, prior: Tensor | None = None) -> None:
+        super().__init__()
+        assert isinstance(task.network, GlcCausal)
+        self.task, self.network, self.prior = task, network, prior
+        self.moves = task.network.motion
+        self.features = pretrained.FrozenModel(task.network.standardise)
+        state = (*GazeContext._fields, *(motion.Background._fields if self.moves else ()))
+        self.columns = ("frame", *(f"last_{name}" for name in state))
+        self.answers = ("map", *(f"next_{name}" for name in state))
+
+    def forward(self, frame: UInt8[Tensor, "1 height width 3"], *state: Tensor) -> State:
+        """Return the frame's map `[1, rows, columns]`, with sum 1, and the new state."""
+        features, background = self.features(frame[:, None])[:, 0], ()
+        if self.moves:
+            moving, background = motion.observe(frame, motion.Background(*state[2:]))
+            features = torch.cat([features, moving], 1)
+        logits, context = self.network.step(features, GazeContext(*state[:2]))
+        batch = {} if self.prior is None else {BANK: self.prior}
+        output = self.task.with_prior(logits[:, None], batch)[:, 0] / self.task.temperature
+        heat = output.flatten(1).softmax(1).view(output.shape)
+        return heat, *context, *background
+
+    def start(self, height: int, width: int) -> State:
+        """Return the state before the first frame of so many pixels."""
+        rows, columns = (side // 2 for side in self.network.grid)
+        context = self.network.start(torch.zeros(1, 1, 1, rows, columns))
+        return *context, *(motion.empty_background(1, height, width) if self.moves else ())
+
+    def arguments(self, batch: Batch) -> State:
+        """Return the first frame of the first sample of a batch, and the state before it."""
+        return batch["frames"][:1, 0], *self.start(*batch["frames"].shape[2:4])
+
+    def calls(self, batch: Batch) -> Iterator[State]:
+        """The values that calls are given beside the state: frames of the first sample."""
+        for frame in batch["frames"][:1].unbind(1):
+            yield (frame,)
+
+
+@torch.no_grad()
+def stream(
+    model: StreamingModel, frames: Iterable[NDArray]
+) -> Iterator[Float[Tensor, "rows columns"]]:
+    """Yield the map of every frame, uint8 `[H, W, 3]`, as soon as it is there."""
+    state: State | None = None
+    for picture in frames:
+        frame = torch.from_numpy(picture)[None]
+        state = model.start(*picture.shape[:2]) if state is None else state
+        heat, *rest = model(frame, *state)
+        state = tuple(rest)
+        yield heat[0]

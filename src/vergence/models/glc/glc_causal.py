@@ -1,0 +1,147 @@
+"""Streaming gaze maps: one frame in, one map out, given the recent past of its own estimates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vergence.core.federation import Federation
+from vergence.core.task import Model
+from vergence.errors import ConfigError
+from vergence.models import motion, pretrained
+from vergence.models.glc.attention import GLCBlock
+from vergence.models.glc.glc_features import POOL, channels, check_head
+
+
+class GazeContext(NamedTuple):
+    """Memory of a stream, newest last: its own last maps, and summaries of those frames.
+
+    Maps have a mean of 1; both are 0 where there was no frame yet. Nothing else is remembered.
+    """
+
+    maps: Float[Tensor, "streams context rows columns"]
+    summaries: Float[Tensor, "streams context width"]
+
+
+@dataclass(frozen=True)
+class GlcCausal(Model):
+    """The causal counterpart of `glc_features`: a small head on frozen features, for streams.
+
+    At every frame it sees that frame's features, its own maps of the last `context` frames, and
+    a global token made of the frame's and those frames' summaries. It is trained as it is used: on
+    its own estimates from the first step on, through which no gradient goes back. It is never
+    given a label, so that none can leak into an estimate. Other options as in `glc_features`.
+
+    Source: after ARGaze (arXiv:2602.05132, 2026): autoregressive, a bounded context of estimates.
+    Differs: a small convolutional head with a GLC block in place of a transformer decoder; own
+    estimates in place of teacher forcing.
+    """
+
+    width: int = 32
+    heads: int = 4
+    blocks: int = 1
+    context: int = 4
+    grid: tuple[int, int] = (30, 40)
+    standardise: bool = True
+    motion: bool = False
+
+    head: ClassVar[tuple[str, ...]] = ("head.*", "bias")
+
+    def build(self) -> GlcCausalNet:
+        """Return the head, initialised from torch's global generator.
+
+        Raises:
+            ConfigError: a width the heads do not divide, an odd grid, or no context.
+        """
+        check_head("glc_causal", self.width, self.heads, self.blocks, self.grid)
+        if self.context < 1:
+            raise ConfigError(f"glc_causal: context must be 1 or more, got {self.context}")
+        return GlcCausalNet(self)
+
+    def prepare(self, federation: Federation) -> Federation:
+        """Replace the rows of bank `frames`, uint8 `[n, H, W, 3]`, by features.
+
+        The result is float16 `[n, 432, ceil(H/16), ceil(W/16)]`, cached (see `pretrained`).
+
+        Raises:
+            ConfigError: no bank `frames`, frames that do not fit `grid`, or no extra `pretrained`.
+        """
+        found = pretrained.in_place_of_frames(federation, "glc_causal", self.grid, self.standardise)
+        return motion.with_motion(found, federation) if self.motion else found
+
+
+class GlcCausalNet(nn.Module):
+    """Features `[B, T, 432, h, w]`, half or float, to logits `[B, T, 2h, 2w]`, frame by frame."""
+
+    def __init__(self, options: GlcCausal) -> None:
+        super().__init__()
+        width, half = options.width, options.width // 2
+        self.grid, self.context = tuple(options.grid), options.context
+        self.reduce = nn.Conv2d(channels(options.motion), width, 1)
+        self.local = nn.Conv2d(width, half, 3, padding=1)
+        self.past = nn.Conv2d(options.context, half, 5, padding=2, bias=False)
+        nn.init.zeros_(self.past.weight)  # it starts as a network of single frames
+        self.glance = nn.Linear(half * POOL[0] * POOL[1], half) if options.blocks else None
+        self.blocks = nn.ModuleList(
+            GLCBlock(half, options.heads, glc=True, mlp_ratio=0, silent=True)
+            for _ in range(options.blocks)
+        )
+        self.decode = nn.Conv2d(half, half // 2, 3, padding=1)
+        self.head = nn.Conv2d(half // 2, 1, 1)
+        self.bias = nn.Parameter(torch.zeros(self.grid))
+
+    def forward(
+        self, features: Float[Tensor, "clips frames channels rows columns"]
+    ) -> Float[Tensor, "clips frames rows2 columns2"]:
+        """Return logits of the map of every frame; each clip is a stream from its beginning.
+
+        Raises:
+            ConfigError: features of another size than `grid` was set for.
+        """
+        rows, columns = features.shape[-2:]
+        if (2 * rows, 2 * columns) != self.grid:
+            raise ConfigError(
+                f"glc_causal: features of {rows} x {columns} do not fit grid {self.grid}, "
+                f"which must be twice that; set grid = {[2 * rows, 2 * columns]}"
+            )
+        context, maps = self.start(features), []
+        for frame in features.unbind(1):
+            logits, context = self.step(frame, context)
+            maps.append(logits)
+        return torch.stack(maps, 1)
+
+    def start(self, features: Float[Tensor, "streams frames channels rows columns"]) -> GazeContext:
+        """Return the context of streams of which nothing has been seen."""
+        streams, _, _, rows, columns = features.shape
+        half = self.local.out_channels
+        maps = features.new_zeros(streams, self.context, rows, columns, dtype=torch.float32)
+        return GazeContext(maps, maps.new_zeros(streams, self.context, half))
+
+    def step(
+        self, features: Float[Tensor, "streams channels rows columns"], context: GazeContext
+    ) -> tuple[Float[Tensor, "streams rows2 columns2"], GazeContext]:
+        """Return the next frame's logits, and the context that the frame after it gets."""
+        x = self.local(functional.relu(self.reduce(features.float())))
+        x = functional.relu(x + self.past(context.maps))
+        summaries = context.summaries
+        if self.glance is not None:
+            now = self.glance(functional.adaptive_avg_pool2d(x, POOL).flatten(1))
+            summaries = torch.cat([summaries, now[:, None]], 1)
+            x = self.mix(x, summaries.mean(1, keepdim=True))
+        x = functional.interpolate(x, scale_factor=2, mode="bilinear")
+        logits = self.head(functional.relu(self.decode(x)))[:, 0] + self.bias
+        own = logits.detach().flatten(1).softmax(1).view_as(logits) * self.bias.numel()
+        maps = torch.cat([context.maps, functional.avg_pool2d(own[:, None], 2)], 1)
+        return logits, GazeContext(maps[:, 1:], summaries[:, -self.context :])
+
+    def mix(self, x: Tensor, token: Float[Tensor, "streams 1 half"]) -> Tensor:
+        """Run the GLC blocks: the frame's positions, each with itself and the global token."""
+        tokens = torch.cat([token, x.flatten(2).transpose(1, 2)], 1)
+        for block in self.blocks:
+            tokens = block(tokens)
+        return tokens[:, 1:].transpose(1, 2).reshape(x.shape)
