@@ -385,10 +385,10 @@ def test_noise_is_added_once(tmp_path, monkeypatch):
     loaded = validate(experiment)
     seen = []
 
-    def held(experiment, _):
+    def held(experiment, *_):
         seen.append(experiment.federation())
 
-    monkeypatch.setattr(protocols, "start", held)
+    monkeypatch.setattr(protocols, "start_or_resume", held)
     scene = protocols.StudyScene(experiment, loaded, tmp_path, Console())
     people = loaded.raw.clients[:2]
     protocols.ran(scene, experiment, tmp_path / "fold", people)

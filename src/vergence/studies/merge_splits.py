@@ -131,7 +131,7 @@ def _mean_turn(kinds: Sequence[type], rows: list[list[str]]) -> list[str]:
     return made
 
 
-def blocks(folders: Mapping[str, Path], file: str, apart: bool) -> list[list[str]]:
+def blocks(folders: Mapping[str, Path], file: str, apart: bool = False) -> list[list[str]]:
     """Rows of samples.csv or prior_samples.csv of all splits, none where a split has no such file.
 
     A picture is the same one in every split, any other block is one of its split alone.
