@@ -134,7 +134,8 @@ class Packing:
         exact = values.dtype == np.float32 and self.fraction < FLOAT32_POWERS
         for start in range(0, len(values), CHUNK):  # in the cache: three times as fast
             part = values[start : start + CHUNK].astype(np.float32 if exact else np.float64)
-            if not max(part.max(), -part.min()) <= self.limit:
+            # As Python's numbers: NumPy would round the limit to float32, and some up.
+            if not max(float(part.max()), -float(part.min())) <= self.limit:
                 # Not how large: a server could ask about model after model, and read numbers off.
                 raise RangeFault(
                     f"range: '{self.name}' holds more than {self.limit:g}, the largest allowed"
