@@ -24,6 +24,7 @@ from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.engine.plan import Plan
 from vergence.errors import ConfigError
+from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import TrainedRun
 from vergence.results.text_tables import Record
@@ -80,6 +81,8 @@ def members(saved: TrainedRun, data: Federation, quick: bool, tick: Tick) -> Lin
     why = refused(saved.on(data))
     if len(data.people) < 4:
         why = why or "four people at least are needed, two in and two out"
+    if starting_model.known(saved.experiment.model.start, data.name, data.clients):
+        why = why or "model.start was trained on these people: no run would be without them"
     if saved.task.own_prior:
         why = (
             why or "task.personal_prior is made of all of a person's frames, also of those left out"

@@ -37,6 +37,7 @@ class StartingModel:
         data: the name of the data that it was trained on.
         people: those who took part.
         params: the parameters.
+        before: the same of the runs that this one in turn began with: names of data, and people.
     """
 
     run: str
@@ -44,6 +45,12 @@ class StartingModel:
     data: str
     people: tuple[str, ...]
     params: Params = field(compare=False, repr=False)
+    before: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def learned_from(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Names of data, and the people of each that the parameters have learned from."""
+        return ((self.data, self.people), *self.before)
 
     def fill(self, module: nn.Module) -> nn.Module:
         """Give a network these parameters.

@@ -6,7 +6,7 @@ so that run can be read, verified and resumed without the other. Docs: docs/runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from vergence.core.files import saving, write_whole
 from vergence.core.serialization import digest, pack, unpack_file
 from vergence.core.task import StartingModel
 from vergence.engine.storage.run_directory import load_progress, read_manifest
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, StateError
 from vergence.experiment import checksums
 from vergence.experiment.trust import in_run_folder
 from vergence.results.read import read as read_results
+from vergence.results.read import table
 
 FILE = "start.safetensors"
 """A run's copy of the model that it started from."""
@@ -41,7 +42,7 @@ def starting_model(run: Any, home: Path | None, load: Load) -> StartingModel:
         raise ConfigError(f"model.start must be the folder of a run, as text; got {run!r}")
     for folder in () if home is None else (home, home.parent):
         if in_run_folder(folder / "config.toml") and (folder / FILE).is_file():
-            return unpack_file(folder / FILE, StartingModel)
+            return _kept(folder / FILE, run)
     if not (Path(run) / "results.json").is_file():
         raise ConfigError(
             f"model.start: there is no finished run of one method at '{run}'; give its folder, as "
@@ -54,7 +55,7 @@ def common_model(run: str, experiment: Any) -> StartingModel:
     """The model that the first seed of a finished run, of this experiment, sends somebody new.
 
     Raises:
-        ConfigError: its method shares no whole model.
+        ConfigError: its method shares no whole model, or somebody was erased from it.
         StateError: a file of it is damaged.
     """
     checksums.check(Path(run))
@@ -70,8 +71,34 @@ def common_model(run: str, experiment: Any) -> StartingModel:
             "from; name a run of fedavg, or of another method with one model for everybody"
         )
     told = read_results(run).runs[0].results
+    if told.get("erased"):
+        raise ConfigError(
+            f"model.start: somebody was erased from {run}, and its model has still learned from "
+            "them; name the run that `vergence privacy forget` made then"
+        )
+    # Not results.json: it names who was measured.
+    took_part = dict.fromkeys(table(Path(run) / "turns.csv", "client").client)
+    earlier = experiment.model.start
+    before = () if earlier is None else earlier.learned_from
     sha = digest(pack(sent))
-    return StartingModel(run, sha, told["federation"], tuple(told["people"]), sent)
+    return StartingModel(run, sha, told["federation"], tuple(took_part), sent, before)
+
+
+def _kept(path: Path, run: str) -> StartingModel:
+    """A run's own copy of the model of the run that its experiment names.
+
+    Raises:
+        StateError: it is damaged, or of another run.
+    """
+    start = unpack_file(path, StartingModel)
+    if digest(pack(start.params)) != start.sha:
+        raise StateError(f"{path} is damaged: its parameters are not those of its SHA-256")
+    if start.run != run:
+        raise StateError(
+            f"model.start: {path.parent} was begun with other start: {start.run}, and '{run}' is "
+            "named; start from it by an experiment file outside of this folder"
+        )
+    return start
 
 
 def keep(start: StartingModel | None, folder: Path) -> None:
@@ -90,15 +117,25 @@ def told(start: StartingModel | None) -> dict[str, Mapping[str, Any]]:
     return {"start": {**about, "people": len(start.people)}}
 
 
-def refuse_known(start: StartingModel | None, data: str, strangers: set[str]) -> None:
-    """Refuse a starting model that was trained on people who are to be strangers.
+def known(start: StartingModel | None, data: str, people: Iterable[str]) -> list[str]:
+    """Those of some people that a starting model has learned from, itself or by its own start."""
+    seen = () if start is None else start.learned_from
+    taught = {who for name, those in seen if name == data for who in those}
+    return sorted(taught.intersection(people))
+
+
+def refuse_known(
+    start: StartingModel | None,
+    data: str,
+    people: Iterable[str],
+    why: str = "would be no stranger; start from a run on other people",
+) -> None:
+    """Refuse a starting model that was trained on people who must not be in it.
 
     Raises:
-        ConfigError: names one of them.
+        ConfigError: names one of them, and says why.
     """
-    known = set() if start is None or start.data != data else strangers & {*start.people}
-    if start is not None and known:
+    if start is not None and (found := known(start, data, people)):
         raise ConfigError(
-            f"model.start: {start.run} was trained on '{min(known)}' of {data}, who would be no "
-            "stranger; start from a run on other people"
+            f"model.start: {start.run} was trained on '{found[0]}' of {data}, who {why}"
         )

@@ -14,8 +14,14 @@ from vergence.engine.client_executor import lent
 from vergence.engine.protections.setup import check_privacy
 from vergence.engine.round_loop import device_for
 from vergence.errors import ConfigError
+from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
 from vergence.training.pruning import weights
+
+UNCOUNTED = (
+    "is also in this run, and no budget of `privacy` would count what that model tells of them; "
+    "start from a run on other people, or leave out start or the budget"
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ def validate(experiment: Experiment) -> Loaded:
             raw.refuse_many(f"method '{label}', which pools everybody's data,")
     plan.presence.check(raw.clients)
     plan.delivery.suit(raw.clients)
+    refuse_uncounted(experiment, raw)
     task = experiment.task(plan.seeds[0])
     ready = prepared(experiment, task, raw)
     for label, method in experiment.methods.items():
@@ -63,6 +70,16 @@ def validate(experiment: Experiment) -> Loaded:
         weights(task.module(), plan.pruning.layers)
     with profiling.phase("data"):
         return Loaded(raw, ready, digest(ready))
+
+
+def refuse_uncounted(experiment: Experiment, raw: Federation) -> None:
+    """Refuse a budget on people of whom the starting model tells beside it.
+
+    Raises:
+        ConfigError: names one of them.
+    """
+    if experiment.plan.privacy.spends:
+        starting_model.refuse_known(experiment.model.start, raw.name, raw.clients, UNCOUNTED)
 
 
 def prepared(experiment: Experiment, task: Task, raw: Federation) -> Federation:

@@ -19,7 +19,7 @@ from vergence.engine.protections.setup import protections
 from vergence.errors import ConfigError, DataError
 from vergence.experiment.privacy.spent import foretold, statements
 from vergence.experiment.schema import Experiment
-from vergence.experiment.validation import validate
+from vergence.experiment.validation import refuse_uncounted, validate
 from vergence.privacy.config import Privacy
 from vergence.privacy.hooks import Statement
 from vergence.privacy.poisoning.data import DataPoison
@@ -41,6 +41,8 @@ def explain(experiment: Experiment, console: Console) -> None:
     plan = experiment.plan
     foreseen = any(each.forecasts for each in protections(plan))
     people = experiment.federation() if foreseen else None
+    if people is not None:
+        refuse_uncounted(experiment, people)
     data = people or samples(experiment)
     if (known := counted(experiment, data)) is not None:
         plan = plan.known(len(known.clients))

@@ -22,6 +22,7 @@ from vergence.core.files import refuse_links, saving, write_text
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError, StateError, nearest
+from vergence.experiment import starting_model
 from vergence.experiment.newcomers import PersonPart
 from vergence.experiment.run import progress_bar, resume, start
 from vergence.experiment.schema import Experiment, TableOrigin, check, data_root, load
@@ -35,6 +36,11 @@ from vergence.unlearning.folds import folds, forget_folds, refuse_deployment
 
 SHOWN = 50
 """So many names an error lists."""
+REMEMBERED = (
+    "would be remembered through it, whatever is trained after it; forget them in that run, start "
+    "from the model made then, and delete this folder"
+)
+"""Why nobody is forgotten whom the starting model has learned from."""
 BEGUN = "begun"
 """In the names of states that a patched run begins from."""
 
@@ -79,8 +85,8 @@ def forget(folder: Path, person: str, out: Path, console: Console, options: Forg
     Given again it goes on where it was interrupted.
 
     Raises:
-        ConfigError: nobody of this name took part, a run that cannot do without somebody so, or a
-            deployment's folder.
+        ConfigError: nobody of this name took part, a run that cannot do without somebody so, a
+            start that was trained on the person, or a deployment's folder.
         StateError: the run is unfinished, the data is another, links in a folder lead elsewhere,
             or `out` holds something else.
     """
@@ -125,6 +131,7 @@ def opened(folder: Path, person: str) -> ForgottenPerson:
         raise ConfigError(f"{folder} replays who came when; it cannot be replayed without somebody")
     whole = experiment.dataset.load(data_root(experiment.root))
     whole.refuse_many("forgetting somebody")
+    starting_model.refuse_known(experiment.model.start, whole.name, [person], REMEMBERED)
     measured = dict.fromkeys(who for run in study.runs for who in run.people)
     known = list(dict.fromkeys([*whole.clients, *measured]))
     for trained in (tuple(whole.clients), tuple(measured)):

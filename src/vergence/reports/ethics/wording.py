@@ -359,17 +359,25 @@ def _membership(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
 
 def unprotected(means: PrivacyMeans) -> list[str]:
     """Information that no part of the plan protects."""
+    kept = means.task.by_sample and means.ran != "devices"
+    parts = f", and of some also {means.subject.sample} by {means.subject.sample}" if kept else ""
     told = [
         "That somebody takes part, when, and how often: the server knows.",
         "The device: whoever unlocks it can read the recordings on it.",
         f"Use: whoever runs the model learns {means.subject.use}. That is what it is for.",
-        "Measurements: how well the model works is reported person by person.",
+        f"Measurements: how well the model works is reported person by person{parts}.",
     ]
     if means.sends and not means.least and not means.plan.privacy.bounded:
         told.append("How many recordings each person has: the server is told.")
     if "labels" in means.kinds:
         pose = ", and the pose of the head" if "pose" in means.task.beside else ""
         told.append(f"{means.subject.labels.capitalize()}{pose}: sent as it is.")
+    if (start := means.task.network.start) is not None:
+        many = len({(data, who) for data, people in start.learned_from for who in people})
+        told.append(
+            f"The {many} people whom the model had learned from before ({start.data}): it begins "
+            "as that of another run, and what it tells of them no promise here counts."
+        )
     sample = means.subject.sample
     words = {"sample": sample, "Sample": sample.capitalize()}
     told += [text.format_map(words) for text in means.said("unprotected")]
