@@ -28,7 +28,6 @@ from vergence.privacy.hooks import ClientHooks, Promise, ProtectedRun
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.release_log import FOLDER, ReleaseLog
 from vergence.privacy.secure_aggregation.masking import SEED
-from vergence.training.sequential import Solver
 
 if TYPE_CHECKING:
     from vergence.engine.plan import Plan
@@ -52,11 +51,12 @@ def foreseen(plan: Plan, method: Method, task: Task, federation: Federation) -> 
     mask it has.
 
     Raises:
-        ConfigError: the method's options choose no mask by what data say, or in another way.
+        ConfigError: the method's options choose no mask by what data say, or in another way, or
+            let a turn ask more of the data than training.
     """
     policy, verb = plan.privacy.mask, next(iter(method.exposure))
     assert policy is not None
-    counter = _MaskChoiceCounter(policy, Solver(task))
+    counter = _MaskChoiceCounter(policy, task)
     client = federation.clients[0]
     data, state = federation.people[client], method.client(task)
     message = Message(verb, dict(method.offer(method.server(task), client)))
@@ -88,16 +88,24 @@ def _nothing(name: str, of: str, room: int) -> str:
 class _MaskChoiceCounter:
     """Answers what turns ask for, and counts what they would draw."""
 
-    def __init__(self, policy: MaskBudget, solver: Solver) -> None:
-        self.policy, self.solver = policy, solver
+    def __init__(self, policy: MaskBudget, task: Task) -> None:
+        self.policy, self.task = policy, task
         self.choices = self.draws = self.room = 0
 
     def answer(self, ask: Any) -> Any:
-        """Answer one ask."""
+        """Answer one ask.
+
+        Raises:
+            ConfigError: it asks for what could decide whether a mask grows, which a server sees.
+        """
         if not isinstance(ask, Fit):
-            return self.solver.compute(ask)
+            raise ConfigError(
+                "privacy.mask: with these options a turn looks at a person's data beside its "
+                "training, and whether a mask grows may follow from it, which no draw pays for; "
+                "leave out guard (fedcpf), or privacy.mask"
+            )
         metrics = {"loss": 0.0, "score": 0.0}
-        return FitResult(ask.params, self.solver.task.weigh(ask.data), 0, ask.optimiser, metrics)
+        return FitResult(ask.params, self.task.weigh(ask.data), 0, ask.optimiser, metrics)
 
     def choose(self, round: int, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
         """Choose blindly."""
