@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from vergence.core.federation import POOLED
+from vergence.engine.plan import Plan
 from vergence.errors import StateError
 from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
@@ -14,6 +15,7 @@ from vergence.results import write as results
 from vergence.results.layout import TABLES
 from vergence.results.read import Run, read, text_rows
 from vergence.results.run_files import read_json
+from vergence.studies import sweep_budget
 
 Score = Callable[[str, str, int], Mapping[str, Mapping[str, float]]]
 """(label, person, seed) -> evaluation -> metrics."""
@@ -67,12 +69,22 @@ def merge(
         about["data"]["split"] = f"{split} this split: {about['data'].get('split', 'unknown')}"
         results.write_json(folder / "provenance.json", about)
         results.write_merged(folder, parts, len(loaded.raw.clients))
+        _add_up(experiment.plan, folder, [part.folder for part in parts.values()])
     labels = list(experiment.methods)
     alone = next((x for x in labels if read(out / x).runs[0].method == "local_only"), None)
     for label in labels if alone else ():
         if not results.judged(out / label):
             results.write_harm(out / label, out / str(alone))
     index(experiment, loaded, out)
+
+
+def _add_up(plan: Plan, folder: Path, folds: Sequence[Path]) -> None:
+    """Let a merged run tell what all folds have spent on the same people, and not one of them."""
+    told = read_json(folder / "results.json")
+    for unit, amount in sweep_budget.of_runs(plan, folds).items():
+        block = told["privacy"][unit] | {"epsilon": amount, "seeds_together": amount, "check": None}
+        told["privacy"][unit] = block | {"folds_together": len(folds)}
+    results.write_json(folder / "results.json", told)
 
 
 def code_of(parts: Mapping[str, Run]) -> str:

@@ -149,6 +149,7 @@ def leave_one_out(scene: StudyScene) -> Path:
 
     split = "leave one person out: trained on all others, tested on the test part of"
     merge_folds.merge(scene.experiment, scene.loaded, scene.out / LEAVE, folds, score, split)
+    _tell_spent(scene.out / LEAVE, scene.console)
     return scene.out / LEAVE
 
 
@@ -185,7 +186,21 @@ def late(scene: StudyScene) -> Path:
 
     split = f"one person joins at round {rounds // 2} of {rounds}; tested on"
     merge_folds.merge(check(late_table), scene.loaded, scene.out / LATE, folds, score, split)
+    _tell_spent(scene.out / LATE, scene.console)
     return scene.out / LATE
+
+
+def _tell_spent(folder: Path, console: Console) -> None:
+    """Say what the folds of each method, which are runs on the same people, spend on them."""
+    for run in read(folder).runs:
+        for unit, block in run.results.get("privacy", {}).items():
+            if isinstance(block, Mapping) and "folds_together" in block:
+                text = (
+                    f"privacy of {run.label}: {block['folds_together']} folds on the same people "
+                    f"spend epsilon {block['epsilon']:.3g} together, all seeds, per {unit}; "
+                    "methods add up too"
+                )
+                console.print(text, highlight=False, soft_wrap=True)
 
 
 def _traced(table: Table, trace: Path) -> Experiment:

@@ -1,6 +1,6 @@
-"""Privacy budget that the trials of a sweep spend, one by one and all together.
+"""Privacy budget that the trials of a sweep, or folds, spend, one by one and all together.
 
-Every trial trains on the same people anew, with noise of its own: what they spend adds up.
+Each of them trains on the same people anew, with noise of its own: what they spend adds up.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 
 from vergence.core.files import parse_json
@@ -26,6 +28,31 @@ SPENT = "spent.csv"
 Trial = tuple[str, int, int]
 
 
+def budgets_of(plan: Plan) -> dict[str, BudgetedProtection]:
+    """Protections of a plan that spend a budget, by unit."""
+    budgeted = (p for p in protections(plan) if isinstance(p, BudgetedProtection))
+    return {each.unit: each for each in budgeted}
+
+
+def added(budgets: Mapping[str, BudgetedProtection], rows: Iterable[Spending]) -> dict[str, float]:
+    """Spending of some runs together, of each unit: of the person who has spent most."""
+    found: dict[str, dict[str, list[tuple[float, float, int]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for unit, who, charges in rows:
+        found[unit][who] += charges
+    return {
+        unit: max(map(budgets[unit].epsilon, people.values())) for unit, people in found.items()
+    }
+
+
+def of_runs(plan: Plan, folders: Iterable[Path]) -> dict[str, float]:
+    """Spending of finished runs of this plan, all seeds, of each unit: see `added`."""
+    budgets, at = budgets_of(plan), [folder / "state" / FOLDER for folder in folders]
+    each = [(one, folder, seed) for one in budgets.values() for folder in at for seed in plan.seeds]
+    return added(budgets, (row for one, *where in each for row in one.spendings(*where)))
+
+
 class Spendings:
     """spent.csv: a line per trial, seed and person, there before the trial's own books go.
 
@@ -34,8 +61,7 @@ class Spendings:
     """
 
     def __init__(self, path: Path, plan: Plan) -> None:
-        budgeted = (p for p in protections(plan) if isinstance(p, BudgetedProtection))
-        self.path, self.budgets = path, {each.unit: each for each in budgeted}
+        self.path, self.budgets = path, budgets_of(plan)
         self.rows: dict[Trial, list[Spending]] = {}
         if path.is_file():
             self._read()
@@ -66,17 +92,8 @@ class Spendings:
         write_csv(self.path, TABLES[SPENT], lines)
 
     def together(self) -> dict[str, float]:
-        """Spending of all trials together, of each unit: of the person who has spent most."""
-        found: dict[str, dict[str, list[tuple[float, float, int]]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
-        for rows in self.rows.values():
-            for unit, who, charges in rows:
-                found[unit][who] += charges
-        return {
-            unit: max(map(self.budgets[unit].epsilon, people.values()))
-            for unit, people in found.items()
-        }
+        """Spending of all trials together, of each unit: see `added`."""
+        return added(self.budgets, chain.from_iterable(self.rows.values()))
 
     def lines(self) -> list[str]:
         """Lines for the screen and the experiment of the winners; none without privacy."""

@@ -67,7 +67,11 @@ class BudgetedProtection(BuiltInProtection):
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
         """Charges of a run of one seed, by the logs in a folder."""
-        return [self.entered(owner(path), path) for path in self.logs(folder)]
+        return [self.entered(owner(path), path) for path in self.logs_of(folder, seed)]
+
+    def logs_of(self, folder: Path, seed: int) -> list[Path]:
+        """Logs of one seed."""
+        return [path for path in self.logs(folder) if path.name.startswith(f"seed{seed}.")]
 
     def entered(self, who: str, path: Path) -> Spending:
         """Charges that a log holds."""

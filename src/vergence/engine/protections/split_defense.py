@@ -292,7 +292,8 @@ class SplitDefenseProtection(BudgetedProtection):
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
         """Cost of every client's dearest picture."""
-        costs = [(owner(path), Released(path, self.policy.cost).most) for path in self.logs(folder)]
+        logs = self.logs_of(folder, seed)
+        costs = [(owner(path), Released(path, self.policy.cost).most) for path in logs]
         return [Spending(self.unit, who, ((dearest, 1.0, 1),)) for who, dearest in costs]
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
