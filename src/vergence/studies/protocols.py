@@ -191,7 +191,7 @@ def late(scene: StudyScene) -> Path:
 
 
 def _tell_spent(folder: Path, console: Console) -> None:
-    """Say what the folds of each method, which are runs on the same people, spend on them."""
+    """Print the budget that the folds of each method spend together on the same people."""
     for run in read(folder).runs:
         for unit, block in run.results.get("privacy", {}).items():
             if isinstance(block, Mapping) and "folds_together" in block:
