@@ -23,6 +23,14 @@ from vergence.experiment.trained_run import one_run, read_run
 ONE = TOY.replace("METHODS", 'method = { name = "fedavg" }')
 PEOPLE = ("p00", "p01", "p02", "p03")
 ONE = ONE.replace("people = 3", "people = 4").replace("rounds = 3", "rounds = 1")
+PICTURES = """
+task       = { name = "gaze_map", criterion = "kl", sigma = 0.05 }
+model      = { name = "glc_features", grid = [6, 8], width = 8 }
+federation = { name = "osie", images = 20, viewers = [0, 1, 2], size = [64, 48] }
+method     = { name = "fedavg" }
+local      = { steps = 1, batch = 8, lr = 0.01 }
+run        = { rounds = 1, evaluate_every = 0, workers = 1 }
+"""
 
 
 def made(folder: Path, name: str, *sets: str) -> Path:
@@ -148,3 +156,17 @@ def test_a_run_that_starts_from_itself_is_one_line(first, tmp_path):
     said = vergence("explain", write(tmp_path, ONE), "--set", f"model.start={run}")
     assert said.code == 2
     assert "Traceback" not in said.err
+
+
+def test_a_start_on_another_split_of_the_same_people_is_refused(tmp_path):
+    """The pictures that the new run tests on were in the training of its first model."""
+    file = write(tmp_path, PICTURES)
+    vergence("run", file, "--out", tmp_path / "a", "--set", "federation.split_seed=3")
+    begun = ("--set", f"model.start={tmp_path / 'a'}")
+    said = vergence("run", file, "--out", tmp_path / "b", *begun)
+    said.complains(2, "split_seed 3, here 0", "test samples of this run were in its training")
+    both = ("--set", "run.split_seeds=[3,4]", "--set", "federation.split_seed=3")
+    said = vergence("run", file, "--out", tmp_path / "c", *begun, *both)
+    said.complains(2, "split_seed 3, here 4")
+    same = ("--set", "federation.split_seed=3")
+    assert vergence("run", file, "--out", tmp_path / "d", *begun, *same).code == 0

@@ -37,7 +37,8 @@ class StartingModel:
         data: the name of the data that it was trained on.
         people: those who took part.
         params: the parameters.
-        before: the same of the runs that this one in turn began with: names of data, and people.
+        split: the seed of the split that it was trained on; None: the data has one split.
+        before: data and people of the runs that this one in turn began with.
     """
 
     run: str
@@ -45,6 +46,7 @@ class StartingModel:
     data: str
     people: tuple[str, ...]
     params: Params = field(compare=False, repr=False)
+    split: int | None = None
     before: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vergence.core.federation import Dataset
 from vergence.core.files import saving, write_whole
 from vergence.core.serialization import digest, pack, unpack_file
 from vergence.core.task import StartingModel
@@ -80,8 +81,8 @@ def common_model(run: str, experiment: Any) -> StartingModel:
     took_part = dict.fromkeys(table(Path(run) / "turns.csv", "client").client)
     earlier = experiment.model.start
     before = () if earlier is None else earlier.learned_from
-    sha = digest(pack(sent))
-    return StartingModel(run, sha, told["federation"], tuple(took_part), sent, before)
+    sha, split = digest(pack(sent)), split_of(experiment.dataset)
+    return StartingModel(run, sha, told["federation"], tuple(took_part), sent, split, before)
 
 
 def _kept(path: Path, run: str) -> StartingModel:
@@ -115,6 +116,31 @@ def told(start: StartingModel | None) -> dict[str, Mapping[str, Any]]:
         return {}
     about = {"run": start.run, "sha256": start.sha, "data": start.data}
     return {"start": {**about, "people": len(start.people)}}
+
+
+def split_of(dataset: Dataset) -> int | None:
+    """The seed of a data set's split; None where it has one split, or is loaded already."""
+    return getattr(dataset, "split_seed", None)
+
+
+def refuse_other_split(
+    start: StartingModel | None, data: str, people: Iterable[str], dataset: Dataset
+) -> None:
+    """Refuse a starting model that was trained on test samples of the same people.
+
+    Raises:
+        ConfigError: names the splits.
+    """
+    here = split_of(dataset)
+    if start is None or None in (here, start.split) or here == start.split:
+        return
+    refuse_known(
+        start,
+        data,
+        people,
+        f"is also in this run, by another split (split_seed {start.split}, here {here}): test "
+        "samples of this run were in its training; take its split, or start from a run on others",
+    )
 
 
 def known(start: StartingModel | None, data: str, people: Iterable[str]) -> list[str]:

@@ -54,6 +54,9 @@ def validate(experiment: Experiment) -> Loaded:
     plan.presence.check(raw.clients)
     plan.delivery.suit(raw.clients)
     refuse_uncounted(experiment, raw)
+    starting_model.refuse_other_split(
+        experiment.model.start, raw.name, raw.clients, experiment.dataset
+    )
     task = experiment.task(plan.seeds[0])
     ready = prepared(experiment, task, raw)
     for label, method in experiment.methods.items():
