@@ -312,10 +312,21 @@ def read_run(
 
 
 def _merged(folder: Path) -> dict[str, Path]:
-    """Runs that a merged directory is made of: by split seed, or by the person left out."""
+    """Runs that a merged directory is made of: by split seed, or by the person left out.
+
+    Raises:
+        StateError: they are merged in turn, which no run is, and could go on for ever.
+    """
+    parts = {name: Path(os.path.normpath(folder / at)) for name, at in _parts_of(folder).items()}
+    for part in parts.values():
+        if (part / "results.json").is_file() and _parts_of(part):
+            raise StateError(f"{folder / 'results.json'} is damaged: {part} is merged itself")
+    return parts
+
+
+def _parts_of(folder: Path) -> dict[str, str]:
     told = read_json(folder / "results.json")
-    parts = told.get("split_folders") or told.get("folds") or {}
-    return {name: Path(os.path.normpath(folder / at)) for name, at in parts.items()}
+    return told.get("split_folders") or told.get("folds") or {}
 
 
 def verify_digests(folder: Path) -> list[int]:

@@ -19,6 +19,8 @@ from vergence.errors import StateError
 
 JSON_BYTES, TABLE_BYTES = 2**28, 2**31
 """Larger files are none that a run wrote."""
+LONGEST_PATH = 1000
+"""Characters of a path from one run to another."""
 POISONED = "POISONED"
 """Under this, data and provenance say who lied in a run on purpose."""
 AGAIN = "restore it from a copy, or run again"
@@ -47,6 +49,37 @@ class BytesSent(OpenRecord):
     down: float
 
 
+def name_inside(name: str) -> str:
+    """Name of what lies in a folder itself.
+
+    Raises:
+        ValueError: it leads elsewhere.
+    """
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError("it must be the name of something in this very folder")
+    return name
+
+
+NameInside = Annotated[str, AfterValidator(name_inside)]
+
+
+def run_beside(path: str) -> str:
+    """Path from a merged run to one that it is made of, below the same folder.
+
+    Raises:
+        ValueError: it leads elsewhere.
+    """
+    up, *down = path.split("/")
+    if up != ".." or len(down) < 2 or len(path) > LONGEST_PATH or not path.isprintable():
+        raise ValueError("it must lead to a run in a folder beside this one, as ../NAME/LABEL")
+    for name in down:
+        name_inside(name)
+    return path
+
+
+RunBeside = Annotated[str, AfterValidator(run_beside)]
+
+
 class ResultsFile(OpenRecord):
     """results.json, as far as it is read; what older runs lack has a default here."""
 
@@ -71,6 +104,8 @@ class ResultsFile(OpenRecord):
     privacy: dict[str, Any] = {}
     solver: dict[str, Any] = {}
     input: dict[str, int] | None = None
+    folds: dict[str, RunBeside] = {}
+    split_folders: dict[str, RunBeside] = {}
 
     @model_validator(mode="after")
     def measured(self) -> Self:
@@ -88,20 +123,6 @@ class Provenance(OpenRecord):
     environment: dict[str, str] = {}
     command: str | list[str] = ""
     deployment: dict[str, Any] = {}
-
-
-def name_inside(name: str) -> str:
-    """Name of what lies in a folder itself.
-
-    Raises:
-        ValueError: it leads elsewhere.
-    """
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise ValueError("it must be the name of something in this very folder")
-    return name
-
-
-NameInside = Annotated[str, AfterValidator(name_inside)]
 
 
 class IndexEntry(OpenRecord):
