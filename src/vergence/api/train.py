@@ -215,7 +215,7 @@ def run_into(
             if not resumed:
                 check_vacant(folder)
             if experiment.plan.split_seeds:
-                experiment = split_runs.listed(experiment)
+                experiment = split_runs.listed(experiment, folder)
                 loaded = split_runs.run(experiment, folder, follower, resumed=resumed)
             elif resumed:
                 loaded = resume(experiment, folder, follower, asked=asked)
