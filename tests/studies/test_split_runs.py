@@ -60,6 +60,8 @@ def test_it_is_verified_resumed_and_shown(pictures):
     assert "fedavg seed 0: " in vergence("verify", out).out
     assert "NSS over 2 splits" in vergence("resume", out).out
     assert "fedavg, split 3" in vergence("status", out).out
+    assert vergence("status", out / "fedavg").out.count("finished") == 2
+    vergence("resume", out / "fedavg").complains(2, "merged over splits", f"go on with is {out}")
     merged = vergence("export", out / "fedavg", "--out", out / "m.onnx")
     merged.complains(2, "name one of", "split0")
     path = out / "split3" / "fedavg" / "people.csv"

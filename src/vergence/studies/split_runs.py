@@ -38,6 +38,7 @@ def listed(experiment: Experiment, home: Path | None = None) -> Experiment:
 
     Raises:
         ConfigError: it is made of Python objects, which no other split can be read from.
+        StateError: `home` holds a merged run.
     """
     if experiment.table.get("python"):
         raise ConfigError(
@@ -46,6 +47,10 @@ def listed(experiment: Experiment, home: Path | None = None) -> Experiment:
         )
     if experiment.several:
         return experiment
+    if home is not None and (home / "results.json").is_file():
+        raise StateError(
+            f"{home} is merged over splits, and finished; the folder to go on with is {home.parent}"
+        )
     table = {key: value for key, value in experiment.table.items() if key != "method"}
     made = check({**table, "methods": [experiment.table["method"]]}, home)
     return replace(made, origin=experiment.origin)
