@@ -48,9 +48,9 @@ def added(budgets: Mapping[str, BudgetedProtection], rows: Iterable[Spending]) -
 
 def of_runs(plan: Plan, folders: Iterable[Path]) -> dict[str, float]:
     """Spending of finished runs of this plan, all seeds, of each unit: see `added`."""
-    budgets, at = budgets_of(plan), [folder / "state" / FOLDER for folder in folders]
-    each = [(one, folder, seed) for one in budgets.values() for folder in at for seed in plan.seeds]
-    return added(budgets, (row for one, *where in each for row in one.spendings(*where)))
+    budgets, books = budgets_of(plan), [folder / "state" / FOLDER for folder in folders]
+    each = [(one, at, seed) for one in budgets.values() for at in books for seed in plan.seeds]
+    return added(budgets, (row for one, at, seed in each for row in one.spendings(at, seed)))
 
 
 class Spendings:
