@@ -229,3 +229,10 @@ def test_the_tables_of_keys_in_the_docs_are_true():
     text = page.read_text()
     assert all(f"`{attack}`" in text for attack in ATTACKS)
     assert set(ON_DATA) < set(ATTACKS)
+
+
+def test_settings_of_a_plan_that_clash_are_one_line_of_a_command(tmp_path):
+    asked = 'privacy = { solver = { name = "dp_sgd", clip = 1.0, noise = 1.0 } }\n'
+    file = write(tmp_path, TEN + asked)
+    stacked = ("--set", "run.solver=stacked", "--out", tmp_path / "out")
+    vergence("run", file, *stacked).complains(2, "privacy.solver", "leave out run.solver")

@@ -60,6 +60,37 @@ def test_the_run_says_so_and_outlives_the_other(tmp_path, begun):
     vergence("run", file, "--out", tmp_path / "c", *from_(begun)).complains(2, "no finished run")
 
 
+@pytest.mark.parametrize("methods", ['methods = ["local_only", "fedavg"]', 'method = "fedavg"'])
+def test_a_run_over_splits_outlives_the_other(tmp_path, begun, methods):
+    """Interrupted, the other gone, and resumed; once merged it names its parts as a start."""
+    file, out = write(tmp_path, TOY.replace("METHODS", methods)), tmp_path / "out"
+    sets, seen = [f"model.start={begun}", "run.split_seeds=[0, 1]"], []
+
+    def stop(report):
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+        seen.append(report)
+
+    with pytest.raises(vg.PartialRun):
+        vg.run_experiment(load(file, sets), out, on_round=stop, progress=False)
+    shutil.rmtree(begun.parent)
+    assert vergence("resume", out).code == 0
+    assert vergence("resume", out).code == 0, "finished"
+    vergence("verify", out)
+    again = vergence("run", file, "--out", tmp_path / "n", *from_(out / "fedavg"))
+    again.complains(2, "has no model of its own", "split0/fedavg")
+
+
+def test_a_study_that_starts_from_it_goes_on(tmp_path, begun):
+    """Whoever gives the same command again: runs that are finished are left as they are."""
+    study = ["study", "evaluate", "within", write(tmp_path, MANY), "--out", tmp_path / "s"]
+    for _ in range(2):
+        assert vergence(*study, *from_(begun)).code == 0
+    vergence("run", tmp_path / "toy.toml", "--out", tmp_path / "o", "--set", "run.seeds=[5]")
+    other = from_(tmp_path / "o" / "fedavg")
+    vergence(*study, *other).complains(2, "begun with other")
+
+
 def test_another_model_than_it_began_with_is_refused(tmp_path, begun):
     """Of an interrupted run, whose copy of the model was exchanged for another one."""
     file, other, out = write(tmp_path, MANY), tmp_path / "other", tmp_path / "out"

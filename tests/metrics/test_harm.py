@@ -72,6 +72,16 @@ def test_nothing_to_lose_is_no_loss():
     assert loss_of(blocks([1.0] * 8), {"alone": nothing}, False).loss == -np.inf
 
 
+@pytest.mark.parametrize("lower_is_better", [False, True])
+def test_scores_that_are_no_numbers(lower_is_better):
+    """A method that diverged harms; a reference that did is none, whichever comes first."""
+    fine, broken = blocks([2.0] * 8), blocks([2.0] * 7 + [np.nan])
+    assert loss_of(blocks([np.nan] * 8), {"alone": fine}, lower_is_better).harmed
+    assert loss_of(fine, {"FedAvg": broken}, lower_is_better) is None
+    found = loss_of(fine, {"FedAvg": broken, "alone": fine}, lower_is_better)
+    assert (found.against, found.harmed) == ("alone", False)
+
+
 def test_draws_are_the_same_each_time_and_of_as_many_blocks():
     first = drawn(9)
     drawn.cache_clear()

@@ -169,3 +169,11 @@ def test_without_folds_validation_data_decide_alone():
 def test_one_fold_is_refused():
     with pytest.raises(ConfigError, match="2 and more, got 1"):
         Earned(folds=1)
+
+
+def test_an_own_model_that_diverged_is_not_taken():
+    """One's own loss is no number, or infinite, in a block: the common model; also if all are."""
+    nan, inf = float("nan"), float("inf")
+    assert smallest([[2.0, 1.0, nan], [2.0, 1.0, 0.1]], [4, 4], 0.0) == 1
+    assert smallest([[2.0, inf], [2.0, 0.0]], [4, 4], 1.0) == 0
+    assert smallest([[nan, nan], [nan, inf]], [4, 4], 1.0) == 0

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.commands import run
 from tests.made_up_runs import METHODS
 from vergence.results.harm import PRIORS, SAMPLES, harms, of_run
-from vergence.results.read import read
+from vergence.results.read import StudyResults, read
 from vergence.studies.compare import blocks, gather, rows, to_csv, unseen
 from vergence.studies.merge_splits import blocks as merged
 
@@ -93,6 +93,28 @@ def test_other_samples_are_no_reference(out, tmp_path):
     path.write_text(path.read_text().replace("picture 9", "picture 99"))
     losses = harms(read(copy))["fedcpf"].losses
     assert losses["p1"].against == "local-only"
+
+
+def test_a_reference_of_other_data_is_none(out, tmp_path):
+    """Compared all the same (`--allow data`); `part 3` of other data is of other samples."""
+    copy, other = (scored(out, tmp_path / name) for name in ("OUT", "OTHER"))
+    path = other / "fedavg" / "provenance.json"
+    for sha, named in (
+        ("00ff", ("local-only", "FedAvg", "own map")),
+        ("aa", ("local-only", "own map")),
+    ):
+        path.write_text(path.read_text().replace("00ff", sha))
+        there = next(run for run in read(other).runs if run.label == "fedavg")
+        runs = (*(run for run in read(copy).runs if run.label != "fedavg"), there)
+        assert harms(StudyResults(copy, runs, {}))["fedcpf"].references == named
+
+
+def test_a_run_that_is_made_anew_is_read_anew(out, tmp_path):
+    copy = scored(out, tmp_path / "OUT")
+    assert str(harms(read(copy))["fedcpf"]) == "4 of 4"
+    path = copy / "fedcpf" / SAMPLES
+    path.write_text(path.read_text().replace(",2.1", ",9.1").replace(",2.2", ",9.2"))
+    assert str(harms(read(copy))["fedcpf"]) == "0 of 4"
 
 
 def test_splits_share_pictures_and_no_other_blocks(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 import vergence as vg
 from tests.cli.commands import TOY, vergence, write
+from tests.conftest import ROOT
 from vergence.errors import ConfigError, StateError
 from vergence.experiment.run import start
 from vergence.experiment.schema import load
@@ -60,6 +61,8 @@ def test_it_is_verified_resumed_and_shown(pictures):
     assert "fedavg seed 0: " in vergence("verify", out).out
     assert "NSS over 2 splits" in vergence("resume", out).out
     assert "fedavg, split 3" in vergence("status", out).out
+    assert vergence("status", out / "fedavg").out.count("finished") == 2
+    vergence("resume", out / "fedavg").complains(2, "merged over splits", f"go on with is {out}")
     merged = vergence("export", out / "fedavg", "--out", out / "m.onnx")
     merged.complains(2, "name one of", "split0")
     path = out / "split3" / "fedavg" / "people.csv"
@@ -86,6 +89,22 @@ def test_an_interrupted_one_goes_on_to_the_same_bits(tmp_path, pictures):
     assert runs["fedavg"].record.results["fingerprint"] == there
     with pytest.raises(StateError, match="split0"):
         runs["fedavg"].model("v00")
+
+
+def test_code_in_an_interrupted_one_does_not_run_unasked(tmp_path):
+    """Its config is a run folder's, perhaps somebody else's, from its first byte on."""
+    code = (ROOT / "src" / "vergence" / "models" / "linear.py").read_text()
+    (tmp_path / "mine.py").write_text(code)
+    file = write(tmp_path, PEOPLE.replace('"linear"', '"mine.py"'))
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    experiment = load(file, ["run.split_seeds=[0, 1]"], trust_code=True)
+    with pytest.raises(vg.PartialRun):
+        vg.run_experiment(experiment, tmp_path / "out", on_round=stop, progress=False)
+    vergence("resume", tmp_path / "out").complains(2, "mine.py is Python code", "--trust-code")
+    assert vergence("resume", tmp_path / "out", "--trust-code").code == 0
 
 
 def test_people_of_generator_seeds_are_different_people(tmp_path):

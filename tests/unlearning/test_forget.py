@@ -10,7 +10,7 @@ import torch
 from tests.cli.commands import ONE, SEVERAL, run, vergence
 from vergence.console import out as console
 from vergence.core.params import Params
-from vergence.errors import PartialRun
+from vergence.errors import ConfigError, PartialRun
 from vergence.experiment.run import start
 from vergence.experiment.schema import load
 from vergence.experiment.trained_run import verify
@@ -314,3 +314,14 @@ def test_a_deployments_folder_is_refused_with_what_to_do(tmp_path):
     vergence("privacy", "forget", tmp_path, "anna", "--out", tmp_path / "x").complains(
         2, "their machine", "deploy revoke", "delete this folder"
     )
+
+
+def test_merged_splits_name_the_runs_that_can_forget(tmp_path):
+    file = tmp_path / "toy.toml"
+    file.write_text(SEVERAL.replace("rounds = 3", "rounds = 1, split_seeds = [0, 1]"))
+    out = tmp_path / "out"
+    vergence("run", file, "--out", out)
+    with pytest.raises(ConfigError, match=r"out/split0, .*out/split1, then delete"):
+        forget(out, "p01@0", tmp_path / "new", console, QUICK)
+    with pytest.raises(ConfigError, match="out/split0/fedavg, "):
+        forget(out / "fedavg", "p01@0", tmp_path / "new", console, QUICK)

@@ -28,6 +28,7 @@ from vergence.experiment.run import (
     start,
 )
 from vergence.experiment.schema import Experiment, load
+from vergence.experiment.trust import approved, under
 from vergence.privacy.config import Privacy
 from vergence.studies import split_runs
 
@@ -215,8 +216,9 @@ def run_into(
             if not resumed:
                 check_vacant(folder)
             if experiment.plan.split_seeds:
-                experiment = split_runs.listed(experiment)
-                loaded = split_runs.run(experiment, folder, follower, resumed=resumed)
+                with under(approved(experiment.code)):  # read again for every split
+                    experiment = split_runs.listed(experiment, folder)
+                    loaded = split_runs.run(experiment, folder, follower, resumed=resumed)
             elif resumed:
                 loaded = resume(experiment, folder, follower, asked=asked)
             else:

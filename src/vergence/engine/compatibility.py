@@ -546,9 +546,14 @@ SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
 class InvalidCombination(ConfigError):
     """A refusal, with the row it comes from."""
 
-    def __init__(self, clash: Incompatibility, asked: CheckedSettings) -> None:
-        self.clash = clash
-        super().__init__(clash.why.format_map(_Words(asked)))
+    clash: Incompatibility
+
+    @classmethod
+    def of(cls, clash: Incompatibility, asked: CheckedSettings) -> InvalidCombination:
+        """The refusal of these settings; like every other error it is made of its text alone."""
+        made = cls(clash.why.format_map(_Words(asked)))
+        made.clash = clash
+        return made
 
 
 class _Words(dict[str, object]):
@@ -570,7 +575,7 @@ def agree(plan: RunSettings, app: bool = False) -> None:
     asked = CheckedSettings(plan, app=app)
     for clash in AMONG_SETTINGS:
         if SETTINGS[clash.one](asked) and SETTINGS[clash.other](asked):
-            raise InvalidCombination(clash, asked)
+            raise InvalidCombination.of(clash, asked)
     for own in plan.privacy.own:
         _agree_with(own, asked)
 
@@ -583,4 +588,6 @@ def _agree_with(own: Protection, asked: CheckedSettings) -> None:
             near = nearest(setting, SETTINGS)
             raise ConfigError(f"privacy.own: {name} refuses '{setting}', no setting{near}")
         if SETTINGS[setting](asked):
-            raise InvalidCombination(Incompatibility(name, setting, f"privacy.own: {why}"), asked)
+            raise InvalidCombination.of(
+                Incompatibility(name, setting, f"privacy.own: {why}"), asked
+            )

@@ -135,4 +135,4 @@ def check(plan: RunSettings, method: Method, task: Task | None = None, app: bool
     case = Combination(plan, method, task, app=app)
     for clash in WITH_METHODS:
         if SETTINGS[clash.one](case) and METHODS[clash.other](case):
-            raise InvalidCombination(clash, case)
+            raise InvalidCombination.of(clash, case)

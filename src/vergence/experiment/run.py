@@ -152,7 +152,8 @@ def start_or_resume(
     if not (folder / "config.toml").exists():
         return start(experiment, folder, follower)
     config = stamp.config_digest(experiment.table, experiment.plan.presence.trace)
-    stamp.check(folder, {"config": config, "data": digest(ready)})  # a finished run does not look
+    made = {"config": config, "data": digest(ready), **_begins(experiment)}
+    stamp.check(folder, made)  # a finished run does not look
     return resume(experiment, folder, follower)
 
 
@@ -187,11 +188,13 @@ def check_vacant(out: Path) -> None:
 
 
 def _refuse_others(out: Path) -> None:
-    # A run that was killed before its config was written leaves its stamp, and locks of methods.
+    # A run that was killed before its config was written leaves its stamp, the model that it
+    # starts from, and locks of methods.
+    left = (".", stamp.FILE, starting_model.FILE, "config.toml.", TRACEBACK)
     theirs = sorted(
         path.name
         for path in out.iterdir()
-        if not path.name.startswith((".", stamp.FILE, "config.toml.", TRACEBACK))
+        if not path.name.startswith(left)
         and not (path.is_dir() and all(each.name == ".lock" for each in path.iterdir()))
     )
     if theirs:
@@ -257,12 +260,13 @@ def folders_of(experiment: Experiment, out: Path) -> dict[str, Path]:
 
 def stamped(experiment: Experiment, table: Table, loaded: Loaded) -> dict[str, str]:
     """Facts that the bits of a run of this table depend on."""
+    made = stamp.stamp(table, loaded.sha, experiment.plan.presence.trace)
+    return {**made, **_begins(experiment)}
+
+
+def _begins(experiment: Experiment) -> dict[str, str]:
     start = experiment.model.start
-    return {
-        **stamp.stamp(table, loaded.sha, experiment.plan.presence.trace),
-        **({} if start is None else {"start": start.sha}),
-        **experiment.origin.stamp,
-    }
+    return {**({} if start is None else {"start": start.sha}), **experiment.origin.stamp}
 
 
 @contextmanager

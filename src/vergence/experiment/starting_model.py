@@ -6,6 +6,7 @@ so that run can be read, verified and resumed without the other. Docs: docs/runs
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,12 @@ def common_model(run: str, experiment: Any) -> StartingModel:
         StateError: a file of it is damaged.
     """
     checksums.check(Path(run))
+    told = read_results(run).runs[0].results
+    if parts := [*(told.get("split_folders") or told.get("folds") or {}).values()]:
+        raise ConfigError(
+            f"model.start: {run} is merged over runs and has no model of its own; name one of "
+            f"them, as {os.path.normpath(Path(run, parts[0]))}"
+        )
     (method,) = experiment.methods.values()
     seed, rounds = experiment.plan.seeds[0], experiment.plan.rounds
     task = experiment.task(seed)
@@ -71,7 +78,6 @@ def common_model(run: str, experiment: Any) -> StartingModel:
             f"model.start: the method of {run} shares no whole model that another run could start "
             "from; name a run of fedavg, or of another method with one model for everybody"
         )
-    told = read_results(run).runs[0].results
     if told.get("erased"):
         raise ConfigError(
             f"model.start: somebody was erased from {run}, and its model has still learned from "

@@ -1,5 +1,6 @@
 """Earned personalisation: follow one's own model only as far as held-out data says it pays."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
@@ -187,15 +188,19 @@ def cut(samples: Samples, blocks: int) -> list[Samples]:
 def smallest(losses: Sequence[Sequence[float]], counts: Sequence[int], errors: float) -> int:
     """Return the first candidate whose loss is within so many standard errors of the lowest.
 
+    A loss that is no number is infinite, and of such alone the first candidate is taken.
+
     Args:
         losses: mean losses by block and candidate.
         counts: samples of every block.
         errors: standard errors, of the mean difference between a candidate and the best one.
     """
-    table = torch.tensor(losses, dtype=torch.float64)
+    table = torch.tensor(losses, dtype=torch.float64).nan_to_num(nan=math.inf, posinf=math.inf)
     weight = torch.tensor(counts, dtype=torch.float64)
     weight = (weight / weight.sum())[:, None]
     best = int((weight * table).sum(0).argmin())
+    if not table[:, best].isfinite().all():
+        return 0
     apart = table - table[:, best : best + 1]
     mean = (weight * apart).sum(0)
     spread = ((weight * (apart - mean)) ** 2).sum(0) * len(table) / max(len(table) - 1, 1)

@@ -44,7 +44,8 @@ def loss_of(mine: Blocks, references: Mapping[str, Blocks], lower_is_better: boo
 
     Blocks are drawn with replacement, the same ones for both sides of a pair. The bound is the
     `ALPHA / 2` quantile of the loss, shared out over the references (Bonferroni): the best of
-    several noisy references would be better than anybody by chance.
+    several noisy references would be better than anybody by chance. A reference whose scores are
+    no finite numbers is none; a person whose own are none loses without end.
 
     Args:
         mine: blocks of the person under one method.
@@ -53,6 +54,7 @@ def loss_of(mine: Blocks, references: Mapping[str, Blocks], lower_is_better: boo
 
     Source: Efron 1979, percentile bootstrap of blocks; Dunn 1961 for several references.
     """
+    references = {name: each for name, each in references.items() if np.isfinite(each).all()}
     if len(mine) < LEAST or not references:
         return None
     draws, sign = drawn(len(mine)), -1 if lower_is_better else 1
@@ -81,4 +83,5 @@ def _share(mine: Blocks, reference: Blocks, sign: int) -> Blocks:
     """Loss as a share of the reference; where that is 0, without end unless both are."""
     lost, size = sign * (reference - mine), np.abs(reference)
     without = np.where(lost == 0, 0.0, np.copysign(math.inf, lost))
+    lost, without = (np.where(np.isnan(mine), math.inf, each) for each in (lost, without))
     return np.where(size > 0, lost / np.where(size > 0, size, 1), without)

@@ -91,8 +91,9 @@ def status(folder: Path) -> Status:
     table = _experiment(out / "config.toml" if home is None else home / folders.EXPERIMENT, folder)
     running = holder((home or out) / ".lock")
     splits = table.get("run", {}).get("split_seeds", ())
+    above = out if "methods" in table else out.parent  # a merged run lies beside its splits
     places = {
-        (label, f"{label}, split {seed}"): out / f"split{seed}" / label
+        (label, f"{label}, split {seed}"): above / f"split{seed}" / label
         for seed in splits
         for label in labels(table)
     } or {(label, label): out / label if "methods" in table else out for label in labels(table)}

@@ -55,7 +55,9 @@ def _harm(study: StudyResults, run: Run) -> Harm:
     references: dict[str, Scores] = {}
     for name in METHODS:
         other = beside.find(name) or study.find(name)
-        if other is not None and other.label != run.label and (scores := of_run(other)):
+        if other is None or other.label == run.label or _data(other) != _data(run):
+            continue  # blocks are numbered: those of other data may have the same names
+        if scores := of_run(other):
             references[other.title] = scores
     references |= own_prior(run)
     losses: dict[str, Loss] = {}
@@ -71,22 +73,29 @@ def _harm(study: StudyResults, run: Run) -> Harm:
     return Harm(tuple(references), losses)
 
 
+def _data(run: Run) -> object:
+    return run.provenance.get("data", {}).get("sha256")
+
+
 def of_run(run: Run) -> Scores:
     """Scores of a run's test samples, all seeds together; nothing where it keeps none."""
-    return _read(run.folder / SAMPLES, "") if (run.folder / SAMPLES).exists() else {}
+    path = run.folder / SAMPLES
+    return _read(path, "", path.stat().st_mtime_ns) if path.exists() else {}
 
 
 def own_prior(run: Run) -> dict[str, Scores]:
     """Name and scores of people's own prior, from the folder of the run or of its study."""
     for folder in (run.folder, run.folder.parent):
-        if (folder / PRIORS).exists():
-            names = table(folder / PRIORS).prior.unique()
-            return {name: _read(folder / PRIORS, name) for name in names}
+        path = folder / PRIORS
+        if path.exists():
+            names = table(path).prior.unique()
+            return {name: _read(path, name, path.stat().st_mtime_ns) for name in names}
     return {}
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, prior: str) -> Scores:
+def _read(path: Path, prior: str, _: int) -> Scores:
+    """Scores of a file, read once for all tables; a run that is made anew has another time."""
     rows = table(path)
     rows = rows[rows.prior == prior] if prior else rows
     rows = rows.assign(total=rows.value * rows.counted)

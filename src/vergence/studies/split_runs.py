@@ -6,6 +6,7 @@ Docs: docs/runs.md.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 from vergence.errors import ConfigError, StateError
 from vergence.experiment import checksums, provenance, starting_model
 from vergence.experiment.newcomers import PersonPart
-from vergence.experiment.run import RoundCallback, locked, start_or_resume
+from vergence.experiment.run import RoundCallback, locked, stamped, start_or_resume
 from vergence.experiment.schema import Experiment, check
 from vergence.experiment.validation import Loaded, validate
 from vergence.results import write as results
@@ -30,11 +31,14 @@ class DataSplit:
     loaded: Loaded
 
 
-def listed(experiment: Experiment) -> Experiment:
+def listed(experiment: Experiment, home: Path | None = None) -> Experiment:
     """The experiment with its one method as a list, so that every run has a folder of its own.
+
+    `home` is the folder that it is run in, which keeps the model that it starts from.
 
     Raises:
         ConfigError: it is made of Python objects, which no other split can be read from.
+        StateError: `home` holds a merged run.
     """
     if experiment.table.get("python"):
         raise ConfigError(
@@ -43,8 +47,12 @@ def listed(experiment: Experiment) -> Experiment:
         )
     if experiment.several:
         return experiment
+    if home is not None and (home / "results.json").is_file():
+        raise StateError(
+            f"{home} is merged over splits, and finished; the folder to go on with is {home.parent}"
+        )
     table = {key: value for key, value in experiment.table.items() if key != "method"}
-    made = check({**table, "methods": [experiment.table["method"]]})
+    made = check({**table, "methods": [experiment.table["method"]]}, home)
     return replace(made, origin=experiment.origin)
 
 
@@ -64,8 +72,12 @@ def key_of(experiment: Experiment) -> str:
     return found
 
 
-def data_splits(experiment: Experiment, seeds: Sequence[int]) -> dict[int, DataSplit]:
+def data_splits(
+    experiment: Experiment, seeds: Sequence[int], home: Path | None = None
+) -> dict[int, DataSplit]:
     """Every split of an experiment, by its seed, checked before anything trains.
+
+    `home` is as of `listed`.
 
     Raises:
         ConfigError: fewer than two different seeds, or splits that cannot be merged.
@@ -77,7 +89,7 @@ def data_splits(experiment: Experiment, seeds: Sequence[int]) -> dict[int, DataS
     table["run"] = {k: v for k, v in table.get("run", {}).items() if k != "split_seeds"}
     found = {}
     for seed in seeds:
-        made = check({**table, "federation": {**table["federation"], key: seed}})
+        made = check({**table, "federation": {**table["federation"], key: seed}}, home)
         made = replace(made, origin=experiment.origin)
         found[seed] = DataSplit(made, validate(made))
     first = found[seeds[0]].loaded
@@ -133,7 +145,9 @@ def run(
         StateError: `out` holds a run already, or that of another experiment.
         PartialRun: interrupted; what is done is kept.
     """
-    splits = data_splits(experiment, experiment.plan.split_seeds)
+    splits = data_splits(experiment, experiment.plan.split_seeds, out)
+    first = next(iter(splits.values())).loaded
+    stamp = stamped(experiment, experiment.table, replace(first, sha=sha_of(splits)))
     inner = replace(
         follower, kept=lambda _: follower.kept(out), taken=lambda _: follower.taken(out)
     )
@@ -145,10 +159,19 @@ def run(
     with locked(out):
         if resumed:
             provenance.check_settings(out, experiment.table)
+            if not checksums.sealed(out):
+                provenance.check(out, stamp)
         elif (out / "config.toml").exists():
             raise StateError(f"{out} holds a run already: {follower.taken(out)}")
         else:
+            provenance.write(out, stamp)  # first: what is in a folder with one is read as a run's
             starting_model.keep(experiment.model.start, out)
             results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
         merged(experiment, splits, out, one)
-    return next(iter(splits.values())).loaded
+    return first
+
+
+def sha_of(splits: Mapping[int, DataSplit]) -> str:
+    """The SHA-256 of the data of all splits."""
+    shas = "".join(each.loaded.sha for each in splits.values())
+    return hashlib.sha256(shas.encode()).hexdigest()

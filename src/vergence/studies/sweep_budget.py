@@ -48,15 +48,9 @@ def added(budgets: Mapping[str, BudgetedProtection], rows: Iterable[Spending]) -
 
 def of_runs(plan: Plan, folders: Iterable[Path]) -> dict[str, float]:
     """Spending of finished runs of this plan, all seeds, of each unit: see `added`."""
-    budgets, states = budgets_of(plan), [folder / "state" / FOLDER for folder in folders]
-    rows = (
-        row
-        for each in budgets.values()
-        for state in states
-        for seed in plan.seeds
-        for row in each.spendings(state, seed)
-    )
-    return added(budgets, rows)
+    budgets, books = budgets_of(plan), [folder / "state" / FOLDER for folder in folders]
+    each = [(one, at, seed) for one in budgets.values() for at in books for seed in plan.seeds]
+    return added(budgets, (row for one, at, seed in each for row in one.spendings(at, seed)))
 
 
 class Spendings:
