@@ -226,9 +226,10 @@ def worker_pool(runner: ClientRunner, plan: Plan, most: int) -> WorkerPool:
 
 
 def training_seconds(runner: ClientRunner, plan: Plan) -> float:
-    """Upper bound of what a seed's training takes: every parameter meets every number of a row.
+    """Estimate of what one training a turn takes: every parameter meets every number of a row.
 
-    Of people who are made on demand it is not known, and infinite.
+    Evaluation and further trainings in a turn are left out. Of people who are made on demand it is
+    not known, and infinite.
     """
     people, local = runner.worker.trained_on.people, runner.worker.method.local
     if isinstance(people, Population):
