@@ -120,7 +120,7 @@ def splits_block(study: StudyResults, metric: str) -> TextTable | None:
         f"{metric_name(metric)} over {count} splits",
         ["method", "mean and 95 % over people", "std over splits", "lowest", "highest"],
         lines,
-        notes=["A person counts once, by the mean over their splits; tests pair people."],
+        notes=["A person counts once, by the mean over splits that have them; tests pair people."],
         records=records,
     )
 

@@ -67,7 +67,7 @@ def key_of(experiment: Experiment) -> str:
     if found is None:
         raise ConfigError(
             f"splits: '{experiment.table['federation']['name']}' has no split_seed, and is not "
-            " generated from a seed, so it has one split; take a data set that has more"
+            "generated from a seed, so it has one split; take a data set that has more"
         )
     return found
 

@@ -7,15 +7,14 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from vergence.core.federation import Federation
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models import motion, pretrained
-from vergence.models.glc.attention import GLCBlock
-from vergence.models.glc.glc_features import POOL, channels, check_head
+from vergence.models.glc.glc_features import POOL, FeatureLayers, check_head
 
 
 class GazeContext(NamedTuple):
@@ -75,25 +74,13 @@ class GlcCausal(Model):
         return motion.with_motion(found, federation) if self.motion else found
 
 
-class GlcCausalNet(nn.Module):
+class GlcCausalNet(FeatureLayers):
     """Features `[B, T, 432, h, w]`, half or float, to logits `[B, T, 2h, 2w]`, frame by frame."""
 
     def __init__(self, options: GlcCausal) -> None:
-        super().__init__()
-        width, half = options.width, options.width // 2
-        self.grid, self.context = tuple(options.grid), options.context
-        self.reduce = nn.Conv2d(channels(options.motion), width, 1)
-        self.local = nn.Conv2d(width, half, 3, padding=1)
-        self.past = nn.Conv2d(options.context, half, 5, padding=2, bias=False)
-        nn.init.zeros_(self.past.weight)  # it starts as a network of single frames
-        self.glance = nn.Linear(half * POOL[0] * POOL[1], half) if options.blocks else None
-        self.blocks = nn.ModuleList(
-            GLCBlock(half, options.heads, glc=True, mlp_ratio=0, silent=True)
-            for _ in range(options.blocks)
-        )
-        self.decode = nn.Conv2d(half, half // 2, 3, padding=1)
-        self.head = nn.Conv2d(half // 2, 1, 1)
-        self.bias = nn.Parameter(torch.zeros(self.grid))
+        o = options
+        super().__init__("glc_causal", o.grid, o.width, o.heads, o.blocks, o.motion, o.context)
+        self.context = options.context
 
     def forward(
         self, features: Float[Tensor, "clips frames channels rows columns"]
@@ -103,12 +90,7 @@ class GlcCausalNet(nn.Module):
         Raises:
             ConfigError: features of another size than `grid` was set for.
         """
-        rows, columns = features.shape[-2:]
-        if (2 * rows, 2 * columns) != self.grid:
-            raise ConfigError(
-                f"glc_causal: features of {rows} x {columns} do not fit grid {self.grid}, "
-                f"which must be twice that; set grid = {[2 * rows, 2 * columns]}"
-            )
+        self.check_size(*features.shape[-2:])
         context, maps = self.start(features), []
         for frame in features.unbind(1):
             logits, context = self.step(frame, context)

@@ -90,23 +90,64 @@ def channels(with_motion: bool) -> int:
     return pretrained.CHANNELS + (motion.CHANNELS if with_motion else 0)
 
 
-class GlcFeaturesNet(nn.Module):
-    """Features `[B, T, 432, h, w]`, half or float, to logits `[B, T, 2h, 2w]`."""
+class FeatureLayers(nn.Module):
+    """Layers of a network on frozen features.
 
-    def __init__(self, options: GlcFeatures) -> None:
+    Args:
+        name: the network's, for messages.
+        grid: rows and columns of its maps.
+        width: channels after the first convolution.
+        heads: of the attention in each block.
+        blocks: GLC blocks.
+        motion: whether channels that tell what moves enter, too.
+        past: number of maps of its own that enter beside a frame.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        grid: tuple[int, int],
+        width: int,
+        heads: int,
+        blocks: int,
+        motion: bool,
+        past: int = 0,
+    ) -> None:
         super().__init__()
-        width, half = options.width, options.width // 2
-        self.grid = tuple(options.grid)
-        self.reduce = nn.Conv2d(channels(options.motion), width, 1)
+        half = width // 2
+        self.name, self.grid = name, tuple(grid)
+        self.reduce = nn.Conv2d(channels(motion), width, 1)
         self.local = nn.Conv2d(width, half, 3, padding=1)
-        self.glance = nn.Linear(half * POOL[0] * POOL[1], half) if options.blocks else None
+        if past:
+            self.past = nn.Conv2d(past, half, 5, padding=2, bias=False)
+            nn.init.zeros_(self.past.weight)  # it starts as a network of single frames
+        self.glance = nn.Linear(half * POOL[0] * POOL[1], half) if blocks else None
         self.blocks = nn.ModuleList(
-            GLCBlock(half, options.heads, glc=True, mlp_ratio=0, silent=True)
-            for _ in range(options.blocks)
+            GLCBlock(half, heads, glc=True, mlp_ratio=0, silent=True) for _ in range(blocks)
         )
         self.decode = nn.Conv2d(half, half // 2, 3, padding=1)
         self.head = nn.Conv2d(half // 2, 1, 1)
         self.bias = nn.Parameter(torch.zeros(self.grid))
+
+    def check_size(self, rows: int, columns: int) -> None:
+        """Refuse features of another size than `grid` was set for.
+
+        Raises:
+            ConfigError: names the grid to set.
+        """
+        if (2 * rows, 2 * columns) != self.grid:
+            raise ConfigError(
+                f"{self.name}: features of {rows} x {columns} do not fit grid {self.grid}, "
+                f"which must be twice that; set grid = {[2 * rows, 2 * columns]}"
+            )
+
+
+class GlcFeaturesNet(FeatureLayers):
+    """Features `[B, T, 432, h, w]`, half or float, to logits `[B, T, 2h, 2w]`."""
+
+    def __init__(self, options: GlcFeatures) -> None:
+        o = options
+        super().__init__("glc_features", o.grid, o.width, o.heads, o.blocks, o.motion)
 
     def forward(
         self, features: Float[Tensor, "clips frames channels rows columns"]
@@ -117,11 +158,7 @@ class GlcFeaturesNet(nn.Module):
             ConfigError: features of another size than `grid` was set for.
         """
         clips, steps, _, rows, columns = features.shape
-        if (2 * rows, 2 * columns) != self.grid:
-            raise ConfigError(
-                f"glc_features: features of {rows} x {columns} do not fit grid {self.grid}, "
-                f"which must be twice that; set grid = {[2 * rows, 2 * columns]}"
-            )
+        self.check_size(rows, columns)
         x = features.flatten(0, 1).float()
         x = functional.relu(self.reduce(x))
         x = functional.relu(self.local(x))
