@@ -422,6 +422,23 @@ def test_learning_curves(tmp_path):
         go(tmp_path, "within", out, one, samples=(4,))
 
 
+def test_learning_curves_are_measured_on_every_split(tmp_path):
+    """With run.split_seeds; of generated people each split has others."""
+    out = tmp_path / "out"
+    one = TOY.replace("METHODS", 'methods = ["fedavg"]')
+    said = go(tmp_path, "samples", out, one, "run.split_seeds=[0, 1]", samples=(4, 8))
+    assert "2 splits" in said
+    for count in (4, 8):
+        folder = out / "samples" / f"n{count:03d}"
+        each = [read(folder / f"split{s}" / "fedavg").runs[0].scores("error") for s in (0, 1)]
+        found = {
+            r["person"]: float(r["value"])
+            for r in rows(out / "samples" / "samples.csv")
+            if r["kind"] == "fedavg" and int(r["count"]) == count
+        }
+        assert found == {f"{person}@{s}": x for s in (0, 1) for person, x in each[s].items()}
+
+
 def test_learning_curves_are_of_the_people_who_are_measured(tmp_path):
     one = TOY.replace("METHODS", 'methods = ["fedavg"]')
     sets = ("run.evaluate_people=2", "run.rounds=1")

@@ -18,7 +18,6 @@ from rich.table import Table as Grid
 
 from vergence.core.files import csv_of, refuse_links
 from vergence.core.randomness import RandomStream
-from vergence.engine.round_loop import measured
 from vergence.errors import ConfigError, PartialRun
 from vergence.experiment import starting_model
 from vergence.experiment.newcomers import PersonPart
@@ -26,6 +25,7 @@ from vergence.experiment.run import one_split, start_or_resume
 from vergence.experiment.schema import Experiment, Table, check
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.experiment.validation import Loaded, validate
+from vergence.results.harm import own_prior
 from vergence.results.layout import digits, metric_name, spread
 from vergence.results.read import Run, StudyResults, read
 from vergence.results.write import export_csv
@@ -102,7 +102,7 @@ def evaluate(
             raise ConfigError(f"--{option} is for protocol {owner}; leave it out for {protocol}")
     refuse_links(out)
     experiment = split_runs.listed(experiment)
-    if protocol != SPLITS:
+    if protocol not in (SPLITS, SAMPLES):
         one_split(experiment, f"protocol {protocol}")
     sizes, unseen = tuple(GROWTH if sizes is None else sizes), UNSEEN if unseen is None else unseen
     counts = tuple(COUNTS if samples is None else samples)
@@ -251,29 +251,52 @@ def learning(scene: StudyScene) -> None:
     """Train with more and more samples of each person, measure people on the same test part.
 
     A larger number of samples holds the smaller ones. With `run.evaluate_people` the same few
-    people are measured at each.
+    people are measured at each; with `run.split_seeds` they are measured on every split.
     """
-    counts, people = scene.counts, tuple(measured(scene.loaded.raw, scene.experiment.plan))
+    counts = scene.counts
     if not counts or len(set(counts)) != len(counts):
         raise ConfigError(f"samples: give different numbers, at least one; got {counts}")
-    wanted = [
-        (count, with_key(scene.experiment, "few_data", "samples_per_person", count))
+    trainings = {
+        count: training_on(
+            scene, with_key(scene.experiment, "few_data", "samples_per_person", count)
+        )
         for count in sorted(counts)
-    ]
-    checked = [(count, made, validate(made)) for count, made in wanted]  # before anything trains
-    values: dict[str, list[list[float]]] = {}
+    }  # all are checked before anything trains
+    values: dict[str, list[dict[str, float]]] = {}
     headline = scene.experiment.task(0).headline
-    for count, made, loaded in checked:
+    for count, train in trainings.items():
         scene.console.print(f"{count} samples of each person", highlight=False)
-        folder = scene.out / SAMPLES / f"n{count:03d}"
-        there = ran(replace(scene, loaded=loaded), made, folder, scene.people)
-        for run in read(there).runs:
-            found = run.scores(headline)
-            values.setdefault(run.label, []).append([found[person] for person in people])
-    arrays = {label: np.array(columns).T for label, columns in values.items()}
+        there = read(train(scene.out / SAMPLES / f"n{count:03d}"))
+        rows = {run.label: run.scores(headline) for run in there.runs}
+        for label, found in {**own_priors(there, headline), **rows}.items():
+            values.setdefault(label, []).append(found)
+    people = tuple(values[next(iter(scene.experiment.methods))][0])
+    arrays = {
+        label: np.array([[found[person] for person in people] for found in columns]).T
+        for label, columns in values.items()
+    }
     how = f"within people; {len(scene.experiment.plan.seeds)} seeds"
+    if splits := scene.experiment.plan.split_seeds:
+        how += f"; {len(splits)} splits"
     curves = Curves(headline, "training samples", people, tuple(sorted(counts)), arrays, how)
     present(curves, scene.out / SAMPLES / "samples.png", scene.console)
+
+
+def training_on(scene: StudyScene, experiment: Experiment) -> Callable[[Path], Path]:
+    """Check an experiment, on each of its splits; return what runs it in a folder."""
+    if not experiment.plan.split_seeds:
+        own = replace(scene, loaded=validate(experiment))
+        return lambda folder: ran(own, experiment, folder, scene.people)
+    splits = split_runs.data_splits(experiment, experiment.plan.split_seeds)
+    return lambda folder: on_splits(scene, experiment, splits, folder)
+
+
+def own_priors(study: StudyResults, metric: str) -> dict[str, dict[str, float]]:
+    """Scores of people's own prior, which learns nothing from others, by its name."""
+    return {
+        name: {person: told[metric] for person, told in study.priors[name].items()}
+        for name in own_prior(study.runs[0])
+    }
 
 
 def with_key(experiment: Experiment, part: str, key: str, value: Any) -> Experiment:
@@ -285,15 +308,26 @@ def with_key(experiment: Experiment, part: str, key: str, value: Any) -> Experim
 def several_splits(scene: StudyScene) -> Path:
     """Run the experiment on several splits of the same people, and merge person by person."""
     made = split_runs.data_splits(scene.experiment, scene.split_seeds)  # before anything trains
-
-    def one(split: split_runs.DataSplit, folder: Path) -> None:
-        scene.console.print(f"split {folder.name.removeprefix('split')}", highlight=False)
-        own = replace(scene, loaded=split.loaded)
-        ran(own, split.experiment, folder, own.people)
-
-    split_runs.merged(scene.experiment, made, scene.out / SPLITS, one)
+    on_splits(scene, scene.experiment, made, scene.out / SPLITS)
     merge_splits.show(read(scene.out / SPLITS), scene.console)
     return scene.out / SPLITS
+
+
+def on_splits(
+    scene: StudyScene,
+    experiment: Experiment,
+    splits: Mapping[int, split_runs.DataSplit],
+    folder: Path,
+) -> Path:
+    """Run an experiment on each split, or go on with it, and merge them."""
+
+    def one(split: split_runs.DataSplit, inner: Path) -> None:
+        scene.console.print(f"split {inner.name.removeprefix('split')}", highlight=False)
+        own = replace(scene, loaded=split.loaded)
+        ran(own, split.experiment, inner, own.people)
+
+    split_runs.merged(experiment, splits, folder, one)
+    return folder
 
 
 def _seeded(experiment: Experiment, seed: int) -> Experiment:
