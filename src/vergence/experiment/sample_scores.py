@@ -34,8 +34,9 @@ def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
     rows = []
     for run in finals:
         for person in who[:MOST]:
-            test = run.ready.people[person].test
-            outputs = run.outputs(run.model(person), test)
+            params = run.model(person)
+            test = run.suited(params, person).test
+            outputs = run.outputs(params, test)
             rows += [(run.task.seed, *row) for row in rows_of(run.task, person, outputs, test)]
     write_csv(path, TABLES[SAMPLES], rows)
 
