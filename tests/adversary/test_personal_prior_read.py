@@ -1,6 +1,7 @@
 """A server that lies reads a person's own prior from one update, where training sees the prior.
 
-docs/personal_prior.md says so, and names what helps; with `prior_in = "prediction"` it cannot.
+docs/personal_prior.md says so, and names what helps; with `prior_in = "prediction"` and
+`personal_prior = "chosen"` it cannot.
 """
 
 import tomllib
@@ -13,16 +14,16 @@ from vergence.experiment.validation import prepared
 from vergence.tasks.gaze_angle import SPREAD
 
 EYES = """
-task       = {{ name = "gaze_angle", personal_prior = 1.0, prior_in = "{part}" }}
+task       = {{ name = "gaze_angle", {options} }}
 model      = {{ name = "small_eye", channels = [4, 4], hidden = 8 }}
 federation = {{ name = "eye_synthetic", people = 3, samples = 40, days = [3, 3], size = "9x15" }}
 method     = {{ name = "fedavg" }}
 """
 
 
-def read_by_the_server(part):
+def read_by_the_server(options):
     """What one gradient of the last bias tells of a person's spread, and the person's own."""
-    experiment = check(tomllib.loads(EYES.format(part=part)))
+    experiment = check(tomllib.loads(EYES.format(options=options)))
     task = experiment.task(0)
     train = prepared(experiment, task, experiment.federation()).people["p00"].train
     batch, module = train.take(torch.arange(len(train))), task.module()
@@ -35,11 +36,14 @@ def read_by_the_server(part):
 
 
 def test_an_update_tells_the_spread_where_the_loss_sees_it():
-    told, own = read_by_the_server("training")
+    told, own = read_by_the_server("personal_prior = 1.0")
     torch.testing.assert_close(told, own, rtol=1e-4, atol=1e-5)
     assert float((own - SPREAD).abs().max()) > 0.003
 
 
-def test_an_update_tells_what_everybody_knows_where_only_predictions_see_it():
-    told, _ = read_by_the_server("prediction")
+@pytest.mark.parametrize(
+    "options", ['personal_prior = 1.0, prior_in = "prediction"', 'personal_prior = "chosen"']
+)
+def test_an_update_tells_what_everybody_knows_where_only_predictions_see_it(options):
+    told, _ = read_by_the_server(options)
     assert told.tolist() == pytest.approx(SPREAD.tolist(), rel=1e-4)

@@ -11,6 +11,7 @@ from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation, PublicData
 from vergence.errors import ConfigError
 from vergence.metrics import personal_priors
+from vergence.metrics.gaze_maps import label_maps
 from vergence.metrics.map_priors import static_priors
 from vergence.metrics.personal_priors import (
     BANK,
@@ -27,8 +28,8 @@ from vergence.metrics.personal_priors import (
     width_within,
 )
 from vergence.models.small_eye import SmallEye
-from vergence.tasks.gaze_angle import CENTRE, SPREAD, GazeAngle
-from vergence.tasks.gaze_map import GazeMap
+from vergence.tasks.gaze_angle import AMOUNTS, CENTRE, SPREAD, GazeAngle
+from vergence.tasks.gaze_map import EXPONENTS, GazeMap
 
 GRID = (8, 8)
 
@@ -197,3 +198,117 @@ def test_priors_of_tables_are_wider_where_people_differ_and_one_person_needs_no_
         for p in (apart, alike)
     )
     assert wide < sharp
+
+
+CHOOSING = GazeMap(FlatModel(), personal_prior="chosen")
+
+
+def nothing_seen(part):
+    """Outputs of a network that says nothing: a flat map for every sample."""
+    return torch.zeros(len(part), 1, *GRID)
+
+
+def exponent_of(chosen):
+    """Place in the grid of the exponent that a person's test samples are predicted with."""
+    rows = chosen.test.columns[ROW].unique().tolist()
+    assert len(rows) == 1
+    return rows[0] // (FOLDS + 1)
+
+
+def test_until_an_exponent_is_chosen_a_prior_says_nothing():
+    """So neither training nor a validation score that a method steers by can tell of it."""
+    ready, module = CHOOSING.prepare(PEOPLE).people["ann"], CHOOSING.module()
+    for part in (ready.train, ready.val, ready.test):
+        batch = part.take(slice(None))
+        assert not batch[BANK].any()
+        assert torch.equal(CHOOSING.forward(module, batch), CHOOSING.likelihood(module, batch))
+
+
+def test_validation_data_choose_the_exponent_of_one_s_own_prior():
+    """Ann looks where she looked in training, Ben's validation gaze is elsewhere each time."""
+    ready = CHOOSING.prepare(PEOPLE).people["ann"]
+    steady = CHOOSING.suited(ready, nothing_seen)
+    assert exponent_of(steady) >= EXPONENTS.index(1.0)
+    prior = cross_fitted(PEOPLE.people["ann"].train.columns["points"], GRID)[-1].log()
+    torch.testing.assert_close(
+        whole_prior(steady.test), EXPONENTS[exponent_of(steady)] * prior.float()
+    )
+    ann = PEOPLE.people["ann"]
+    moved = Splits(ann.train, person([0.8, 0.8]).val, ann.test)
+    elsewhere = CHOOSING.prepare(Federation("one", {"ann": moved})).people["ann"]
+    assert exponent_of(CHOOSING.suited(elsewhere, nothing_seen)) == 0
+
+
+def test_test_data_choose_nothing():
+    ann = PEOPLE.people["ann"]
+    moved = Splits(ann.train, ann.val, person([0.9, 0.1], seed=4).test)
+    ready = (CHOOSING.prepare(Federation("one", {"ann": each})) for each in (ann, moved))
+    ours, theirs = (
+        exponent_of(CHOOSING.suited(each.people["ann"], nothing_seen)) for each in ready
+    )
+    assert ours == theirs > 0
+
+
+def test_one_validation_sample_is_not_enough_to_choose_by():
+    ready = CHOOSING.prepare(PEOPLE).people["ann"]
+    single = replace(ready, val=ready.val.subset(torch.tensor([0])))
+    assert exponent_of(CHOOSING.suited(single, nothing_seen)) == 0
+
+
+def test_a_network_that_knows_better_is_left_alone():
+    def knowing(part):
+        points = part.columns["points"]
+        return 50 * label_maps(points.float(), *GRID, sigma=CHOOSING.sigma)
+
+    ready = CHOOSING.prepare(PEOPLE).people["ben"]
+    assert exponent_of(CHOOSING.suited(ready, knowing)) < exponent_of(
+        CHOOSING.suited(ready, nothing_seen)
+    )
+
+
+def test_losses_are_those_of_a_fixed_prior_of_each_exponent():
+    ready = CHOOSING.prepare(PEOPLE).people["ann"]
+    for part, row in ((ready.val, FOLDS), (ready.train, 0)):
+        part = part.subset(torch.arange(4))
+        found = CHOOSING.losses(nothing_seen(part), part)
+        for exponent, loss in zip(EXPONENTS[1:], found[1:], strict=True):
+            task = GazeMap(FlatModel(), personal_prior=exponent)
+            fixed = task.prepare(PEOPLE).people["ann"].test.banks[BANK].rows[row]
+            batch = task.lent(part, None).take(slice(None))
+            batch[BANK] = fixed.expand(4, *GRID)
+            assert loss == pytest.approx(
+                float(task.loss(task.with_prior(nothing_seen(part), batch), batch)), rel=1e-5
+            )
+
+
+def test_somebody_unknown_has_nothing_to_choose_from():
+    ann = CHOOSING.prepare(PEOPLE).people["ann"]
+    parts = Splits(*(CHOOSING.lent(part, None) for part in (ann.train, ann.val, ann.test)))
+    chosen = CHOOSING.suited(parts, nothing_seen)
+    assert not whole_prior(chosen.test).any()
+    new = CHOOSING.lent(person([0.5, 0.5]).test, CHOOSING.suited(ann, nothing_seen))
+    assert whole_prior(new).any(), "what is new gets the chosen prior of its owner"
+
+
+def test_angles_are_moved_as_far_as_validation_data_say():
+    task = GazeAngle(SmallEye(), personal_prior="chosen")
+    splits = Splits(*(eyes([0.3, -0.2]) for _ in range(3)))
+    ready = task.prepare(Federation("one", {"ann": splits})).people["ann"]
+    chosen = task.suited(ready, lambda part: CENTRE.expand(len(part), 2))
+    assert exponent_of(chosen) == AMOUNTS.index(1.0)
+    mean, spread = whole_prior(chosen.test)
+    whole = GazeAngle(SmallEye(), personal_prior=1.0)
+    fixed = whole.prepare(Federation("one", {"ann": splits})).people["ann"]
+    torch.testing.assert_close((mean, spread), tuple(whole_prior(fixed.test)))
+    right = task.suited(ready, lambda part: part.columns["gaze"].float())
+    assert exponent_of(right) == 0
+    torch.testing.assert_close(whole_prior(right.test), torch.stack([CENTRE, SPREAD]))
+
+
+@pytest.mark.parametrize("task", [GazeMap, GazeAngle])
+def test_another_word_is_answered_with_what_is_allowed(task):
+    network = FlatModel() if task is GazeMap else SmallEye()
+    with pytest.raises(ConfigError, match=r"personal_prior must be one of chosen, or a number >= "):
+        task(network, personal_prior="choosen")
+    with pytest.raises(ConfigError, match="personal_prior must be >= 0"):
+        task(network, personal_prior=-1.0)

@@ -5,10 +5,14 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from tests.cli.commands import run
 from tests.made_up_runs import METHODS
-from vergence.results.harm import PRIORS, SAMPLES, harms, of_run
+from vergence.core.data import Samples
+from vergence.experiment.sample_scores import blocks_of
+from vergence.metrics.harm import loss_of
+from vergence.results.harm import PRIORS, RUNS, SAMPLES, harms, of_run, scores_in, units
 from vergence.results.read import StudyResults, read
 from vergence.studies.compare import blocks, gather, rows, to_csv, unseen
 from vergence.studies.merge_splits import blocks as merged
@@ -117,17 +121,72 @@ def test_a_run_that_is_made_anew_is_read_anew(out, tmp_path):
     assert str(harms(read(copy))["fedcpf"]) == "0 of 4"
 
 
-def test_splits_share_pictures_and_no_other_blocks(tmp_path):
+def test_splits_share_pictures_and_scenes_and_no_other_blocks(tmp_path):
     """The same picture in two splits is one block of both; a run of neighbours is of its split."""
     for split in ("1", "2"):
         (tmp_path / split).mkdir()
-        lines = [(0, "a", "picture 7", 1, 1.0), (0, "a", "part 0", 4, 2.0)]
+        names = ("picture 7", "scene 2008", "part 0")
+        lines = [(0, "a", name, 4, 2.0) for name in names]
         write(tmp_path / split / SAMPLES, "seed,person,block,counted,value", lines)
     found = merged({split: tmp_path / split for split in ("1", "2")}, SAMPLES)
     names = [row[2] for row in found]
-    assert names == ["picture 7", "split 1 part 0", "picture 7", "split 2 part 0"]
+    known = ["picture 7", "scene 2008"]
+    assert names == [*known, "split 1 part 0", *known, "split 2 part 0"]
     (tmp_path / "2" / SAMPLES).unlink()
     assert merged({split: tmp_path / split for split in ("1", "2")}, SAMPLES) == []
+
+
+def interval(folder, kind, splits):
+    """Loss of FedCPF against FedAvg over splits of fifty samples each, its bound and the units."""
+    found = {}
+    for method in ("fedavg", "fedcpf"):
+        parts = {}
+        for place, split in enumerate(splits):
+            drawn = np.random.default_rng([split, len(method), ord(method[-1])])
+            lines = [(0, "a", f"{kind} {split * 40 + i}", 2, drawn.normal(2)) for i in range(50)]
+            at = folder / f"{kind} {splits} {place} {method}"
+            at.mkdir()
+            write(at / SAMPLES, "seed,person,block,counted,value", lines)
+            parts[str(place)] = at
+        whole = folder / f"{kind} {splits} {method}" / SAMPLES
+        whole.parent.mkdir()
+        write(whole, "seed,person,block,counted,value", merged(parts, SAMPLES))
+        found[method] = scores_in(whole)["a"]
+    mine, other = (units(found[method], found["fedcpf"]) for method in ("fedcpf", "fedavg"))
+    loss = loss_of(mine, {"FedAvg": other}, False)
+    return loss.loss, loss.bound, len(mine)
+
+
+@pytest.mark.parametrize("kind", ["picture", "scene"])
+def test_the_same_split_twice_has_the_interval_of_one(tmp_path, kind):
+    once, twice = (interval(tmp_path, kind, splits) for splits in ([0], [0, 0]))
+    assert twice == pytest.approx(once, rel=1e-12)
+    assert interval(tmp_path, kind, [0, 1])[0] != pytest.approx(once[0])
+
+
+def test_without_numbers_of_the_data_set_s_own_it_is_narrower(tmp_path):
+    once, twice = (interval(tmp_path, "part", splits) for splits in ([0], [0, 0]))
+    assert twice[2] == 2 * once[2]
+    assert twice[1] > once[1]
+
+
+def test_windows_of_clips_are_drawn_in_runs_of_neighbours():
+    """Fifty windows are twenty units of two or three that follow each other, in any order."""
+    rows = {f"scene {8 * i}": (float(i), 1.0) for i in range(50)}
+    found = units(rows, dict(reversed(rows.items())))
+    assert found[0].tolist() == [0 + 1 + 2, 3]
+    assert found.sum(0).tolist() == [sum(range(50)), 50]
+    assert len(found) == RUNS
+
+
+def test_windows_that_others_saw_have_numbers_and_others_are_runs():
+    def named(scene, fixations=1):
+        points = torch.zeros(len(scene), 2, fixations, 2)
+        return blocks_of(Samples({"scene": torch.tensor(scene), "points": points}))
+
+    assert named([3008, 3016]) == ["scene 3008", "scene 3016"]
+    assert named([3, 4], fixations=2) == ["picture 3", "picture 4"]
+    assert named([-1, -1]) == ["part 0", "part 1"]
 
 
 EYES = """
@@ -167,9 +226,6 @@ def test_blocks_of_a_run_add_up_to_the_headline_of_its_people_and_priors(text, t
 
 
 def test_images_by_sample_are_their_accuracy():
-    import torch
-
-    from vergence.core.data import Samples
     from vergence.models.softmax import Softmax
     from vergence.tasks.images import Images
 

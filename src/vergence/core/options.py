@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import typing
 from collections.abc import Callable, Collection
 from dataclasses import fields
@@ -31,9 +32,10 @@ def _rules(record: type) -> dict[str, tuple[Any, ...]]:
             hint = stack.pop()
             marks += getattr(hint, "__metadata__", ())
             stack += [a for a in typing.get_args(hint) if not isinstance(a, str)]
-        literal = [
-            typing.get_args(h) for h in (hints[f.name],) if typing.get_origin(h) is typing.Literal
-        ]
+        kinds = [hints[f.name]]
+        if typing.get_origin(hints[f.name]) in (typing.Union, types.UnionType):
+            kinds = [h for h in typing.get_args(hints[f.name]) if h is not types.NoneType]
+        literal = [typing.get_args(h) for h in kinds if typing.get_origin(h) is typing.Literal]
         found[f.name] = (tuple(marks), literal[0] if literal else ())
     return found
 
@@ -60,18 +62,24 @@ def check_ranges(record: Any, name: str) -> None:
     holds = {">": float.__gt__, ">=": float.__ge__, "<": float.__lt__, "<=": float.__le__}
     for field_name, (marks, literals) in _rules(type(record)).items():
         value = getattr(record, field_name)
-        if literals and value not in literals:
+        bounds = [b for mark in marks for b in _bounds(mark)]
+        checked = isinstance(value, str) or (value is not None and not bounds)
+        if literals and value not in literals and checked:
             allowed = ", ".join(map(str, literals))
+            if bounds:
+                allowed += f", or a number {_limits(bounds)}"
             raise ConfigError(
                 f"{name}: {field_name} must be one of {allowed}; "
                 f"got {value!r}{meant(str(value), map(str, literals))}"
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        bounds = [b for mark in marks for b in _bounds(mark)]
         if not all(holds[sign](float(value), float(bound)) for sign, bound in bounds):
-            allowed = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds)
-            raise ConfigError(f"{name}: {field_name} must be {allowed}; got {value:g}")
+            raise ConfigError(f"{name}: {field_name} must be {_limits(bounds)}; got {value:g}")
+
+
+def _limits(bounds: list[tuple[str, float]]) -> str:
+    return " and ".join(f"{sign} {bound:g}" for sign, bound in bounds)
 
 
 class NamedOptions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -157,6 +157,26 @@ class Task(NamedOptions, ABC):
         Default: as they are.
         """
         return samples
+
+    @property
+    def own_choice(self) -> bool:
+        """True if a person's held-out data choose how `prepare`'s work is used, by `suited`."""
+        return False
+
+    def suited(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
+        """A person's prepared data, with what their validation data choose for a model.
+
+        `outputs` is what the model says of samples. Whoever predicts with a model asks for this
+        first; training never does. Default: the data as they are.
+        """
+        return splits
+
+    def losses(self, outputs: Tensor, samples: Samples) -> list[float]:
+        """Losses under everything that `suited` chooses from, the simplest first.
+
+        `outputs` are those of the samples as they were prepared. Default: the only loss.
+        """
+        return [float(self.loss(outputs, samples.take(slice(None))))]
 
     def module(self) -> nn.Module:
         """Return a fresh network with the initial parameters theta^0 of this seed."""

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from torch import Tensor
 
 from vergence import profiling
-from vergence.core.data import Samples
+from vergence.core.data import Samples, Splits
 from vergence.core.federation import POOLED, Federation
 from vergence.core.params import Params
 from vergence.core.serialization import quick_digest
@@ -47,7 +47,7 @@ class Evaluation:
         data = self.people.people.get(client)
         if data is None:
             return {}
-        return scored(self.task, partial(self.outputs, params), data.test, data.val)
+        return scored(self.task, partial(self.outputs, params), data)
 
     @cached_property
     def everybody(self) -> Samples:
@@ -76,13 +76,22 @@ class Evaluation:
 
 
 def scored(
-    task: Task, outputs: Callable[[Samples], Tensor], test: Samples, val: Samples
+    task: Task,
+    outputs: Callable[[Samples], Tensor],
+    data: Splits,
+    threshold_on: Samples | None = None,
 ) -> dict[str, float]:
-    """Scores of a model's outputs on test samples; what is chosen is chosen on validation data."""
+    """Scores of a model's outputs on a person's test samples.
+
+    What must be chosen is chosen on the person's validation data: a threshold on other samples
+    where some are given.
+    """
     with profiling.phase("forward"):
-        found = outputs(test)
+        data = task.suited(data, outputs)
+        val = data.val if threshold_on is None else threshold_on
+        found = outputs(data.test)
         chosen_on = outputs(val) if task.chooses else None
     with profiling.phase("scores"):
         if chosen_on is None:
-            return task.metrics(found, test)
-        return task.evaluate(found, test, chosen_on, val)
+            return task.metrics(found, data.test)
+        return task.evaluate(found, data.test, chosen_on, val)

@@ -29,8 +29,9 @@ def write_maps(path: Path, run: TrainedRun, raw: Federation) -> None:
         row = number % len(raw.people[person].test)
         test = raw.people[person].test.subset(torch.tensor([row]))
         batch = test.take(torch.tensor([0]))
-        shown = run.ready.people[person].test.subset(torch.tensor([row]))
-        logits = run.outputs(run.model(person), shown)
+        params = run.model(person)
+        shown = run.suited(params, person).test.subset(torch.tensor([row]))
+        logits = run.outputs(params, shown)
         frame = logits.shape[1] // 2
         points = batch["points"][0, frame]
         truth = label_maps(batch["points"], *logits.shape[2:])

@@ -1,7 +1,8 @@
 """Headline of every block of test samples, for methods and for people's own priors.
 
-What harm is judged by. The unit is a block, as samples are not independent: a picture is one by
-itself; of anything else it is one of up to 20 runs of neighbours in a person's test samples.
+What harm is judged by. A block is a picture, or the scene of a video's window, by the data set's
+own number, so that a sample is known again in another split. Of samples that show something else
+it is one of up to 20 runs of neighbours in a person's test samples.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.core.task import Task
 from vergence.experiment.trained_run import TrainedRun
-from vergence.results.harm import PRIORS, SAMPLES
+from vergence.results.harm import PICTURE, PRIORS, RUNS, SAMPLES, SCENE
 from vergence.results.layout import TABLES
 from vergence.results.write import write_csv
 
-BLOCKS = 20
 MOST = 200
 """So many people at most are written of: the first ones."""
 Row = tuple[str, str, int, str]
@@ -34,8 +34,9 @@ def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
     rows = []
     for run in finals:
         for person in who[:MOST]:
-            test = run.ready.people[person].test
-            outputs = run.outputs(run.model(person), test)
+            params = run.model(person)
+            test = run.suited(params, person).test
+            outputs = run.outputs(params, test)
             rows += [(run.task.seed, *row) for row in rows_of(run.task, person, outputs, test)]
     write_csv(path, TABLES[SAMPLES], rows)
 
@@ -66,12 +67,14 @@ def rows_of(task: Task, person: str, outputs: Tensor, samples: Samples) -> Itera
 
 
 def blocks_of(samples: Samples) -> list[str]:
-    """The block of every sample: its picture's number, or its run of neighbours.
+    """The block of every sample: its picture's or scene's number, or its run of neighbours.
 
-    Pictures are what may hold several fixations, as in `gaze_map`; a video's frame has one.
+    Pictures are what may hold several fixations, as in `gaze_map`; a video's frame has one. Where
+    one sample shows what nobody else saw (scene -1), all are cut into runs.
     """
     scene, points = samples.columns.get("scene"), samples.columns.get("points")
-    if scene is not None and points is not None and points.shape[2] > 1:
-        return [f"picture {number}" for number in scene.tolist()]
+    if scene is not None and points is not None and (points.shape[2] > 1 or (scene >= 0).all()):
+        kind = PICTURE if points.shape[2] > 1 else SCENE
+        return [f"{kind} {number}" for number in scene.tolist()]
     count = len(samples)
-    return [f"part {i * min(BLOCKS, count) // count}" for i in range(count)]
+    return [f"part {i * min(RUNS, count) // count}" for i in range(count)]

@@ -142,7 +142,14 @@ class TrainedRun:
         """
         if not self.task.own_prior:
             return samples
-        return self.task.lent(samples, None if person is None else self.trained_on.people[person])
+        owner = None if person is None else self.trained_on.people[person]
+        if owner is not None and self.task.own_choice:
+            owner = self.task.suited(owner, partial(self.outputs, self.model(str(person))))
+        return self.task.lent(samples, owner)
+
+    def suited(self, params: Params, person: str) -> Splits:
+        """A person's data as they are predicted on with these parameters."""
+        return self.task.suited(self.ready.people[person], partial(self.outputs, params))
 
     def unknown(self, person: str) -> TrainedRun:
         """The run with data of a person of whom it knows nothing: no prior of their own."""
@@ -198,9 +205,7 @@ class TrainedRun:
 
     def score(self, outputs: Callable[[Samples], Tensor], person: str) -> Metrics:
         """Score any network's outputs on a person's test data."""
-        data = self.ready.people[person]
-        val = data.val if self.validation is None else self.validation
-        return scored(self.task, outputs, data.test, val)
+        return scored(self.task, outputs, self.ready.people[person], self.validation)
 
     def refuse_stranger(self, person: str | None, people: Collection[str]) -> None:
         """Refuse a person who is none of these people.

@@ -1,6 +1,5 @@
 """Earned personalisation: follow one's own model only as far as held-out data says it pays."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
@@ -19,9 +18,7 @@ from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
 from vergence.errors import ConfigError
-
-BLOCKS = 12
-"""Held-out samples are judged in so many runs of neighbours, from which errors are counted."""
+from vergence.metrics.held_out import BLOCKS, cut, smallest
 
 
 @tagged("Mixing")
@@ -127,10 +124,11 @@ class Earned(Method[Global, Mixing]):
                 row = []
                 for step in range(self.grid + 1):
                     candidate = mixed(own, model, step / self.grid)
-                    row.append((yield from compute(candidate, block, "loss")))
+                    row += yield from losses_of(candidate, block, site.task)
                 losses.append(row)
                 counts.append(len(block))
-        return smallest(losses, counts, self.errors) / self.grid
+        each = len(losses[0]) // (self.grid + 1)  # exponents of the own prior, of every share
+        return smallest(losses, counts, self.errors) // each / self.grid
 
     def parts(self, train: Samples) -> list[tuple[Samples, Samples]]:
         """Return every fold of neighbours, and all samples but it.
@@ -172,36 +170,16 @@ class Earned(Method[Global, Mixing]):
         return mixed(c.params, msg["model"], c.share)
 
 
+def losses_of(candidate: Params, block: Samples, task: Task) -> Conversation[list[float]]:
+    """Losses of a candidate on a block: one, or one for each exponent of the own prior."""
+    if not task.own_choice:
+        return [(yield from compute(candidate, block, "loss"))]
+    outputs = yield from compute(candidate, block, "outputs")
+    return task.losses(outputs, block)
+
+
 def mixed(own: Params, model: Params, share: float) -> Params:
     """Return share * own + (1 - share) * model, exactly one of them at 0 and 1."""
     if share in (0, 1):
         return own if share else model
     return share * own + (1 - share) * model
-
-
-def cut(samples: Samples, blocks: int) -> list[Samples]:
-    """Return samples in at most so many runs of neighbours, none of them empty."""
-    rows = torch.arange(len(samples))
-    return [samples.subset(part) for part in rows.tensor_split(blocks) if len(part)]
-
-
-def smallest(losses: Sequence[Sequence[float]], counts: Sequence[int], errors: float) -> int:
-    """Return the first candidate whose loss is within so many standard errors of the lowest.
-
-    A loss that is no number is infinite, and of such alone the first candidate is taken.
-
-    Args:
-        losses: mean losses by block and candidate.
-        counts: samples of every block.
-        errors: standard errors, of the mean difference between a candidate and the best one.
-    """
-    table = torch.tensor(losses, dtype=torch.float64).nan_to_num(nan=math.inf, posinf=math.inf)
-    weight = torch.tensor(counts, dtype=torch.float64)
-    weight = (weight / weight.sum())[:, None]
-    best = int((weight * table).sum(0).argmin())
-    if not table[:, best].isfinite().all():
-        return 0
-    apart = table - table[:, best : best + 1]
-    mean = (weight * apart).sum(0)
-    spread = ((weight * (apart - mean)) ** 2).sum(0) * len(table) / max(len(table) - 1, 1)
-    return int((mean <= errors * spread.sqrt()).nonzero()[0])

@@ -18,6 +18,7 @@ from vergence.core.data import Batch, Samples, SharedRows, Splits
 from vergence.core.federation import Federation
 from vergence.errors import ConfigError
 from vergence.metrics.gaze_maps import centre_map, fixation_counts, smoothed
+from vergence.metrics.held_out import BLOCKS, cut, smallest
 
 WIDTHS = (0.03, 0.045, 0.07, 0.1, 0.15, 0.2)
 """Blurs that cross-validation chooses from, in widths."""
@@ -125,7 +126,7 @@ def attached_to_all(
     Args:
         federation: the people, and what is nobody's.
         made: a person's priors, `[folds + 1, ...]`: without each fold of the training samples, then
-            of all of them.
+            of all of them. More such rows may follow, to choose from: of higher exponents.
         common: the prior of somebody unknown.
         through: whether training samples get a prior of their own; else the common one.
     """
@@ -136,7 +137,7 @@ def attached_to_all(
         bank, unknown = SharedRows(rows, ROW), len(rows) - 1
         count = len(splits.train)
         own = fold_numbers(count) if through else torch.full((count,), unknown)
-        rest = [_attached(p, bank, torch.full((len(p),), unknown - 1)) for p in _later(splits)]
+        rest = [_attached(p, bank, torch.full((len(p),), FOLDS)) for p in _later(splits)]
         people[person] = Splits(_attached(splits.train, bank, own), *rest)
     held = federation.proxies
     if held is not None:
@@ -144,6 +145,45 @@ def attached_to_all(
             held, train=with_one_prior(held.train, common), val=with_one_prior(held.val, common)
         )
     return replace(federation, people=people, proxies=held)
+
+
+def powers(samples: Samples) -> list[Samples]:
+    """Samples with their priors to every exponent that there is, the lowest first."""
+    bank, rows = samples.banks[BANK], samples.columns[ROW]
+    each = FOLDS + 1  # priors of one exponent; somebody unknown has the common one alone
+    own = rows if len(bank.rows) == 1 else rows % each
+    return [
+        replace(samples, columns={**samples.columns, ROW: own + exponent * each})
+        for exponent in range(max(len(bank.rows) // each, 1))
+    ]
+
+
+def prior_batches(samples: Samples) -> list[Batch]:
+    """Columns and priors of samples to every exponent, without their other banks."""
+    bare = replace(samples, banks={BANK: samples.banks[BANK]})
+    return [each.take(slice(None)) for each in powers(bare)]
+
+
+def suited(
+    splits: Splits, found: Tensor, losses: Callable[[Tensor, Samples], list[float]]
+) -> Splits:
+    """Return a person's data with the exponent that their validation data choose.
+
+    It is the lowest whose loss is within one standard error of the least, over runs of neighbours.
+    Fewer than two validation samples have no error, and choose the lowest.
+
+    Args:
+        splits: prepared data.
+        found: outputs of a model on the validation data, with the lowest exponent.
+        losses: of outputs and samples, under every exponent.
+    """
+    blocks = cut(splits.val, BLOCKS)
+    if len(blocks) < 2:
+        return splits
+    outputs = found.tensor_split(BLOCKS)
+    table = [losses(*each) for each in zip(outputs, blocks, strict=False)]
+    best = smallest(table, [len(block) for block in blocks], 1.0)
+    return replace(splits, val=powers(splits.val)[best], test=powers(splits.test)[best])
 
 
 def with_one_prior(samples: Samples, prior: Tensor) -> Samples:

@@ -230,12 +230,13 @@ def chosen(trained: TrainedRun, person: str | None) -> tuple[Params, Samples]:
         )
     who = raw.clients[0] if person is None else person
     test = raw.people[who].test
+    params = trained.newcomer() if person is None else trained.model(who)
     if trained.task.own_prior:
-        ready = trained.ready.people[who].test
+        ready = trained.suited(params, who).test
         known = person in trained.trained_on.clients
         prior = whole_prior(ready) if known else common_prior(ready)
         test = with_one_prior(test, prior)
-    return trained.newcomer() if person is None else trained.model(who), test
+    return params, test
 
 
 def assembled(task: Task, params: Params, first: Batch) -> Exportable:

@@ -16,6 +16,10 @@ Scores = Mapping[str, Mapping[str, tuple[float, float]]]
 """Person -> block of test samples -> sum of the headline and number of what it sums."""
 METHODS = ("local_only", "fedavg")
 SAMPLES, PRIORS = "samples.csv", "prior_samples.csv"
+PICTURE, SCENE = "picture", "scene"
+"""First words of blocks with a number of the data set's own, the same one in every split."""
+RUNS = 20
+"""Runs of neighbours that samples are cut into, as samples that follow each other are alike."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,11 @@ def _harm(study: StudyResults, run: Run) -> Harm:
     losses: dict[str, Loss] = {}
     for person, mine in of_run(run).items():
         same = {
-            name: _blocks(scores[person], mine)
+            name: units(scores[person], mine)
             for name, scores in references.items()
             if scores.get(person, {}).keys() == mine.keys()
         }
-        loss = loss_of(_blocks(mine, mine), same, run.headline in run.lower_is_better)
+        loss = loss_of(units(mine, mine), same, run.headline in run.lower_is_better)
         if loss is not None and person in run.people:
             losses[person] = loss
     return Harm(tuple(references), losses)
@@ -80,7 +84,12 @@ def _data(run: Run) -> object:
 def of_run(run: Run) -> Scores:
     """Scores of a run's test samples, all seeds together; nothing where it keeps none."""
     path = run.folder / SAMPLES
-    return _read(path, "", path.stat().st_mtime_ns) if path.exists() else {}
+    return scores_in(path) if path.exists() else {}
+
+
+def scores_in(path: Path, prior: str = "") -> Scores:
+    """Scores of samples in a file, seeds and splits together; of one prior where it has several."""
+    return _read(path, prior, path.stat().st_mtime_ns)
 
 
 def own_prior(run: Run) -> dict[str, Scores]:
@@ -89,7 +98,7 @@ def own_prior(run: Run) -> dict[str, Scores]:
         path = folder / PRIORS
         if path.exists():
             names = table(path).prior.unique()
-            return {name: _read(path, name, path.stat().st_mtime_ns) for name in names}
+            return {name: scores_in(path, name) for name in names}
     return {}
 
 
@@ -106,5 +115,11 @@ def _read(path: Path, prior: str, _: int) -> Scores:
     return found
 
 
-def _blocks(rows: Mapping[str, tuple[float, float]], order: Mapping[str, object]) -> Blocks:
-    return np.array([rows[block] for block in order], dtype=np.float64).reshape(-1, 2)
+def units(rows: Mapping[str, tuple[float, float]], order: Mapping[str, object]) -> Blocks:
+    """Sums of what a bootstrap draws as one: a block, or a run of scenes by their numbers."""
+    scenes = [block for block in order if block.startswith(SCENE)]
+    numbered = sorted(scenes, key=lambda block: int(block.split()[1]))
+    units = [[block] for block in order if not block.startswith(SCENE)]
+    units += [part.tolist() for part in np.array_split(numbered, min(RUNS, len(numbered)) or 1)]
+    sums = [np.sum([rows[block] for block in unit], axis=0) for unit in units if unit]
+    return np.array(sums, dtype=np.float64).reshape(-1, 2)

@@ -52,7 +52,9 @@ COLUMNS = {
     "group": Column(int, "group whose model serves a person at the end"),
     "unseen": Column(int, "1 for a class of which whoever predicts had no samples"),
     "accuracy": Column(float, "share of a class's test samples that are right"),
-    "block": Column(str, "picture, or run of neighbouring samples, that a bootstrap draws as one"),
+    "block": Column(
+        str, "number of the picture or scene that is shown, or run of neighbouring samples"
+    ),
     "counted": Column(int, "frames or samples that count in a block", "samples"),
     "method": Column(str, "label of a method"),
     "trial": Column(int, "number of a sweep's trial"),

@@ -110,10 +110,9 @@ def write_conditions(
     for label in experiment.methods:
         for seed in seeds:
             found = trained(folder / label, seed)
-            tests = {person: found.ready.people[person].test for person in people}
-            outputs = {
-                person: found.outputs(found.model(person), test) for person, test in tests.items()
-            }
+            models = {person: found.model(person) for person in people}
+            tests = {p: found.suited(params, p).test for p, params in models.items()}
+            outputs = {p: found.outputs(params, tests[p]) for p, params in models.items()}
             for person, condition, level, rows in levels(tests):
                 got = task.metrics(outputs[person][rows], tests[person].subset(rows))
                 value = repr(float(got[task.headline]))

@@ -19,7 +19,7 @@ from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import Loaded
 from vergence.results import write as results
-from vergence.results.harm import PRIORS, SAMPLES
+from vergence.results.harm import PICTURE, PRIORS, SAMPLES, SCENE
 from vergence.results.layout import COLUMNS, TABLES
 from vergence.results.read import Run, StudyResults, read, text_rows
 from vergence.studies import merge_folds
@@ -134,7 +134,7 @@ def _mean_turn(kinds: Sequence[type], rows: list[list[str]]) -> list[str]:
 def blocks(folders: Mapping[str, Path], file: str, apart: bool = False) -> list[list[str]]:
     """Rows of samples.csv or prior_samples.csv of all splits, none where a split has no such file.
 
-    A picture is the same one in every split, any other block is one of its split alone.
+    A picture or scene is the same one in every split, any other block is one of its split alone.
     """
     found: list[list[str]] = []
     if not all((folder / file).exists() for folder in folders.values()):
@@ -143,7 +143,8 @@ def blocks(folders: Mapping[str, Path], file: str, apart: bool = False) -> list[
     for split, folder in folders.items():
         for row in text_rows(folder / file)[1:]:
             row[who] = _told(row[who], split, apart)
-            name = row[at] if row[at].startswith("picture") else f"split {split} {row[at]}"
+            known = row[at].startswith((PICTURE, SCENE))
+            name = row[at] if known else f"split {split} {row[at]}"
             found.append([*row[:at], name, *row[at + 1 :]])
     return found
 

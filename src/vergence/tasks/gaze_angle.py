@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -20,7 +20,9 @@ from vergence.metrics.angles import angular_error_deg, mean_direction
 from vergence.metrics.personal_priors import (
     attached_to_all,
     offsets,
+    prior_batches,
     prior_of,
+    suited,
     whole_prior,
     with_one_prior,
 )
@@ -34,6 +36,8 @@ CENTRE = EDGES[:, 1]
 """Mean gaze of somebody unknown."""
 SPREAD = (EDGES[:, 2] - EDGES[:, 0]) / 1.349
 """Deviation of somebody unknown, as of a normal distribution with these quartiles."""
+AMOUNTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""How much of the own prior validation data choose from."""
 
 Angles = Float[Tensor, "samples 2"]
 
@@ -48,6 +52,8 @@ class GazeAngle(Task):
         hit_deg: a prediction within so many degrees counts as right in the score.
         personal_prior: how far the network's angles are moved and scaled from `CENTRE` and `SPREAD`
             to a person's own mean and spread, which stay with the person: 0 not at all, 1 wholly.
+            `chosen`: the network trains without them, and a person's validation data choose one of
+            `AMOUNTS` for each model that they predict with.
         augment: random changes of the crops in training, see `EyeChanges`.
         prior_in: `training`, where the loss sees the moved angles, or only `prediction`.
 
@@ -56,7 +62,7 @@ class GazeAngle(Task):
 
     criterion: Literal["l1", "mse", "angular"] = "l1"
     hit_deg: Annotated[float, Interval(gt=0, le=180)] = 5.0
-    personal_prior: Share = 0.0
+    personal_prior: Share | Literal["chosen"] = 0.0
     prior_in: Literal["training", "prediction"] = "training"
     augment: EyeChanges = EyeChanges()
 
@@ -83,18 +89,33 @@ class GazeAngle(Task):
                 f"gaze_angle: {type(module).__name__} returned {list(output.shape)} for "
                 f"{len(image)} images; (pitch, yaw) per image, [{len(image)}, 2], is needed"
             )
+        return self.with_prior(output, batch)
+
+    def with_prior(self, output: Angles, batch: Batch) -> Angles:
+        """Return the network's angles, moved and scaled where that is wanted.
+
+        Raises:
+            ConfigError: samples without a prior.
+        """
         if not self.personal_prior:
             return output
         prior = prior_of(batch, "gaze_angle").to(output.dtype)
         centre, spread = CENTRE.to(output), SPREAD.to(output)
-        mean = centre + self.personal_prior * (prior[:, 0] - centre)
-        scale = (prior[:, 1] / spread) ** self.personal_prior
+        amount = self.personal_prior
+        amount = 1.0 if isinstance(amount, str) else amount  # a chosen one is in the prior itself
+        mean = centre + amount * (prior[:, 0] - centre)
+        scale = (prior[:, 1] / spread) ** amount
         return mean + scale * (output - centre)
 
     @property
     def own_prior(self) -> bool:
         """True if outputs depend on a person's own prior."""
-        return self.personal_prior > 0
+        return bool(self.personal_prior)
+
+    @property
+    def own_choice(self) -> bool:
+        """True if a person's validation data choose how much of the prior is used."""
+        return self.personal_prior == "chosen"
 
     def prepare(self, federation: Federation) -> Federation:
         """Give everybody the mean and spread of their own gaze, as `personal_prior` says."""
@@ -102,10 +123,26 @@ class GazeAngle(Task):
             return federation
 
         def made(splits: Splits) -> Tensor:
-            return offsets(splits.train.columns["gaze"], CENTRE.double(), SPREAD.double())
+            centre, spread = CENTRE.double(), SPREAD.double()
+            own = offsets(splits.train.columns["gaze"], centre, spread)
+            return torch.cat([part_of(own, a) for a in AMOUNTS]) if self.own_choice else own
 
         common = torch.stack([CENTRE, SPREAD])
-        return attached_to_all(federation, made, common, self.prior_in == "training")
+        through = self.own_choice or self.prior_in == "training"
+        return attached_to_all(federation, made, common, through)
+
+    def suited(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
+        """A person's data with as much of the prior as their validation data choose for a model."""
+        if not self.own_choice:
+            return splits
+        return suited(splits, outputs(splits.val), self.losses)
+
+    def losses(self, outputs: Angles, samples: Samples) -> list[float]:
+        """Losses with ever more of the prior, without it first."""
+        if not self.own_choice:
+            return super().losses(outputs, samples)
+        batches = prior_batches(samples)
+        return [float(self.loss(self.with_prior(outputs, batch), batch)) for batch in batches]
 
     def lent(self, samples: Samples, owner: Splits | None) -> Samples:
         """Give new samples the prior of their owner, or of somebody unknown."""
@@ -230,3 +267,9 @@ class GazeAngle(Task):
             }
             for name, constant in constants.items()
         }
+
+
+def part_of(own: Float[Tensor, "folds 2 2"], amount: float) -> Float[Tensor, "folds 2 2"]:
+    """Means and deviations moved and scaled only so far from those of somebody unknown."""
+    mean = CENTRE + amount * (own[:, 0] - CENTRE)
+    return torch.stack([mean, SPREAD * (own[:, 1] / SPREAD) ** amount], 1)

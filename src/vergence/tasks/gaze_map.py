@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -23,7 +23,9 @@ from vergence.metrics.personal_priors import (
     attached_to_all,
     common_map,
     cross_fitted,
+    prior_batches,
     prior_of,
+    suited,
     whole_prior,
     with_one_prior,
 )
@@ -34,6 +36,8 @@ EPS = 1e-10
 """Inside the logarithms of the reverse KL, as in the official GLC code."""
 MEAN, DEVIATION = 0.45, 0.225
 """Of pixel values in [0, 1], all channels, as in GLC."""
+EXPONENTS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)
+"""Exponents of the own prior that validation data choose from."""
 
 Logits = Float[Tensor, "samples frames height width"]
 
@@ -64,7 +68,9 @@ class GazeMap(Task):
         score_from: the metric that is the score. On images with many fixations hit@0.7 ranks a
             good map no higher than a static one, whose peak is broad; `f1_best` tells them apart.
         personal_prior: exponent of a person's own prior, by which the network's map is multiplied:
-            map * prior^a, scaled to sum 1; 0: no prior. It stays with the person.
+            map * prior^a, scaled to sum 1; 0: no prior. It stays with the person. `chosen`: the
+            network trains without it, and a person's validation data choose one of `EXPONENTS`
+            for each model that they predict with.
         prior_in: `training`, where the loss sees the product, or only `prediction`.
 
     Source: Lai et al. 2022 (GLC); FedCPF, section 4.
@@ -77,7 +83,7 @@ class GazeMap(Task):
     field_of_view_deg: Annotated[float, Interval(gt=0, lt=180)] = 60.0
     hit_average: Literal["clips", "frames"] = "clips"
     score_from: Literal["f1_hit", "f1_glc", "f1_best"] = "f1_hit"
-    personal_prior: Annotated[float, Interval(ge=0, le=4)] = 0.0
+    personal_prior: Annotated[float, Interval(ge=0, le=4)] | Literal["chosen"] = 0.0
     prior_in: Literal["training", "prediction"] = "training"
 
     classes: ClassVar[int] = 16
@@ -103,7 +109,9 @@ class GazeMap(Task):
         """
         if not self.personal_prior:
             return output
-        weight = self.temperature * self.personal_prior
+        exponent = self.personal_prior
+        # A chosen one is in the prior itself.
+        weight = self.temperature * (1.0 if isinstance(exponent, str) else exponent)
         return output + weight * prior_of(batch, "gaze_map")[:, None].to(output.dtype)
 
     def likelihood(self, module: nn.Module, batch: Batch) -> Logits:
@@ -258,7 +266,12 @@ class GazeMap(Task):
     @property
     def own_prior(self) -> bool:
         """True if outputs depend on a person's own prior."""
-        return self.personal_prior > 0
+        return bool(self.personal_prior)
+
+    @property
+    def own_choice(self) -> bool:
+        """True if a person's validation data choose the exponent."""
+        return self.personal_prior == "chosen"
 
     def prepare(self, federation: Federation) -> Federation:
         """Give everybody the logarithm of their own prior, as `personal_prior` says."""
@@ -267,11 +280,28 @@ class GazeMap(Task):
         grid = self.grid(next(iter(federation.people.values())).train)
 
         def made(splits: Splits) -> Tensor:
-            return cross_fitted(splits.train.columns["points"], grid).log()
+            prior = cross_fitted(splits.train.columns["points"], grid).log()
+            return torch.cat([a * prior for a in EXPONENTS]) if self.own_choice else prior
 
-        return attached_to_all(
-            federation, made, common_map(*grid).log(), self.prior_in == "training"
-        )
+        through = self.own_choice or self.prior_in == "training"
+        return attached_to_all(federation, made, self._common(grid), through)
+
+    def _common(self, grid: tuple[int, int]) -> Tensor:
+        common = common_map(*grid).log()
+        return torch.zeros_like(common) if self.own_choice else common
+
+    def suited(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
+        """A person's data with the exponent that their validation data choose for a model."""
+        if not self.own_choice:
+            return splits
+        return suited(splits, outputs(splits.val), self.losses)
+
+    def losses(self, outputs: Logits, samples: Samples) -> list[float]:
+        """Losses under every exponent, 0 first."""
+        if not self.own_choice:
+            return super().losses(outputs, samples)
+        batches = prior_batches(samples)
+        return [float(self.loss(self.with_prior(outputs, batch), batch)) for batch in batches]
 
     def lent(self, samples: Samples, owner: Splits | None) -> Samples:
         """Give new samples the prior of their owner, or of somebody unknown."""
@@ -279,7 +309,7 @@ class GazeMap(Task):
             return samples
         if owner is not None:
             return with_one_prior(samples, whole_prior(owner.test))
-        return with_one_prior(samples, common_map(*self.grid(samples)).log())
+        return with_one_prior(samples, self._common(self.grid(samples)))
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Score maps that need no learning on everybody's test samples, at the network's grid.
