@@ -158,10 +158,13 @@ def powers(samples: Samples) -> list[Samples]:
     ]
 
 
-def prior_batches(samples: Samples) -> list[Batch]:
+def prior_batches(samples: Samples, device: torch.device) -> list[Batch]:
     """Columns and priors of samples to every exponent, without their other banks."""
     bare = replace(samples, banks={BANK: samples.banks[BANK]})
-    return [each.take(slice(None)) for each in powers(bare)]
+    return [
+        {name: column.to(device) for name, column in each.take(slice(None)).items()}
+        for each in powers(bare)
+    ]
 
 
 def suited(

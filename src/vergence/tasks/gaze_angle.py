@@ -141,7 +141,7 @@ class GazeAngle(Task):
         """Losses with ever more of the prior, without it first."""
         if not self.own_choice:
             return super().losses(outputs, samples)
-        batches = prior_batches(samples)
+        batches = prior_batches(samples, outputs.device)
         return [float(self.loss(self.with_prior(outputs, batch), batch)) for batch in batches]
 
     def lent(self, samples: Samples, owner: Splits | None) -> Samples:

@@ -300,7 +300,7 @@ class GazeMap(Task):
         """Losses under every exponent, 0 first."""
         if not self.own_choice:
             return super().losses(outputs, samples)
-        batches = prior_batches(samples)
+        batches = prior_batches(samples, outputs.device)
         return [float(self.loss(self.with_prior(outputs, batch), batch)) for batch in batches]
 
     def lent(self, samples: Samples, owner: Splits | None) -> Samples:
