@@ -15,6 +15,7 @@ from vergence.core.requests import Fit
 from vergence.models import motion, pretrained
 from vergence.models.glc.glc_causal import GlcCausal
 from vergence.models.glc.glc_features import GlcFeatures
+from vergence.models.glc.reference_map import Reference
 from vergence.tasks.gaze_map import GazeMap
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked
@@ -45,9 +46,9 @@ def moving_data(monkeypatch: pytest.MonkeyPatch, task: GazeMap) -> Federation:
 @NETWORKS
 @pytest.mark.parametrize("kind", ["centre", "motion"])
 def test_a_fresh_network_is_the_row_of_that_name(
-    model: type[GlcCausal | GlcFeatures], kind: str, monkeypatch: pytest.MonkeyPatch
+    model: type[GlcCausal | GlcFeatures], kind: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = GazeMap(model(grid=(4, 6), reference=kind, standardise=False))  # pyright: ignore[reportArgumentType]
+    task = GazeMap(model(grid=(4, 6), reference=kind, standardise=False))
     ready = moving_data(monkeypatch, task)
     test = ready.people["ann"].test
     found = task.metrics(Solver(task).outputs(task.init(), test), test)["nss"]
@@ -76,7 +77,10 @@ def test_pictures_can_teach_a_network_that_then_sees_motion(
     model: type[GlcCausal | GlcFeatures],
 ) -> None:
     """With a map of the middle it has the parameters that it has with motion: `model.start`."""
-    layouts = [Layout.of(model(reference=kind).build()) for kind in ("centre", "motion")]
+    layouts = [
+        Layout.of(network.build())
+        for network in (model(reference="centre"), model(reference="motion"))
+    ]
     assert layouts[0] == layouts[1]
 
 
@@ -104,7 +108,8 @@ def test_the_product_is_learned_together(
 
 
 def test_the_map_of_the_middle_asks_for_no_motion(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind, asked in (("none", False), ("centre", False), ("motion", True)):
+    expected: dict[Reference, bool] = {"none": False, "centre": False, "motion": True}
+    for kind, asked in expected.items():
         task = GazeMap(GlcFeatures(grid=(4, 6), reference=kind, standardise=False))
         banks = moving_data(monkeypatch, task).people["ann"].test.banks
         assert (motion.BANK in banks) is asked
