@@ -140,8 +140,8 @@ class FeatureLayers(nn.Module):
         self.bias = nn.Parameter(torch.zeros(self.grid))
         self.reference = None if reference == "none" else ReferenceMap(reference, self.grid)
         if self.reference is not None:
-            nn.init.zeros_(self.head.weight)
-            nn.init.zeros_(self.head.bias)
+            for parameter in self.head.parameters():
+                nn.init.zeros_(parameter)
 
     def start_from(
         self, features: Float[Tensor, "clips frames channels rows columns"]
