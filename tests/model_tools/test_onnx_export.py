@@ -144,15 +144,23 @@ def test_frozen_features_are_computed_inside(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("blocks", [0, 1])
-def test_a_stream_s_file_takes_a_frame_and_the_state(monkeypatch, tmp_path, blocks):
+@pytest.mark.parametrize(
+    ("blocks", "inputs"),
+    [
+        (0, {"motion": True}),
+        (1, {"motion": True}),
+        (0, {"reference": "motion"}),
+        (0, {"motion": True, "reference": "motion"}),
+    ],
+)
+def test_a_stream_s_file_takes_a_frame_and_the_state(monkeypatch, tmp_path, blocks, inputs):
     """Seven frames one by one, each with the state that the file gave: torch's maps of the clip.
 
     The run's own features are rounded to half precision.
     """
     pytest.importorskip("efficientnet_lite_pytorch")
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
-    task, data = GazeMap(GlcCausal(16, 2, blocks, 3, (6, 8), motion=True)), clips(7, 48, 64, 1)
+    task, data = GazeMap(GlcCausal(16, 2, blocks, 3, (6, 8), **inputs)), clips(7, 48, 64, 1)
     params = trained(task)
     first = data.take(slice(0, 1))
     whole = assembled(task, params, first)

@@ -18,7 +18,7 @@ from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
 from vergence.metrics.gaze_maps import label_maps
 from vergence.metrics.map_priors import motion_maps, seen_by_others, static_priors
-from vergence.tasks.gaze_map import GazeMap
+from vergence.tasks.gaze_map import GazeMap, with_next
 
 NAN = math.nan
 NONE = [NAN, NAN]
@@ -143,6 +143,28 @@ def test_frames_without_gaze_leave_the_loss_alone(criterion):
     assert float(task.loss(output.detach(), {"points": points * NAN})) == 0
 
 
+def test_labels_that_look_ahead_by_hand():
+    """Three frames of two pixels, look at the next two; the fourth has no gaze and stays silent.
+
+    The first: half of (1, 0) and half of the mean of (0, 1) and (1, 0), so (3/4, 1/4). The second:
+    half of (0, 1) and half of (1, 0). The third has nobody behind it.
+    """
+    labels = torch.tensor([[[1.0, 0], [0, 1], [1, 0], [0, 0]]])
+    expected = torch.tensor([[[0.75, 0.25], [0.5, 0.5], [1, 0], [0, 0]]])
+    assert torch.equal(with_next(labels, 2), expected)
+    assert torch.equal(with_next(labels, 9)[:, 0], expected[:, 0])
+    assert torch.equal(with_next(labels[:, :1], 2), labels[:, :1])
+
+
+def test_look_ahead_moves_the_loss_and_no_score():
+    output, data = clips()
+    ahead, batch = replace(TASK, look_ahead=2), {"points": data.columns["points"]}
+    assert ahead.loss(output, batch) != TASK.loss(output, batch)
+    assert ahead.metrics(output, data) == TASK.metrics(output, data)
+    last, output = {"points": batch["points"][:, -1:]}, output[:, -1:]
+    assert ahead.loss(output, last) == TASK.loss(output, last)
+
+
 def test_loss_is_least_at_the_label():
     points = torch.tensor([[[[0.3, 0.6]]]])
     label = label_maps(points, 16, 16)
@@ -186,6 +208,7 @@ def test_wrong_frames_are_refused():
         ("field_of_view_deg", 180.0),
         ("hit_average", "people"),
         ("score_from", "nss"),
+        ("look_ahead", -1),
     ],
 )
 def test_bad_options_are_named(option, value):

@@ -56,7 +56,11 @@ def test_a_newcomer_s_cluster_is_not_chosen_by_a_video_without_labels(tmp_path, 
     )
 
 
-@pytest.mark.parametrize("options", ["", "motion = true, "], ids=["still", "motion"])
+@pytest.mark.parametrize(
+    "options",
+    ["", "motion = true, ", 'reference = "motion", '],
+    ids=["still", "motion", "reference"],
+)
 def test_a_causal_model_streams_through_the_whole_video(tmp_path, monkeypatch, options):
     """Frame by frame it gives what the video as one sample gives, and never looks ahead.
 

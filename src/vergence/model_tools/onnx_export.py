@@ -103,7 +103,7 @@ class WholeModel(nn.Module):
         self.answers = (ANSWERS[type(task)].name,)
         frozen = task.network if isinstance(task.network, GlcFeatures) else None
         self.features = None if frozen is None else pretrained.FrozenModel(frozen.standardise)
-        self.moves = frozen is not None and frozen.motion
+        self.moves = frozen is not None and frozen.sees_motion
 
     def forward(self, *values: Tensor) -> State:
         """Return the answer as `ANSWERS` tells it."""

@@ -29,7 +29,7 @@ class StreamingModel(nn.Module):
         super().__init__()
         assert isinstance(task.network, GlcCausal)
         self.task, self.network, self.prior = task, network, prior
-        self.moves = task.network.motion
+        self.moves = task.network.sees_motion
         self.features = pretrained.FrozenModel(task.network.standardise)
         state = (*GazeContext._fields, *(motion.Background._fields if self.moves else ()))
         self.columns = ("frame", *(f"last_{name}" for name in state))

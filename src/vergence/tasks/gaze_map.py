@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
-from annotated_types import Gt, Interval
+from annotated_types import Ge, Gt, Interval
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -72,6 +72,8 @@ class GazeMap(Task):
             network trains without it, and a person's validation data choose one of `EXPONENTS`
             for each model that they predict with.
         prior_in: `training`, where the loss sees the product, or only `prediction`.
+        look_ahead: frames behind a training frame whose gaze its label tells, too: half of the
+            label is its own, half the mean of theirs. No prediction and no score looks ahead.
 
     Source: Lai et al. 2022 (GLC); FedCPF, section 4.
     Differs: frames without gaze are left out of the loss, where GLC gives them a uniform label.
@@ -85,6 +87,7 @@ class GazeMap(Task):
     score_from: Literal["f1_hit", "f1_glc", "f1_best"] = "f1_hit"
     personal_prior: Annotated[float, Interval(ge=0, le=4)] | Literal["chosen"] = 0.0
     prior_in: Literal["training", "prediction"] = "training"
+    look_ahead: Annotated[int, Ge(0)] = 0
 
     classes: ClassVar[int] = 16
     headline: ClassVar[str] = "nss"
@@ -149,6 +152,8 @@ class GazeMap(Task):
         """Return the mean over all frames of the batch that have gaze; 0 if none has."""
         points = batch["points"].to(output.dtype)
         label = label_maps(points, *output.shape[-2:], sigma=self.sigma).flatten(-2)
+        if self.look_ahead:
+            label = with_next(label, self.look_ahead)
         log_map = (output / self.temperature).flatten(-2).log_softmax(-1)
         if self.criterion == "kl_reverse":
             heat = log_map.exp()
@@ -404,6 +409,21 @@ class GazeMap(Task):
 
     def _logits(self, heat: Float[Tensor, "*batch height width"]) -> Tensor:
         return self.temperature * heat.log()
+
+
+def with_next(
+    labels: Float[Tensor, "samples frames pixels"], frames: int
+) -> Float[Tensor, "samples frames pixels"]:
+    """Return label maps mixed half and half with the mean of those of the next few frames.
+
+    Frames without gaze (maps of 0) stay so and count nothing; where none follows, a map stays.
+    """
+    later = torch.zeros_like(labels)
+    for step in range(1, min(frames, labels.shape[1] - 1) + 1):
+        later[:, :-step] += labels[:, step:]
+    number = later.sum(-1, keepdim=True)
+    mixed = torch.where(number > 0, (labels + later / number.clamp(min=1)) / 2, labels)
+    return mixed * (labels.sum(-1, keepdim=True) > 0)
 
 
 def _counted(points: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models import motion, pretrained
 from vergence.models.glc.glc_features import POOL, FeatureLayers, check_head
+from vergence.models.glc.reference_map import Reference
 
 
 class GazeContext(NamedTuple):
@@ -48,8 +49,14 @@ class GlcCausal(Model):
     grid: tuple[int, int] = (30, 40)
     standardise: bool = True
     motion: bool = False
+    reference: Reference = "none"
 
-    head: ClassVar[tuple[str, ...]] = ("head.*", "bias")
+    head: ClassVar[tuple[str, ...]] = ("head.*", "bias", "reference.*")
+
+    @property
+    def sees_motion(self) -> bool:
+        """True if the motion of frames goes in, for the network or for its reference map."""
+        return self.motion or self.reference == "motion"
 
     def build(self) -> GlcCausalNet:
         """Return the head, initialised from torch's global generator.
@@ -71,7 +78,7 @@ class GlcCausal(Model):
             ConfigError: no bank `frames`, frames that do not fit `grid`, or no extra `pretrained`.
         """
         found = pretrained.in_place_of_frames(federation, "glc_causal", self.grid, self.standardise)
-        return motion.with_motion(found, federation) if self.motion else found
+        return motion.with_motion(found, federation) if self.sees_motion else found
 
 
 class GlcCausalNet(FeatureLayers):
@@ -79,7 +86,9 @@ class GlcCausalNet(FeatureLayers):
 
     def __init__(self, options: GlcCausal) -> None:
         o = options
-        super().__init__("glc_causal", o.grid, o.width, o.heads, o.blocks, o.motion, o.context)
+        super().__init__(
+            "glc_causal", o.grid, o.width, o.heads, o.blocks, o.motion, o.context, o.reference
+        )
         self.context = options.context
 
     def forward(
@@ -108,7 +117,8 @@ class GlcCausalNet(FeatureLayers):
         self, features: Float[Tensor, "streams channels rows columns"], context: GazeContext
     ) -> tuple[Float[Tensor, "streams rows2 columns2"], GazeContext]:
         """Return the next frame's logits, and the context that the frame after it gets."""
-        x = self.local(functional.relu(self.reduce(features.float())))
+        entered, added = self.start_from(features[:, None])
+        x = self.local(functional.relu(self.reduce(entered[:, 0].float())))
         x = functional.relu(x + self.past(context.maps))
         summaries = context.summaries
         if self.glance is not None:
@@ -116,7 +126,7 @@ class GlcCausalNet(FeatureLayers):
             summaries = torch.cat([summaries, now[:, None]], 1)
             x = self.mix(x, summaries.mean(1, keepdim=True))
         x = functional.interpolate(x, scale_factor=2, mode="bilinear")
-        logits = self.head(functional.relu(self.decode(x)))[:, 0] + self.bias
+        logits = self.head(functional.relu(self.decode(x)))[:, 0] + added[:, 0]
         own = logits.detach().flatten(1).softmax(1).view_as(logits) * self.bias.numel()
         maps = torch.cat([context.maps, functional.avg_pool2d(own[:, None], 2)], 1)
         return logits, GazeContext(maps[:, 1:], summaries[:, -self.context :])

@@ -15,6 +15,7 @@ from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models import motion, pretrained
 from vergence.models.glc.attention import GLCBlock
+from vergence.models.glc.reference_map import Reference, ReferenceMap
 
 POOL = (3, 4)
 """The frame's summary that the global token is made from, rows x columns."""
@@ -29,7 +30,8 @@ class GlcFeatures(Model):
     decoder run at half of it, with `heads` heads. `standardise` scales every feature channel to
     mean 0 and deviation 1 as measured once on public pictures (the training images of the
     packaged OSIE sample), so that no client need tell anything about its own frames. `motion` adds
-    channels that tell what moves (see `motion`).
+    channels that tell what moves (see `motion`). `reference` names a map that learns nothing, by
+    which the network's map is multiplied and as which it starts (see `ReferenceMap`).
     Source: Lai et al. 2022 (GLC attention); head as in the OSIE reference.
     """
 
@@ -39,8 +41,14 @@ class GlcFeatures(Model):
     grid: tuple[int, int] = (30, 40)
     standardise: bool = True
     motion: bool = False
+    reference: Reference = "none"
 
-    head: ClassVar[tuple[str, ...]] = ("head.*", "bias")
+    head: ClassVar[tuple[str, ...]] = ("head.*", "bias", "reference.*")
+
+    @property
+    def sees_motion(self) -> bool:
+        """True if the motion of frames goes in, for the network or for its reference map."""
+        return self.motion or self.reference == "motion"
 
     def build(self) -> GlcFeaturesNet:
         """Return the head, initialised from torch's global generator.
@@ -62,7 +70,7 @@ class GlcFeatures(Model):
         found = pretrained.in_place_of_frames(
             federation, "glc_features", self.grid, self.standardise
         )
-        return motion.with_motion(found, federation) if self.motion else found
+        return motion.with_motion(found, federation) if self.sees_motion else found
 
 
 def check_head(model: str, width: int, heads: int, blocks: int, grid: tuple[int, int]) -> None:
@@ -101,6 +109,7 @@ class FeatureLayers(nn.Module):
         blocks: GLC blocks.
         motion: whether channels that tell what moves enter, too.
         past: number of maps of its own that enter beside a frame.
+        reference: the map that it starts as.
     """
 
     def __init__(
@@ -112,10 +121,11 @@ class FeatureLayers(nn.Module):
         blocks: int,
         motion: bool,
         past: int = 0,
+        reference: Reference = "none",
     ) -> None:
         super().__init__()
         half = width // 2
-        self.name, self.grid = name, tuple(grid)
+        self.name, self.grid, self.motion = name, (grid[0], grid[1]), motion
         self.reduce = nn.Conv2d(channels(motion), width, 1)
         self.local = nn.Conv2d(width, half, 3, padding=1)
         if past:
@@ -128,6 +138,20 @@ class FeatureLayers(nn.Module):
         self.decode = nn.Conv2d(half, half // 2, 3, padding=1)
         self.head = nn.Conv2d(half // 2, 1, 1)
         self.bias = nn.Parameter(torch.zeros(self.grid))
+        self.reference = None if reference == "none" else ReferenceMap(reference, self.grid)
+        if self.reference is not None:
+            for parameter in self.head.parameters():
+                nn.init.zeros_(parameter)
+
+    def start_from(
+        self, features: Float[Tensor, "clips frames channels rows columns"]
+    ) -> tuple[Tensor, Float[Tensor, "#clips #frames rows2 columns2"]]:
+        """Return what enters the first layer, and what is added to the last layer's logits."""
+        if self.reference is None:
+            return features, self.bias[None, None]
+        moving = features[:, :, pretrained.CHANNELS :]
+        entered = features if self.motion else features[:, :, : pretrained.CHANNELS]
+        return entered, self.bias + self.reference(moving)
 
     def check_size(self, rows: int, columns: int) -> None:
         """Refuse features of another size than `grid` was set for.
@@ -147,7 +171,9 @@ class GlcFeaturesNet(FeatureLayers):
 
     def __init__(self, options: GlcFeatures) -> None:
         o = options
-        super().__init__("glc_features", o.grid, o.width, o.heads, o.blocks, o.motion)
+        super().__init__(
+            "glc_features", o.grid, o.width, o.heads, o.blocks, o.motion, reference=o.reference
+        )
 
     def forward(
         self, features: Float[Tensor, "clips frames channels rows columns"]
@@ -159,14 +185,15 @@ class GlcFeaturesNet(FeatureLayers):
         """
         clips, steps, _, rows, columns = features.shape
         self.check_size(rows, columns)
-        x = features.flatten(0, 1).float()
+        entered, added = self.start_from(features)
+        x = entered.flatten(0, 1).float()
         x = functional.relu(self.reduce(x))
         x = functional.relu(self.local(x))
         if self.glance is not None:
             x = self.mix(x, self.glance, clips)
         x = functional.interpolate(x, scale_factor=2, mode="bilinear")
         x = self.head(functional.relu(self.decode(x)))
-        return x.view(clips, steps, *self.grid) + self.bias
+        return x.view(clips, steps, *self.grid) + added
 
     def mix(self, x: Tensor, glance: nn.Linear, clips: int) -> Tensor:
         """Run the GLC blocks: all frames' positions, and one global token per clip."""

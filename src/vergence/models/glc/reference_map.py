@@ -1,0 +1,40 @@
+"""A map that learns nothing inside a network: product of experts with what the network learns."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vergence.metrics.gaze_maps import centre_map
+from vergence.metrics.map_priors import motion_maps
+
+Reference = Literal["none", "centre", "motion"]
+"""No map, a Gaussian in the middle, or that times blurred motion: the rows of these names."""
+
+
+class ReferenceMap(nn.Module):
+    """Logits of a map that learns nothing: exponent * log(map), with a learned exponent, first 1.
+
+    They are added to the network's own, so that the network's map is multiplied by
+    map ^ exponent. A network whose own logits start at 0 thus starts as that map, and learns what
+    it does not know.
+    Source: Hinton, "Training products of experts by minimizing contrastive divergence", 2002.
+    """
+
+    def __init__(self, kind: Reference, grid: tuple[int, int]) -> None:
+        super().__init__()
+        self.kind, self.grid = kind, grid
+        self.exponent = nn.Parameter(torch.ones(1))
+
+    def forward(
+        self, moving: Float[Tensor, "clips frames motion rows columns"] | None
+    ) -> Float[Tensor, "#clips #frames rows2 columns2"]:
+        """Return logits for the motion of frames, which a map of the middle does not look at."""
+        if moving is None or self.kind == "centre":
+            heat = centre_map(*self.grid).to(self.exponent.device)[None, None]
+        else:
+            heat = motion_maps(moving)
+        return self.exponent * heat.log().float()
