@@ -316,7 +316,7 @@ def test_a_deployment_says_who_is_connected_and_why_others_are_not(deployed, mon
     with (deployed / "events.jsonl").open("a") as file:
         file.write("[1]\nno json\n" + '{"time": "2026')
     assert status(deployed).deployed.connected == (), "nobody, while no server is running"
-    monkeypatch.setattr("vergence.monitoring.status.holder", lambda _: 42)
+    monkeypatch.setattr("vergence.monitoring.status.lock_owner", lambda _: 42)
     found = status(deployed)
     assert status(deployed.parent).runs == found.runs, "DIR is as good as DIR/server"
     assert found.deployed.connected == ("anna",)

@@ -126,7 +126,7 @@ def settings(folder: Path, kind: type[T]) -> T:
             "init` makes DIR/server and DIR/clients/NAME"
         )
     try:
-        table = tomllib.loads(file.read_text())
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
     if ("clients" in table) != (kind is ServerSide):
@@ -145,7 +145,7 @@ def settings(folder: Path, kind: type[T]) -> T:
 def write_settings(folder: Path, made: Any) -> None:
     """Write the settings of a folder."""
     table = {k: v for k, v in asdict(made).items() if v is not None}
-    (folder / SETTINGS).write_text(tomli_w.dumps(table))
+    (folder / SETTINGS).write_text(tomli_w.dumps(table), encoding="utf-8", newline="\n")
 
 
 def awaited(folder: Path, side: ServerSide) -> int:

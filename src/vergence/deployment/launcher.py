@@ -363,7 +363,7 @@ def status(folder: Path, out: Console, lines: int = 10) -> None:
         highlight=False,
     )
     events = folder / folders.EVENTS
-    for line in events.read_text().splitlines()[-lines:] if events.exists() else []:
+    for line in events.read_text(encoding="utf-8").splitlines()[-lines:] if events.exists() else []:
         out.print(line, soft_wrap=True, highlight=False, markup=False)
 
 

@@ -158,7 +158,9 @@ def _one(table: Mapping[str, Any], label: str) -> dict[str, Any]:
 def _records(home: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the events of a deployment; a line that is no record is left out."""
     path = home / folders.RECORDS
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+    for line in (
+        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    ):
         try:
             found = parse_json(line)
         except ValueError:

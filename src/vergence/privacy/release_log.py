@@ -127,7 +127,7 @@ def noted(folder: Path) -> list[str]:
     register = folder.with_name(BOOKS)
     if folder.name != FOLDER or not register.exists():
         return []
-    return register.read_text().split("\n")
+    return register.read_text(encoding="utf-8").split("\n")
 
 
 def note(path: Path) -> None:

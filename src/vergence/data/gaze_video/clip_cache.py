@@ -443,7 +443,7 @@ def _fill(file: BinaryIO, layout: _StoreLayout, done: int, source: _Frames) -> N
 def _alone(path: Path) -> Iterator[None]:
     """Hold a lock file, waiting for whoever has it."""
     while True:
-        file = path.open("a")
+        file = path.open("a", encoding="utf-8")
         lock(file)
         if _is(path, file.fileno()):
             break

@@ -113,7 +113,8 @@ def begin(workers: int) -> Any:
     try:
         if address == "local":
             # Sockets lie there, whose paths may have a hundred letters.
-            folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+            short = "/tmp" if Path("/tmp").is_dir() else None
+            folder = tempfile.mkdtemp(prefix="ray", dir=short)
             FOLDERS.append(folder)
             options = {
                 "num_cpus": max(workers, cpu_count()),

@@ -120,7 +120,7 @@ def _compile(
         "bits": BITS,
         "options": protocol(question.protocol).options,
     }
-    (folder / "job.json").write_text(json.dumps(job))
+    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8", newline="\n")
     path = os.environ | {"PYTHONPATH": str(install)}
     _run("compile", [sys.executable, PROGRAM, "job.json"], folder, path)
 
@@ -149,7 +149,7 @@ def _write(folder: Path, question: InferenceQuestion, inputs: Mapping[str, NDArr
         place.parent.mkdir(mode=0o700)
         place.mkdir()
         (place.parent / "Programs").symlink_to(folder / "Programs")
-        (place.parent / "hosts").write_text(hosts)
+        (place.parent / "hosts").write_text(hosts, encoding="utf-8", newline="\n")
         new = [
             "openssl",
             "req",
@@ -181,7 +181,9 @@ def _read(folder: Path, shape: tuple[int, ...], usage: Sequence[Costs]) -> Infer
     owner = OWNERS.index("inputs")
     file = folder / f"party{owner}" / "Player-Data" / f"Binary-Output-P{owner}-0"
     words = np.fromfile(file, np.int64)
-    told = [(folder / f"party{rank}" / LOG).read_text() for rank in range(len(usage))]
+    told = [
+        (folder / f"party{rank}" / LOG).read_text(encoding="utf-8") for rank in range(len(usage))
+    ]
     seconds, sent, rounds = costs(told, shape[0])
     return InferenceAnswer(
         (words.reshape(*shape, -1) / 2.0**FRACTION).astype(np.float32),

@@ -38,7 +38,7 @@ def run_parties(
     with ExitStack() as stack:
         running = []
         for command, place in zip(commands, places, strict=True):
-            log = stack.enter_context((place / LOG).open("w"))
+            log = stack.enter_context((place / LOG).open("w", encoding="utf-8"))
             party = subprocess.Popen(
                 command, cwd=place, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
             )
@@ -51,7 +51,9 @@ def run_parties(
                     if costs:
                         used[rank] = costs
                 if party.returncode:
-                    told = last_line((places[rank] / LOG).read_text(errors="replace"))
+                    told = last_line(
+                        (places[rank] / LOG).read_text(encoding="utf-8", errors="replace")
+                    )
                     raise StateError(f"private inference: party {rank} failed: {told}")
             meanwhile()
             time.sleep(BETWEEN)
