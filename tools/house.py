@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "vergence"
 FORBIDDEN = Path(__file__).with_name("forbidden_words.txt")
+SYSTEM = Path(__file__).with_name("system_names.txt")
 LONG_FILE, LONG_FUNCTION = 800, 60
 CLAUSE = re.compile(
     r"(Return|Tell|Say|Give|Yield) (what|whether|who|whose|which|why|how|where|when)\b|"
@@ -113,15 +114,40 @@ def words(identifier: str) -> list[str]:
     return [part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier)]
 
 
+def lines_of(file: Path) -> set[str]:
+    """Lines of a committed list, without comments."""
+    lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+    return {line for line in lines if line and not line.startswith("#")}
+
+
 def forbidden(found: dict[str, ast.Module]) -> list[str]:
     """Identifiers of classes, functions and modules that hold a word of the committed list."""
-    banned = {line.strip() for line in FORBIDDEN.read_text().splitlines()
-              if line.strip() and not line.startswith("#")}  # fmt: skip
+    banned = lines_of(FORBIDDEN)
     left = [f"{name}: {Path(name).stem}" for name in found if banned & set(words(Path(name).stem))]
     for name, node in definitions(found):
         assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if banned & set(words(node.name)):
             left.append(f"{name}:{node.lineno} {node.name}")
+    return left
+
+
+def system_calls(found: dict[str, ast.Module]) -> list[str]:
+    """Uses of what one operating system has and another has not, outside `vergence/system`."""
+    banned, left = lines_of(SYSTEM), []
+    for name, tree in found.items():
+        # A computing party runs in SPU's own Python, which has no vergence.
+        if name.startswith(("system/", "privacy/inference/spu/")):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                used = {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                used = {node.module or "", *(f"{node.module}.{a.name}" for a in node.names)}
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                used = {f"{node.value.id}.{node.attr}"}
+            else:
+                continue
+            left += [f"{name}:{node.lineno} {each}" for each in sorted(used & banned)]
     return left
 
 
@@ -191,6 +217,7 @@ def counts() -> dict[str, list[str]]:
         "class names used twice": repeated_classes(found),
         "identifiers with forbidden words": forbidden(found),
         "docstrings that begin with a relative clause": clauses(found),
+        "uses of one operating system": system_calls(found),
     }
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import benchmarks.bench.video  # noqa: F401  # its networks
 from benchmarks.bench.gate import Gate
 from benchmarks.bench.plain import LOSSES, Job
-from vergence.engine.workers.process_main import die_with_parent
+from vergence.system.processes import die_with_parent
 
 READY = 8
 """Batches kept ready, of as many clients."""

@@ -26,7 +26,7 @@ from vergence.experiment.schema import load
 from vergence.monitoring import page as status_page
 from vergence.monitoring.status import silent_first, status
 from vergence.monitoring.terminal import amount, as_json, duration
-from vergence.tracking.lock_owner import holder
+from vergence.system.file_locks import lock_owner
 
 EVIL = "<script>alert(1)</script>\x1b[2J"
 TURNS = "seed,round,client,verb,tree,bytes_up,bytes_down,examples,weight,steps,personal_fraction"
@@ -146,7 +146,7 @@ def test_a_running_run_is_seen_and_left_alone(finished, tmp_path):
         assert {p: p.stat().st_mtime_ns for p in out.rglob("*")} == before
         other.communicate("\n")
     assert status(out).running is None
-    assert holder(out / "nothing") is None
+    assert lock_owner(out / "nothing") is None
 
 
 def test_the_command(finished, tmp_path):
@@ -316,7 +316,7 @@ def test_a_deployment_says_who_is_connected_and_why_others_are_not(deployed, mon
     with (deployed / "events.jsonl").open("a") as file:
         file.write("[1]\nno json\n" + '{"time": "2026')
     assert status(deployed).deployed.connected == (), "nobody, while no server is running"
-    monkeypatch.setattr("vergence.monitoring.status.holder", lambda _: 42)
+    monkeypatch.setattr("vergence.monitoring.status.lock_owner", lambda _: 42)
     found = status(deployed)
     assert status(deployed.parent).runs == found.runs, "DIR is as good as DIR/server"
     assert found.deployed.connected == ("anna",)

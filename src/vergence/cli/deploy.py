@@ -49,7 +49,9 @@ def init(
     names = [name.strip() for name in clients.split(",") if name.strip()]
     with under(deployed()):
         write(load(config, set_), names, address, out_, main_server, keys, listen)
-    out.print((out_ / "README.txt").read_text().rstrip(), soft_wrap=True, highlight=False)
+    out.print(
+        (out_ / "README.txt").read_text(encoding="utf-8").rstrip(), soft_wrap=True, highlight=False
+    )
     side = settings(out_ / "server", ServerSide)
     who = "this machine alone" if side.listen == HERE else "whoever reaches this machine"
     out.print(

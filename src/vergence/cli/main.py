@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
 from vergence.cli.commands import help_page
 from vergence.errors import PartialRun, VergenceError
@@ -13,6 +14,8 @@ def main() -> None:
 
     0 ok, 2 usage or config, 3 data, 5 partial run.
     """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a code page of Windows lacks some letters
     if sys.argv[1:] in ([], ["--help"], ["-h"]):
         sys.stdout.write(help_page())
         return

@@ -23,7 +23,9 @@ def new(name: Path) -> None:
     except OSError as error:
         raise ConfigError(f"{name} cannot be made ({error.strerror}); choose another") from None
     for template in sorted(path for path in TEMPLATES.iterdir() if path.is_file()):
-        (name / template.name).write_text(template.read_text())
+        (name / template.name).write_text(
+            template.read_text(encoding="utf-8"), encoding="utf-8", newline="\n"
+        )
         out.print(f"{name / template.name}", highlight=False, markup=False, soft_wrap=True)
     out.print(
         f"next: cd {name}; vergence run experiment.toml",

@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vergence.errors import PartialRun, StateError
-
-NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-"""Flag of a file that is opened where it stands, never where a link leads; 0 where unknown."""
+from vergence.system.file_access import BINARY, NOFOLLOW, settle
 
 
 def part_of(path: Path) -> Path:
@@ -35,7 +33,7 @@ def open_in_place(path: Path, flags: int, mode: int = 0o666) -> int:
     """
     if not NOFOLLOW and path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return os.open(path, flags | NOFOLLOW, mode)
+    return os.open(path, flags | NOFOLLOW | BINARY, mode)
 
 
 def growing(path: Path) -> IO[bytes]:
@@ -129,15 +127,6 @@ def _begun(part: Path, secret: bool) -> int:
     return open_in_place(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
 
 
-def settle(path: Path) -> None:
-    """Wait until what was written to a file, or the names in a folder, would outlast a blackout."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
 def untorn(data: bytes) -> int:
     """Number of bytes of a file's whole lines: the writer of a torn last one died meanwhile."""
     return data.rfind(b"\n") + 1
@@ -196,7 +185,7 @@ def write_text(path: Path, text: str) -> None:
         PartialRun: it cannot be written; what was there is as before.
     """
     with replacing(path) as scratch:
-        scratch.write_text(text, encoding="utf-8")
+        scratch.write_text(text, encoding="utf-8", newline="\n")
 
 
 class Unsaved(PartialRun):

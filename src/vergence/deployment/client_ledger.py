@@ -103,7 +103,7 @@ class ClientLedger:
         self.client, self.states, self.ahead = client, states, True
         self.seed, self.method, self.rounds = seed, method, plan.rounds
         try:
-            held = parse_json(self.path.read_text()) if self.path.exists() else {}
+            held = parse_json(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
             self.record = ClientRecord(**held)
         except (ValueError, TypeError) as error:
             raise StateError(

@@ -8,7 +8,6 @@ next request tells which of them counted. The same request again gets the stored
 from __future__ import annotations
 
 import errno
-import fcntl
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -41,6 +40,7 @@ from vergence.engine.secure_sums import PackedReply, request_of
 from vergence.engine.storage.client_states import file_of
 from vergence.errors import StateError
 from vergence.privacy.release_log import FOLDER, ReleaseLog
+from vergence.system.file_locks import lock
 from vergence.wire.encoding import encode
 
 
@@ -150,18 +150,18 @@ class ClientNode:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Let one process at a time work here: a request may be sent again while it is done."""
-        path, lock = self.folder / ".turn", None
+        path, file = self.folder / ".turn", None
         try:
-            lock = growing(path)
+            file = growing(path)
         except OSError as error:
             if error.errno != errno.EROFS:  # else nothing will be written
                 raise StateError(
                     f"{path} cannot be locked ({error.strerror}), and '{self.client}' answers "
                     "nothing without: make it a file that may be written"
                 ) from None
-        with lock or nullcontext():
-            if lock is not None:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+        with file or nullcontext():
+            if file is not None:
+                lock(file)
             yield
 
     def _once(self, request: ClientRequest, key: str, sha: str) -> bytes:

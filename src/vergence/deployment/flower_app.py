@@ -143,12 +143,12 @@ def write_app(experiment: Experiment, clients: Sequence[str], out: Path) -> None
     }
     with saving(out):
         package.mkdir(parents=True)
-        (out / "pyproject.toml").write_text(tomli_w.dumps(project))
+        (out / "pyproject.toml").write_text(tomli_w.dumps(project), encoding="utf-8", newline="\n")
         write_toml(package / EXPERIMENT, experiment.table)
-        (package / "__init__.py").write_text(f'"""{title}."""\n')
+        (package / "__init__.py").write_text(f'"""{title}."""\n', encoding="utf-8", newline="\n")
         for end in ("server", "client"):
             text = MODULE.format(end=end.title(), function=f"{end}_app", experiment=EXPERIMENT)
-            (package / f"{end}_app.py").write_text(text)
+            (package / f"{end}_app.py").write_text(text, encoding="utf-8", newline="\n")
         said = README.format(
             title=title,
             package=PACKAGE,
@@ -157,7 +157,7 @@ def write_app(experiment: Experiment, clients: Sequence[str], out: Path) -> None
             clients=", ".join(names),
             results=RESULTS,
         )
-        (out / "README.md").write_text(said)
+        (out / "README.md").write_text(said, encoding="utf-8", newline="\n")
 
 
 def named(what: str, table: Mapping[str, Any], where: str) -> str:

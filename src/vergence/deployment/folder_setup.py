@@ -124,7 +124,9 @@ def init(
             boxes(served, ends, keys)
         folders.write_settings(server, ServerSide(tuple(clients), address, run, listen, main=main))
         write_toml(server / EXPERIMENT, experiment.table)
-        (out / "README.txt").write_text(instructions(host, main, bool(adders), keys is None))
+        (out / "README.txt").write_text(
+            instructions(host, main, bool(adders), keys is None), encoding="utf-8", newline="\n"
+        )
 
 
 def instructions(host: str, main: bool, aggregators: bool, made: bool) -> str:

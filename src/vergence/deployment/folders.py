@@ -5,10 +5,8 @@ Nothing here imports torch until `facts` is asked for: who only watches over pro
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import signal
 import time
 import tomllib
 from collections.abc import Iterator
@@ -23,6 +21,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from vergence.core.files import growing, open_in_place, refuse_links
 from vergence.errors import ConfigError, StateError
+from vergence.system.file_locks import lock_owner, try_process_lock
+from vergence.system.processes import ask_to_end
 
 T = TypeVar("T")
 STRICT = {"extra": "forbid"}
@@ -126,7 +126,7 @@ def settings(folder: Path, kind: type[T]) -> T:
             "init` makes DIR/server and DIR/clients/NAME"
         )
     try:
-        table = tomllib.loads(file.read_text())
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
     if ("clients" in table) != (kind is ServerSide):
@@ -145,7 +145,7 @@ def settings(folder: Path, kind: type[T]) -> T:
 def write_settings(folder: Path, made: Any) -> None:
     """Write the settings of a folder."""
     table = {k: v for k, v in asdict(made).items() if v is not None}
-    (folder / SETTINGS).write_text(tomli_w.dumps(table))
+    (folder / SETTINGS).write_text(tomli_w.dumps(table), encoding="utf-8", newline="\n")
 
 
 def awaited(folder: Path, side: ServerSide) -> int:
@@ -225,14 +225,10 @@ def running(folder: Path) -> Iterator[None]:
     """
     refuse_links(folder)
     with os.fdopen(open_in_place(folder / ".lock", os.O_RDWR | os.O_CREAT), "r+") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise StateError(
-                f"{folder} is running already: `vergence deploy stop {folder}` first"
-            ) from None
+        if not try_process_lock(file):
+            raise StateError(f"{folder} is running already: `vergence deploy stop {folder}` first")
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(f" {os.getpid()}")  # Windows lets nobody else read the first byte
         file.flush()
         yield
         file.truncate(0)
@@ -241,14 +237,11 @@ def running(folder: Path) -> Iterator[None]:
 def runner(folder: Path) -> int | None:
     """Return the process that runs a folder, None if none does."""
     path = folder / ".lock"
-    if not path.exists():
+    if lock_owner(path) is None:
         return None
-    with path.open("r+") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            return int(file.read() or 0) or None
-    return None
+    with path.open("rb") as file:
+        file.seek(1)
+        return int(file.read() or 0) or None
 
 
 def idle(folder: Path) -> None:
@@ -277,7 +270,7 @@ def stop(folder: Path, seconds: float = 20.0) -> bool:
     number = runner(folder)
     if number is None:
         return False
-    os.kill(number, signal.SIGTERM)
+    ask_to_end(number)
     end = time.monotonic() + seconds
     while runner(folder) is not None:
         if time.monotonic() > end:

@@ -21,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from vergence.core.files import write_whole
 from vergence.engine.secure_sum_attempts import PartyIdentity
 from vergence.errors import StateError
+from vergence.system.file_access import is_open_to_others
 
 DAYS = 825
 """How long certificates are valid."""
@@ -140,7 +141,7 @@ def signer(private: Path) -> Callable[[bytes], str]:
             f"{private} is no node key ({type(error).__name__}); copy the client's folder again, "
             "or its files beside the key that `vergence deploy key` made"
         ) from None
-    if private.stat().st_mode & 0o077:
+    if is_open_to_others(private):
         raise StateError(f"{private} can be read by others: `chmod 600 {private}`")
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     return lambda data: base64.b64encode(key.sign(data, SIGNED)).decode()
@@ -225,7 +226,7 @@ class SealedBox:
             raise StateError(
                 f"{private} and {public} are no pair of box keys ({error}); copy the folder again"
             ) from None
-        if private.stat().st_mode & 0o077:
+        if is_open_to_others(private):
             raise StateError(f"{private} can be read by others: `chmod 600 {private}`")
         derived = HKDF(hashes.SHA256(), 32, None, b"vergence box " + what.encode())
         self.cipher = AESGCM(derived.derive(shared))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import time
@@ -39,6 +38,8 @@ from vergence.deployment.folders import (
 )
 from vergence.deployment.transport.flower_parts import check_flower
 from vergence.errors import PartialRun, StateError
+from vergence.system.local_sockets import LOCAL
+from vergence.system.processes import end_group, interrupted_by_end, start_group, uninterrupted
 
 if TYPE_CHECKING:
     from vergence.deployment.transport.flower_processes import FlowerControl
@@ -76,13 +77,10 @@ class ProcessGroup:
         role, *rest = map(str, arguments)
         with growing(self.folder / "log" / f"{name}.log") as log:
             self.begins[name] = log.tell()
-            self.children[name] = subprocess.Popen(
+            self.children[name] = start_group(
                 [sys.executable, "-m", module, role, str(os.getpid()), *rest],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**self.environment, **(extra or {})},
-                start_new_session=True,
+                log,
+                {**self.environment, **(extra or {})},
             )
 
     def ended(self, name: str) -> bool:
@@ -97,15 +95,13 @@ class ProcessGroup:
     def close(self) -> None:
         """End all of them, with whatever they started."""
         for child in self.children.values():
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGTERM)
+            end_group(child)
         end = time.monotonic() + 5
         for child in self.children.values():
             with suppress(subprocess.TimeoutExpired):
                 child.wait(max(end - time.monotonic(), 0.1))
         for child in self.children.values():
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            end_group(child, at_once=True)
             child.wait()
         self.secret.unlink(missing_ok=True)
 
@@ -113,21 +109,14 @@ class ProcessGroup:
 @contextmanager
 def process_group(folder: Path, insecure: bool) -> Iterator[ProcessGroup]:
     """Run a folder's processes; they end with this block, whatever ends it."""
-
-    def ask_to_end(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with folders.running(folder):
-        before = signal.signal(signal.SIGTERM, ask_to_end)
+    with folders.running(folder), interrupted_by_end():
         group = ProcessGroup(folder, insecure)
         write_whole(group.secret, secrets.token_bytes(32), secret=True)
         try:
             yield group
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave some behind
-            group.close()
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGTERM, before)
+            with uninterrupted():  # a second Ctrl-C would leave some behind
+                group.close()
 
 
 def serve(folder: Path, out: Console, insecure: bool = False) -> None:
@@ -257,11 +246,17 @@ def join(
     """Run a client's folder until the server says that all is done.
 
     Raises:
-        StateError: it is no client's folder, is running, or the server is not the expected one.
+        StateError: it is no client's folder, is running, cannot run on this system, or the server
+            is not the expected one.
         DataError: the data are not there, or hold no such person.
     """
     check_flower()
     side = client_settings(folder, data, person)
+    if side.stays and not LOCAL:
+        raise StateError(
+            f"{folder} keeps work in memory between its tasks, which come over local sockets that "
+            "Linux alone has: join it on Linux (clients may be on any system)"
+        )
     port, tail = free_port(), folders.LogTail(folder)
     with process_group(folder, insecure) as group:
         group.start("turns", APPS, "client", f"127.0.0.1:{port}", group.secret, "")
@@ -368,7 +363,7 @@ def status(folder: Path, out: Console, lines: int = 10) -> None:
         highlight=False,
     )
     events = folder / folders.EVENTS
-    for line in events.read_text().splitlines()[-lines:] if events.exists() else []:
+    for line in events.read_text(encoding="utf-8").splitlines()[-lines:] if events.exists() else []:
         out.print(line, soft_wrap=True, highlight=False, markup=False)
 
 

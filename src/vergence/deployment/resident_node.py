@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
-import socket
-import struct
 import threading
 import time
 from contextlib import suppress
@@ -23,13 +20,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from vergence.deployment.joined_node import JoinedNode
+from vergence.system.local_sockets import is_mine, limit_wait, name_of
 
 PROOF_S, PAUSE_S = 5, 0.1
 """Seconds for the next word of who has not proven yet to know the secret; until a new attempt."""
 PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
 """Why a connection is not to be had that do not last: too many files, or whoever came is gone."""
-CREDENTIALS = "@iII"
-"""The C structure `ucred`: process, user, group."""
 
 
 class ResidentNode(JoinedNode):
@@ -59,33 +55,13 @@ class ResidentNode(JoinedNode):
 
     def _one(self, connection: Connection, key: bytes) -> None:
         with suppress(OSError, EOFError, AuthenticationError), connection:
-            if user_of(connection) != os.geteuid():
+            if not is_mine(connection.fileno()):
                 return
-            wait(connection, PROOF_S)
+            limit_wait(connection.fileno(), PROOF_S)
             deliver_challenge(connection, key)
             answer_challenge(connection, key)
-            wait(connection, 0)
+            limit_wait(connection.fileno(), 0)
             connection.send_bytes(self.answer(connection.recv_bytes()))
-
-
-def user_of(connection: Connection) -> int:
-    """Return the number of the user whose process is at the other end."""
-    held = socket.socket(fileno=connection.fileno())
-    try:
-        told = held.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(CREDENTIALS))
-    finally:
-        held.detach()
-    return struct.unpack(CREDENTIALS, told)[1]
-
-
-def wait(connection: Connection, seconds: int) -> None:
-    """Let reads wait so long for the other end, after which they fail; 0: for ever."""
-    held = socket.socket(fileno=connection.fileno())
-    try:
-        limit = struct.pack("@ll", seconds, 0)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-    finally:
-        held.detach()
 
 
 @dataclass(frozen=True)
@@ -103,4 +79,4 @@ class ResidentConnection:
 
 def place(key: bytes) -> str:
     """Return a socket's name that no path limits and that ends with its process."""
-    return "\0vergence-" + hashlib.sha256(key).hexdigest()[:32]
+    return name_of(hashlib.sha256(key).hexdigest()[:32])

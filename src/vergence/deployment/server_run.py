@@ -58,6 +58,7 @@ from vergence.experiment.schema import TableOrigin, load
 from vergence.experiment.trust import deployed, under
 from vergence.experiment.validation import Loaded
 from vergence.results import write as results
+from vergence.system.local_sockets import LOCAL
 
 MEMBERS, EXCHANGES = "members.json", "exchanges.csv"
 
@@ -72,7 +73,7 @@ def __getattr__(name: str) -> Any:
     if name == "server":
         from vergence.deployment.transport.wakeups import Wakeups  # an ordinary app does without
 
-        return flower.server_app(lead, Wakeups((here() / SECRET).read_bytes()))
+        return flower.server_app(lead, Wakeups((here() / SECRET).read_bytes()) if LOCAL else None)
     if name == "client":
         return flower.client_app(lambda asked, _: end().answer(asked))
     raise AttributeError(name)
@@ -302,12 +303,21 @@ def end() -> Any:
 
 
 def main(
-    role: Literal["server", "client", "resident"], parent: str, address: str, secret: str, root: str
+    role: Literal["server", "client", "resident", "task-server", "task-client"],
+    parent: str,
+    address: str,
+    secret: str,
+    root: str,
 ) -> None:
-    """Run the tasks of one server or node, until the parent process ends."""
+    """Run the tasks of one server or node, until the parent process ends; or one of them."""
     from vergence.deployment.transport import flower_processes  # an ordinary app does without
 
     flower_processes.begin(int(parent))
+    if role == "task-server" or role == "task-client":
+        kind = "server" if role == "task-server" else "client"
+        token = sys.stdin.read()
+        flower_processes.task(kind, address, Path(root) if root else None, token)
+        return
     if role == "resident":
         side = settings(here(), ClientSide)
         (AggregatorNode if side.adds else MainServerNode)(here(), side).listen(Path(secret))

@@ -7,7 +7,6 @@ state counts, but not what was asked.
 from __future__ import annotations
 
 import csv
-import fcntl
 import math
 import os
 import time
@@ -21,6 +20,7 @@ from vergence.core.serialization import plain
 from vergence.deployment.client_registry import ENOUGH, LATER
 from vergence.deployment.protocol import ClientRequest
 from vergence.errors import StateError
+from vergence.system.file_locks import lock
 
 FILE = "asked.csv"
 COLUMNS = ("time", "mark", "what", "samples")
@@ -60,7 +60,7 @@ class TeacherQuota:
             return
         path = self.folder / FILE
         with growing(path) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file)
             file.seek(0)
             whole = untorn(file.read())
             entries, now = read(whole), self.clock()

@@ -90,7 +90,7 @@ class Participation(NamedOptions):
         if not path.is_file():
             raise DataError(f"presence: no trace file at {path}")
         found: dict[str, list[tuple[int, bool]]] = {}
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != COLUMNS:
                 raise DataError(f"{path}: the columns must be {','.join(COLUMNS)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -15,6 +14,7 @@ from vergence.engine.participation import Participation, round_half_up
 from vergence.errors import ConfigError
 from vergence.privacy.config import Privacy, SecureAggregationConfig
 from vergence.privacy.poisoning.updates import Poison
+from vergence.system.processes import cpu_count
 from vergence.training.pruning import Gradual
 from vergence.wire.codecs import Compression
 
@@ -124,7 +124,7 @@ class Plan(NamedOptions):
     @property
     def hands(self) -> int:
         """Number of worker processes."""
-        return self.workers or max(len(os.sched_getaffinity(0)), 1)
+        return self.workers or cpu_count()
 
 
 def check_seeds(seeds: tuple[int, ...], where: str) -> None:

@@ -261,7 +261,7 @@ def read_log(path: Path | str, seed: int) -> dict[str, list[float]]:
     """
     found: dict[str, list[float]] = {}
     try:
-        with Path(path).open(newline="") as file:
+        with Path(path).open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 if row["event"] == "sent" and int(row["seed"]) == seed:
                     found.setdefault(row["client"], []).append(float(row["took"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import os
 import sys
@@ -54,6 +53,7 @@ from vergence.experiment.trust import approved, under
 from vergence.experiment.validation import Loaded, digest, validate
 from vergence.privacy.hooks import ProtectedRun
 from vergence.results import write as results
+from vergence.system.file_locks import try_process_lock
 from vergence.tracking.tensorboard import Board, warn
 
 ELSEWHERE = "choose another folder, by --out, or out= in Python"
@@ -289,13 +289,8 @@ def locked(out: Path) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         lock = open_in_place(out / ".lock", os.O_RDWR | os.O_CREAT)
     with os.fdopen(lock, "r+b") as file:
-        try:
-            # Not flock: that one lives on in workers whose parent was killed.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise StateError(
-                f"another run is writing to {out}; wait for it, or {ELSEWHERE}"
-            ) from None
+        if not try_process_lock(file):
+            raise StateError(f"another run is writing to {out}; wait for it, or {ELSEWHERE}")
         yield
 
 

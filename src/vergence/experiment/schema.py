@@ -239,7 +239,7 @@ def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -
     if path.resolve() in above:
         raise ConfigError(f"{path}: extends leads back to this file; take it out there")
     try:
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:

@@ -15,7 +15,7 @@ from vergence.errors import StateError
 from vergence.experiment.code_names import default_label
 from vergence.monitoring.method_progress import MethodProgress, stand
 from vergence.results.run_files import read_config
-from vergence.tracking.lock_owner import holder
+from vergence.system.file_locks import lock_owner
 
 SHOWN = 50
 """So many people, troubles and events are shown; programs get all people and troubles."""
@@ -89,7 +89,7 @@ def status(folder: Path) -> Status:
     home = server_of(folder)
     out = folder if home is None else home / "run"
     table = _experiment(out / "config.toml" if home is None else home / folders.EXPERIMENT, folder)
-    running = holder((home or out) / ".lock")
+    running = lock_owner((home or out) / ".lock")
     splits = table.get("run", {}).get("split_seeds", ())
     above = out if "methods" in table else out.parent  # a merged run lies beside its splits
     places = {
@@ -158,7 +158,9 @@ def _one(table: Mapping[str, Any], label: str) -> dict[str, Any]:
 def _records(home: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the events of a deployment; a line that is no record is left out."""
     path = home / folders.RECORDS
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+    for line in (
+        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    ):
         try:
             found = parse_json(line)
         except ValueError:

@@ -11,7 +11,7 @@ from vergence.errors import StateError
 from vergence.experiment.checksums import sealed
 from vergence.monitoring.status import labels
 from vergence.results.run_files import Config, read_config
-from vergence.tracking.lock_owner import holder
+from vergence.system.file_locks import lock_owner
 
 
 def told_unfinished(folders: Iterable[Path | str]) -> list[str]:
@@ -33,7 +33,7 @@ def unfinished(folder: Path) -> str:
         said.append(f"{waiting} method{'s'[: waiting > 1]} waiting")
     if not said:
         return ""
-    going = holder(folder / ".lock") is not None
+    going = lock_owner(folder / ".lock") is not None
     how = "it is being run" if going else f"`vergence resume {folder}`"
     alone = [m for m, entry in labels(table).items() if entry["name"] == "local_only" and m in left]
     harm = f"; nobody is compared with {alone[0]} before that is finished" if alone else ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import math
 import os
-import stat
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from vergence.privacy.dp.accounting import Charge, Ledger
 from vergence.privacy.dp.budget import Budget
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.secure_aggregation.masking import SEED, new_seed
+from vergence.system.file_access import is_open_to_others
 
 FOLDER = "privacy"
 """Where a run's secret and books lie, in its folder of states."""
@@ -127,7 +127,7 @@ def noted(folder: Path) -> list[str]:
     register = folder.with_name(BOOKS)
     if folder.name != FOLDER or not register.exists():
         return []
-    return register.read_text().split("\n")
+    return register.read_text(encoding="utf-8").split("\n")
 
 
 def note(path: Path) -> None:
@@ -180,7 +180,7 @@ def secret_in(folder: Path) -> NoiseKey:
             )
         write_whole(path, new_seed(), lasting=True, secret=True)
         note(path)
-    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if is_open_to_others(path):
         raise StateError(f"{path} can be read by others, who could take the noise off: chmod 600")
     key = path.read_bytes()
     if len(key) != SEED:

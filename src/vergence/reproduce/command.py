@@ -337,7 +337,7 @@ def status(name: str, out: Path | None) -> str:
         if not file.is_file():
             continue
         try:
-            found = parse_json(file.read_text())
+            found = parse_json(file.read_text(encoding="utf-8"))
             words = [claim["verdict"] for claim in found["claims"]]
             fast = ", fast" if any(s.startswith("fast") for s in found["stamps"]) else ""
             told.append(f"{found['on']}, {found['seeds']} seeds{fast}: {tally(words)}")

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import platform
-import resource
 import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -32,6 +31,7 @@ from vergence.metrics.intervals import interval
 from vergence.results.layout import TABLES, finite
 from vergence.results.read import Run, means_over_seeds, table
 from vergence.results.run_files import read_json
+from vergence.system.memory import peak_mb
 
 
 def save_whole(path: Path, *chunks: bytes | memoryview) -> None:
@@ -116,10 +116,6 @@ def write_results(
 ) -> None:
     """Write results.json from the run's own tables."""
     scores = scored(folder, task.headline, task.lower_is_better)
-    peak = sum(
-        resource.getrusage(who).ru_maxrss
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
     write_json(
         folder / "results.json",
         {
@@ -136,7 +132,7 @@ def write_results(
             "metrics": scores["metrics"],
             "bytes": traffic(folder, rounds),
             "seconds": seconds(folder),
-            "peak_mb": peak / 1024,
+            "peak_mb": peak_mb(),
             "solver": {**solving._asdict()},
             "harmed_vs_local": None,
             "fairness": scores["fairness"],

@@ -175,7 +175,11 @@ def late(scene: StudyScene) -> Path:
         lines = [(c, rounds // 2 if c == person else 0, 1, 1) for c in scene.people]
         folder.mkdir(parents=True, exist_ok=True)
         trace = folder / f"late_{person}.csv"
-        trace.write_text(csv_of([("client", "round", "idle", "charging"), *lines]))
+        trace.write_text(
+            csv_of([("client", "round", "idle", "charging"), *lines]),
+            encoding="utf-8",
+            newline="\n",
+        )
         folds[person] = ran(scene, _traced(late_table, trace), folder, scene.people)
 
     def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:

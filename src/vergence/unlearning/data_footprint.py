@@ -62,7 +62,10 @@ def remains(run: Run, person: str) -> list[str]:
         found.append(f"{run.maps.person.count(person)} pictures in maps.npz")
     found += rows(folder, person)
     for path in _listed(folder):
-        count = sum(_is_of(person, line) for line in path.read_text().splitlines(keepends=True))
+        count = sum(
+            _is_of(person, line)
+            for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
+        )
         found += [f"{count} line{'s' if count > 1 else ''} of {path.name}"] if count else []
     found += ["audit/, made with this person's pictures"] if _attacked(folder, person) else []
     return found + (["report.html, which a report makes again"] if _reported(folder) else [])
@@ -200,7 +203,7 @@ def _erase_states(run: Run, person: str) -> None:
         for path in gone:
             path.unlink(missing_ok=True)
         for path in _listed(folder):
-            lines = path.read_text().splitlines(keepends=True)
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             left = "".join(line for line in lines if not _is_of(person, line))
             write_whole(path, left.encode(), secret=True)
 

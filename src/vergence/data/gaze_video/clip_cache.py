@@ -17,7 +17,6 @@ removed to make room.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -46,6 +45,8 @@ from vergence.data.io.checks import PATIENCE_S
 from vergence.data.io.generated_cache import cache_folder, cached
 from vergence.data.io.video import Footage, Video
 from vergence.errors import ConfigError, DataError
+from vergence.system.file_access import BINARY
+from vergence.system.file_locks import lock, lock_shared, try_lock, try_lock_shared_by_none
 
 VERSION = 2
 """Part of every key: raise it when the same video should give other pixels."""
@@ -287,7 +288,7 @@ class Store:
 
     def _make(self, path: Path, layout: _StoreLayout, source: _Frames) -> None:
         part = path.with_suffix(".part")
-        handle = os.open(part, os.O_RDWR | os.O_CREAT, 0o600)
+        handle = os.open(part, os.O_RDWR | os.O_CREAT | BINARY, 0o600)
         try:
             with os.fdopen(handle, "r+b") as file:
                 done = _intact(file, layout)
@@ -399,7 +400,7 @@ def _mapped(path: Path, layout: _StoreLayout) -> Tensor | None:
 def _map(path: Path, layout: _StoreLayout) -> Tensor:
     """Map an entry and hold it; raises ValueError where a digest is wrong."""
     with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+        lock_shared(file)
         # Through the file, not the mapping: pages that were only checked are not this process's.
         if _intact(file, layout) < layout.blocks:
             raise ValueError
@@ -442,8 +443,8 @@ def _fill(file: BinaryIO, layout: _StoreLayout, done: int, source: _Frames) -> N
 def _alone(path: Path) -> Iterator[None]:
     """Hold a lock file, waiting for whoever has it."""
     while True:
-        file = path.open("a")
-        fcntl.flock(file, fcntl.LOCK_EX)
+        file = path.open("a", encoding="utf-8")
+        lock(file)
         if _is(path, file.fileno()):
             break
         file.close()
@@ -456,15 +457,16 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _unused(path: Path, held: ExitStack) -> bool:
     """True if nobody has an entry mapped or is making it; it is kept so."""
-    lock = path.with_suffix(".lock") if path.suffix == ".part" else path
+    locked = path.with_suffix(".lock") if path.suffix == ".part" else path
     try:
-        file = held.enter_context(lock.open("rb" if lock == path else "ab"))
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file = held.enter_context(locked.open("rb" if locked == path else "ab"))
+        if not (try_lock_shared_by_none if locked == path else try_lock)(file):
+            return False
     except OSError:
         return False
-    if lock != path:
-        held.callback(lock.unlink, missing_ok=True)
-    return _is(lock, file.fileno())
+    if locked != path:
+        held.callback(locked.unlink, missing_ok=True)
+    return _is(locked, file.fileno())
 
 
 def _is(path: Path, handle: int) -> bool:

@@ -228,7 +228,7 @@ def _stream(folder: Path, stream: str, parts: list[str]) -> tuple[NDArray, NDArr
         kind = np.dtype(
             [
                 (n, np.dtype(t).newbyteorder("<"))
-                for n, t in ast.literal_eval(path.read_text().strip())
+                for n, t in ast.literal_eval(path.read_text(encoding="utf-8").strip())
             ]
         )
     except (OSError, ValueError, SyntaxError, TypeError) as error:

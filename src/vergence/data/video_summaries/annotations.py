@@ -70,7 +70,9 @@ def _summe(path: Path) -> Original:
 
 def _lines(path: Path) -> Iterator[Original]:
     videos: dict[tuple[str, str], list[np.ndarray]] = {}
-    for number, line in enumerate(need_file(path, HINT).read_text().splitlines(), 1):
+    for number, line in enumerate(
+        need_file(path, HINT).read_text(encoding="utf-8").splitlines(), 1
+    ):
         try:
             name, category, ratings = line.split("\t")
             row = np.array(ratings.split(","), np.uint8)

@@ -255,7 +255,7 @@ def _mat(path: Path, array: str) -> Rows:
 
 
 def _csv(path: Path) -> Rows:
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return {row[0]: np.array([float(x) for x in row[1:]]) for row in csv.reader(file) if row}
 
 

@@ -2,7 +2,8 @@
 
 The link (Flower's SuperLink) beside the server; a node (its SuperNode) beside each client; and at
 each of them a labour, which has the libraries and the data in memory and forks for every task that
-its link or node has. Flower's own way is a new interpreter for each task.
+its link or node has. Flower's own way is a new interpreter for each task; so it is here where a
+system cannot fork.
 """
 
 # Flower is an extra.
@@ -12,11 +13,13 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import Queue
@@ -26,6 +29,8 @@ from typing import Any, Literal
 from vergence.deployment.transport.flower import POLL, RARELY, bundle
 from vergence.deployment.transport.flower_parts import replace_part
 from vergence.deployment.transport.wakeups import Wakeups
+from vergence.system.local_sockets import LOCAL
+from vergence.system.processes import can_fork, end_with, fork, reap_forks
 
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -62,8 +67,8 @@ def link(arguments: list[str]) -> None:
     gate = Middleware(
         AdmissionMiddleware, key=key, refusals=refusals, keys=Path(keys) if keys else None
     )
-    polls = Middleware(LongPollMiddleware, wakeups=wakeups_of(arguments))
-    replace_part("flwr.superlink.extensions", "get_middleware", lambda: (gate, polls))
+    polls = [Middleware(LongPollMiddleware, wakeups=wakeups_of(arguments))] if LOCAL else []
+    replace_part("flwr.superlink.extensions", "get_middleware", lambda: (gate, *polls))
     others = replace_part(
         "flwr.superlink.main", "_get_middleware", lambda: [*map(on_its_path, others())]
     )
@@ -200,7 +205,7 @@ def wakeups_of(arguments: list[str]) -> Wakeups:
 def labour(
     kind: Literal["server", "client"], address: str, secret: Path, root: Path | None
 ) -> None:
-    """Carry out the tasks of a link or a node, each in a fork of this process."""
+    """Carry out the tasks of a link or a node, each in a process of its own."""
     import httpx
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
@@ -210,17 +215,7 @@ def labour(
     )
     from flwr.supercore.retry import make_simple_http_retry_invoker
     from flwr.supercore.runtime import RuntimeHttpClient
-    from flwr.superlink.runtime import run_serverapp
-    from flwr.supernode.runtime.run_clientapp import run_clientapp
 
-    certificate = root.read_bytes() if root else None
-    common = {
-        "runtime_api_address": address,
-        "insecure": root is None,
-        "certificates": certificate,
-        "parent_pid": None,
-        "runtime_dependency_install": False,
-    }
     signed = SuperExecAuthHttpInterceptor(
         master_secret=secret.read_bytes(),
         protected_methods={"/flwr.proto.Runtime/AcquireTask"},
@@ -228,34 +223,98 @@ def labour(
     client = RuntimeHttpClient.from_server_address(
         address,
         root is None,
-        certificate,
+        root.read_bytes() if root else None,
         [RuntimeVersionHttpInterceptor(component_name="SuperExec"), signed],
         retry_invoker=make_simple_http_retry_invoker(),
     )
-    mine, notices = os.getpid(), Wakeups(secret.read_bytes()).listen(kind)
-    task = TaskType.SERVER_APP if kind == "server" else TaskType.CLIENT_APP
+    tasks = (ForkedTasks if can_fork() else SpawnedTasks)(kind, address, root)
+    notices = Wakeups(secret.read_bytes()).listen(kind) if LOCAL else None
+    wanted = TaskType.SERVER_APP if kind == "server" else TaskType.CLIENT_APP
     pause = POLL
     while True:
-        notices.wait(pause)
+        notices.wait(pause) if notices else time.sleep(POLL)
         try:
-            got = client.AcquireTask(AcquireTaskRequest(supported_task_types=[task]))
+            got = client.AcquireTask(AcquireTaskRequest(supported_task_types=[wanted]))
         except httpx.HTTPError:  # its node starts anew
             continue
         pause = RARELY if got.token else pause
-        if got.token and os.fork() == 0:
-            end_with(mine)
-            try:
-                if kind == "server":
-                    run_serverapp(log_queue=Queue(), token=got.token, **common)
-                else:
-                    run_clientapp(token=got.token, **common)
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(0)
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        if got.token:
+            tasks.start(got.token)
+        tasks.reap()
+
+
+@dataclass
+class ForkedTasks:
+    """Carries out each task in a fork of this process, which has its libraries and data."""
+
+    kind: Literal["server", "client"]
+    address: str
+    root: Path | None
+
+    def __post_init__(self) -> None:
+        import_flower_runtime()  # once, and not in every fork
+        self.mine = os.getpid()
+
+    def start(self, token: str) -> None:
+        """Begin the task of a token."""
+        fork(partial(self._work, token))
+
+    def _work(self, token: str) -> None:
+        end_with(self.mine)
+        task(self.kind, self.address, self.root, token)
+
+    def reap(self) -> None:
+        """Let those go that have ended."""
+        reap_forks()
+
+
+@dataclass
+class SpawnedTasks:
+    """Carries out each task in a new interpreter, which reads its data again."""
+
+    kind: Literal["server", "client"]
+    address: str
+    root: Path | None
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, token: str) -> None:
+        """Begin the task of a token, which arguments would show to everybody on the machine."""
+        about = (f"task-{self.kind}", str(os.getpid()), self.address, "", str(self.root or ""))
+        command = [sys.executable, "-m", "vergence.deployment.server_run", *about]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        with suppress(OSError), process.stdin as pipe:  # it may have died
+            pipe.write(token.encode())
+        self.running.append(process)
+
+    def reap(self) -> None:
+        """Let those go that have ended."""
+        self.running = [process for process in self.running if process.poll() is None]
+
+
+def import_flower_runtime() -> tuple[Callable[..., None], Callable[..., None]]:
+    """Flower's ways to carry out a task of a server, and one of a client."""
+    from flwr.superlink.runtime import run_serverapp
+    from flwr.supernode.runtime.run_clientapp import run_clientapp
+
+    return run_serverapp, run_clientapp
+
+
+def task(kind: Literal["server", "client"], address: str, root: Path | None, token: str) -> None:
+    """Carry out the task of a token in this process."""
+    run_serverapp, run_clientapp = import_flower_runtime()
+    common = {
+        "token": token,
+        "runtime_api_address": address,
+        "insecure": root is None,
+        "certificates": root.read_bytes() if root else None,
+        "parent_pid": None,
+        "runtime_dependency_install": False,
+    }
+    if kind == "server":
+        run_serverapp(log_queue=Queue(), **common)
+    else:
+        run_clientapp(**common)
 
 
 class FlowerControl:
@@ -326,17 +385,6 @@ def begin(parent: int) -> None:
     replace_part("flwr.supercore.constant", "PULL_INITIAL_BACKOFF", BRIEFLY)
     replace_part("flwr.supercore.constant", "PULL_BACKOFF_CAP", 5 * POLL)
     end_with(parent)
-
-
-def end_with(parent: int) -> None:
-    """End this process when its parent has ended."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(POLL)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ unfinished header as it is sent.
 from __future__ import annotations
 
 import asyncio
-import resource
 import ssl
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from vergence.deployment.transport.admission import Refusals
+from vergence.system.memory import raise_open_files
 
 HANDSHAKE, HEADER, BODY = 10.0, 10.0, 300.0
 """Seconds that a client may take for the TLS handshake, a request's header, and its body."""
@@ -42,8 +42,7 @@ def run(
     **options: Any,
 ) -> None:
     """Serve an app as `uvicorn.run` does, behind these limits."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection takes one
+    raise_open_files()  # every connection takes one
     context = None
     if ssl_certfile is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

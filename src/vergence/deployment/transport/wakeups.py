@@ -3,6 +3,7 @@
 Flower's programs ask each other again and again whether there is something. A notice says when
 asking is worth it, so that they need not ask often. It carries no message: whoever hears nothing
 asks after a while all the same, so that a notice that is lost costs seconds, and nothing else.
+Where a system has no sockets for them nobody is told, nobody may listen, and all ask often.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import select
-import socket
 import time
 from contextlib import suppress
 from typing import Self
 
-KIND = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+from vergence.system.local_sockets import LOCAL, datagrams, name_of
+
 QUEUE = 10
 """Notices that a socket keeps until they are heard; by default Linux keeps no more."""
 LONGEST = 64
@@ -39,17 +40,19 @@ class Wakeups:
 
     def tell(self, role: str, what: int = 0) -> None:
         """Send a number to the process with a role; nobody is waited for."""
+        if not LOCAL:
+            return
         # It may not be there yet, or hear as many as it can.
-        with suppress(OSError), socket.socket(socket.AF_UNIX, KIND) as sending:
+        with suppress(OSError), datagrams() as sending:
             sending.sendto(self.proof(role) + b"%d" % what, self.place(role))
 
     def listen(self, role: str) -> WakeupSocket:
-        """Socket on which the process with this role hears its notices."""
+        """Socket on which the process with this role hears its notices; only where `LOCAL`."""
         return WakeupSocket(self.place(role), self.proof(role))
 
     def place(self, role: str) -> str:
         """Name of a process's socket, which no path limits and which ends with the process."""
-        return f"\0vergence-{self._derived('place', role).hex()[:32]}"
+        return name_of(self._derived("place", role).hex()[:32])
 
     def proof(self, role: str) -> bytes:
         """Bytes with which a notice begins."""
@@ -64,7 +67,7 @@ class WakeupSocket:
 
     def __init__(self, place: str, proof: bytes) -> None:
         self.proof = proof
-        self.socket = socket.socket(socket.AF_UNIX, KIND)
+        self.socket = datagrams()
         self.socket.bind(place)
 
     def __enter__(self) -> Self:

@@ -274,7 +274,7 @@ class UserLevelHooks(ClientHooks):
         )
         if self.covered is not None:
             make_folder(self.covered.parent, 0o700)
-            with self.covered.open("a") as file:
+            with self.covered.open("a", encoding="utf-8") as file:
                 file.write(csv_of([(client, round, why)]))
         return True
 

@@ -113,7 +113,7 @@ class RunDirectory:
 
     def cost(self, seed: int, round: int) -> Sequence[str] | None:
         """Return the bytes, seconds and personal share that rounds.csv holds for a round."""
-        with (self.path / "rounds.csv").open(newline="") as file:
+        with (self.path / "rounds.csv").open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(file) if row[:2] == [str(seed), str(round)]]
         return rows[-1][5:] if rows else None
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import selectors
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from vergence import errors, profiling
+from vergence import console, errors, profiling
 from vergence.core.aggregation import Sum
 from vergence.core.federation import Population
 from vergence.core.messages import SealedReply, SealedTree
@@ -27,10 +27,12 @@ from vergence.engine.records import ClientResult, ClientTask, GroupResult, TaskB
 from vergence.engine.secure_sum_attempts import InProcessProtocol, told
 from vergence.engine.secure_sums import PackedReply
 from vergence.engine.storage.state_journal import StateRef
-from vergence.engine.workers.process_main import WorkerProcess, keep_memory
+from vergence.engine.workers.process_main import WorkerProcess
 from vergence.engine.workers.ray_actors import RayCluster
 from vergence.engine.workers.shared_memory import Layouts, SharedArena, TaskTickets
 from vergence.errors import PartialRun
+from vergence.system.memory import keep_freed_memory
+from vergence.system.processes import can_fork, fork_context
 
 WORTH_FORKING = 1.0
 """Seconds of training below which starting processes takes longer than they save."""
@@ -102,7 +104,7 @@ class Forked:
     """
 
     def __init__(self, runner: ClientRunner, count: int) -> None:
-        context = multiprocessing.get_context("fork")
+        context = fork_context()
         self.tickets = TaskTickets(context)
         # Every word from a worker wakes this process, which has no core of its own: where sums are
         # small, several groups are told of at once, and as many sums may wait.
@@ -214,15 +216,32 @@ def thawed(note: dict[str, Any]) -> ClientResult:
 
 def worker_pool(runner: ClientRunner, plan: Plan, most: int) -> WorkerPool:
     """Worker pool for `run.engine` and `run.workers`; at most so many work at once."""
-    keep_memory()  # here too: what is kept in one process is kept in those forked from it
+    keep_freed_memory()  # here too: what is kept in one process is kept in those forked from it
     if plan.engine == "bytes":
         return Bytes(runner)
     if plan.engine == "ray":
         return RayCluster(runner, plan.workers, most)
     workers = min(plan.hands, most)
-    if workers == 1 or (not plan.workers and training_seconds(runner, plan) < WORTH_FORKING):
+    if workers > 1 and not can_fork():
+        if plan.workers:
+            note_one_process(plan.workers)
+        workers = 1
+    if (
+        not can_fork()
+        or workers == 1
+        or (not plan.workers and training_seconds(runner, plan) < WORTH_FORKING)
+    ):
         return InProcess(runner)
     return Forked(runner, workers)
+
+
+@cache
+def note_one_process(asked: int) -> None:
+    """Say once that this system has one process for a run that asks for more."""
+    console.note(
+        f"run.workers = {asked}: this system cannot fork processes, so one trains everybody, with "
+        'the same results; run.engine = "ray" has several'
+    )
 
 
 def training_seconds(runner: ClientRunner, plan: Plan) -> float:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
-import signal
-import sys
-import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -26,9 +21,7 @@ from vergence.engine.client_runner import ClientRunner
 from vergence.engine.records import ClientTask, GroupResult, TaskBatch
 from vergence.engine.workers.shared_memory import Layouts, SharedArena, TaskTickets
 from vergence.errors import VergenceError
-
-PR_SET_PDEATHSIG = 1
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+from vergence.system.processes import die_with_parent, ignore_interrupts
 
 
 class WorkerProcess:
@@ -50,7 +43,7 @@ class WorkerProcess:
 
     def forever(self) -> None:
         """Serve until the run closes the pipe."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        ignore_interrupts()
         die_with_parent()
         torch.set_num_threads(1)
         gc.freeze()  # what is shared with the parent stays: it is not looked through, nor copied
@@ -160,31 +153,3 @@ def placed(sealed: SealedReply, slot: SharedArena, layouts: Layouts) -> dict[str
         for name, tree in sealed.trees.items()
     }
     return {"round": sealed.round, "trees": trees, "metrics": dict(sealed.metrics)}
-
-
-def die_with_parent() -> None:
-    """End when the parent does, however that ends: Linux sees to it, elsewhere a thread.
-
-    The thread waits for a pipe to close, of which workers forked later hold copies: they end one
-    after the other.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    parent = parent_process()
-    if parent is not None:
-        watch = threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True)
-        watch.start()
-
-
-def keep_memory() -> None:
-    """Let glibc keep what is freed, instead of asking for new zeroed pages in every step.
-
-    A gradient of 7 MB is otherwise mapped and unmapped each time (up to 760 page faults a step).
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        # Older versions refuse more than 32 MiB, and would then map everything over 128 KiB.
-        if not mallopt(M_MMAP_THRESHOLD, 1 << 30):
-            mallopt(M_MMAP_THRESHOLD, 32 << 20)
-        mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
-        mallopt(M_TOP_PAD, 64 << 20)

@@ -36,7 +36,6 @@ from vergence.engine.records import ClientTask, GroupResult, TaskBatch
 from vergence.engine.secure_sums import SecureSum
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.state_journal import StateRef
-from vergence.engine.workers.process_main import keep_memory
 from vergence.engine.workers.ray_transfer import (
     Array,
     PayloadResult,
@@ -51,6 +50,8 @@ from vergence.engine.workers.ray_transfer import (
     load,
 )
 from vergence.errors import ConfigError, PartialRun, StateError, VergenceError
+from vergence.system.memory import keep_freed_memory
+from vergence.system.processes import cpu_count
 
 ADDRESS = "RAY_ADDRESS"
 """The environment variable that names a running cluster; without it Ray is started here."""
@@ -112,10 +113,11 @@ def begin(workers: int) -> Any:
     try:
         if address == "local":
             # Sockets lie there, whose paths may have a hundred letters.
-            folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+            short = "/tmp" if Path("/tmp").is_dir() else None
+            folder = tempfile.mkdtemp(prefix="ray", dir=short)
             FOLDERS.append(folder)
             options = {
-                "num_cpus": max(workers, len(os.sched_getaffinity(0))),
+                "num_cpus": max(workers, cpu_count()),
                 "num_gpus": 0,
                 "include_dashboard": False,
                 "_temp_dir": folder,
@@ -160,7 +162,7 @@ class RayWorker:
         import ray
 
         torch.set_num_threads(1)
-        keep_memory()
+        keep_freed_memory()
         carry_tensors()
         load(modules)
         made: Any = ray.get(recipe[0])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import mmap
-import os
 import sys
 from collections.abc import Mapping
-from multiprocessing.context import ForkContext
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from vergence.core.masks import Mask
 from vergence.core.messages import Weight
 from vergence.core.params import Layout, Params
 from vergence.errors import ConfigError
+from vergence.system.memory import machine_bytes
 
 ALIGN = 64
 ADDRESSES = 64 << 40
@@ -33,7 +33,7 @@ class SharedArena:
     """
 
     def __init__(self, among: int = 1) -> None:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        memory = machine_bytes()
         length = min(memory, ADDRESSES // among) // mmap.PAGESIZE * mmap.PAGESIZE
         flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | NORESERVE
         try:
@@ -124,7 +124,7 @@ class Layouts:
 class TaskTickets:
     """Numbers drawn one by one by all processes, and how many of them are accounted for."""
 
-    def __init__(self, context: ForkContext) -> None:
+    def __init__(self, context: BaseContext) -> None:
         self.lock = context.Lock()
         self.numbers = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
 

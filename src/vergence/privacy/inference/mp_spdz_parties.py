@@ -15,7 +15,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from resource import struct_rusage
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -25,6 +24,7 @@ from vergence.errors import ConfigError, StateError
 from vergence.privacy.inference.processes import LOG, free_ports, last_line, run_parties
 from vergence.privacy.inference.protocols import protocol
 from vergence.privacy.inference.spu_parties import InferenceAnswer, InferenceQuestion, Say
+from vergence.system.processes import Costs
 
 PROGRAM = Path(__file__).parent / "mp_spdz" / "network.py"
 FRACTION = 20
@@ -120,7 +120,7 @@ def _compile(
         "bits": BITS,
         "options": protocol(question.protocol).options,
     }
-    (folder / "job.json").write_text(json.dumps(job))
+    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8", newline="\n")
     path = os.environ | {"PYTHONPATH": str(install)}
     _run("compile", [sys.executable, PROGRAM, "job.json"], folder, path)
 
@@ -149,7 +149,7 @@ def _write(folder: Path, question: InferenceQuestion, inputs: Mapping[str, NDArr
         place.parent.mkdir(mode=0o700)
         place.mkdir()
         (place.parent / "Programs").symlink_to(folder / "Programs")
-        (place.parent / "hosts").write_text(hosts)
+        (place.parent / "hosts").write_text(hosts, encoding="utf-8", newline="\n")
         new = [
             "openssl",
             "req",
@@ -177,20 +177,22 @@ def _write(folder: Path, question: InferenceQuestion, inputs: Mapping[str, NDArr
             np.concatenate([a.ravel() for a in owned]).tofile(place / f"Input-Binary-P{rank}-0")
 
 
-def _read(folder: Path, shape: tuple[int, ...], usage: Sequence[struct_rusage]) -> InferenceAnswer:
+def _read(folder: Path, shape: tuple[int, ...], usage: Sequence[Costs]) -> InferenceAnswer:
     owner = OWNERS.index("inputs")
     file = folder / f"party{owner}" / "Player-Data" / f"Binary-Output-P{owner}-0"
     words = np.fromfile(file, np.int64)
-    told = [(folder / f"party{rank}" / LOG).read_text() for rank in range(len(usage))]
+    told = [
+        (folder / f"party{rank}" / LOG).read_text(encoding="utf-8") for rank in range(len(usage))
+    ]
     seconds, sent, rounds = costs(told, shape[0])
     return InferenceAnswer(
         (words.reshape(*shape, -1) / 2.0**FRACTION).astype(np.float32),
         None,
         seconds,
-        sum(used.ru_utime + used.ru_stime for used in usage),
+        sum(used.processor_s for used in usage),
         sent,
         rounds,
-        max(used.ru_maxrss for used in usage) / 1024,
+        max(used.peak_kb for used in usage) / 1024,
     )
 
 

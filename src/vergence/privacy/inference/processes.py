@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from resource import struct_rusage
 
 from vergence.errors import StateError
+from vergence.system.processes import Costs, ended, tells_costs
 
 LOG = "log.txt"
 """What a party said, in its folder."""
@@ -22,19 +21,24 @@ def run_parties(
     commands: Sequence[Sequence[str | Path]],
     places: Sequence[Path],
     meanwhile: Callable[[], None] = lambda: None,
-) -> list[struct_rusage]:
+) -> list[Costs]:
     """Run parties to their end, each in its own folder, and return what they used.
 
     Standard input stays open as long as this process lives.
 
     Raises:
-        StateError: with the last line of the first that failed.
+        StateError: with the last line of the first that failed; this system does not tell costs.
     """
-    used: dict[int, struct_rusage] = {}
+    if not tells_costs():
+        raise StateError(
+            "private inference runs on Linux and macOS alone: this system does not tell what a "
+            "party's process used; run it on one of these"
+        )
+    used: dict[int, Costs] = {}
     with ExitStack() as stack:
         running = []
         for command, place in zip(commands, places, strict=True):
-            log = stack.enter_context((place / LOG).open("w"))
+            log = stack.enter_context((place / LOG).open("w", encoding="utf-8"))
             party = subprocess.Popen(
                 command, cwd=place, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
             )
@@ -43,12 +47,13 @@ def run_parties(
         while len(used) < len(running):
             for rank, party in enumerate(running):
                 if rank not in used:
-                    pid, status, usage = os.wait4(party.pid, os.WNOHANG)
-                    if pid:
-                        party.returncode = os.waitstatus_to_exitcode(status)
-                        used[rank] = usage
+                    costs = ended(party)
+                    if costs:
+                        used[rank] = costs
                 if party.returncode:
-                    told = last_line((places[rank] / LOG).read_text(errors="replace"))
+                    told = last_line(
+                        (places[rank] / LOG).read_text(encoding="utf-8", errors="replace")
+                    )
                     raise StateError(f"private inference: party {rank} failed: {told}")
             meanwhile()
             time.sleep(BETWEEN)

@@ -139,7 +139,7 @@ def _write(folder: Path, question: InferenceQuestion, inputs: Mapping[str, NDArr
         "batches": len(inputs["x"]),
         "layers": [asdict(layer) for layer in parts.layers],
     }
-    (folder / "job.json").write_text(json.dumps(job))
+    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8", newline="\n")
     columns = {f"columns/{name}": kept for name, kept in parts.columns.items()}
     np.savez(folder / "weights.npz", allow_pickle=False, **parts.arrays, **columns)
     np.savez(
@@ -151,7 +151,11 @@ def _write(folder: Path, question: InferenceQuestion, inputs: Mapping[str, NDArr
     for rank in range(question.parties):
         place = folder / f"party{rank}"
         place.mkdir(mode=0o700)
-        (place / "party.json").write_text(json.dumps({**job, "rank": rank, "addresses": addresses}))
+        (place / "party.json").write_text(
+            json.dumps({**job, "rank": rank, "addresses": addresses}),
+            encoding="utf-8",
+            newline="\n",
+        )
 
 
 def _call(python: Path, what: str, folder: Path) -> None:
@@ -177,8 +181,8 @@ def _read(folder: Path, parties: int) -> InferenceAnswer:
     costs, counted = [], []
     for rank in range(parties):
         place = folder / f"party{rank}"
-        costs.append(json.loads((place / "costs.json").read_text()))
-        found = SENT.findall((place / LOG).read_text(errors="replace"))
+        costs.append(json.loads((place / "costs.json").read_text(encoding="utf-8")))
+        found = SENT.findall((place / LOG).read_text(encoding="utf-8", errors="replace"))
         counted.append(np.array(found, np.int64).sum(0).tolist())  # it counts every run anew
     return InferenceAnswer(
         np.load(folder / "answers.npy", allow_pickle=False),

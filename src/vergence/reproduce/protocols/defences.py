@@ -128,4 +128,4 @@ def kept(path: Path, measure: Callable[[], Any]) -> Any:
     """Load an earlier measurement, or measure it and write it down."""
     if not path.is_file():
         write_json(path, measure())
-    return parse_json(path.read_text())
+    return parse_json(path.read_text(encoding="utf-8"))

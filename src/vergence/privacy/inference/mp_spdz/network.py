@@ -165,7 +165,7 @@ def joined(x: SecretTensor, beside: SecretTensor) -> SecretTensor:
 
 def main(file: Path) -> None:
     """Compile a job: share the parameters once, then answer batch after batch, timed each."""
-    job = json.loads(file.read_text())
+    job = json.loads(file.read_text(encoding="utf-8"))
     compiler = Compiler(custom_args=job["options"])
 
     @compiler.register_function("network")

@@ -1,0 +1,47 @@
+"""Sockets between processes of one machine that have a name and no file: Linux alone has them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+
+LOCAL = hasattr(socket, "AF_UNIX") and sys.platform == "linux"
+"""Whether this system has them."""
+CREDENTIALS = "@iII"
+"""The C structure `ucred`: process, user, group."""
+
+
+def name_of(what: str) -> str:
+    """Socket name that no path limits and that ends with its process."""
+    return f"\0vergence-{what}"
+
+
+def datagrams() -> socket.socket:
+    """Socket for messages that nobody waits for.
+
+    Raises:
+        AttributeError: not `LOCAL`.
+    """
+    return socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+
+
+def is_mine(number: int) -> bool:
+    """True if the process at the other end of a connected socket is this user's."""
+    held = socket.socket(fileno=number)
+    try:
+        told = held.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(CREDENTIALS))
+    finally:
+        held.detach()
+    return struct.unpack(CREDENTIALS, told)[1] == os.geteuid()
+
+
+def limit_wait(number: int, seconds: int) -> None:
+    """Let reads of a connected socket wait so long, after which they fail; 0: for ever."""
+    held = socket.socket(fileno=number)
+    try:
+        limit = struct.pack("@ll", seconds, 0)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    finally:
+        held.detach()

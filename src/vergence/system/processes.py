@@ -1,0 +1,192 @@
+"""Processes: cores, forks, whatever ends with its parent, groups of children, and their costs."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkContext
+
+PR_SET_PDEATHSIG = 1
+POLL = 0.2
+"""Seconds between two looks whether a parent is still there."""
+
+
+def cpu_count() -> int:
+    """Cores that this process may use; of the machine where that is not told."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(len(os.sched_getaffinity(0)), 1)
+    return os.cpu_count() or 1
+
+
+def can_fork() -> bool:
+    """True where a process with libraries in use can be forked: not on Windows, nor on macOS.
+
+    macOS knows the call, and its own libraries may crash after it.
+    """
+    return hasattr(os, "fork") and sys.platform != "darwin"
+
+
+def fork_context() -> ForkContext:
+    """Context of multiprocessing that forks.
+
+    Raises:
+        ValueError: this system cannot.
+    """
+    return multiprocessing.get_context("fork")
+
+
+def fork(work: Callable[[], object]) -> None:
+    """Carry out some work in a fork of this process, which ends with it."""
+    if os.fork() == 0:
+        try:
+            work()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
+
+def reap_forks() -> None:
+    """Let the system forget those forks that have ended."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def ignore_interrupts() -> None:
+    """Leave Ctrl-C to the parent process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def die_with_parent() -> None:
+    """End a worker when its parent does, however that ends: Linux sees to it, elsewhere a thread.
+
+    The thread waits for a pipe to close, of which workers forked later hold copies: they end one
+    after the other.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = parent_process()
+    if parent is not None:
+        watch = threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True)
+        watch.start()
+
+
+def end_with(parent: int) -> None:
+    """End this process when the process that started it has ended."""
+    there = _seen(parent)
+
+    def watch() -> None:
+        while there():
+            time.sleep(POLL)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _seen(parent: int) -> Callable[[], bool]:
+    if can_fork() or sys.platform == "darwin":
+        return lambda: os.getppid() == parent
+    import psutil  # elsewhere a child keeps its parent's number when that has ended
+
+    try:
+        return psutil.Process(parent).is_running
+    except psutil.NoSuchProcess:
+        return lambda: False
+
+
+def start_group(
+    command: Sequence[str], log: IO[bytes], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process that Ctrl-C here does not reach, and that `end_group` ends with its own."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=hasattr(os, "killpg"),
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+    )
+
+
+def end_group(child: subprocess.Popen[bytes], at_once: bool = False) -> None:
+    """Ask a process of `start_group`, and whatever it started, to end; or end it at once."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL if at_once else signal.SIGTERM)
+        return
+    import psutil
+
+    with suppress(psutil.NoSuchProcess):
+        top = psutil.Process(child.pid)
+        for process in (*top.children(recursive=True), top):
+            with suppress(psutil.NoSuchProcess):
+                (process.kill if at_once else process.terminate)()
+
+
+@contextmanager
+def interrupted_by_end() -> Iterator[None]:
+    """Block that whoever asks this process to end interrupts, as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Block that no Ctrl-C interrupts."""
+    ignore_interrupts()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def ask_to_end(process: int) -> None:
+    """Ask a process to end; on Windows it is ended."""
+    os.kill(process, signal.SIGTERM)
+
+
+class Costs(NamedTuple):
+    """Processor seconds and peak memory (kB) of a process that has ended."""
+
+    processor_s: float
+    peak_kb: int
+
+
+def tells_costs() -> bool:
+    """True where a system tells what a process used."""
+    return hasattr(os, "wait4")
+
+
+def ended(child: subprocess.Popen[bytes]) -> Costs | None:
+    """Costs of a child that has ended, None if it runs; sets its exit code.
+
+    Raises:
+        AttributeError: not `tells_costs`.
+    """
+    number, status, usage = os.wait4(child.pid, os.WNOHANG)
+    if not number:
+        return None
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return Costs(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
