@@ -178,29 +178,3 @@ def test_an_own_model_that_diverged_is_not_taken():
     assert smallest([[2.0, 1.0, nan], [2.0, 1.0, 0.1]], [4, 4], 0.0) == 1
     assert smallest([[2.0, inf], [2.0, 0.0]], [4, 4], 1.0) == 0
     assert smallest([[nan, nan], [nan, inf]], [4, 4], 1.0) == 0
-
-
-class Moved(Quadratic):
-    """Held-out data may also choose a prior that moves every output by 1."""
-
-    own_choice = True
-
-    def losses(self, outputs, samples):
-        batch = samples.take(slice(None))
-        return [float(self.loss(outputs + by, batch)) for by in (0.0, 1.0)]
-
-
-@pytest.mark.parametrize(("task", "share"), [(TASK, 1.0), (Moved(One()), 0.0)])
-def test_a_share_that_the_own_prior_makes_up_for_is_not_taken(task, share):
-    """Own 3, model 2, held out 3: shares 0, 1/2, 1 have losses 1, 1/4, 0, moved 0, 1/4, 1."""
-    site = ClientContext("a", samples(3.0), samples(3.0), task, 0, RandomStream("t"))
-    mine = Mixing(params(3.0), (params(3.0),) * 2)
-    assert drive(METHOD.best(mine, params(2.0), site), Solver(task).compute) == share
-
-
-def test_a_share_that_is_better_with_the_prior_than_all_without_is_taken():
-    """Own 4, model 2, held out 5: moved the losses are 4, 1, 0, and 9, 4, 1 as they are."""
-    task = Moved(One())
-    site = ClientContext("a", samples(5.0), samples(5.0), task, 0, RandomStream("t"))
-    mine = Mixing(params(4.0), (params(4.0),) * 2)
-    assert drive(METHOD.best(mine, params(2.0), site), Solver(task).compute) == 1.0

@@ -171,13 +171,6 @@ class Task(NamedOptions, ABC):
         """
         return splits
 
-    def losses(self, outputs: Tensor, samples: Samples) -> list[float]:
-        """Losses under everything that `suited` chooses from, the simplest first.
-
-        `outputs` are those of the samples as they were prepared. Default: the only loss.
-        """
-        return [float(self.loss(outputs, samples.take(slice(None))))]
-
     def module(self) -> nn.Module:
         """Return a fresh network with the initial parameters theta^0 of this seed."""
         with own_randomness():

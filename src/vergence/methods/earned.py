@@ -124,11 +124,10 @@ class Earned(Method[Global, Mixing]):
                 row = []
                 for step in range(self.grid + 1):
                     candidate = mixed(own, model, step / self.grid)
-                    row += yield from losses_of(candidate, block, site.task)
+                    row.append((yield from compute(candidate, block, "loss")))
                 losses.append(row)
                 counts.append(len(block))
-        each = len(losses[0]) // (self.grid + 1)  # exponents of the own prior, of every share
-        return smallest(losses, counts, self.errors) // each / self.grid
+        return smallest(losses, counts, self.errors) / self.grid
 
     def parts(self, train: Samples) -> list[tuple[Samples, Samples]]:
         """Return every fold of neighbours, and all samples but it.
@@ -168,14 +167,6 @@ class Earned(Method[Global, Mixing]):
     def model_on(self, c: Mixing, msg: Message, site: ClientContext) -> Params:
         """Predict with the mix last chosen."""
         return mixed(c.params, msg["model"], c.share)
-
-
-def losses_of(candidate: Params, block: Samples, task: Task) -> Conversation[list[float]]:
-    """Losses of a candidate on a block: one, or one for each exponent of the own prior."""
-    if not task.own_choice:
-        return [(yield from compute(candidate, block, "loss"))]
-    outputs = yield from compute(candidate, block, "outputs")
-    return task.losses(outputs, block)
 
 
 def mixed(own: Params, model: Params, share: float) -> Params:

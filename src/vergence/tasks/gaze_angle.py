@@ -139,8 +139,6 @@ class GazeAngle(Task):
 
     def losses(self, outputs: Angles, samples: Samples) -> list[float]:
         """Losses with ever more of the prior, without it first."""
-        if not self.own_choice:
-            return super().losses(outputs, samples)
         batches = prior_batches(samples, outputs.device)
         return [float(self.loss(self.with_prior(outputs, batch), batch)) for batch in batches]
 

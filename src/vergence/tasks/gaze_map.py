@@ -303,8 +303,6 @@ class GazeMap(Task):
 
     def losses(self, outputs: Logits, samples: Samples) -> list[float]:
         """Losses under every exponent, 0 first."""
-        if not self.own_choice:
-            return super().losses(outputs, samples)
         batches = prior_batches(samples, outputs.device)
         return [float(self.loss(self.with_prior(outputs, batch), batch)) for batch in batches]
 
