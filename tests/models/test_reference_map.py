@@ -16,6 +16,7 @@ from vergence.models import motion, pretrained
 from vergence.models.glc.glc_causal import GlcCausal
 from vergence.models.glc.glc_features import GlcFeatures
 from vergence.models.glc.reference_map import Reference
+from vergence.privacy.dp.per_sample_gradients import Clipper
 from vergence.tasks.gaze_map import GazeMap
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked
@@ -23,8 +24,8 @@ from vergence.training.stacked import Stacked
 NETWORKS = pytest.mark.parametrize("model", [GlcCausal, GlcFeatures])
 
 
-def moving_data(monkeypatch: pytest.MonkeyPatch, task: GazeMap) -> Federation:
-    """Four clips of five frames of 32 x 48 pixels; one corner flickers."""
+def moving_data(monkeypatch: pytest.MonkeyPatch, task: GazeMap, length: int = 5) -> Federation:
+    """Clips, 20 frames of 32 x 48 pixels in all; one corner flickers."""
 
     def plain(frames: Tensor) -> Tensor:
         made = torch.Generator().manual_seed(3)
@@ -35,9 +36,9 @@ def moving_data(monkeypatch: pytest.MonkeyPatch, task: GazeMap) -> Federation:
     frames = torch.full((20, 32, 48, 3), 128, dtype=torch.uint8)
     frames[:, :16, :16] = torch.randint(0, 256, (20, 1, 1, 1), generator=drawn, dtype=torch.uint8)
     columns = {
-        "ids": torch.arange(20).view(4, 5),
-        "points": torch.rand(4, 5, 1, 2, generator=drawn),
-        "scene": torch.full((4,), -1),
+        "ids": torch.arange(20).view(-1, length),
+        "points": torch.rand(20 // length, length, 1, 2, generator=drawn),
+        "scene": torch.full((20 // length,), -1),
     }
     part = Samples(columns, {"frames": SharedRows(frames, "ids")})
     return task.network.prepare(Federation("one", {"ann": Splits(part, part, part)}))
@@ -113,3 +114,41 @@ def test_the_map_of_the_middle_asks_for_no_motion(monkeypatch: pytest.MonkeyPatc
         task = GazeMap(GlcFeatures(grid=(4, 6), reference=kind, standardise=False))
         banks = moving_data(monkeypatch, task).people["ann"].test.banks
         assert (motion.BANK in banks) is asked
+
+
+def test_dp_sgd_tells_pictures_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of clipped gradients are those of one picture after the other."""
+    options = GlcFeatures(grid=(4, 6), width=8, heads=2, reference="centre", standardise=False)
+    task = GazeMap(options)
+    part, module = moving_data(monkeypatch, task, 1).people["ann"].train, task.module()
+    for parameter in module.get_submodule("head").parameters():
+        torch.nn.init.normal_(parameter)
+    parameters = dict(module.named_parameters())
+
+    def loss(rows: slice) -> Tensor:
+        batch = part.take(rows)
+        return task.loss(task.forward(module, batch), batch)
+
+    single = []
+    for row in range(4):
+        found = torch.autograd.grad(loss(slice(row, row + 1)), list(parameters.values()))
+        single.append(dict(zip(parameters, found, strict=True)))
+    lengths = [torch.stack([g.square().sum() for g in one.values()]).sum().sqrt() for one in single]
+    clip = float(torch.stack(lengths).median())
+    clipped = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    with Clipper(module, clip) as clipper:
+        batch = part.take(slice(0, 4))
+        output = task.forward(module, batch)
+        each = torch.stack(
+            [
+                task.loss(output[row : row + 1], {"points": batch["points"][row : row + 1]})
+                for row in range(4)
+            ]
+        )
+        clipper.gradients(each, clipped)
+    for name, gradient in clipped.items():
+        expected = sum(
+            one[name] * min(1.0, clip / float(n)) for one, n in zip(single, lengths, strict=True)
+        )
+        torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-6)
+    assert float(clipped["reference.exponent"].abs()) > 1e-5

@@ -127,4 +127,4 @@ def _distribution(heat: Float[Tensor, "*batch height width"]) -> Float[Tensor, "
     total = heat.sum((-1, -2), keepdim=True)
     pixels = heat.shape[-1] * heat.shape[-2]
     even = torch.where(total > 0, FLOOR, 1.0)
-    return (1 - even) * heat / total.clamp(min=torch.finfo(heat.dtype).tiny) + even / pixels
+    return (1 - even) * heat / torch.where(total > 0, total, 1.0) + even / pixels

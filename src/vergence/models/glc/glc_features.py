@@ -146,7 +146,7 @@ class FeatureLayers(nn.Module):
     def start_from(
         self, features: Float[Tensor, "clips frames channels rows columns"]
     ) -> tuple[Tensor, Float[Tensor, "#clips #frames rows2 columns2"]]:
-        """Return what enters the first layer, and what is added to the last layer's logits."""
+        """Input of the first layer, and what is added to the logits of the last."""
         if self.reference is None:
             return features, self.bias[None, None]
         moving = features[:, :, pretrained.CHANNELS :]

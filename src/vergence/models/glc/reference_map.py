@@ -30,11 +30,11 @@ class ReferenceMap(nn.Module):
         self.exponent = nn.Parameter(torch.ones(1))
 
     def forward(
-        self, moving: Float[Tensor, "clips frames motion rows columns"] | None
-    ) -> Float[Tensor, "#clips #frames rows2 columns2"]:
-        """Return logits for the motion of frames, which a map of the middle does not look at."""
-        if moving is None or self.kind == "centre":
-            heat = centre_map(*self.grid).to(self.exponent.device)[None, None]
-        else:
+        self, moving: Float[Tensor, "clips frames motion rows columns"]
+    ) -> Float[Tensor, "clips frames rows2 columns2"]:
+        """Return logits for the motion of frames; a map of the middle looks at none of it."""
+        if self.kind == "motion":
             heat = motion_maps(moving)
+        else:
+            heat = centre_map(*self.grid).to(moving.device).expand(*moving.shape[:2], -1, -1)
         return self.exponent * heat.log().float()
