@@ -18,8 +18,8 @@ NAMES = """
     Dataset Experiment Exposure Federation Global Layers LocalTraining Mask Message Method Model
     NoState OptimizerState Params PartialRun Participation Plan Privacy Reply RoundReport Run
     Samples Share SharedRows Splits StateError Task Tree UntrustedCode VergenceError __version__
-    aggregate attacks collect compare compute data explain fit load_experiment methods metrics
-    models open_run privacy reply run_experiment task_from tasks train
+    aggregate attacks collect compare compute data explain fit freeze_batch_norm load_experiment
+    methods metrics models open_run privacy reply run_experiment task_from tasks train
 """
 SECONDS = 0.3
 """Processor time that `import vergence` and `vergence --help` may take."""

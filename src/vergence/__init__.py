@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vergence.core.data import Samples, SharedRows, Splits
     from vergence.core.federation import Dataset, Federation
     from vergence.core.identifiers import ClientId
+    from vergence.core.layers.batch_norm import freeze_batch_norm
     from vergence.core.local_training import LocalTraining, OptimizerState
     from vergence.core.masks import Mask
     from vergence.core.messages import Message, Reply, reply
@@ -95,6 +96,7 @@ _HOMES = {
     "compute": "core.conversation",
     "explain": "api.explanation",
     "fit": "core.conversation",
+    "freeze_batch_norm": "core.layers.batch_norm",
     "load_experiment": "api.train",
     "open_run": "api.train",
     "reply": "core.messages",
@@ -152,6 +154,7 @@ __all__ = [
     "data",
     "explain",
     "fit",
+    "freeze_batch_norm",
     "load_experiment",
     "methods",
     "metrics",

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples, Splits
 from vergence.core.federation import Federation
+from vergence.core.layers.batch_norm import FrozenBatchNorm
 from vergence.core.naming import called
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
@@ -23,7 +24,7 @@ from vergence.errors import ConfigError
 
 Names = tuple[str, ...]
 BUILDING = threading.RLock()
-NORMS = (nn.GroupNorm, nn.LayerNorm)
+NORMS = (nn.GroupNorm, nn.LayerNorm, FrozenBatchNorm)
 """Layers that normalise; those with running statistics are not averaged (see `Layout.of`)."""
 
 

@@ -224,11 +224,11 @@ def running(folder: Path) -> Iterator[None]:
         StateError: somebody is, or links in it lead elsewhere.
     """
     refuse_links(folder)
-    with os.fdopen(open_in_place(folder / ".lock", os.O_RDWR | os.O_CREAT), "r+") as file:
+    with os.fdopen(open_in_place(folder / ".lock", os.O_RDWR | os.O_CREAT), "r+b") as file:
         if not try_process_lock(file):
             raise StateError(f"{folder} is running already: `vergence deploy stop {folder}` first")
         file.truncate(0)
-        file.write(f" {os.getpid()}")  # Windows lets nobody else read the first byte
+        file.write(b" %d" % os.getpid())  # Windows lets nobody else read the first byte
         file.flush()
         yield
         file.truncate(0)

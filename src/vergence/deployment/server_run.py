@@ -313,10 +313,13 @@ def main(
     from vergence.deployment.transport import flower_processes  # an ordinary app does without
 
     flower_processes.begin(int(parent))
+    certificate = Path(root) if root else None
     if role == "task-server" or role == "task-client":
+        flower_processes.import_flower_runtime()
+        if role == "task-client":
+            end()
         kind = "server" if role == "task-server" else "client"
-        token = sys.stdin.read()
-        flower_processes.task(kind, address, Path(root) if root else None, token)
+        flower_processes.task(kind, address, certificate, flower_processes.stand_by())
         return
     if role == "resident":
         side = settings(here(), ClientSide)
@@ -324,7 +327,7 @@ def main(
     if role == "client":
         end()
         tell(here(), "data read", "ready")
-    flower_processes.labour(role, address, Path(secret), Path(root) if root else None)
+    flower_processes.labour(role, address, Path(secret), certificate)
 
 
 if __name__ == "__main__":

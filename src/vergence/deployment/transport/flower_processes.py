@@ -50,6 +50,8 @@ BEAT = 15
 """Seconds between two signs of life: after two of them without, the link takes a node for gone."""
 SECRET_FILE = "--superexec-auth-secret-file"
 """Argument of Flower's programs: the file with the secret that the processes of a folder share."""
+STANDS_BY = b"stands by"
+"""How a process says that it has its libraries and data, and waits for its task."""
 REFUSED = "refused: "
 """How a node's log says that the gate did not let it in; the reason follows."""
 
@@ -232,6 +234,7 @@ def labour(
     wanted = TaskType.SERVER_APP if kind == "server" else TaskType.CLIENT_APP
     pause = POLL
     while True:
+        tasks.prepare()
         notices.wait(pause) if notices else time.sleep(POLL)
         try:
             got = client.AcquireTask(AcquireTaskRequest(supported_task_types=[wanted]))
@@ -240,7 +243,6 @@ def labour(
         pause = RARELY if got.token else pause
         if got.token:
             tasks.start(got.token)
-        tasks.reap()
 
 
 @dataclass
@@ -263,33 +265,63 @@ class ForkedTasks:
         end_with(self.mine)
         task(self.kind, self.address, self.root, token)
 
-    def reap(self) -> None:
+    def prepare(self) -> None:
         """Let those go that have ended."""
         reap_forks()
 
 
 @dataclass
 class SpawnedTasks:
-    """Carries out each task in a new interpreter, which reads its data again."""
+    """Carries out each task in an interpreter of its own, of which one always stands by.
+
+    That one has its libraries and data when its task comes: Flower waits some seconds for a sign
+    of life, and takes the task back.
+    """
 
     kind: Literal["server", "client"]
     address: str
     root: Path | None
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def start(self, token: str) -> None:
-        """Begin the task of a token, which arguments would show to everybody on the machine."""
+    def __post_init__(self) -> None:
+        self.next = self._begin()
+
+    def _begin(self) -> subprocess.Popen[bytes]:
         about = (f"task-{self.kind}", str(os.getpid()), self.address, "", str(self.root or ""))
         command = [sys.executable, "-m", "vergence.deployment.server_run", *about]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE)
-        assert process.stdin is not None
-        with suppress(OSError), process.stdin as pipe:  # it may have died
-            pipe.write(token.encode())
-        self.running.append(process)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def reap(self) -> None:
-        """Let those go that have ended."""
+    def start(self, token: str) -> None:
+        """Begin the task of a token, which arguments would show to everybody on the machine."""
+        assert self.next.stdin is not None
+        with suppress(OSError), self.next.stdin as pipe:  # it may have died: Flower tries again
+            pipe.write(token.encode())
+        self.running.append(self.next)
+        self.next = self._begin()
+
+    def prepare(self) -> None:
+        """Wait for who is to stand by, and let those go that have ended.
+
+        Raises:
+            RuntimeError: it ended before it had a task.
+        """
         self.running = [process for process in self.running if process.poll() is None]
+        assert self.next.stdout is not None
+        if not self.next.stdout.closed:
+            if self.next.stdout.readline().strip() != STANDS_BY:
+                raise RuntimeError("a process that was to carry out a task ended before it began")
+            self.next.stdout.close()
+
+
+def stand_by() -> str:
+    """Token of the task that this process is started for, as soon as there is one.
+
+    What is printed goes to the log from now on.
+    """
+    sys.stdout.buffer.write(STANDS_BY + b"\n")
+    sys.stdout.flush()
+    os.dup2(2, 1)
+    return sys.stdin.read()
 
 
 def import_flower_runtime() -> tuple[Callable[..., None], Callable[..., None]]:

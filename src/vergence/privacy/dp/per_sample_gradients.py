@@ -42,7 +42,7 @@ def refuse(module: nn.Module) -> None:
         if isinstance(layer, MIXING):
             raise ConfigError(
                 f"dp: '{name}' is a {type(layer).__name__}, which mixes the samples of a batch; "
-                "use GroupNorm or LayerNorm"
+                "use GroupNorm or LayerNorm, or vergence.freeze_batch_norm(network)"
             )
         if isinstance(layer, nn.MultiheadAttention):
             raise ConfigError(

@@ -1,0 +1,1 @@
+"""Layers of networks that torch has not."""
