@@ -2,8 +2,8 @@
 
 Say which column holds what (`columns`), or name a preset. Files lie below `root`; the person is
 a column, a part of the path (`files = "{person}/*.csv"`), or the first folder below root. The video
-is the one that `videos` names with the same parts, else the only one in the table's folder or the one
-of the table's name. Presets of glasses whose exports are several files (`pupil_player`,
+is the one that `videos` names with the same parts, else the only one in the table's folder or the
+one of the table's name. Presets of glasses whose exports are several files (`pupil_player`,
 `pupil_neon`, `tobii_glasses3`, `aria_mps`) are read as the data sets `pupil`, `tobii` and `aria`
 read them; formats and sources: `gaze_presets`.
 """
@@ -43,7 +43,7 @@ from vergence.data.gaze_video.recording import (
     places,
 )
 from vergence.data.gaze_video.vrs import read_mps
-from vergence.data.io.checks import Check, data_folder
+from vergence.data.io.checks import Check, CheckedFolder, data_folder
 from vergence.data.io.delimited_text import read_table, text_form
 from vergence.data.io.path_patterns import filled, matching
 from vergence.errors import ConfigError, DataError
@@ -60,7 +60,7 @@ ABOUT = {"licence": "of the recordings at root; none is packaged", "citation": "
 
 
 @dataclass(frozen=True)
-class GazeTable(WindowOptions, Dataset):
+class GazeTable(WindowOptions, CheckedFolder, Dataset):
     """Windows of one's own recordings: gaze tables with scene videos.
 
     Attributes:

@@ -1,10 +1,16 @@
 """Tobii Pro Glasses 2 and 3: recordings as they lie on the SD card.
 
 Glasses 2: segments with `livedata.json.gz` and `fullstream.mp4`. Each line of livedata is one JSON
-object; `gp` is gaze in fractions of the scene image from its top-left corner, `s` = 0 means good, `ts` counts microseconds of the device. `vts` lines pair `ts`
-with the time in the mp4 (microseconds); without them `pts` lines pair it with the 90 kHz clock of
-the live stream, whose first line is then taken as the start of the video. The first folder below
-`root` is the person.
+object; `gp` is gaze in fractions of the scene image from its top-left corner, `s` = 0 means good,
+`ts` counts microseconds of the device. `vts` lines pair `ts` with the time in the mp4
+(microseconds); without them `pts` lines pair it with the 90 kHz clock of the live stream, whose
+first line is then taken as the start of the video.
+
+Glasses 3: `gazedata.gz` and `scenevideo.mp4`. Each line is one JSON object of type "gaze":
+`timestamp` counts seconds from the start of the recording, `data.gaze2d` is gaze in fractions of
+the scene image from its top-left corner; `data` without it means that the eyes were not found.
+Taken from github.com/tobiipro/g3pylib and the Glasses 3 Developer Guide; no original file was at
+hand. The first folder below `root` is the person.
 """
 
 from __future__ import annotations

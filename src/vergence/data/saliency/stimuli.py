@@ -41,6 +41,7 @@ from vergence.data.gaze_video.recording import (
 )
 from vergence.data.io.checks import (
     Check,
+    CheckedFolder,
     Checks,
     check_size,
     data_folder,
@@ -101,7 +102,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Stimuli(PeopleOptions, Dataset):
+class Stimuli(PeopleOptions, CheckedFolder, Dataset):
     """Gaze of one's own participants on the same pictures or videos; split by stimulus, for all.
 
     Attributes:
@@ -219,7 +220,8 @@ class Stimuli(PeopleOptions, Dataset):
                     if self.unknown == "error":
                         raise DataError(
                             f"{rows.path}: row {rows.line[0]}: stimulus '{stimulus}' has no "
-                            f"picture or video in {find.folder}: put it there, or set unknown = 'skip'"
+                            f"picture or video in {find.folder}: put it there, or set "
+                            "unknown = 'skip'"
                         )
                     missing[stimulus] = missing.get(stimulus, 0) + 1
                     continue
