@@ -16,6 +16,8 @@ from PIL import Image
 from tests.data.footage import write_csv, write_video
 
 PEOPLE, SECONDS, HZ, FPS = 2, 36.0, 20, 5
+FISHEYE = (80.0, 60.0)
+"""Degrees across and down that the made-up Aria video shows."""
 SCREEN = (1280, 1024)
 """Pixels of the made-up screen."""
 PICTURES, PICTURE_SIZE = 8, (640, 480)
@@ -42,6 +44,13 @@ def pictures(folder: Path, count: int = PICTURES) -> list[str]:
     for i, name in enumerate(names):
         Image.new("RGB", PICTURE_SIZE, (20 * i, 90, 200 - 20 * i)).save(folder / name)
     return names
+
+
+def equidistant(x: float, y: float) -> tuple[float, float]:
+    """Yaw to the left and pitch upwards (radians) of a place in the picture of a fisheye lens."""
+    right, down = np.radians((x - 0.5) * FISHEYE[0]), np.radians((y - 0.5) * FISHEYE[1])
+    stretch = np.tan(np.hypot(right, down)) / np.hypot(right, down)
+    return float(-np.arctan(right * stretch)), float(-np.arctan(down * stretch))
 
 
 def pupil_player(root: Path) -> None:
@@ -125,9 +134,9 @@ def aria_mps(root: Path) -> None:
         scene(folder / "recording.mp4")
         rows = []
         for i, (x, y) in enumerate(look(p, int(SECONDS * HZ))):
-            yaw, pitch = (0.5 - x) * 1.2, (0.5 - y) * 1.2
+            yaw, pitch = equidistant(x, y)
             depth = 0.0 if i % 70 == 3 else 1.5
-            rows.append((2_679_406_702 + i * 50_000, yaw - 0.01, yaw + 0.01, pitch, depth))
+            rows.append((2_679_406_702 + i * 50_000, yaw, yaw, pitch, depth))
             rows[-1] += (0, 0, 0, 0, 0, 0, "9c1a")
         write_csv(folder / "mps_recording_vrs" / "eye_gaze" / "general_eye_gaze.csv", names, rows)
 

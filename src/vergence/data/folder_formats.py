@@ -21,6 +21,7 @@ from vergence.data.io.path_patterns import matching
 from vergence.data.saliency.stimuli import PICTURES
 from vergence.errors import DataError
 
+PLAIN, PLAIN_STIMULI = "gaze table with video", "table of gaze on stimuli"
 TABLES = (".csv", ".tsv", ".txt")
 LOOKED_AT = 2000
 """Rows of a table that are looked at."""
@@ -77,13 +78,14 @@ def find_format(root: Path, given: Mapping[str, Any] = MappingProxyType({})) -> 
     """
     columns = given.get("columns", {})
     if given.get("preset") in PRESETS:
-        return _preset(given["preset"], "as said", "preset")
+        on_screen = PRESETS[given["preset"]].data == "stimuli"
+        options = _shown(root) if on_screen and "stimuli" not in given else {}
+        return _preset(given["preset"], "as said", "--set", options)
     if isinstance(columns, Mapping) and {"t", "x", "y"} <= columns.keys():
-        on_screen = "stimulus" in columns
-        data = "stimuli" if on_screen else "gaze_table"
-        return FoundFormat(
-            "columns as said", data, "as said", "columns", _shown(root) if on_screen else {}
-        )
+        if "stimulus" not in columns:
+            return FoundFormat(PLAIN, "gaze_table", "as said", "--set")
+        options = {} if "stimuli" in given else _shown(root)
+        return FoundFormat(PLAIN_STIMULI, "stimuli", "as said", "--set", options)
     found = [*_by_files(root), *_by_columns(root)]
     if len(found) > 1:
         listed = "; ".join(f"{f.title} ({f.why})" for f in found)
@@ -263,13 +265,13 @@ def _guess(root: Path, tables: Sequence[Path]) -> FoundFormat:
             "x and y are taken to count in the picture (place = 'picture'); where they count on "
             "the screen, say screen = [width, height] and place = 'fill', 'fit' or 'centre'"
         )
-        return FoundFormat("table of gaze on stimuli", "stimuli", "a guess", why, options, notes)
+        return FoundFormat(PLAIN_STIMULI, "stimuli", "a guess", why, options, notes)
     options["columns"] = columns
     start = _numbers(table, roles["t"])[:1]
     if columns["t_unit"] == "datetime" or start[0] * _scale(columns["t_unit"]) > 60:
         options["start"] = "first"
         notes.append("the first sample is taken for the video's first frame (start = 'first')")
-    return FoundFormat("gaze table with video", "gaze_table", "a guess", why, options, notes)
+    return FoundFormat(PLAIN, "gaze_table", "a guess", why, options, notes)
 
 
 def _first_with_gaze(tables: Sequence[Path]) -> tuple[Path, DelimitedTable, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""How much of somebody's gaze can be used: minutes, samples, valid share, gaps."""
+"""Quality of people's gaze recordings: minutes, samples, valid share, gaps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vergence.data.gaze_video.gaze import Event
 from vergence.data.gaze_video.recording import Recording
-from vergence.data.saliency.stimuli import Trial
+from vergence.data.saliency.stimuli import StimulusTrial
 
 GAP_S = 0.5
 """A gap: no valid sample for longer than this."""
@@ -47,7 +47,7 @@ def of_recordings(recordings: Sequence[Recording]) -> list[GazeQuality]:
     )
 
 
-def of_trials(trials: Sequence[Trial]) -> list[GazeQuality]:
+def of_trials(trials: Sequence[StimulusTrial]) -> list[GazeQuality]:
     """The quality of everybody's trials, by person."""
     return _by_person(
         (t.person, t.rows.seconds(), t.shown, t.rows.valid & ~t.shown) for t in trials
@@ -64,11 +64,13 @@ def _by_person(
     for person, own in sorted(held.items()):
         lengths = [float(t[-1] - t[0]) if len(t) else 0.0 for t, _, _ in own]
         samples = sum(len(t) for t, _, _ in own)
-        gaps = np.concatenate([_gaps(t, valid) for t, valid, _ in own])
-        shares = [sum(int(part[i].sum()) for part in own) / max(samples, 1) for i in (1, 2)]
+        gaps = np.concatenate([_gaps(t, shown) for t, shown, _ in own])
+        valid, outside = (sum(int(part[i].sum()) for part in own) / max(samples, 1) for i in (1, 2))
         longest = float(gaps.max()) if len(gaps) else 0.0
         out.append(
-            GazeQuality(person, sum(lengths) / 60, samples, *shares, len(gaps), longest, len(own))
+            GazeQuality(
+                person, sum(lengths) / 60, samples, valid, outside, len(gaps), longest, len(own)
+            )
         )
     return out
 

@@ -24,7 +24,7 @@ LOOKED_AT = 2000
 
 @dataclass(frozen=True)
 class TextForm:
-    """How a table is written down: encoding, the sign between cells, and the decimal sign."""
+    """Written form of a table: encoding, the sign between cells, and the decimal sign."""
 
     encoding: str = "utf-8-sig"
     delimiter: str = ","

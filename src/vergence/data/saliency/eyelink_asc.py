@@ -35,8 +35,8 @@ NUMBER = re.compile(r"\d+(\.\d+)?$")
 
 
 @dataclass
-class _Trial:
-    """What is known of a trial while it is read; `onset` = line and time of the picture."""
+class _AscTrial:
+    """A trial while it is read; `onset_ms` is when the picture came."""
 
     number: str = ""
     stimulus: str = ""
@@ -47,11 +47,11 @@ class _Trial:
 
 
 @dataclass
-class _Reading:
+class _AscReader:
     path: Path
     variable: str
-    trial: _Trial = field(default_factory=_Trial)
-    done: list[_Trial] = field(default_factory=list)
+    trial: _AscTrial = field(default_factory=_AscTrial)
+    done: list[_AscTrial] = field(default_factory=list)
     eyes: int = 1
     screen: tuple[float, float] | None = None
 
@@ -121,7 +121,7 @@ class _Reading:
     def end(self) -> None:
         if self.trial.samples or self.trial.fixations:
             self.done.append(self.trial)
-        self.trial = _Trial()
+        self.trial = _AscTrial()
 
 
 def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, float] | None]:
@@ -135,7 +135,7 @@ def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, flo
     Raises:
         DataError: it is no ASC file, a line cannot be read, or no trial names a picture.
     """
-    reading = _Reading(path, variable)
+    reading = _AscReader(path, variable)
     with path.open(encoding=text_form(path, KIND).encoding) as file:
         for number, text in enumerate(file, 1):
             reading.line(number, text)
@@ -157,7 +157,7 @@ def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, flo
     return GazeRows(path, scale=1e-3, names=names, **joined), reading.screen
 
 
-def _rows(path: Path, trial: _Trial, screen: tuple[float, float] | None) -> GazeRows:
+def _rows(path: Path, trial: _AscTrial, screen: tuple[float, float] | None) -> GazeRows:
     table = np.array([s for s in trial.samples if s[1] >= trial.onset_ms], np.float64).reshape(
         -1, 4
     )

@@ -66,8 +66,8 @@ ABOUT = {"licence": "of the recordings at root; none is packaged", "citation": "
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
-    """What one person's gaze did on one stimulus: rows in order of time, places as its fractions.
+class StimulusTrial:
+    """Gaze of one person on one stimulus: rows in order of time, places as its fractions.
 
     `shown` bool is false where gaze left the picture.
     """
@@ -184,7 +184,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             raise DataError(
                 f"{folder}: pictures and videos together: give each a folder of its own"
             )
-        by_person: dict[str, list[Trial]] = {person: [] for person in chosen}
+        by_person: dict[str, list[StimulusTrial]] = {person: [] for person in chosen}
         for trial in trials:
             if trial.person in by_person:
                 by_person[trial.person].append(trial)
@@ -200,7 +200,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         }
         return Federation("stimuli", people, {**ABOUT, **said})
 
-    def read(self, root: Path) -> tuple[list[Trial], str]:
+    def read(self, root: Path) -> tuple[list[StimulusTrial], str]:
         """All trials below a folder, and what was left out, in words."""
         tables = [
             (rows.select(rows.person == person), person or self._named(parts, path, root), screen)
@@ -209,7 +209,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             for person in sorted(set(rows.person.tolist()))
         ]
         find = _StimulusFiles(root / self.stimuli)
-        trials: list[Trial] = []
+        trials: list[StimulusTrial] = []
         missing: dict[str, int] = {}
         repeated = 0
         for table, person, screen in tables:
@@ -227,7 +227,9 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
                     continue
                 ordered, again = in_time_order(rows, self.clock, f"{person} on {stimulus}")
                 repeated += again
-                trials.append(Trial(person, file, ordered, *self._fractions(ordered, file, screen)))
+                trials.append(
+                    StimulusTrial(person, file, ordered, *self._fractions(ordered, file, screen))
+                )
         self._check_place(trials)
         if not trials:
             raise DataError(f"no trial in {root} has a picture or video in {find.folder}: {WHERE}")
@@ -328,7 +330,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             )
         return (screen[0] - width) / 2, (screen[1] - height) / 2, width, height
 
-    def _check_place(self, trials: Sequence[Trial]) -> None:
+    def _check_place(self, trials: Sequence[StimulusTrial]) -> None:
         valid = sum(int(trial.rows.valid.sum()) for trial in trials)
         shown = sum(int(trial.shown.sum()) for trial in trials)
         if valid and shown < (1 - MOSTLY) * valid:
@@ -342,7 +344,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
 
     def _pictures(
         self,
-        by_person: Mapping[str, Sequence[Trial]],
+        by_person: Mapping[str, Sequence[StimulusTrial]],
         names: Sequence[Path],
         parts: Sequence[set[Path]],
     ) -> dict[str, Splits]:
@@ -360,7 +362,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             people[person] = Splits(*made)
         return people
 
-    def _looked(self, trials: Sequence[Trial]) -> dict[Path, NDArray[np.float32]]:
+    def _looked(self, trials: Sequence[StimulusTrial]) -> dict[Path, NDArray[np.float32]]:
         """Points of one person on each picture, of all its showings; none without any."""
         found: dict[Path, list[NDArray[np.float32]]] = {}
         for trial in trials:
@@ -370,7 +372,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
 
     def _windows(
         self,
-        by_person: Mapping[str, Sequence[Trial]],
+        by_person: Mapping[str, Sequence[StimulusTrial]],
         names: Sequence[Path],
         parts: Sequence[set[Path]],
     ) -> dict[str, Splits]:
@@ -520,7 +522,7 @@ def _picture_samples(
     return Samples(columns, {"frames": frames})
 
 
-def _recording(trial: Trial) -> Recording:
+def _recording(trial: StimulusTrial) -> Recording:
     """A video's trial on the video's own clock: it begins with the first row that names it."""
     gaze = Gaze.build(
         str(trial.rows.path),
