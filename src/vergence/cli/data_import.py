@@ -139,9 +139,5 @@ def _text(
     table = {"name": found.data, "root": str(root.resolve()), **options}
     width, height = options["size"]
     grid = [2 * -(-height // 16), 2 * -(-width // 16)]
-    return (
-        comments
-        + EXPERIMENT.replace("GRID", str(grid))
-        + "\n"
-        + tomli_w.dumps({"federation": table})
-    )
+    parts = EXPERIMENT.replace("GRID", str(grid)), tomli_w.dumps({"federation": table})
+    return comments + "\n".join(parts)

@@ -147,7 +147,7 @@ PRESETS: dict[str, GazePreset] = {
         "EyeLink Data Viewer fixation report",
         "stimuli",
         "EyeLink Data Viewer user manual, Fixation Report: "
-        "http://manualzilla.com/doc/6905659/eyelink-data-viewer-user-s-manual",
+        "https://manualzilla.com/doc/6905659/eyelink-data-viewer-user-s-manual",
         "**/*.txt",
         (
             GazeColumns(
