@@ -183,6 +183,20 @@ def test_what_is_refused(tmp_path):
     vergence("data", "import", tmp_path / "nowhere", "--out", out).complains(3, "no folder")
 
 
+def test_formats_of_one_reader_are_one(tmp_path):
+    """The Aria reader takes gaze_2d.csv where there is MPS eye gaze beside it."""
+    EXPORTS["aria_mps"](tmp_path / "data")
+    for person in ("p1", "p2"):
+        header = "frame,frame_timestamp_us,gaze_timestamp_us,dt_ms,x,y"
+        rows = [f"{i},{200_000 * i},{200_000 * i},0,0.5,0.25" for i in range(180)]
+        path = tmp_path / "data" / person / "gaze_2d.csv"
+        path.write_text("\n".join([header, *rows]))
+    said, out = imported(tmp_path)
+    assert said.code == 0, said.err
+    assert "format: upright Aria video with gaze_2d.csv, certain" in said.out
+    assert tomllib.loads(out.read_text())["federation"]["name"] == "aria"
+
+
 def test_check_of_an_experiment_names_the_row(tmp_path):
     EXPORTS["gazepoint"](tmp_path / "data")
     said, out = imported(tmp_path)

@@ -1,13 +1,15 @@
 """Exports of eye trackers as their makers describe them, with made-up content and usual faults.
 
-One function for each preset of `vergence.data.gaze_video.gaze_presets`, which names the pages that
-the forms were taken from. Each writes a folder below `root` for people `p1`, `p2`, ...; what is
-wrong in it is said in its docstring, and is what a reader has to live with: blinks, repeated time
-stamps, gaze outside the picture, other encodings and decimal signs.
+`python -m tests.data.fabricated_exports DIR` writes all of them. One function for each preset of
+`vergence.data.gaze_video.gaze_presets`, which names the pages that the forms were taken from. Each
+writes a folder for people `p1`, `p2`, ...; what is wrong in it is said in its docstring, and is what
+a reader has to live with: blinks, repeated time stamps, gaze outside the picture, other encodings
+and decimal signs.
 """
 
 import gzip
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -266,3 +268,7 @@ EXPORTS = {
         *(tobii_pro_lab, gazepoint, eyelink_fixation_report, eyelink_asc),
     )
 }
+
+if __name__ == "__main__":
+    for name, write in EXPORTS.items():
+        write(Path(sys.argv[1]) / name)

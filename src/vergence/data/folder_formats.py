@@ -86,7 +86,12 @@ def find_format(root: Path, given: Mapping[str, Any] = MappingProxyType({})) -> 
             return FoundFormat(PLAIN, "gaze_table", "as said", "--set")
         options = {} if "stimuli" in given else _shown(root)
         return FoundFormat(PLAIN_STIMULI, "stimuli", "as said", "--set", options)
-    found = [*_by_files(root), *_by_columns(root)]
+    by_reader: dict[str, FoundFormat] = {}
+    for one in (*_by_files(root), *_by_columns(root)):
+        preset = PRESETS.get(str(one.options.get("preset")))
+        reader = one.data if preset is None else preset.reader or one.title
+        by_reader.setdefault(reader, one)  # a reader takes all its formats
+    found = list(by_reader.values())
     if len(found) > 1:
         listed = "; ".join(f"{f.title} ({f.why})" for f in found)
         raise DataError(f"{root} holds several formats: {listed}: give each a folder of its own")
