@@ -1,10 +1,10 @@
 """Exports of eye trackers as their makers describe them, with made-up content and usual faults.
 
-`python -m tests.data.fabricated_exports DIR` writes all of them. One function for each preset of
-`vergence.data.gaze_video.gaze_presets`, which names the pages that the forms were taken from. Each
-writes a folder for people `p1`, `p2`, ...; what is wrong in it is said in its docstring, and is what
-a reader has to live with: blinks, repeated time stamps, gaze outside the picture, other encodings
-and decimal signs.
+`python -m tests.data.fabricated_exports DIR` writes all of them. There is one function for each
+preset of `vergence.data.gaze_video.gaze_presets`, which names the pages that the forms were taken
+from. Each writes a folder for people `p1`, `p2`, ...; its docstring says what is wrong in it, which
+is what a reader has to live with: blinks, gaze outside the picture, other encodings and decimal
+signs, samples out of order.
 """
 
 import gzip

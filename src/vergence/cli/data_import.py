@@ -67,6 +67,8 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
     for note in found.notes:
         console.print(f"look at this: {note}", markup=False, highlight=False)
     federation = dataset.load(str(root))
+    left_out = f"left out: {federation.about['left_out']}"
+    console.print(left_out, markup=False, highlight=False, soft_wrap=True)
     write_text(out, _text(found, options, root, people, federation))
     console.print(f"wrote {out}", markup=False, highlight=False, soft_wrap=True)
     console.print(

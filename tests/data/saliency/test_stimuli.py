@@ -56,6 +56,42 @@ def test_presets_put_gaze_where_it_was(tmp_path, preset):
         assert np.abs(got - made[trial.shown]).max() < 2e-3
 
 
+OLD = {
+    "Recording timestamp [μs]": "Recording timestamp",
+    " [MCS norm]": " (gone)",
+    "Gaze point X [DACS px]": "Gaze point X",
+    " [px]": "",
+    "Gaze point Y [DACS px]": "Gaze point Y",
+    " [DACS px]": " (DACSpx)",
+}
+
+
+@pytest.mark.parametrize(
+    "renamed",
+    [
+        {" [MCS norm]": " (MCSnorm)", "Presented Stimulus name": "Presented Media name"},
+        {" [MCS norm]": " (gone)"},
+        OLD,
+    ],
+    ids=["MCSnorm", "new DACS", "old DACS"],
+)
+def test_names_of_older_pro_lab_exports(tmp_path, renamed):
+    """Other names of the columns, gaze in the picture or on the screen: the same places."""
+    EXPORTS["tobii_pro_lab"](tmp_path)
+    path = next(tmp_path.glob("*.tsv"))
+    text = path.read_bytes().decode("utf-16")
+    before, _ = Stimuli(preset="tobii_pro_lab", unknown="skip").read(tmp_path)
+    for old, new in renamed.items():
+        text = text.replace(old, new)
+    path.write_text(text)
+    after, _ = Stimuli(preset="tobii_pro_lab", unknown="skip").read(tmp_path)
+    assert [len(trial.rows) for trial in after] == [len(trial.rows) for trial in before]
+    for one, other in zip(before, after, strict=True):
+        assert (one.shown == other.shown).all()
+        assert np.abs(one.x - other.x)[one.shown].max() < 2e-3
+        assert one.rows.seconds() == pytest.approx(other.rows.seconds())
+
+
 @pytest.mark.parametrize("preset", list(OPTIONS))
 def test_presets_become_samples(tmp_path, preset):
     """Everybody is tested on the same two pictures of eight; scenes are the same for the same."""
@@ -69,6 +105,19 @@ def test_presets_become_samples(tmp_path, preset):
     known = points[points.isfinite().all(-1)]
     assert ((known >= 0) & (known <= 1)).all()
     assert one.train.banks["frames"].rows.shape == (PICTURES, 48, 64, 3)
+
+
+def test_pro_lab_on_the_screen_needs_the_place_of_the_media(tmp_path):
+    """Without it neither the columns of the screen fit, nor are they taken for the picture's."""
+    EXPORTS["tobii_pro_lab"](tmp_path)
+    path = next(tmp_path.glob("*.tsv"))
+    text = path.read_bytes().decode("utf-16").replace("[MCS norm]", "(gone)")
+    path.write_text(text.replace("Presented Media width [px]", "gone"))
+    with pytest.raises(DataError, match=r"lacks 'Gaze point X \[MCS norm\]' or .* width \[px\]'"):
+        Stimuli(preset="tobii_pro_lab", unknown="skip").read(tmp_path)
+    path.write_text(text.replace("640\t480\t320\t272", "\t\t\t"))
+    with pytest.raises(DataError, match=r"row \d+: 'Presented Media position X .* is empty: where"):
+        Stimuli(preset="tobii_pro_lab", unknown="skip").read(tmp_path)
 
 
 def test_fixations_are_the_means_of_their_rows(tmp_path):

@@ -100,6 +100,16 @@ class GazeColumns(NamedOptions, label="columns"):
             if not getattr(self, name):
                 raise ConfigError(f"columns: {name} must be given; {hint}")
 
+    def listed(self, role: str) -> list[str]:
+        """Names that are given for a role."""
+        given = getattr(self, role)
+        wanted = [given] if isinstance(given, str) else list(given)[: 1 if role == "rows" else 4]
+        return [name for name in wanted if name]
+
+    def needed(self) -> list[str]:
+        """Names that a file must have, whatever a preset leaves to it."""
+        return [name for role in NEEDED for name in self.listed(role)]
+
     def names(self, header: Collection[str], path: Path, optional: bool) -> dict[str, list[str]]:
         """Columns of a file for each role; roles that a preset gave may be `optional`.
 
@@ -108,28 +118,24 @@ class GazeColumns(NamedOptions, label="columns"):
         """
         found: dict[str, list[str]] = {}
         for role in ROLES:
-            given = getattr(self, role)
-            wanted = (
-                [given] if isinstance(given, str) else list(given)[: 1 if role == "rows" else 4]
-            )
-            told = [column(header, name) for name in wanted if name]
+            wanted = self.listed(role)
+            told = [column(header, name) for name in wanted]
             if optional and role not in NEEDED and not all(told):
                 continue
-            for name, there in zip((n for n in wanted if n), told, strict=True):
+            for name, there in zip(wanted, told, strict=True):
                 if not there:
-                    near = meant(name, header)
                     raise DataError(
-                        f"{path}: no column '{name}' (columns.{role}){near}; its header has "
-                        f"{', '.join(header)[:300]}: write the name as it stands there"
+                        f"{path}: no column '{name}' (columns.{role}){meant(name, header)}; its "
+                        f"header has {', '.join(header)[:300]}: write the name as it stands there"
                     )
-            found[role] = [there for there in told if there]
+            found[role] = told
         return found
 
 
 ROLES = (
     *("t", "x", "y", "valid", "event", "fixation", "person", "stimulus", "trial", "media", "rows"),
 )
-NEEDED = ("t", "x", "y", "stimulus")
+NEEDED = ("t", "x", "y", "stimulus", "media")
 
 
 def column(header: Collection[str], name: str) -> str:

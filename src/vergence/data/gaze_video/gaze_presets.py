@@ -28,6 +28,11 @@ PresetName = Literal[
 ]
 
 
+DACS = ("DACS px", "DACS px", "px", "px")
+OLD_DACS = (" (DACSpx)", " (DACSpx)", "", "")
+"""What follows the names of the picture's edges on the screen."""
+
+
 @dataclass(frozen=True)
 class GazePreset:
     """Options that fit a maker's export.
@@ -53,21 +58,41 @@ class GazePreset:
     reader: str = ""
 
 
-def _pro_lab(x: str, media: tuple[str, ...] = ()) -> GazeColumns:
-    """Columns of Tobii Pro Lab; time was in milliseconds and is in microseconds today."""
-    return GazeColumns(
-        t="Recording timestamp",
-        x=x,
-        y=x.replace(" X", " Y"),
-        unit="px" if media else "fraction",
-        t_unit="auto",
-        event="Eye movement type",
-        fixation="Eye movement type index",
-        person="Participant name",
-        stimulus="Presented Stimulus name" if not media else "Presented Media name",
-        media=media,
-        rows=("Sensor", "Eye Tracker"),
-        missing=(-1.0,),
+def _pro_lab() -> tuple[GazeColumns, ...]:
+    """Sets of columns of Tobii Pro Lab, old and new, the picture's own coordinates first.
+
+    Time was in milliseconds and is in microseconds today. A medium is a file; a stimulus is what
+    the timeline calls it.
+    """
+    shown = "Presented Media"
+    edges = ("position X", "position Y", "width", "height")
+    new = (f"{shown} {edge} [{unit}]" for edge, unit in zip(edges, DACS, strict=True))
+    old = (f"{shown} {edge}{unit}" for edge, unit in zip(edges, OLD_DACS, strict=True))
+    places: dict[str, tuple[str, ...]] = {
+        "Gaze point X [MCS norm]": (),
+        "Gaze point X (MCSnorm)": (),
+        "Gaze point X [MCS px]": (),
+        "Gaze point X [DACS px]": tuple(new),
+        "Gaze point X": tuple(old),
+    }
+    return tuple(
+        GazeColumns(
+            t="Recording timestamp",
+            x=x,
+            y=x.replace(" X", " Y"),
+            unit="fraction" if "norm" in x else "px",
+            t_unit="auto",
+            event="Eye movement type",
+            fixation="Eye movement type index",
+            person="Participant name",
+            stimulus=stimulus,
+            trial="Recording name",
+            media=media,
+            rows=("Sensor", "Eye Tracker"),
+            missing=(-1.0,),
+        )
+        for x, media in places.items()
+        for stimulus in (f"{shown} name", "Presented Stimulus name")
     )
 
 
@@ -109,28 +134,7 @@ PRESETS: dict[str, GazePreset] = {
         "https://gazeplotter.com/docs/upload-data/tobii-pro-lab and the Tobii Pro Lab user manual, "
         "appendix on the data export",
         "**/*.tsv",
-        (
-            _pro_lab("Gaze point X [MCS norm]"),
-            _pro_lab("Gaze point X (MCSnorm)"),
-            _pro_lab(
-                "Gaze point X [DACS px]",
-                (
-                    "Presented Media position X [DACS px]",
-                    "Presented Media position Y [DACS px]",
-                    "Presented Media width [px]",
-                    "Presented Media height [px]",
-                ),
-            ),
-            _pro_lab(
-                "Gaze point X",
-                (
-                    "Presented Media position X (DACSpx)",
-                    "Presented Media position Y (DACSpx)",
-                    "Presented Media width",
-                    "Presented Media height",
-                ),
-            ),
-        ),
+        _pro_lab(),
         ("Recording timestamp", "Participant name"),
         "picture",
     ),

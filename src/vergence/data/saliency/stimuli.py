@@ -27,6 +27,7 @@ from vergence.data.gaze_video.gaze_columns import (
     GazeColumns,
     GazeRows,
     Origin,
+    column,
     in_time_order,
     read_rows,
     to_fractions,
@@ -284,6 +285,11 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         if told.any() and self.offset is None and not self.place:
             left, top, width, height = _whole_media(rows.media, file).T
             return (rows.x - left) / width, (rows.y - top) / height
+        if rows.names.get("media") and self.offset is None and not self.place:
+            raise DataError(
+                f"{rows.path}: row {rows.line[0]}: '{rows.names['media'][0]}' is empty: where was "
+                "the picture on the screen? fill it in, or set place"
+            )
         if place == "picture" and unit != "deg" and self.offset is None:
             return to_fractions(rows.x, rows.y, unit, _size(file), self.origin)
         screen = self.screen or screen
@@ -440,16 +446,17 @@ def fitting_columns(preset: GazePreset, given: GazeColumns, path: Path) -> GazeC
     """
     form = text_form(path, preset.title)
     header = list(read_table(path, [], preset.title, form, most=0).columns)
-    faults = []
+    lacking = []
     for columns in preset.columns:
         whole = given.over(columns)
-        try:
-            whole.names(header, path, optional=True)
-        except DataError as fault:
-            faults.append(fault)
-            continue
-        return whole
-    raise faults[-1]
+        lacks = [name for name in whole.needed() if not column(header, name)]
+        if not lacks:
+            return whole
+        lacking.append(f"'{lacks[0]}'")
+    raise DataError(
+        f"{path} lacks {' or '.join(dict.fromkeys(lacking))}, one of which the {preset.title} "
+        f"has; its header has {', '.join(header)[:300]}: export these columns too, or say columns"
+    )
 
 
 def _showings(rows: GazeRows) -> list[GazeRows]:
