@@ -28,12 +28,32 @@ def list_data() -> None:
     out.print(table)
 
 
+@data.command(name="import")
+def import_data(
+    folder: Path,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")],
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Look at a folder of your recordings: name the format, and write an experiment that runs.
+
+    Args:
+        folder: recordings of people, or tables with a column that names them.
+        out_: the new experiment file (.toml).
+        set_: `federation.key=value`, where something cannot be told; may be given several times.
+    """
+    from vergence.cli.data_import import import_folder
+
+    import_folder(folder, out_, set_, out)
+
+
 @data.command
+@asking
 def check(name: str, *, root: str | None = None) -> None:
     """Count, verify, and say what is missing and where a licence holder gets it.
 
     Args:
-        name: a data set (see `vergence data list`).
+        name: a data set (see `vergence data list`), or an experiment file (.toml) with its options.
         root: its folder; relative to the working directory, else to VERGENCE_DATA.
     """
     from vergence.cli.data_check import check as look

@@ -10,28 +10,37 @@ from rich.table import Table
 from rich.text import Text
 
 from vergence.core.federation import Dataset
-from vergence.data.io.checks import Check, no_folder
+from vergence.data.io.checks import Check, CheckedFolder, no_folder
 from vergence.data.io.finite_values import check_finite
 from vergence.errors import DataError
 from vergence.experiment.registry import find
-from vergence.experiment.schema import data_root
+from vergence.experiment.schema import data_root, load
 from vergence.experiment.trust import typed, under
 
 
 def check(name: str, root: str | None, console: Console) -> int:
     """Print what was found against what should be there; return how many checks failed."""
-    with under(typed()):
-        kind = find("data", name, Dataset)
+    dataset: Dataset | None = None
+    if name.endswith(".toml"):
+        experiment = load(name)
+        dataset, kind, root = experiment.dataset, type(experiment.dataset), root or experiment.root
+    else:
+        with under(typed()):
+            kind = find("data", name, Dataset)
     module = importlib.import_module(kind.__module__)
     folder = data_root(root)
     if folder is not None and not Path(folder).exists():
         raise DataError(f"{no_folder(Path(folder))} for data set '{name}': correct --root")
     own = getattr(module, "check", None)
+    checks: list[Check]
+    made = dataset or kind()
+    if isinstance(made, CheckedFolder) and folder is not None:
+        checks = made.check(Path(folder))
     # A check whose root may be left out knows its packaged files.
-    if own is not None and (folder is not None or own.__defaults__):
-        checks: list[Check] = own(folder and Path(folder))
+    elif own is not None and (folder is not None or own.__defaults__):
+        checks = own(folder and Path(folder))
     else:
-        checks = _load(kind, folder)
+        checks = _load(made, folder)
     table = Table("", "what", "found", "expected", "what to do")
     table.columns[-1].overflow = "fold"  # a path is wrapped, not cut
     for c in checks:
@@ -42,10 +51,10 @@ def check(name: str, root: str | None, console: Console) -> int:
     return sum(not c.ok for c in checks)
 
 
-def _load(kind: type[Dataset], folder: str | None) -> list[Check]:
+def _load(dataset: Dataset, folder: str | None) -> list[Check]:
     """Check a data set that has no counts of its own: does it load, and what is in it?"""
     try:
-        federation = kind().load(folder)
+        federation = dataset.load(folder)
         check_finite(federation)
     except DataError as error:
         return [Check("loads", "no", "yes", False, str(error))]

@@ -1,10 +1,16 @@
-"""Tobii Pro Glasses 2: segments with `livedata.json.gz` and `fullstream.mp4`.
+"""Tobii Pro Glasses 2 and 3: recordings as they lie on the SD card.
 
-Each line of livedata is one JSON object; `gp` is gaze in fractions of the scene image from its
-top-left corner, `s` = 0 means good, `ts` counts microseconds of the device. `vts` lines pair `ts`
-with the time in the mp4 (microseconds); without them `pts` lines pair it with the 90 kHz clock of
-the live stream, whose first line is then taken as the start of the video. The first folder below
-`root` is the person.
+Glasses 2: segments with `livedata.json.gz` and `fullstream.mp4`. Each line of livedata is one JSON
+object; `gp` is gaze in fractions of the scene image from its top-left corner, `s` = 0 means good,
+`ts` counts microseconds of the device. `vts` lines pair `ts` with the time in the mp4
+(microseconds); without them `pts` lines pair it with the 90 kHz clock of the live stream, whose
+first line is then taken as the start of the video.
+
+Glasses 3: `gazedata.gz` and `scenevideo.mp4`. Each line is one JSON object of type "gaze":
+`timestamp` counts seconds from the start of the recording, `data.gaze2d` is gaze in fractions of
+the scene image from its top-left corner; `data` without it means that the eyes were not found.
+Taken from github.com/tobiipro/g3pylib and the Glasses 3 Developer Guide; no original file was at
+hand. The first folder below `root` is the person.
 """
 
 from __future__ import annotations
@@ -33,17 +39,21 @@ from vergence.data.io.checks import Check, data_folder
 from vergence.errors import DataError
 
 LIVE, VIDEO = "livedata.json.gz", "fullstream.mp4"
+GAZE3, VIDEO3 = "gazedata.gz", "scenevideo.mp4"
 PTS_HZ = 90_000
-WHERE = f"put segments ({LIVE} beside {VIDEO}) of the SD card in folders below root"
+WHERE = (
+    f"put segments ({LIVE} beside {VIDEO}, or of Glasses 3 {GAZE3} beside {VIDEO3}) of the SD card "
+    "in folders below root"
+)
 ABOUT = {
     "licence": "of the recordings at root; none is packaged",
-    "citation": "Tobii Pro Glasses 2, Tobii AB",
+    "citation": "Tobii Pro Glasses 2 and 3, Tobii AB",
 }
 
 
 @dataclass(frozen=True)
 class Tobii(WindowOptions, Dataset):
-    """Windows of Tobii Glasses 2 segments; a person is a folder below root."""
+    """Windows of Tobii Glasses 2 and 3 recordings; a person is a folder below root."""
 
     def load(self, root: str | None = None) -> Federation:
         """Read, cut and split.
@@ -58,15 +68,21 @@ class Tobii(WindowOptions, Dataset):
 
 def recordings(root: Path) -> list[Recording]:
     """Return every segment below `root`, in the order of their paths."""
-    return [read(place, root) for place in places(root, LIVE, VIDEO)]
+    return [read(place, root) for place in places(root, LIVE, VIDEO, GAZE3, VIDEO3)]
 
 
 def read(folder: Path, root: Path | None = None) -> Recording:
     """Read one segment; a missing video is noticed when it is needed.
 
     Raises:
-        DataError: there is video without gaze, or livedata is truncated or of another version.
+        DataError: there is video without gaze, or the gaze is truncated or of another version.
     """
+    if (folder / GAZE3).is_file() or (folder / VIDEO3).is_file():
+        if not (folder / GAZE3).is_file():
+            raise DataError(f"{folder} has video without gaze: put {GAZE3} beside {VIDEO3}")
+        scene = folder / VIDEO3
+        gaze = read_gazedata(folder / GAZE3)
+        return Recording(*named(folder, root), gaze, scene if scene.is_file() else None)
     if not (folder / LIVE).is_file():
         raise DataError(f"{folder} has video without gaze: put {LIVE} beside {VIDEO}")
     video = folder / VIDEO
@@ -105,6 +121,39 @@ def read_livedata(path: Path) -> Gaze:
     )
 
 
+def read_gazedata(path: Path) -> Gaze:
+    """Read the gaze of a Glasses 3 recording; lines without `gaze2d` are untracked.
+
+    Raises:
+        DataError: the file is truncated, has no gaze, or a line is of another kind.
+    """
+    rows: list[tuple[float, float, float]] = []
+    for number, entry in _lines(path):
+        try:
+            if entry["type"] != "gaze":
+                continue
+            x, y = entry["data"].get("gaze2d") or (np.nan, np.nan)
+            rows.append((float(entry["timestamp"]), float(x), float(y)))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{path}: line {number} is not a record of Glasses 3 ({error!r}); copy it again"
+            ) from None
+    if not rows:
+        raise DataError(f"{path} has no lines of type gaze; is it a recording of Glasses 3?")
+    t, x, y = np.array(rows, np.float64).T
+    tracked = np.isfinite(x) & np.isfinite(y)
+    return Gaze.build(
+        str(path),
+        t,
+        x,
+        y,
+        tracked=tracked,
+        confidence=tracked.astype(float),
+        sort=True,
+        first_row=1,
+    )
+
+
 def video_times(
     ts: NDArray[np.int64],
     vts: list[tuple[int, int]],
@@ -132,7 +181,7 @@ def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
                 if line.strip():
                     out.append((number, parse_json(line)))
     except FileNotFoundError:
-        raise DataError(f"{path} is missing; it is the gaze of a Glasses 2 segment") from None
+        raise DataError(f"{path} is missing; it is the gaze of a Glasses recording") from None
     except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"{path} is truncated or not gzip ({error}); copy it again") from None
     except ValueError as error:

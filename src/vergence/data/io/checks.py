@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,14 @@ class Check:
     expected: str
     ok: bool
     hint: str = ""
+
+
+class CheckedFolder(ABC):
+    """A data set whose options say how its files are read, so that it checks a folder itself."""
+
+    @abstractmethod
+    def check(self, root: Path) -> list[Check]:
+        """The lines of `vergence data check` on a folder."""
 
 
 def compare(what: str, found: int, expected: int, hint: str = "") -> Check:

@@ -1,0 +1,301 @@
+"""One's own pictures of faces, or patches of eyes, with a table of where people looked.
+
+`root` holds a table and the pictures that it names, by paths below root. Of faces it has the point
+looked at, mm in the camera frame; eyes are cut by the pipeline of `vergence data patches`
+(`face_patches`), with landmarks from the table or by MediaPipe (extra `camera`). Of patches it has
+the file of either eye, unmirrored, and the gaze as angles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from vergence.core.data import Splits
+from vergence.core.federation import Dataset, Federation
+from vergence.core.options import NamedOptions
+from vergence.data.eye_images.camera import Camera, read_camera
+from vergence.data.eye_images.eye_patches import both_eyes, frame_samples, verify_yaw_sign
+from vergence.data.eye_images.face_patches import patches_of
+from vergence.data.eye_images.landmarks import Find, landmarker
+from vergence.data.io.checks import Check, CheckedFolder, Checks, data_folder, refuse_nan, watched
+from vergence.data.io.delimited_text import MISSING, DelimitedTable, read_table, text_form
+from vergence.data.io.image_files import opened
+from vergence.data.splits import PeopleOptions, deal_at_random, deal_in_order
+from vergence.data.synthetic.eyes.rendering import HEIGHT, WIDTH
+from vergence.errors import ConfigError, DataError
+
+KIND = "table of pictures and where people looked"
+WHERE = "put a table and the pictures that it names below root; docs/own_recordings.md has examples"
+POINTS = 7
+"""Landmarks of a face: four eye corners from the image left to right, mouth corners, nose."""
+
+
+@dataclass(frozen=True)
+class PictureColumns(NamedOptions, label="columns"):
+    """Columns of the table, by the names in its header.
+
+    Attributes:
+        picture: a face's file, below root.
+        target: the point looked at: x, y, z in mm in the camera frame (x right, y down).
+        landmarks: x and y of each of the seven landmarks in pixels, 14 columns; default: MediaPipe.
+        left: file of the person's left eye, 60 x 36 pixels, in place of `picture`.
+        right: file of the right eye.
+        gaze: pitch (up) and yaw (to the image left) of the gaze, with `left` and `right`.
+        pose: the same of the head; default: zeros.
+        unit: of gaze and pose: deg or rad.
+        person: whose row it is; default: the first folder of the file's path.
+        session: a recording session or day; whole sessions are then dealt in order.
+    """
+
+    picture: str = "picture"
+    target: tuple[str, ...] = ("x", "y", "z")
+    landmarks: tuple[str, ...] = ()
+    left: str = ""
+    right: str = ""
+    gaze: tuple[str, ...] = ("pitch", "yaw")
+    pose: tuple[str, ...] = ()
+    unit: Literal["deg", "rad"] = "deg"
+    person: str = ""
+    session: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        counts = {"target": (3,), "landmarks": (0, 2 * POINTS), "gaze": (2,), "pose": (0, 2)}
+        for name, allowed in counts.items():
+            if len(getattr(self, name)) not in allowed:
+                raise ConfigError(
+                    f"columns: {name} must be {allowed[-1]} names of columns, got "
+                    f"{list(getattr(self, name))}"
+                )
+        if bool(self.left) != bool(self.right):
+            raise ConfigError("columns: left and right go together; give both, or picture alone")
+
+    def names(self) -> list[str]:
+        """All columns that are read."""
+        files = [self.left, self.right, *self.gaze, *self.pose]
+        faces = [self.picture, *self.target, *self.landmarks]
+        more = [name for name in (self.person, self.session) if name]
+        return [*(files if self.left else faces), *more]
+
+
+@dataclass(frozen=True)
+class FacePictures(PeopleOptions, CheckedFolder, Dataset):
+    """One's own face pictures or eye patches, as patches of 36x60 pixels with gaze angles.
+
+    Attributes:
+        table: the table's file name, below root.
+        columns: what is where in it.
+        camera: JSON of the calibrated camera, below root; default: one is guessed.
+        landmarker: MediaPipe's face landmarker, a .task file, for tables without landmarks.
+    """
+
+    table: str = "targets.csv"
+    columns: PictureColumns = field(default_factory=PictureColumns)
+    camera: str = ""
+    landmarker: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.columns, Mapping):
+            object.__setattr__(self, "columns", PictureColumns(**self.columns))
+        super().__post_init__()
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, cut, verify and split within each person; both eyes of a picture are in one part.
+
+        Columns: `image` uint8 `[n, 1, 36, 60]`, `gaze` and `pose` float32 `[n, 2]` in radians,
+        `side` int64 `[n]` (0 left, 1 right).
+
+        Raises:
+            ConfigError: an option is out of range, or there is nothing that finds landmarks.
+            DataError: the table or a picture cannot be used, labels do not fit the pictures, or a
+                person is unknown or has too few pictures.
+        """
+        folder = data_folder(root, "face_pictures", WHERE)
+        read, left_out = self._read(folder)
+        verify_yaw_sign([columns for columns, _ in read.values()], str(folder))
+        chosen = self.chosen(list(read), "person")
+        people = {person: self._split(person, *read[person]) for person in chosen}
+        how = "whole sessions in order" if self.columns.session else "pictures at random"
+        about = {
+            "licence": "of the pictures at root; none is packaged",
+            "citation": "own recordings",
+            "split": f"within each person, {self.percent} %, {how} (seed {self.split_seed}); both "
+            "eyes of a picture are in one part",
+            "left_out": left_out,
+            "angles": "radians (pitch, yaw); right eyes are mirrored and their yaws flipped",
+        }
+        return Federation("face_pictures", people, about)
+
+    def check(self, root: Path) -> list[Check]:
+        """Every row's pictures, and how many of each person can be used."""
+        out = Checks()
+        with out.reading("pictures", ConfigError):
+            read, left_out = self._read(root)
+            verify_yaw_sign([columns for columns, _ in read.values()], str(root))
+            for person, (columns, _) in read.items():
+                count = len(columns["gaze"]) // 2
+                out.append(
+                    Check(f"{person}: pictures with both eyes", f"{count}", "3 or more", True)
+                )
+            out.append(Check("left out", left_out, "", True))
+        return out
+
+    def _read(
+        self, root: Path
+    ) -> tuple[dict[str, tuple[dict[str, NDArray], NDArray[np.str_]]], str]:
+        """Columns of both eyes and the session of each picture, by person; what was left out."""
+        path = root / self.table
+        form = text_form(path, KIND)
+        table = read_table(path, self.columns.names(), KIND, form, missing=MISSING)
+        if not len(table):
+            raise DataError(f"{path} has no rows: {WHERE}")
+        files = table.text(self.columns.left or self.columns.picture)
+        if self.columns.person:
+            persons = np.array([name.strip() for name in table.text(self.columns.person)])
+        else:
+            persons = np.array([Path(name).parts[0] if "/" in name else "" for name in files])
+        if (persons == "").any():
+            row = int(np.argmax(persons == ""))
+            raise DataError(
+                f"{path}: row {table.line(row)}: whose picture is '{files[row]}'? set "
+                "columns.person, or put the pictures into a folder per person"
+            )
+        sessions = np.array(table.text(self.columns.session) if self.columns.session else files)
+        read, left_out = {}, 0
+        for person in sorted(set(persons.tolist())):
+            rows = np.flatnonzero(persons == person)
+            columns, kept = self._eyes(root, table, rows)
+            left_out += len(rows) - len(kept)
+            read[person] = columns, sessions[rows[kept]]
+        return read, f"{left_out} pictures without a face or with an eye beyond the edge"
+
+    def _eyes(
+        self, root: Path, table: DelimitedTable, rows: NDArray[np.int64]
+    ) -> tuple[dict[str, NDArray], NDArray[np.int64]]:
+        """Columns of both eyes of these rows, and the places in `rows` of those that have them."""
+        if self.columns.left:
+            gaze = self._angles(table, self.columns.gaze)[rows]
+            pose = self._angles(table, self.columns.pose)[rows] if self.columns.pose else 0 * gaze
+            left, right = (
+                np.stack(
+                    [_patch(root, table, name, row) for row in watched(rows.tolist(), "patches")]
+                )
+                for name in (self.columns.left, self.columns.right)
+            )
+            return both_eyes(left, right, gaze, pose), np.arange(len(rows))
+        targets = np.stack([table.floats(name) for name in self.columns.target], 1)
+        refuse_nan(targets, ", ".join(self.columns.target), table.path)
+        camera = read_camera(root / self.camera) if self.camera else None
+        pictures = (
+            _picture(root, table, self.columns.picture, row)
+            for row in watched(rows.tolist(), "pictures")
+        )
+        looked_at = {i: targets[row] for i, row in enumerate(rows)}
+        found, kept = self._patches(table, rows, pictures, camera, looked_at)
+        return found, kept
+
+    def _patches(
+        self,
+        table: DelimitedTable,
+        rows: NDArray[np.int64],
+        pictures: Iterator[NDArray[np.uint8]],
+        camera: Camera | None,
+        targets: Mapping[int, NDArray],
+    ) -> tuple[dict[str, NDArray], NDArray[np.int64]]:
+        if self.columns.landmarks:
+            points = np.stack([table.floats(name) for name in self.columns.landmarks], 1)[rows]
+            known = iter(points.reshape(-1, POINTS, 2))
+
+            def told(_: NDArray[np.uint8]) -> NDArray[np.float64] | None:
+                marks = next(known)
+                return marks if np.isfinite(marks).all() else None
+
+            return _cut(pictures, camera, told, targets)
+        if not self.landmarker:
+            raise ConfigError(
+                "nothing finds the faces: set landmarker to MediaPipe's face landmarker (a .task "
+                f"file), or columns.landmarks to {2 * POINTS} columns of the table"
+            )
+        with landmarker(Path(self.landmarker)) as find:
+            return _cut(pictures, camera, find, targets)
+
+    def _angles(self, table: DelimitedTable, names: Sequence[str]) -> NDArray[np.float64]:
+        angles = np.stack([table.floats(name) for name in names], 1)
+        refuse_nan(angles, ", ".join(names), table.path)
+        angles = np.radians(angles) if self.columns.unit == "deg" else angles
+        if np.abs(angles).max() > np.pi / 2:
+            row = int(np.abs(angles).max(1).argmax())
+            raise DataError(
+                f"{table.path}: row {table.line(row)}: {', '.join(names)} is more than 90 degrees "
+                f"from the camera, as {self.columns.unit}: correct columns.unit, or the row"
+            )
+        return angles
+
+    def _split(
+        self, person: str, columns: dict[str, NDArray], sessions: NDArray[np.str_]
+    ) -> Splits:
+        frames = len(columns["gaze"]) // 2
+        if self.columns.session:
+            names, number = np.unique(sessions, return_inverse=True)
+            counts = np.bincount(number, minlength=len(names))
+            dealt = deal_in_order(counts, self.shares, f"sessions of {person}")
+            parts = tuple(np.flatnonzero(np.isin(number, part)) for part in dealt)
+        else:
+            rng = np.random.default_rng([self.split_seed, *person.encode()])
+            whole = [np.arange(frames)]
+            parts = deal_at_random(whole, self.shares, rng, f"pictures of {person}")
+        return Splits(*(frame_samples(columns, part) for part in parts))
+
+
+def _cut(
+    pictures: Iterator[NDArray[np.uint8]],
+    camera: Camera | None,
+    find: Find,
+    targets: Mapping[int, NDArray],
+) -> tuple[dict[str, NDArray], NDArray[np.int64]]:
+    found = patches_of(pictures, camera, find, targets)
+    names = ("image", "gaze", "pose")
+    columns = {name: found.columns[name] for name in names}
+    columns["image"] = columns["image"][:, 0]
+    return columns, found.columns["frame"][: len(columns["gaze"]) // 2]
+
+
+def _opened_row(root: Path, table: DelimitedTable, name: str, row: int) -> tuple[Path, str]:
+    text = table.text(name)[row]
+    file = root / text
+    if not file.is_file() or not file.resolve().is_relative_to(root.resolve()):
+        raise DataError(
+            f"{table.path}: row {table.line(row)}: '{name}' is '{text}', and there is no such file "
+            f"below {root}: put it there, or remove the row"
+        )
+    return file, f"{file} ({table.path.name}, row {table.line(row)})"
+
+
+def _picture(root: Path, table: DelimitedTable, name: str, row: int) -> NDArray[np.uint8]:
+    """The upright pixels of a picture; phones store many on their side."""
+    file, told = _opened_row(root, table, name, row)
+    with opened(file, told, "save it again, or remove the row") as stored:
+        return np.asarray(ImageOps.exif_transpose(stored).convert("RGB"))
+
+
+def _patch(root: Path, table: DelimitedTable, name: str, row: int) -> NDArray[np.uint8]:
+    """The grey pixels of a patch; of another size in the same proportions, it is resized."""
+    file, told = _opened_row(root, table, name, row)
+    with opened(file, told, "save it again, or remove the row") as stored:
+        width, height = stored.size
+        grey = stored.convert("L")
+        small = grey.resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)
+        pixels = np.asarray(grey if (width, height) == (WIDTH, HEIGHT) else small)
+    if abs(width * HEIGHT - height * WIDTH) > max(WIDTH, HEIGHT):
+        raise DataError(
+            f"{told} has {width} x {height} pixels: patches are {WIDTH} x {HEIGHT}, or larger in "
+            "the same proportions; cut it again"
+        )
+    return pixels

@@ -1,0 +1,278 @@
+"""Recordings of one's own: a gaze table and a scene video each, whatever the tracker.
+
+Say which column holds what (`columns`), or name a preset. Files lie below `root`; the person is
+a column, a part of the path (`files = "{person}/*.csv"`), or the first folder below root. The video
+is the one that `videos` names with the same parts, else the only one in the table's folder or the
+one of the table's name. Presets of glasses whose exports are several files (`pupil_player`,
+`pupil_neon`, `tobii_glasses3`, `aria_mps`) are read as the data sets `pupil`, `tobii` and `aria`
+read them; formats and sources: `gaze_presets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.core.federation import Dataset, Federation
+from vergence.data.gaze_video import aria, pupil, tobii
+from vergence.data.gaze_video.clip_cache import open_video
+from vergence.data.gaze_video.gaze import Gaze
+from vergence.data.gaze_video.gaze_columns import (
+    GazeColumns,
+    GazeRows,
+    Lens,
+    Origin,
+    angles_to_fractions,
+    in_time_order,
+    read_rows,
+    read_ticks,
+    to_fractions,
+)
+from vergence.data.gaze_video.gaze_presets import PRESETS, PresetName
+from vergence.data.gaze_video.recording import (
+    Recording,
+    WindowOptions,
+    check_recordings,
+    federation,
+    named,
+    places,
+)
+from vergence.data.gaze_video.vrs import read_mps
+from vergence.data.io.checks import Check, CheckedFolder, data_folder
+from vergence.data.io.delimited_text import read_table, text_form
+from vergence.data.io.path_patterns import filled, matching
+from vergence.errors import ConfigError, DataError
+
+VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v")
+READERS = {"pupil": pupil.recordings, "tobii": tobii.recordings}
+WHERE = (
+    "put gaze tables and their scene videos below root; 'vergence data import DIR' writes the rest"
+)
+HOW = "see 'vergence data import', which finds them, and docs/own_recordings.md"
+MOSTLY = 0.9
+"""Where more than this share of gaze lies outside the picture, the unit or the origin is wrong."""
+ABOUT = {"licence": "of the recordings at root; none is packaged", "citation": "own recordings"}
+
+
+@dataclass(frozen=True)
+class GazeTable(WindowOptions, CheckedFolder, Dataset):
+    """Windows of one's own recordings: gaze tables with scene videos.
+
+    Attributes:
+        preset: a maker's export, in place of `columns`; options given beside it win.
+        columns: what is where in the tables.
+        files: pattern of the tables' paths below root, see `path_patterns.matching`.
+        videos: pattern of the videos' paths, with the parts of `files`.
+        origin: where x and y are 0: top_left, bottom_left, centre (y down), centre_up (y up).
+        start: the time at the video's first frame, in the table's unit; "first": that of the first
+            sample; or a date and time, for t_unit = "datetime".
+        frame_times: a table beside each gaze table and its column of frame times, in t_unit.
+        scene_size: (width, height) in which pixels count; default: the video's.
+        fov_deg: the scene camera's field of view in degrees, (across, down), for unit = deg.
+        lens: how that camera maps angles: pinhole or equidistant (fisheye).
+        clock: what to do where time goes back: refuse, or sort.
+    """
+
+    preset: PresetName = ""
+    columns: GazeColumns = field(default_factory=GazeColumns)
+    files: str = ""
+    videos: str = ""
+    origin: Origin = "top_left"
+    start: float | str = 0.0
+    frame_times: tuple[str, ...] = ()
+    scene_size: tuple[int, int] | None = None
+    fov_deg: tuple[float, ...] = ()
+    lens: Lens = "pinhole"
+    clock: Literal["refuse", "sort"] = "refuse"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.columns, Mapping):
+            object.__setattr__(self, "columns", GazeColumns(**self.columns))
+        super().__post_init__()
+        if self.preset and PRESETS[self.preset].data != "gaze_table":
+            raise ConfigError(
+                f"gaze_table: preset '{self.preset}' is gaze on a screen: use the data set "
+                f"'{PRESETS[self.preset].data}'"
+            )
+        if self.fov_deg and (len(self.fov_deg) != 2 or not all(0 < a < 180 for a in self.fov_deg)):
+            raise ConfigError(
+                f"fov_deg must be (horizontal, vertical), each 0 to 180 degrees, got {self.fov_deg}"
+            )
+        if self.frame_times and len(self.frame_times) != 2:
+            raise ConfigError(f"frame_times must be (file, column), got {list(self.frame_times)}")
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, cut and split.
+
+        Raises:
+            ConfigError: an option is out of range, or columns are not said.
+            DataError: a table or video cannot be used, or a person has too few clips.
+        """
+        folder = data_folder(root, "gaze_table", WHERE)
+        found, repeated = self.read(folder)
+        for recording in found:
+            check_overlap(recording)
+        dropped = f"{repeated} samples with a time that was there before"
+        made = federation(self, found, folder, ABOUT)
+        left_out = f"{made.about['left_out']}, {dropped}"
+        return replace(made, about={**made.about, "left_out": left_out})
+
+    def read(self, root: Path) -> tuple[list[Recording], int]:
+        """Every recording below a folder, and the number of samples dropped as repeated."""
+        if self.preset:
+            reader = PRESETS[self.preset].reader
+            if reader == "aria":
+                return [self._aria(place, root) for place in _aria_places(root)], 0
+            return READERS[reader](root), 0
+        needed = ("t", "x", "y", "unit", "t_unit")
+        self.columns.check_needed(needed, f"or preset, one of {', '.join(_own_presets())}; {HOW}")
+        if self.columns.unit == "deg" and not self.fov_deg:
+            raise ConfigError(
+                "unit = 'deg' needs fov_deg = [horizontal, vertical], the scene camera's field of "
+                "view in degrees"
+            )
+        found, repeated = [], 0
+        for path, parts in self._tables(root):
+            rows = read_rows(path, self.columns)
+            video = self._video(root, path, parts)
+            for person in sorted(set(rows.person.tolist())):
+                own = rows.select(rows.person == person)
+                who = person or parts.get("person") or named(path.parent, root)[1]
+                own, again = in_time_order(own, self.clock, f"person {who}")
+                found.append(self._recording(root, path, who, own, video))
+                repeated += again
+        return found, repeated
+
+    def check(self, root: Path) -> list[Check]:
+        """Usable gaze in each recording, on the clock of its video."""
+
+        def read(folder: Path) -> list[Recording]:
+            found, _ = self.read(folder)
+            for recording in found:
+                check_overlap(recording)
+            return found
+
+        return check_recordings(read, root, WHERE)
+
+    def _tables(self, root: Path) -> list[tuple[Path, dict[str, str]]]:
+        pattern = self.files or "**/*.csv"
+        frames = self.frame_times[0] if self.frame_times else ""
+        found = [(p, parts) for p, parts in matching(root, pattern, "files") if p.name != frames]
+        if not found:
+            raise DataError(
+                f"no gaze table in {root} fits files = '{pattern}': correct files; {HOW}"
+            )
+        return found
+
+    def _video(self, root: Path, table: Path, parts: dict[str, str]) -> Path:
+        if self.videos:
+            pattern = filled(self.videos, parts)
+            found = [path for path, _ in matching(root, pattern, "videos")]
+        else:
+            pattern = f"{table.parent.relative_to(root).as_posix()}/*"
+            found = [p for p in sorted(table.parent.iterdir()) if p.suffix.lower() in VIDEOS]
+            found = [p for p in found if p.stem == table.stem] or found
+        if len(found) != 1:
+            listed = ", ".join(p.name for p in found[:5]) or "none"
+            raise DataError(
+                f"{table}: needs one scene video, '{pattern}' has {len(found)} ({listed}): set "
+                "videos, with the parts of files, as '{person}/{recording}.mp4'"
+            )
+        return found[0]
+
+    def _recording(
+        self, root: Path, path: Path, person: str, rows: GazeRows, video: Path
+    ) -> Recording:
+        name = path.relative_to(root).with_suffix("").as_posix()
+        times: NDArray[np.float64] | None = None
+        start = self.start
+        if self.frame_times:
+            stamps = path.with_name(self.frame_times[0])
+            table = read_table(
+                stamps, [self.frame_times[1]], "table of frame times", text_form(stamps, "table")
+            )
+            ticks, scale = read_ticks(table, self.frame_times[1], self.columns.t_unit)
+            if not len(ticks):
+                raise DataError(f"{stamps} holds no frame times; export the recording again")
+            times, start = (ticks - ticks[0]) * scale, ticks[0]
+        t_s = (rows.ticks - start) * rows.scale if self.frame_times else rows.seconds(start)
+        x, y = self._fractions(rows, video)
+        outside = rows.valid & ~((x >= 0) & (x <= 1) & (y >= 0) & (y <= 1))
+        if rows.valid.any() and outside.sum() > MOSTLY * rows.valid.sum():
+            i = int(np.argmax(outside))
+            raise DataError(
+                f"{path}: {outside.sum()} of {rows.valid.sum()} valid samples lie outside the "
+                f"picture, the first in row {rows.line[i]} ({rows.x[i]:g}, {rows.y[i]:g} "
+                f"{self.columns.unit}): correct columns.unit, origin or scene_size"
+            )
+        gaze = Gaze.build(str(path), t_s, x, y, tracked=rows.valid, event=rows.event)
+        many = f"{name}/{person}" if rows.names.get("person") else name
+        return Recording(many, person, gaze, video, times)
+
+    def _fractions(
+        self, rows: GazeRows, video: Path
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if self.columns.unit == "deg":
+            down = -rows.y if self.origin in ("bottom_left", "centre_up") else rows.y
+            return angles_to_fractions(rows.x, down, (self.fov_deg[0], self.fov_deg[1]), self.lens)
+        size = self.scene_size
+        if size is None and self.columns.unit == "px":
+            footage = open_video(video)
+            size = (footage.width, footage.height)
+        return to_fractions(rows.x, rows.y, self.columns.unit, size or (1, 1), self.origin)
+
+    def _aria(self, folder: Path, root: Path) -> Recording:
+        """An Aria recording: exact from a VRS; from an mp4 by angles, as if from the camera."""
+        if list(folder.glob("*.vrs")) or (folder / "gaze_2d.csv").is_file():
+            return aria.read(folder, root)
+        table, videos = aria.mps_file(folder), sorted(folder.glob("*.mp4"))
+        if table is None or len(videos) != 1:
+            raise DataError(
+                f"{folder} has {len(videos)} mp4 files and {'an' if table else 'no'} MPS eye gaze "
+                "CSV, needs one of each, or a .vrs"
+            )
+        if not self.fov_deg:
+            raise ConfigError(
+                f"{folder} has an mp4 and no VRS, so the camera is not known: set fov_deg = "
+                "[horizontal, vertical] of the video in degrees, or put the .vrs beside it"
+            )
+        cpf = read_mps(table)
+        left, up, ahead = cpf.point.T
+        right, down = (np.degrees(np.arctan2(-side, ahead)) for side in (left, up))
+        x, y = angles_to_fractions(right, down, (self.fov_deg[0], self.fov_deg[1]), self.lens)
+        if isinstance(self.start, str) and self.start != "first":
+            raise ConfigError(
+                f"start must be a number of microseconds or 'first', got '{self.start}'"
+            )
+        start = cpf.t_us[0] if self.start == "first" else int(self.start)
+        gaze = Gaze.build(str(table), (cpf.t_us - start) * 1e-6, x, y, tracked=cpf.valid)
+        return Recording(*named(folder, root), gaze, videos[0])
+
+
+def _aria_places(root: Path) -> list[Path]:
+    return places(root, "*.mp4", "*.vrs")
+
+
+def _own_presets() -> list[str]:
+    return [name for name, preset in PRESETS.items() if preset.data == "gaze_table"]
+
+
+def check_overlap(recording: Recording) -> None:
+    """Accept a recording with valid gaze while its video runs.
+
+    Raises:
+        DataError: it has none: the two clocks are not the same.
+    """
+    times = recording.footage().times_s
+    valid = recording.gaze.t_s[recording.gaze.valid]
+    if len(valid) and not ((valid >= times[0] - 1) & (valid <= times[-1] + 1)).any():
+        raise DataError(
+            f"{recording.gaze.source}: gaze from {valid[0]:.3f} to {valid[-1]:.3f} s, the video "
+            f"{recording.video} from {times[0]:.3f} to {times[-1]:.3f} s: they have no moment in "
+            "common; set start to the table's time at the first frame, or start = 'first'"
+        )

@@ -1,0 +1,210 @@
+"""EyeLink ASC files, as edf2asc writes them: samples, fixations, trials and the pictures shown.
+
+A line that begins with a number is a sample: time (ms), then x, y and pupil of each eye recorded; a
+dot stands for what is missing. `EFIX EYE START END ...` ends a fixation. Messages for Data Viewer
+say the rest: `TRIALID n` begins a trial, `!V IMGLOAD CENTER|TOP_LEFT|FILL PATH [x y [w h]]` names
+the picture and its place on the screen from that moment on, `!V TRIAL_VAR NAME VALUE` may name it
+at the trial's end, `GAZE_COORDS left top right bottom` is the screen.
+
+Source: EyeLink 1000 Plus user manual, 4.9 (The ASC File Format); messages:
+https://www.sr-research.com/support/thread-168.html. The parser is ours: pymovements 0.28 reads
+samples and messages as well and brings polars, pyarrow, scikit-learn and eight more packages
+(119 MB of wheels), and the places of pictures would still have to be read from its messages.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from vergence.data.gaze_video.gaze import Event
+from vergence.data.gaze_video.gaze_columns import GazeRows
+from vergence.data.io.delimited_text import text_form
+from vergence.errors import DataError
+
+KIND = "EyeLink ASC file"
+PICTURE_NAMES = ("image", "img", "picture", "pic", "stimulus", "stim", "video", "movie", "file")
+"""Trial variables that are taken for the picture's name, where none is loaded by a message."""
+OWN_SIZE = {"CENTER": 0.0, "TOP_LEFT": -1.0}
+"""In place of the width of a picture loaded in its own size, by its middle or its corner."""
+NOWHERE = (np.nan, np.nan, np.nan, np.nan)
+NUMBER = re.compile(r"\d+(\.\d+)?$")
+
+
+@dataclass
+class _AscTrial:
+    """A trial while it is read; `onset_ms` is when the picture came."""
+
+    number: str = ""
+    stimulus: str = ""
+    onset_ms: float = -np.inf
+    place: tuple[str, list[float]] | None = None
+    samples: list[tuple[int, float, float, float]] = field(default_factory=list)
+    fixations: list[tuple[float, float]] = field(default_factory=list)
+
+
+@dataclass
+class _AscReader:
+    path: Path
+    variable: str
+    trial: _AscTrial = field(default_factory=_AscTrial)
+    done: list[_AscTrial] = field(default_factory=list)
+    eyes: int = 1
+    screen: tuple[float, float] | None = None
+
+    def line(self, number: int, text: str) -> None:
+        words = text.split()
+        if not words or words[0].startswith(("**", "#", "/", ";")):
+            return
+        try:
+            if NUMBER.match(words[0]):
+                self.trial.samples.append((number, *self.sample(words)))
+            elif words[0] == "MSG":
+                self.message(float(words[1]), words[2:])
+            elif words[0] == "EFIX":
+                self.trial.fixations.append((float(words[2]), float(words[3])))
+            elif words[0] == "SAMPLES":
+                self.eyes = max(sum(word in ("LEFT", "RIGHT") for word in words), 1)
+        except (IndexError, ValueError):
+            raise DataError(
+                f"{self.path}: line {number} is '{text.strip()[:60]}', no line of an {KIND}: make "
+                "it again with edf2asc"
+            ) from None
+
+    def sample(self, words: list[str]) -> tuple[float, float, float]:
+        numbers = [np.nan if word == "." else float(word) for word in words[1 : 1 + 3 * self.eyes]]
+        x, y = np.array(numbers[0::3]), np.array(numbers[1::3])
+        if len(x) < self.eyes or len(y) < self.eyes:
+            raise ValueError
+        both = np.isfinite(x) & np.isfinite(y)
+        if not both.any():
+            return float(words[0]), np.nan, np.nan
+        return float(words[0]), float(x[both].mean()), float(y[both].mean())
+
+    def message(self, time_ms: float, words: list[str]) -> None:
+        if words and re.fullmatch(r"-?\d+", words[0]):  # how long ago it happened
+            time_ms, words = time_ms - float(words[0]), words[1:]
+        if not words:
+            return
+        if words[0] == "TRIALID":
+            self.end()
+            self.trial.number = " ".join(words[1:])
+        elif words[0] == "TRIAL_RESULT":
+            self.end()
+        elif words[0] == "GAZE_COORDS":
+            left, top, right, bottom = map(float, words[1:5])
+            self.screen = right - left + 1, bottom - top + 1
+        elif words[0] == "SYNCTIME" and not np.isfinite(self.trial.onset_ms):
+            self.trial.onset_ms = time_ms
+        elif words[:2] == ["!V", "IMGLOAD"]:
+            self.shown(time_ms, words[2], words[3:])
+        elif words[:2] == ["!V", "TRIAL_VAR"] and len(words) > 3:
+            known = (self.variable,) if self.variable else PICTURE_NAMES
+            if words[2].lower() in map(str.lower, known) and (
+                self.variable or not self.trial.stimulus
+            ):
+                self.trial.stimulus = " ".join(words[3:])
+
+    def shown(self, time_ms: float, how: str, rest: list[str]) -> None:
+        count = 0
+        while count < min(len(rest) - 1, 4) and re.fullmatch(r"-?\d+(\.\d+)?", rest[-1 - count]):
+            count += 1
+        split = len(rest) - count
+        self.trial.onset_ms = time_ms
+        self.trial.place = how, [float(word) for word in rest[split:]]
+        if not self.variable:
+            self.trial.stimulus = " ".join(rest[:split])
+
+    def end(self) -> None:
+        if self.trial.samples or self.trial.fixations:
+            self.done.append(self.trial)
+        self.trial = _AscTrial()
+
+
+def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, float] | None]:
+    """Samples of the trials that showed a picture, from its onset on; and the screen in pixels.
+
+    Args:
+        path: the file.
+        variable: the trial variable that names the picture; default: the picture loaded by a
+            message, else one of `PICTURE_NAMES`.
+
+    Raises:
+        DataError: it is no ASC file, a line cannot be read, or no trial names a picture.
+    """
+    reading = _AscReader(path, variable)
+    with path.open(encoding=text_form(path, KIND).encoding) as file:
+        for number, text in enumerate(file, 1):
+            reading.line(number, text)
+    reading.end()
+    trials = [trial for trial in reading.done if trial.stimulus]
+    if not trials:
+        named = f"the trial variable '{variable}'" if variable else "'!V IMGLOAD'"
+        raise DataError(
+            f"{path}: {len(reading.done)} trials, and none names its picture ({named}): set "
+            "columns.stimulus to the trial variable that does"
+        )
+    parts = [_rows(path, trial, reading.screen) for trial in trials]
+    joined = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name, value in vars(parts[0]).items()
+        if isinstance(value, np.ndarray)
+    }
+    names = {"t": ["time"], "person": [], "trial": ["TRIALID"]}
+    return GazeRows(path, scale=1e-3, names=names, **joined), reading.screen
+
+
+def _rows(path: Path, trial: _AscTrial, screen: tuple[float, float] | None) -> GazeRows:
+    table = np.array([s for s in trial.samples if s[1] >= trial.onset_ms], np.float64).reshape(
+        -1, 4
+    )
+    line, t, x, y = table.T
+    fixation = np.full(len(t), np.nan)
+    for i, (start, end) in enumerate(trial.fixations):
+        fixation[(t >= start) & (t <= end)] = i
+    event = np.full(len(t), Event.UNKNOWN, np.int8)
+    if trial.fixations:
+        event = np.where(np.isfinite(fixation), Event.FIXATION, Event.SACCADE).astype(np.int8)
+    person, stimulus, number = (
+        np.full(len(t), text) for text in ("", trial.stimulus, trial.number)
+    )
+    valid = np.isfinite(x) & np.isfinite(y)
+    media = np.tile(_media(trial.place, screen), (len(t), 1))
+    return GazeRows(
+        path,
+        line.astype(np.int64),
+        t,
+        1e-3,
+        x,
+        y,
+        valid,
+        event,
+        fixation,
+        person,
+        stimulus,
+        number,
+        media,
+        {},
+    )
+
+
+def _media(
+    place: tuple[str, list[float]] | None, screen: tuple[float, float] | None
+) -> tuple[float, float, float, float]:
+    """Left, top, width and height of the picture; NaN where the message does not tell."""
+    if place is None:
+        return NOWHERE
+    how, numbers = place
+    if how == "FILL" and screen is not None:
+        return 0.0, 0.0, *screen
+    if how not in OWN_SIZE or len(numbers) not in (2, 4):
+        return NOWHERE
+    x, y = numbers[:2]
+    if len(numbers) == 2:
+        return x, y, OWN_SIZE[how], OWN_SIZE[how]
+    width, height = numbers[2:]
+    middle = how == "CENTER"
+    return x - width / 2 * middle, y - height / 2 * middle, width, height

@@ -1,0 +1,543 @@
+"""Gaze on pictures or videos that were shown on a screen, from tables of any tracker.
+
+Say which column holds what (`columns`), or name a preset (`tobii_pro_lab`, `gazepoint`,
+`eyelink_fixation_report`, `eyelink_asc`; sources: `gaze_presets`). Pictures or videos lie in the
+folder `stimuli` below `root`, found by their names in the column `stimulus`, with or without their
+extension. Where the picture was on the screen is in the file (a picture's own coordinates, or its
+place row by row), or is said by `place`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path, PureWindowsPath
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Dataset, Federation
+from vergence.data.gaze_video.clip_cache import open_video
+from vergence.data.gaze_video.gaze import Event, Gaze
+from vergence.data.gaze_video.gaze_columns import (
+    GazeColumns,
+    GazeRows,
+    Origin,
+    column,
+    in_time_order,
+    read_rows,
+    to_fractions,
+)
+from vergence.data.gaze_video.gaze_presets import PRESETS, GazePreset, PresetName
+from vergence.data.gaze_video.recording import (
+    GazeWindow,
+    Recording,
+    WindowOptions,
+    samples,
+    windows,
+)
+from vergence.data.io.checks import (
+    Check,
+    CheckedFolder,
+    Checks,
+    check_size,
+    data_folder,
+    read_pictures,
+)
+from vergence.data.io.delimited_text import MISSING, read_table, text_form
+from vergence.data.io.image_files import opened
+from vergence.data.io.path_patterns import matching
+from vergence.data.saliency.eyelink_asc import OWN_SIZE, read_asc
+from vergence.data.splits import PeopleOptions, part_sizes
+from vergence.errors import ConfigError, DataError
+
+PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v")
+WHERE = "put gaze tables, and a folder of the pictures or videos shown, below root"
+HOW = "see 'vergence data import', which finds them, and docs/own_recordings.md"
+FIRST_FRAME = 100_000
+"""Scenes of videos are numbered by the stimulus times this, and the window's first frame."""
+MOSTLY = 0.9
+"""Where more than this share of gaze lies outside the pictures, their place is wrong."""
+ABOUT = {"licence": "of the recordings at root; none is packaged", "citation": "own recordings"}
+
+
+@dataclass(frozen=True, eq=False)
+class StimulusTrial:
+    """Gaze of one person on one stimulus: rows in order of time, places as its fractions.
+
+    `shown` bool is false where gaze left the picture.
+    """
+
+    person: str
+    stimulus: Path
+    rows: GazeRows
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+
+    @property
+    def shown(self) -> NDArray[np.bool_]:
+        """Valid samples on the picture."""
+        inside = (self.x >= 0) & (self.x <= 1) & (self.y >= 0) & (self.y <= 1)
+        return self.rows.valid & inside
+
+    def points(self, most: int) -> NDArray[np.float32]:
+        """Fixations `[n, 2]`, the means of their rows; without any, at most `most` samples."""
+        use = self.shown & np.isin(self.rows.event, (Event.FIXATION, Event.UNKNOWN))
+        xy = np.stack([self.x[use], self.y[use]], 1)
+        number = self.rows.fixation[use]
+        if np.isfinite(number).any():
+            xy, number = xy[np.isfinite(number)], number[np.isfinite(number)]
+            # A number that begins anew is another fixation.
+            group = np.cumsum(np.diff(number, prepend=number[0]) != 0)
+            count = np.bincount(group)
+            sums = [np.bincount(group, side) / count for side in xy.T]
+            return np.stack(sums, 1).astype(np.float32)
+        if len(xy) > most:
+            xy = xy[np.linspace(0, len(xy) - 1, most).round().astype(int)]
+        return xy.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Stimuli(PeopleOptions, CheckedFolder, Dataset):
+    """Gaze of one's own participants on the same pictures or videos; split by stimulus, for all.
+
+    Attributes:
+        preset: a maker's export, in place of `columns`; options given beside it win.
+        columns: what is where in the tables.
+        files: pattern of the tables' paths below root, see `path_patterns.matching`.
+        stimuli: the folder of pictures or videos, below root or absolute.
+        unknown: what to do with a stimulus that has no file there: error, or skip (counted).
+        place: where x and y count: "picture" (in the picture), or on the screen, where the picture
+            filled it ("fill"), was as large as fits ("fit"), or had its own size in the middle
+            ("centre"). Not needed where the file tells it, or with `offset`.
+        screen: (width, height) of the screen in pixels.
+        offset: (left, top) of the picture on the screen in pixels.
+        shown_size: (width, height) of the picture on the screen; default: its own.
+        origin: where x and y are 0: top_left, bottom_left, centre (y down), centre_up (y up).
+        screen_cm: (width, height) of the screen, for unit = deg.
+        distance_cm: from the eyes to the screen, for unit = deg.
+        clock: what to do where time goes back within a trial: refuse, or sort.
+        points: most points of a trial whose table tells no fixations: that many samples, evenly.
+        size: (width, height) of the frames in pixels; pictures are squeezed, not cropped.
+        window: frames in a sample of a video.
+        step_s: seconds between these frames.
+        stride_s: seconds between the starts of samples.
+        max_gap_ms: a frame without a measurement this near is not scored.
+    """
+
+    preset: PresetName = ""
+    columns: GazeColumns = field(default_factory=GazeColumns)
+    files: str = ""
+    stimuli: str = "stimuli"
+    unknown: Literal["error", "skip"] = "error"
+    place: Literal["", "picture", "fill", "fit", "centre"] = ""
+    screen: tuple[int, int] | None = None
+    offset: tuple[float, float] | None = None
+    shown_size: tuple[float, float] | None = None
+    origin: Origin = "top_left"
+    screen_cm: tuple[float, float] | None = None
+    distance_cm: float = 0.0
+    clock: Literal["refuse", "sort"] = "refuse"
+    points: int = 50
+    size: tuple[int, int] = (320, 240)
+    window: int = 4
+    step_s: float = 0.25
+    stride_s: float = 1.0
+    max_gap_ms: float = 40.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.columns, Mapping):
+            object.__setattr__(self, "columns", GazeColumns(**self.columns))
+        super().__post_init__()
+        check_size(self.size)
+        if self.preset and PRESETS[self.preset].data != "stimuli":
+            raise ConfigError(
+                f"stimuli: preset '{self.preset}' is gaze in a scene video: use the data set "
+                f"'{PRESETS[self.preset].data}'"
+            )
+        if self.points < 1:
+            raise ConfigError(f"points must be 1 or more, got {self.points}")
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read, and split by stimulus, for all people alike.
+
+        Columns: `frame_ids` int64 `[n, T]` into bank `frames` uint8 `[frames, height, width, 3]`,
+        `points` float32 `[n, T, most points, 2]` in [0, 1], NaN = none, `scene` int64 `[n]`, equal
+        for people who saw the same. T is 1 for pictures, `window` for videos.
+
+        Raises:
+            ConfigError: an option is out of range, or columns or the place are not said.
+            DataError: a table, picture or video cannot be used, or a person has seen too little.
+        """
+        folder = data_folder(root, "stimuli", WHERE)
+        trials, left_out = self.read(folder)
+        known = sorted({trial.person for trial in trials})
+        chosen = self.chosen(known, "person")
+        names = sorted({trial.stimulus for trial in trials})
+        parts = self._deal(names)
+        kinds = {path.suffix.lower() in VIDEOS for path in names}
+        if len(kinds) > 1:
+            raise DataError(
+                f"{folder}: pictures and videos together: give each a folder of its own"
+            )
+        by_person: dict[str, list[StimulusTrial]] = {person: [] for person in chosen}
+        for trial in trials:
+            if trial.person in by_person:
+                by_person[trial.person].append(trial)
+        make = self._windows if kinds == {True} else self._pictures
+        people = make(by_person, names, parts)
+        counts = [len(part) for part in parts]
+        said = {
+            "split": f"by stimulus, for all people alike (seed {self.split_seed}): {counts[0]} "
+            f"train, {counts[1]} validation, {counts[2]} test",
+            "left_out": left_out,
+            "frames": f"squeezed to {self.size[0]} x {self.size[1]}, nothing cropped",
+            "stimulus": "shown on a screen",
+        }
+        return Federation("stimuli", people, {**ABOUT, **said})
+
+    def read(self, root: Path) -> tuple[list[StimulusTrial], str]:
+        """All trials below a folder, and what was left out, in words."""
+        tables = [
+            (rows.select(rows.person == person), person or self._named(parts, path, root), screen)
+            for path, parts in self._tables(root)
+            for rows, screen in [self._rows(path)]
+            for person in sorted(set(rows.person.tolist()))
+        ]
+        find = _StimulusFiles(root / self.stimuli)
+        trials: list[StimulusTrial] = []
+        missing: dict[str, int] = {}
+        repeated = 0
+        for table, person, screen in tables:
+            for rows in _showings(table):
+                stimulus = str(rows.stimulus[0])
+                file = find(stimulus)
+                if file is None:
+                    if self.unknown == "error":
+                        raise DataError(
+                            f"{rows.path}: row {rows.line[0]}: stimulus '{stimulus}' has no "
+                            f"picture or video in {find.folder}: put it there, or set "
+                            "unknown = 'skip'"
+                        )
+                    missing[stimulus] = missing.get(stimulus, 0) + 1
+                    continue
+                ordered, again = in_time_order(rows, self.clock, f"{person} on {stimulus}")
+                repeated += again
+                trials.append(
+                    StimulusTrial(person, file, ordered, *self._fractions(ordered, file, screen))
+                )
+        self._check_place(trials)
+        if not trials:
+            raise DataError(f"no trial in {root} has a picture or video in {find.folder}: {WHERE}")
+        skipped = (
+            ", ".join(f"{name} ({count})" for name, count in sorted(missing.items())) or "none"
+        )
+        return trials, (
+            f"{repeated} samples with a time that was there before; stimuli without a file: "
+            f"{skipped}"
+        )
+
+    def _deal(self, names: Sequence[Path]) -> list[set[Path]]:
+        order = np.random.default_rng(self.split_seed).permutation(len(names))
+        _, val, test = part_sizes(len(names), self.shares, "stimuli")
+        tested, held, trained = np.split(order, [test, test + val])
+        return [{names[i] for i in part} for part in (trained, held, tested)]
+
+    def _tables(self, root: Path) -> list[tuple[Path, dict[str, str]]]:
+        pattern = self.files or (PRESETS[self.preset].files if self.preset else "**/*.csv")
+        inside = root / self.stimuli
+        found = [f for f in matching(root, pattern, "files") if not f[0].is_relative_to(inside)]
+        if not found:
+            raise DataError(
+                f"no gaze table in {root} fits files = '{pattern}': correct files; {HOW}"
+            )
+        return found
+
+    def _named(self, parts: Mapping[str, str], path: Path, root: Path) -> str:
+        below = path.relative_to(root).parts
+        return parts.get("person") or (below[0] if len(below) > 1 else path.stem)
+
+    def _rows(self, path: Path) -> tuple[GazeRows, tuple[float, float] | None]:
+        if self.preset == "eyelink_asc":
+            return read_asc(path, self.columns.stimulus)
+        if not self.preset:
+            columns = self.columns
+        else:
+            columns = fitting_columns(PRESETS[self.preset], self.columns, path)
+        needed = ("t", "x", "y", "unit", "t_unit", "stimulus")
+        presets = ", ".join(name for name, p in PRESETS.items() if p.data == "stimuli")
+        columns.check_needed(needed, f"or preset, one of {presets}; {HOW}")
+        rows = read_rows(path, columns, optional=bool(self.preset))
+        return rows.select(~np.isin(np.char.lower(rows.stimulus), MISSING)), None
+
+    def _fractions(
+        self, rows: GazeRows, file: Path, screen: tuple[float, float] | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Places as fractions of the picture from its top-left corner."""
+        unit = self._unit(rows)
+        place = self.place or (PRESETS[self.preset].place if self.preset else "")
+        told = np.isfinite(rows.media).all(1)
+        if told.any() and self.offset is None and not self.place:
+            left, top, width, height = _whole_media(rows.media, file).T
+            return (rows.x - left) / width, (rows.y - top) / height
+        if rows.names.get("media") and self.offset is None and not self.place:
+            raise DataError(
+                f"{rows.path}: row {rows.line[0]}: '{rows.names['media'][0]}' is empty: where was "
+                "the picture on the screen? fill it in, or set place"
+            )
+        if place == "picture" and unit != "deg" and self.offset is None:
+            return to_fractions(rows.x, rows.y, unit, _size(file), self.origin)
+        screen = self.screen or screen
+        x, y = rows.x, rows.y
+        if unit == "deg":
+            if self.screen_cm is None or self.distance_cm <= 0:
+                raise ConfigError("unit = 'deg' needs screen_cm = [width, height] and distance_cm")
+            x, y = (
+                np.tan(np.radians(side)) * self.distance_cm / length
+                for side, length in zip((x, y), self.screen_cm, strict=True)
+            )
+            unit = "fraction"
+        x, y = to_fractions(x, y, unit, screen or (1, 1), self.origin)
+        if place == "fill" and (screen or unit == "fraction"):
+            return x, y
+        if screen is None:
+            raise ConfigError(
+                "gaze counts on the screen: set screen = [width, height] in pixels, and place, or "
+                "offset = [left, top] of the picture"
+            )
+        left, top, width, height = self._box(place, file, screen)
+        return (x * screen[0] - left) / width, (y * screen[1] - top) / height
+
+    def _unit(self, rows: GazeRows) -> str:
+        if self.columns.unit or not self.preset:
+            return self.columns.unit
+        known = {c.x: c.unit for c in PRESETS[self.preset].columns}
+        return known.get(rows.names.get("x", [""])[0], PRESETS[self.preset].columns[0].unit)
+
+    def _box(
+        self, place: str, file: Path, screen: tuple[float, float]
+    ) -> tuple[float, float, float, float]:
+        """Left, top, width and height of a picture on the screen, in pixels."""
+        width, height = self.shown_size or _size(file)
+        if self.offset is not None:
+            return *self.offset, width, height
+        if place == "fit":
+            scale = min(screen[0] / width, screen[1] / height)
+            width, height = width * scale, height * scale
+        elif place != "centre":
+            raise ConfigError(
+                "where was the picture on the screen? set place ('picture', 'fill', 'fit' or "
+                "'centre'), or offset = [left, top] in pixels"
+            )
+        return (screen[0] - width) / 2, (screen[1] - height) / 2, width, height
+
+    def _check_place(self, trials: Sequence[StimulusTrial]) -> None:
+        valid = sum(int(trial.rows.valid.sum()) for trial in trials)
+        shown = sum(int(trial.shown.sum()) for trial in trials)
+        if valid and shown < (1 - MOSTLY) * valid:
+            trial = next(t for t in trials if (t.rows.valid & ~t.shown).any())
+            i = int(np.argmax(trial.rows.valid & ~trial.shown))
+            raise DataError(
+                f"{trial.rows.path}: {valid - shown} of {valid} valid samples lie outside the "
+                f"pictures, the first in row {trial.rows.line[i]} ({trial.rows.x[i]:g}, "
+                f"{trial.rows.y[i]:g}): correct columns.unit, place, offset, screen or origin"
+            )
+
+    def _pictures(
+        self,
+        by_person: Mapping[str, Sequence[StimulusTrial]],
+        names: Sequence[Path],
+        parts: Sequence[set[Path]],
+    ) -> dict[str, Splits]:
+        frames = SharedRows(read_pictures(names, self.size, "pictures", WHERE), "frame_ids")
+        looked = {person: self._looked(trials) for person, trials in by_person.items()}
+        most = max((len(found) for own in looked.values() for found in own.values()), default=0)
+        people = {}
+        for person, points in looked.items():
+            kept = [[i for i, n in enumerate(names) if n in part and n in points] for part in parts]
+            _check_parts(person, [len(rows) for rows in kept], "stimuli with gaze on them")
+            made = [
+                _picture_samples(rows, [points[names[i]] for i in rows], most, frames)
+                for rows in kept
+            ]
+            people[person] = Splits(*made)
+        return people
+
+    def _looked(self, trials: Sequence[StimulusTrial]) -> dict[Path, NDArray[np.float32]]:
+        """Points of one person on each picture, of all its showings; none without any."""
+        found: dict[Path, list[NDArray[np.float32]]] = {}
+        for trial in trials:
+            found.setdefault(trial.stimulus, []).append(trial.points(self.points))
+        joined = {path: np.concatenate(points) for path, points in found.items()}
+        return {path: points for path, points in joined.items() if len(points)}
+
+    def _windows(
+        self,
+        by_person: Mapping[str, Sequence[StimulusTrial]],
+        names: Sequence[Path],
+        parts: Sequence[set[Path]],
+    ) -> dict[str, Splits]:
+        options = WindowOptions(
+            size=self.size,
+            window=self.window,
+            step_s=self.step_s,
+            stride_s=self.stride_s,
+            max_gap_ms=self.max_gap_ms,
+            short="skip",
+        )
+        footage = {path: open_video(path) for path in names}
+        cut: list[list[GazeWindow]] = []
+        recorded = {}
+        for person, trials in by_person.items():
+            own: list[list[GazeWindow]] = [[], [], []]
+            for trial in trials:
+                recording = _recording(trial)
+                recorded[id(recording)] = recording
+                found = windows(recording, footage[trial.stimulus], options)
+                for part, kept in zip(parts, own, strict=True):
+                    kept += found if trial.stimulus in part else []
+            _check_parts(person, [len(part) for part in own], "windows of videos with gaze")
+            cut += own
+        opened_by = {key: footage[r.video or Path()] for key, r in recorded.items()}
+        made = samples(cut, opened_by, self.size)
+        numbered = {path: i for i, path in enumerate(names)}
+        scenes = [
+            torch.tensor(
+                [numbered[w.recording.video or Path()] * FIRST_FRAME + int(w.rows[0]) for w in part]
+            )
+            for part in cut
+        ]
+        whole = iter(
+            Samples({**dict(s.columns), "scene": scene}, dict(s.banks))
+            for s, scene in zip(made, scenes, strict=True)
+        )
+        return {person: Splits(next(whole), next(whole), next(whole)) for person in by_person}
+
+    def check(self, root: Path) -> list[Check]:
+        """Usable gaze of each person on each stimulus, and pictures or videos that can be read."""
+        out = Checks()
+        with out.reading("trials", ConfigError):
+            trials, left_out = self.read(root)
+            out.append(Check("trials", f"{len(trials):,}", "1 or more", True, left_out))
+            for person in sorted({trial.person for trial in trials}):
+                own = [trial for trial in trials if trial.person == person]
+                shown = sum(int(trial.shown.sum()) for trial in own)
+                total = sum(len(trial.rows) for trial in own)
+                said = f"{shown:,} of {total:,} on {len(own)} stimuli"
+                out.append(Check(f"{person}: valid gaze", said, "1 or more", shown > 0))
+            with out.reading("stimuli"):
+                files = sorted({trial.stimulus for trial in trials})
+                for path in files:
+                    _size(path)
+                out.append(Check("stimuli", f"{len(files):,}", "readable", True))
+        return out
+
+
+def fitting_columns(preset: GazePreset, given: GazeColumns, path: Path) -> GazeColumns:
+    """The first set of a preset's columns that a file has, with those given in their places.
+
+    Raises:
+        DataError: it has none of them.
+    """
+    form = text_form(path, preset.title)
+    header = list(read_table(path, [], preset.title, form, most=0).columns)
+    lacking = []
+    for columns in preset.columns:
+        whole = given.over(columns)
+        lacks = [name for name in whole.needed() if not column(header, name)]
+        if not lacks:
+            return whole
+        lacking.append(f"'{lacks[0]}'")
+    raise DataError(
+        f"{path} lacks {' or '.join(dict.fromkeys(lacking))}, one of which the {preset.title} "
+        f"has; its header has {', '.join(header)[:300]}: export these columns too, or say columns"
+    )
+
+
+def _showings(rows: GazeRows) -> list[GazeRows]:
+    """Rows of each showing of a stimulus: the trial, and runs of rows where there is no number."""
+    key = np.char.add(np.char.add(rows.trial, "\0"), rows.stimulus)
+    starts = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(rows) else []
+    return [rows.select(part) for part in np.split(np.arange(len(rows)), starts)[1:]]
+
+
+class _StimulusFiles:
+    """Pictures and videos of a folder by name: as written, without folders, without extension."""
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise DataError(
+                f"no folder {folder} of pictures or videos: set stimuli, or put them there"
+            )
+        self.folder = folder
+        files = [p for p in sorted(folder.rglob("*")) if p.suffix.lower() in PICTURES + VIDEOS]
+        self.named: dict[str, Path] = {}
+        for key in ("stem", "name"):
+            self.named.update({getattr(path, key).lower(): path for path in files})
+
+    def __call__(self, name: str) -> Path | None:
+        last = PureWindowsPath(name).name.lower()
+        return self.named.get(last) or self.named.get(PureWindowsPath(last).stem)
+
+
+@lru_cache(maxsize=4096)
+def _size(path: Path) -> tuple[int, int]:
+    """Width and height of a picture or video, in pixels."""
+    if path.suffix.lower() in VIDEOS:
+        footage = open_video(path)
+        return footage.width, footage.height
+    with opened(path, str(path), WHERE) as image:
+        return image.size
+
+
+def _whole_media(media: NDArray[np.float64], file: Path) -> NDArray[np.float64]:
+    """Places of a picture with the size that it has, where they say `OWN_SIZE`."""
+    own = np.isin(media[:, 2], tuple(OWN_SIZE.values()))
+    if not own.any():
+        return media
+    out, size = media.copy(), np.array(_size(file), np.float64)
+    out[own, 2:] = size
+    out[media[:, 2] == OWN_SIZE["CENTER"], :2] -= size / 2
+    return out
+
+
+def _check_parts(person: str, counts: Sequence[int], what: str) -> None:
+    if min(counts) < 1:
+        raise DataError(
+            f"person '{person}' has {list(counts)} {what} (train, val, test), each part needs one: "
+            "leave the person out with the option people, or take another split_seed"
+        )
+
+
+def _picture_samples(
+    rows: Sequence[int], points: Sequence[NDArray[np.float32]], most: int, frames: SharedRows
+) -> Samples:
+    padded = np.full((len(rows), 1, most, 2), np.nan, np.float32)
+    for row, found in zip(padded, points, strict=True):
+        row[0, : len(found)] = found
+    numbers = torch.tensor(rows, dtype=torch.int64)
+    columns = {
+        "frame_ids": numbers[:, None],
+        "points": torch.from_numpy(padded),
+        "scene": numbers.clone(),
+    }
+    return Samples(columns, {"frames": frames})
+
+
+def _recording(trial: StimulusTrial) -> Recording:
+    """A video's trial on the video's own clock: it begins with the first row that names it."""
+    gaze = Gaze.build(
+        str(trial.rows.path),
+        trial.rows.seconds("first"),
+        trial.x,
+        trial.y,
+        tracked=trial.rows.valid,
+        event=trial.rows.event,
+    )
+    name = f"{trial.person} on {trial.stimulus.name}"
+    return Recording(name, trial.person, gaze, trial.stimulus)

@@ -1,0 +1,209 @@
+"""`vergence data import`: each maker's export, imported, checked, trained on and predicted."""
+
+import tomllib
+
+import numpy as np
+import pytest
+
+from tests.cli.commands import vergence
+from tests.data.fabricated_exports import EXPORTS, FISHEYE, SCREEN, look, pictures
+from tests.data.footage import write_video
+from vergence.data.gaze_video.gaze_presets import PRESETS
+
+SAID = {
+    "aria_mps": f"federation.fov_deg={list(FISHEYE)}",
+    "eyelink_fixation_report": f"federation.screen={list(SCREEN)}",
+}
+"""What the files of these do not hold."""
+SMALL = "federation.size=[64,48]"
+QUICK = (
+    *("run.rounds=1", "run.workers=1", "local.steps=1", "model.width=8"),
+    'methods=["fedavg"]',
+)
+DAILY = ("pupil_neon", "gazepoint")
+
+
+def imported(tmp_path, *sets):
+    """The command on `tmp_path/data`, and the file that it is to write."""
+    out = tmp_path / "own.toml"
+    given = [word for item in (SMALL, *sets) for word in ("--set", item)]
+    return vergence("data", "import", tmp_path / "data", "--out", out, *given), out
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
+@pytest.mark.parametrize("preset", list(EXPORTS))
+def test_every_export_is_named_and_checked(tmp_path, preset):
+    EXPORTS[preset](tmp_path / "data")
+    said, out = imported(tmp_path, *([SAID[preset]] if preset in SAID else []))
+    assert said.code == 0, said.err
+    assert f"format: {PRESETS[preset].title}, certain (" in said.out
+    written = tomllib.loads(out.read_text())["federation"]
+    assert (written["name"], written["preset"]) == (PRESETS[preset].data, preset)
+    checked = vergence("data", "check", out)
+    assert checked.code == 0, checked.out
+    assert checked.out.count("valid gaze") == 2
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [name if name in DAILY else pytest.param(name, marks=pytest.mark.slow) for name in EXPORTS],
+)
+def test_what_was_written_trains_and_predicts(tmp_path, preset):
+    EXPORTS[preset](tmp_path / "data")
+    said, out = imported(tmp_path, *([SAID[preset]] if preset in SAID else []))
+    assert said.code == 0, said.err
+    quick = [word for item in QUICK for word in ("--set", item)]
+    ran = vergence("run", out, "--out", tmp_path / "out", *quick)
+    assert ran.code == 0, ran.err
+    video = write_video(tmp_path / "new.mp4", np.arange(4) / 5)
+    seen = vergence("predict", tmp_path / "out" / "fedavg", video, "--out", tmp_path / "seen.mp4")
+    assert seen.code == 0, seen.err
+    assert len((tmp_path / "seen.csv").read_text().splitlines()) == 5
+
+
+def plain(tmp_path, delimiter=";", decimal=",", unit="px", people=("ann", "bob")):
+    """Tables of somebody's own program with one scene video each."""
+    size = (64, 48) if unit == "px" else (1, 1)
+    for p, person in enumerate(people):
+        folder = tmp_path / "data" / person
+        write_video(folder / "scene.mp4", np.arange(180) / 5)
+        rows = [["frame", "time_ms", "gaze_x", "gaze_y", "confidence"]]
+        for i, xy in enumerate(look(p, 720)):
+            x, y = (f"{value:.4f}".replace(".", decimal) for value in xy * size)
+            rows.append([str(i // 4), str(50 * i), x, y, "0" if i % 50 == 3 else "1"])
+        text = "\n".join(delimiter.join(row) for row in rows)
+        (folder / "my gaze.csv").write_text(text + "\n", encoding="utf-8-sig")
+    return tmp_path
+
+
+def test_a_plain_table_is_guessed_and_said_to_be_a_guess(tmp_path):
+    said, out = imported(plain(tmp_path))
+    assert said.code == 0, said.err
+    assert (
+        "format: gaze table with video, a guess (my gaze.csv has time_ms, gaze_x, gaze_y)"
+        in said.out
+    )
+    assert tomllib.loads(out.read_text())["federation"]["columns"] == {
+        "t": "time_ms",
+        "x": "gaze_x",
+        "y": "gaze_y",
+        "t_unit": "ms",
+        "unit": "px",
+        "valid": "confidence",
+    }
+    assert "# LOOK AT THIS: columns of my gaze.csv by their names" in out.read_text()
+    row = next(line for line in said.out.splitlines() if "ann" in line and "720" in line)
+    cells = [cell.strip() for cell in row.replace("│", "|").strip(" |").split("|")]
+    assert cells == ["ann", "1", "0.6", "720", "97.9%", "0.0%", "0", "0.0 s"]
+
+
+def test_gaps_are_counted(tmp_path):
+    """Without rows 100 to 139 nothing is valid from row 99, 4.95 s, to row 140, 7.0 s."""
+    path = plain(tmp_path, people=("ann",)) / "data" / "ann" / "my gaze.csv"
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    path.write_text("\n".join([*lines[:101], *lines[141:]]))
+    said, out = imported(tmp_path)
+    assert said.code == 0, said.err
+    assert "1 gaps of more than 0.5 s" in out.read_text()
+    assert "2.0 s" in said.out
+
+
+def test_a_table_of_gaze_on_pictures_is_guessed(tmp_path):
+    names = pictures(tmp_path / "data" / "images")
+    rows = ["participant\ttimestamp\tx\ty\timage"]
+    for person in ("ann", "bob"):
+        for n, name in enumerate(names):
+            for i, (x, y) in enumerate(look(n, 40)):
+                stamp = f"2026-01-31T12:00:{n:02d}.{25 * i:03d}+01:00"
+                rows.append(f"{person}\t{stamp}\t{640 * x:.1f}\t{480 * y:.1f}\t{name}")
+    (tmp_path / "data" / "all.tsv").write_text("\n".join(rows), encoding="utf-16")
+    said, out = imported(tmp_path)
+    assert said.code == 0, said.err
+    assert "table of gaze on stimuli, a guess" in said.out
+    written = tomllib.loads(out.read_text())["federation"]
+    assert (written["stimuli"], written["place"]) == ("images", "picture")
+    assert written["columns"]["t_unit"] == "datetime"
+    assert written["columns"]["person"] == "participant"
+
+
+def test_a_clock_that_goes_back_is_refused_with_its_row_until_it_is_said_what_to_do(tmp_path):
+    path = plain(tmp_path) / "data" / "bob" / "my gaze.csv"
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    lines[300], lines[301] = lines[301], lines[300]
+    path.write_text("\n".join(lines))
+    said, out = imported(tmp_path)
+    said.complains(3, "bob/my gaze.csv: row 302: 'time_ms' goes back from 15000 to 14950", "clock")
+    assert not out.exists()
+    said, out = imported(tmp_path, "federation.clock=sort")
+    assert said.code == 0, said.err
+    assert tomllib.loads(out.read_text())["federation"]["clock"] == "sort"
+
+
+def test_a_cell_that_is_no_number_is_refused_with_file_row_and_column(tmp_path):
+    path = plain(tmp_path) / "data" / "ann" / "my gaze.csv"
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    lines[400] = "100;20000;oops;1,0;1"
+    path.write_text("\n".join(lines))
+    said, out = imported(tmp_path)
+    said.complains(3, "ann/my gaze.csv: row 401: 'gaze_x' is 'oops', not a number")
+    assert not out.exists()
+
+
+def test_columns_that_cannot_be_told_are_asked_for(tmp_path):
+    path = plain(tmp_path, people=("ann",)) / "data" / "ann" / "my gaze.csv"
+    text = path.read_text(encoding="utf-8-sig").replace("gaze_x;gaze_y", "a;b")
+    path.write_text(text)
+    said, _ = imported(tmp_path)
+    said.complains(3, "no columns of time, x and y can be told", "frame, time_ms, a, b, confidence")
+    columns = '{t="time_ms", x="a", y="b", unit="px", t_unit="ms"}'
+    said, out = imported(tmp_path, f"federation.columns={columns}")
+    assert said.code == 0, said.err
+    assert "format: gaze table with video, as said (--set)" in said.out
+    assert tomllib.loads(out.read_text())["federation"]["columns"]["x"] == "a"
+
+
+def test_what_is_refused(tmp_path):
+    (tmp_path / "data").mkdir()
+    said, out = imported(tmp_path)
+    said.complains(3, "holds no gaze: no table", "found nothing")
+    (tmp_path / "data" / "photo.jpg").touch()
+    imported(tmp_path)[0].complains(3, "holds no gaze", "1 .jpg")
+    out.write_text("")
+    imported(tmp_path)[0].complains(2, "own.toml is there already")
+    out.unlink()
+    imported(tmp_path, "run.rounds=3")[0].complains(2, "--set takes federation.KEY=VALUE here")
+    EXPORTS["gazepoint"](tmp_path / "data" / "a")
+    EXPORTS["pupil_neon"](tmp_path / "data" / "b")
+    said, _ = imported(tmp_path)
+    said.complains(3, "holds several formats: ", "Gazepoint", "Pupil Cloud", "a folder of its own")
+    vergence("data", "import", tmp_path / "nowhere", "--out", out).complains(3, "no folder")
+
+
+def test_formats_of_one_reader_are_one(tmp_path):
+    """The Aria reader takes gaze_2d.csv where there is MPS eye gaze beside it."""
+    EXPORTS["aria_mps"](tmp_path / "data")
+    for person in ("p1", "p2"):
+        header = "frame,frame_timestamp_us,gaze_timestamp_us,dt_ms,x,y"
+        rows = [f"{i},{200_000 * i},{200_000 * i},0,0.5,0.25" for i in range(180)]
+        path = tmp_path / "data" / person / "gaze_2d.csv"
+        path.write_text("\n".join([header, *rows]))
+    said, out = imported(tmp_path)
+    assert said.code == 0, said.err
+    assert "format: upright Aria video with gaze_2d.csv, certain" in said.out
+    assert tomllib.loads(out.read_text())["federation"]["name"] == "aria"
+
+
+def test_check_of_an_experiment_names_the_row(tmp_path):
+    EXPORTS["gazepoint"](tmp_path / "data")
+    said, out = imported(tmp_path)
+    assert said.code == 0, said.err
+    path = tmp_path / "data" / "User 2_all_gaze.csv"
+    path.write_text(path.read_text().replace(",0.1,0.4,", ",0.1,", 1))
+    checked = vergence("data", "check", out)
+    assert checked.code == 3
+    said = "".join(checked.out.replace("│", " ").split())  # a long path is folded
+    assert "User2_all_gaze.csv:row2has14cellsinsteadof15" in said

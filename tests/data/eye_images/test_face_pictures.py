@@ -1,0 +1,139 @@
+"""Face pictures and eye patches of one's own: cut, labelled, split, and bad input."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.cli.commands import vergence
+from tests.data.eye_images.test_normalization import PLACE, look
+from tests.data.footage import write_csv
+from tests.data.heads import webcam
+from vergence.data.eye_images.face_pictures import FacePictures
+from vergence.data.eye_images.normalization import vectors
+from vergence.errors import ConfigError, DataError
+
+MARKS = tuple(f"{axis}{i}" for i in range(7) for axis in "xy")
+COLUMNS = {"landmarks": MARKS, "target": ("tx", "ty", "tz")}
+
+
+def faces(root, people=2, pictures=10):
+    """Pictures of people who look about, their landmarks and the points looked at."""
+    rng = np.random.default_rng(0)
+    camera = webcam(160, 120, 420.0)
+    matrix = [list(map(float, row)) for row in camera.matrix]
+    (root / "camera.json").parent.mkdir(parents=True, exist_ok=True)
+    (root / "camera.json").write_text(f'{{"matrix": {matrix}, "size": [160, 120]}}')
+    rows, targets = [], []
+    for p in range(people):
+        (root / f"p{p}").mkdir()
+        for n in range(pictures):
+            target = np.array([*rng.uniform(-200, 200, 2), 0])
+            picture, _, marks, _ = look((3, -4, 5), PLACE, target, camera)
+            Image.fromarray(picture).save(root / f"p{p}" / f"{n}.png")
+            marks = [None] * 14 if n == 4 else marks.ravel().tolist()
+            rows.append((f"p{p}/{n}.png", n // 3, *target, *marks))
+            targets.append(target)
+    write_csv(root / "targets.csv", f"picture,day,tx,ty,tz,{','.join(MARKS)}", rows)
+    return targets
+
+
+def test_faces_become_patches_with_the_gaze_at_their_target(tmp_path):
+    """9 of 10 pictures have a face; the rays of the two eyes are those of the targets, nearly.
+
+    The eyes are 600 mm away, so that a ray in the camera frame is (target - eye) / |...| and turned
+    by less than 12 degrees to the patch: the angle between two pictures' gazes is kept.
+    """
+    targets = faces(tmp_path)
+    made = FacePictures(columns=COLUMNS, camera="camera.json", shares=(0.6, 0.2, 0.2))
+    people = made.load(str(tmp_path)).people
+    assert list(people) == ["p0", "p1"]
+    parts = [people["p0"].train, people["p0"].val, people["p0"].test]
+    assert [len(part) for part in parts] == [10, 4, 4]
+    columns, _ = made._read(tmp_path)[0]["p0"]
+    gaze = vectors(columns["gaze"][:9].astype(float))
+    wanted = np.array([t for n, t in enumerate(targets[:10]) if n != 4]) - PLACE
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    apart = np.arccos(np.clip(gaze @ gaze.T, -1, 1)) - np.arccos(np.clip(wanted @ wanted.T, -1, 1))
+    assert np.degrees(np.abs(apart)).max() < 3
+
+
+def test_whole_sessions_are_dealt_in_order(tmp_path):
+    """Days of 3, 2 (one has no face), 3 and 1: the cuts next to 6.3 and 7.2 are 5 and 8."""
+    faces(tmp_path, people=1)
+    columns = {**COLUMNS, "session": "day"}
+    made = FacePictures(columns=columns, camera="camera.json").load(str(tmp_path)).people["p0"]
+    assert [len(part) for part in (made.train, made.val, made.test)] == [10, 6, 2]
+
+
+def patches(root, angles):
+    rng = np.random.default_rng(0)
+    rows = []
+    for n, (pitch, yaw) in enumerate(angles):
+        names = [f"ann/{n}_{side}.png" for side in ("l", "r")]
+        (root / "ann").mkdir(exist_ok=True, parents=True)
+        for name in names:
+            Image.fromarray(rng.integers(0, 255, (72, 120), np.uint8)).save(root / name)
+        rows.append((*names, pitch, yaw))
+    write_csv(root / "targets.csv", "left,right,pitch,yaw", rows)
+    return {"left": "left", "right": "right"}
+
+
+def test_patches_with_angles(tmp_path):
+    columns = patches(tmp_path, [(10 + n, -n) for n in range(10)])
+    made = FacePictures(columns=columns).load(str(tmp_path)).people["ann"]
+    gaze = np.concatenate([part.columns["gaze"] for part in (made.train, made.val, made.test)])
+    side = np.concatenate([part.columns["side"] for part in (made.train, made.val, made.test)])
+    assert sorted(np.degrees(gaze[side == 0, 0]).round().tolist()) == list(range(10, 20))
+    assert np.degrees(gaze[side == 1, 1]).max() == pytest.approx(9, abs=1e-4)
+    assert made.train.columns["image"].shape[1:] == (1, 36, 60)
+    with pytest.raises(DataError, match=r"row 11: pitch, yaw is more than 90 degrees .* as rad"):
+        FacePictures(columns={**columns, "unit": "rad"}).load(str(tmp_path))
+
+
+def test_bad_input(tmp_path):
+    with pytest.raises(DataError, match=r"targets.csv is missing"):
+        FacePictures().load(str(tmp_path))
+    columns = patches(tmp_path, [(1, 2)] * 5)
+    table = tmp_path / "targets.csv"
+    text = table.read_text()
+    table.write_text(text.replace("ann/3_l.png", "ann/33_l.png"))
+    with pytest.raises(DataError, match=r"row 5: 'left' is 'ann/33_l.png', and there is no such"):
+        FacePictures(columns=columns).load(str(tmp_path))
+    outside = tmp_path.parent / "outside.png"
+    Image.new("L", (60, 36)).save(outside)
+    table.write_text(text.replace("ann/3_l.png", "ann/../../outside.png"))
+    with pytest.raises(DataError, match=r"row 5: 'left' is 'ann/../../outside.png', and there is"):
+        FacePictures(columns=columns).load(str(tmp_path))
+    table.write_text(text.replace("ann/3_l.png", "3_l.png"))
+    with pytest.raises(DataError, match=r"row 5: whose picture is '3_l.png'\? set columns.person"):
+        FacePictures(columns=columns).load(str(tmp_path))
+    table.write_text(text.replace(",1,2\n", ",1,\n", 1))
+    with pytest.raises(DataError, match="pitch, yaw is NaN or infinite in 1 of 5 rows"):
+        FacePictures(columns=columns).load(str(tmp_path))
+    with pytest.raises(ConfigError, match="columns: landmarks must be 14 names of columns"):
+        FacePictures(columns={"landmarks": ("a", "b")})
+    with pytest.raises(ConfigError, match="left and right go together"):
+        FacePictures(columns={"left": "a"})
+    write_csv(table, "picture,x,y,z", [("ann/0_l.png", 1, 2, 3)])
+    with pytest.raises(ConfigError, match="nothing finds the faces: set landmarker"):
+        FacePictures().load(str(tmp_path))
+
+
+def test_check_and_run_of_an_experiment(tmp_path):
+    columns = patches(tmp_path / "data", [(n, n) for n in range(-10, 10)])
+    given = ", ".join(f'{key} = "{value}"' for key, value in columns.items())
+    (tmp_path / "eyes.toml").write_text(
+        f"""
+task       = {{ name = "gaze_angle" }}
+model      = {{ name = "lenet" }}
+method     = {{ name = "local_only" }}
+federation = {{ name = "face_pictures", root = "{tmp_path}/data", columns = {{ {given} }} }}
+local      = {{ epochs = 1, batch = 8, lr = 0.01 }}
+run        = {{ rounds = 1, workers = 1, evaluate_every = 0 }}
+"""
+    )
+    said = vergence("data", "check", tmp_path / "eyes.toml")
+    assert said.code == 0, said.out
+    assert "ann: pictures with both eyes" in said.out
+    ran = vergence("run", tmp_path / "eyes.toml", "--out", tmp_path / "out")
+    assert ran.code == 0, ran.err
