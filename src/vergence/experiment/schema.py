@@ -319,6 +319,8 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         )
     plan = build_plan(table, home)
     dataset, root = build_dataset(table["federation"], "federation")
+    if dataset.beside and root is None and home is not None:
+        root = str(home.absolute())
     tasks = find("tasks", table["task"]["name"], Task)
     table = named(table, dataset, tasks)
     proxy = build_proxy(table["proxy"]) if "proxy" in table else None
@@ -389,6 +391,11 @@ def agreed(experiment: Experiment) -> Experiment:
         raise ConfigError(
             "few_data with proxy.share: people would give up some of the few samples that they "
             "are left; name a data set as proxy, or leave out one of the two"
+        )
+    if not experiment.plan.rounds and experiment.model.start is None:
+        raise ConfigError(
+            "run: rounds must be >= 1; got 0, which is for a run that only measures the model that "
+            "it starts from (model.start)"
         )
     task = experiment.task(experiment.plan.seeds[0])
     for label, method in experiment.methods.items():

@@ -98,6 +98,11 @@ class TrainedRun:
         """
         return validate(self.experiment)
 
+    @cached_property
+    def owner(self) -> str | None:
+        """The one person whom `vergence adapt` made this run for; None of any other run."""
+        return read_json(self.folder / "provenance.json").get("adapted", {}).get("person")
+
     @property
     def ready(self) -> Federation:
         """Data to predict and measure on, as the network wants them."""

@@ -77,6 +77,7 @@ MEANINGS = {
     "last_mean": "float32: grey mean of the frames so far; zeros before the first frame",
     "last_seen": "float32: frames so far; zero before the first frame",
     "pose": "float32: head pitch, yaw in radians",
+    "side": "int64: 0 left eye, 1 right eye",
 }
 
 
