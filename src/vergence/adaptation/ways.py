@@ -6,11 +6,11 @@ here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -40,8 +40,8 @@ from vergence.tasks.gaze_map import GazeMap
 Rows = Int[Tensor, " k"]
 SHARED = "shared model"
 LAST, WHOLE = "last layer", "whole model"
-STEPS = 50
-"""Batches of fine-tuning."""
+STEPS, MOST_STEPS = 50, 1000
+"""Batches of fine-tuning, and at most of training alone."""
 ADAPTED = "the method's own"
 """What a method makes of a stranger's data by itself."""
 TURNS = 5
@@ -88,7 +88,7 @@ def pulled(pull: float) -> str:
     return f"pull {pull:g}"
 
 
-def own_prior(exponent: float) -> str:
+def prior_way(exponent: float) -> str:
     """Name of multiplying maps with a person's own prior to this power."""
     return f"own prior, exponent {exponent:g}"
 
@@ -149,7 +149,7 @@ class Adapter:
             kinds = {**KINDS, **self.fitted}
             found |= {name: partial(self._corrected, kind) for name, kind in kinds.items()}
         if isinstance(task, GazeMap) and not task.own_prior:
-            found |= {own_prior(power): partial(self._with_prior, power) for power in EXPONENTS}
+            found |= {prior_way(power): partial(self._with_prior, power) for power in EXPONENTS}
         head = Mask.layers(self.start.layout, *task.parts()[1])
         found[LAST] = partial(self._tuned, head, LAST, 0.0)
         found[WHOLE] = partial(self._tuned, None, WHOLE, 0.0)
@@ -167,8 +167,10 @@ class Adapter:
             return PersonalModel(self.start)
         return self.ways[way](rows, stream, draw)
 
-    def outputs(self, model: PersonalModel, samples: Samples, plain: Tensor | None = None) -> Tensor:
-        """Outputs of a model on samples; `plain` are those of its parameters where they are known."""
+    def outputs(
+        self, model: PersonalModel, samples: Samples, plain: Tensor | None = None
+    ) -> Tensor:
+        """Outputs of a model on samples; `plain` are those of its parameters, where known."""
         found = self._plain(model.params, samples) if plain is None else plain
         if model.prior is not None:
             task = self.trained.task
@@ -200,12 +202,26 @@ class Adapter:
 
         return self.trained.score(outputs, self.person)[task.headline]
 
-    def alone(self, rows: Rows, stream: RandomStream, steps: int) -> PersonalModel:
-        """A model that so many batches made of these samples and nothing else."""
-        local = replace(self.trained.method.local, steps=steps, schedule="constant")
-        ask = Fit(self.trained.task.init(), self.labelled.subset(rows), local, None)
-        made = self.trained.executor.solver.fit(ask, stream.child("alone", len(rows)))
+    def alone(self, rows: Rows, stream: RandomStream) -> PersonalModel:
+        """A model made of these samples and nothing else, by as many batches as the run's."""
+        run, data = self.trained, self.labelled.subset(rows)
+        local, rounds = run.method.local, run.experiment.plan.rounds
+        each = local.steps or local.epochs * math.ceil(len(rows) / local.batch)
+        local = replace(local, steps=min(each * rounds, MOST_STEPS), schedule="constant")
+        made = run.executor.solver.fit(Fit(run.task.init(), data, local), stream.child("alone"))
         return PersonalModel(made.params)
+
+    def guess(self, rows: Rows) -> float:
+        """The headline of a constant that these samples give: their mean, or their gaze map.
+
+        NaN where the task has none.
+        """
+        run, own = self.trained, self.trained.ready.people[self.person]
+        data = replace(own, train=self.labelled.subset(rows))
+        _, guesses = run.task.own_guess(Federation("adapt", {self.person: data}))
+        if self.person not in guesses:
+            return math.nan
+        return run.task.metrics(guesses[self.person], own.test)[run.task.headline]
 
     def _plain(self, params: Params, samples: Samples) -> Tensor:
         found = self.trained.outputs(params, samples)
@@ -225,9 +241,7 @@ class Adapter:
         each = {n: kind.fit(near[side == n], gaze[side == n]) for n in (0, 1)}
         return PersonalModel(self.start, each)
 
-    def _with_prior(
-        self, exponent: float, rows: Rows, _: RandomStream, __: int
-    ) -> PersonalModel:
+    def _with_prior(self, exponent: float, rows: Rows, _: RandomStream, __: int) -> PersonalModel:
         points, grid = self.labelled.columns["points"][rows], self.near.shape[-2:]
         log = cross_fitted(points, (grid[0], grid[1]))[-1].log().float()
         return PersonalModel(self.start, exponent=exponent, prior=log)
