@@ -156,7 +156,7 @@ def export(
         folder: run directory of one method.
         out: the file (.onnx).
         console: where the table goes.
-        person: whose model; default what a newcomer gets.
+        person: whose model; default what a newcomer gets, and of an adapted run its person.
         seed: of which seed; default the first.
 
     Raises:
@@ -167,6 +167,7 @@ def export(
     """
     packages()
     trained, run = opened(folder, person, seed)
+    person = person or trained.owner
     params, test = chosen(trained, person)
     first = test.take(slice(0, 1))
     whole = assembled(trained.task, params, first)
