@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich import box
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from vergence.adaptation.choice import PULLS, candidates, choose
@@ -49,6 +51,8 @@ PULLED = "pulled model"
 """Row of fine-tuning with a pull to the start, chosen on other people."""
 CONSTANT, ALONE = "constant mean of the k samples", "training alone on the k samples"
 CHOSEN = "adapt, as it chooses"
+HARM = 0.01
+"""Share of the shared model's error from which on a loss counts."""
 PREDICTION = "pred_lenet"
 FITTED = frozenset(f"p{number:02}" for number in range(11))
 MPIIGAZE = ("mpiigaze", "mpiigaze_crops", "mpiifacegaze")
@@ -138,7 +142,37 @@ def calibrate(source: Path, out: Path, options: CalibrationOptions, console: Con
     for caveat in caveats(curves, strangers):
         console.print(Text(f"Note: {caveat}", style="yellow"), soft_wrap=True)
     present(curves, out, console)
+    if options.adapt and strangers is not None and curves.counts[0] == 0:
+        lower = curves.metric in strangers.run(curves.people[0]).task.lower_is_better
+        show_harmed(curves, lower, console)
     return curves
+
+
+def show_harmed(curves: Curves, lower_is_better: bool, console: Console) -> None:
+    """Print how many people each way makes worse off than the shared model, per count."""
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    grid.add_column(curves.axis, no_wrap=True)
+    for k in curves.counts[1:]:
+        grid.add_column(str(k), justify="right")
+    for way, found in harmed(curves, lower_is_better).items():
+        grid.add_row(way, *map(str, found))
+    console.print(
+        f"\nPeople of {len(curves.people)} whom samples make worse off than none, by more than "
+        f"{HARM:.0%}",
+        style="bold",
+        soft_wrap=True,
+    )
+    console.print(grid)
+
+
+def harmed(curves: Curves, lower_is_better: bool) -> dict[str, list[int]]:
+    """Numbers of people worse off than with the shared model by more than `HARM`, per way and k."""
+    sign = 1 if lower_is_better else -1
+    shared = curves.values[CHOSEN][:, :1]
+    worse = {way: sign * (values - shared) for way, values in curves.values.items()}
+    return {
+        way: (lost[:, 1:] > HARM * np.abs(shared)).sum(0).tolist() for way, lost in worse.items()
+    }
 
 
 def caveats(curves: Curves, strangers: HeldOut | None) -> Iterator[str]:
