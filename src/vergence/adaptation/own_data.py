@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -22,6 +22,8 @@ from vergence.tasks.gaze_angle import GazeAngle
 ME = "me"
 """Name of somebody whose file names nobody."""
 GENERATED = "vergence.data.synthetic"
+CHOOSE_PEOPLE = ("people", "viewers")
+"""Options of data sets that leave people out, as whoever is new may be."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ def _from_reader(source: Path, experiment: Experiment, person: str | None) -> Ow
             f"the run's data ('{name}') are not read from files, so {source} cannot be read as "
             f"they were: give {own_samples.WHERE}"
         )
-    federation = dataset.load(str(source))
+    everybody = {f.name: f.default for f in fields(dataset) if f.name in CHOOSE_PEOPLE}
+    federation = replace(dataset, **everybody).load(str(source))
     people = federation.clients
     if person is None and len(people) > 1:
         shown = ", ".join(people[:5]) + (", ..." if len(people) > 5 else "")
