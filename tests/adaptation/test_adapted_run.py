@@ -11,7 +11,8 @@ import torch
 
 import vergence as vg
 from tests.cli.commands import ONE, run, vergence
-from vergence.adaptation.adapted_run import adapt, told_choice
+from vergence.adaptation.adapted_run import adapt, adapt_to, opened, told_choice
+from vergence.adaptation.own_data import OwnData
 from vergence.adaptation.ways import SHARED
 from vergence.core.data import Samples, SharedRows
 from vergence.data import own_samples
@@ -230,6 +231,40 @@ def test_a_damaged_run_is_refused(file, tmp_path):
     vergence("adapt", out, "--data", file, "--out", tmp_path / "me").complains(2, "people.csv")
     (tmp_path / "empty").mkdir()
     vergence("adapt", tmp_path / "empty", "--data", file).complains(2)
+
+
+def test_a_late_client_needs_the_server_s_states_alone(tmp_path):
+    """As in a copy of a deployment's run, whose clients keep their states to themselves."""
+    out = run(tmp_path, ONE, "run.rounds=2")
+    states = [path for path in (out / "state").iterdir() if "p00" in path.name]
+    assert states
+    for path in states:
+        path.unlink()
+    vergence("verify", out).complains(2, "p00")
+    x = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    np.savez(tmp_path / "mine.npz", x=x, y=x.sum(1))
+    assert adapt(out, tmp_path / "mine.npz", tmp_path / "me").samples == 4
+
+
+def test_a_deployment_s_folder_is_no_run(file, tmp_path):
+    (tmp_path / "anna").mkdir()
+    (tmp_path / "anna" / "deploy.toml").write_text("")
+    args = [tmp_path / "anna", "--data", file, "--out", tmp_path / "me"]
+    refused("keeps no final model", args=args, code=2)
+
+
+def test_who_took_part_has_a_model_already(trained, newcomer, tmp_path):
+    with pytest.raises(ConfigError, match=r"'p01' of eye_synthetic took part .* --person p01"):
+        adapt_to(
+            opened(trained, None),
+            OwnData("p01", newcomer, "samples", "eye_synthetic"),
+            tmp_path / "me",
+        )
+
+
+def test_a_run_of_no_rounds_needs_a_model_to_start_from(tmp_path):
+    with pytest.raises(ConfigError, match=r"rounds must be >= 1; got 0"):
+        run(tmp_path, EYES, "run.rounds=0")
 
 
 def test_local_only_shares_nothing(file, tmp_path):

@@ -41,7 +41,7 @@ from vergence.core.randomness import RandomStream
 from vergence.core.serialization import digest, pack
 from vergence.core.task import StartingModel
 from vergence.data import own_samples
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, StateError
 from vergence.experiment import checksums
 from vergence.experiment.newcomers import HeldOut, unseen
 from vergence.experiment.record_tables import table_of
@@ -59,7 +59,7 @@ LABEL = "adapted"
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What was made for a person.
+    """Model that was made for a person.
 
     Attributes:
         folder: the run directory.
@@ -124,14 +124,20 @@ def opened(
         StateError: it is damaged or unfinished.
         ConfigError: it shares no model, or is of Python objects.
     """
-    if not read(folder).runs[0].results.get("folds"):
+    if (folder / "deploy.toml").is_file():
+        raise StateError(
+            f"{folder} is a folder of a deployment and keeps no final model: name the run "
+            "directory of its server (DIR/server/run, or a copy of it on this machine)"
+        )
+    if not (folder / "results.json").is_file() or not read(folder).runs[0].results.get("folds"):
         checksums.check(folder)
-        return Source(_accepted(read_run(folder, seed, experiment)), {})
+        return Source(_accepted(read_run(folder, seed, experiment, clients=False)), {})
     everybody: HeldOut = unseen(folder)
-    who = person if person in everybody.folders else next(iter(everybody.folders))
+    left_out = everybody.folders
+    who = person if person is not None and person in left_out else next(iter(left_out))
     fold = Path(os.path.normpath(everybody.folders[who]))
     checksums.check(fold)
-    trained = _accepted(read_run(fold, seed))
+    trained = _accepted(read_run(fold, seed, clients=False))
     if not isinstance(trained.task, GazeAngle):
         return Source(trained, {})
     return Source(trained, own_priors(everybody, (who,), trained.task.seed).get(who, {}))

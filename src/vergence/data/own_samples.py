@@ -106,5 +106,5 @@ def packed(samples: Samples) -> bytes:
     for name, bank in samples.banks.items():
         arrays[f"{name}{SHARED}{bank.by}"] = bank.rows[used[bank.by]].numpy()
     body = io.BytesIO()
-    np.savez_compressed(body, **arrays)
+    np.savez_compressed(body, allow_pickle=False, **arrays)
     return body.getvalue()
