@@ -444,9 +444,7 @@ def build_proxy(table: Any) -> Dataset | ReleasedSamples:
     return build_dataset(table, "proxy")[0]
 
 
-def build_dataset(
-    table: Table, where: str, home: Path | None = None
-) -> tuple[Dataset, str | None]:
+def build_dataset(table: Table, where: str, home: Path | None = None) -> tuple[Dataset, str | None]:
     """Return the data set that a table names, and the folder where it lies, perhaps `home`."""
     if not isinstance(table, dict) or "name" not in table:
         raise ConfigError(f"the experiment needs {where} = {{ name = ... }}")
