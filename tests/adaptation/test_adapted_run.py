@@ -224,6 +224,13 @@ def test_what_cannot_be_used_is_one_line(trained, file, newcomer, tmp_path):
     refused("diary.txt", args=[trained, "--data", file, *out], code=2)
 
 
+def test_an_adapted_run_is_not_written_over(mine, trained, file):
+    before = {path: path.read_bytes() for path in mine.folder.iterdir() if path.is_file()}
+    args = [trained, "--data", file, "--samples", 3, "--out", mine.folder]
+    refused("holds a run already", args=args, code=2)
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_a_damaged_run_is_refused(file, tmp_path):
     out = run(tmp_path, EYES)
     table = out / "people.csv"

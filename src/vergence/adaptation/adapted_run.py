@@ -170,6 +170,8 @@ def _accepted(trained: TrainedRun) -> TrainedRun:
 
 def adapt_to(source: Source, own: OwnData, out: Path, samples: int | None = None) -> Adaptation:
     """Make a model of a run for a person whose samples are at hand; see `adapt`."""
+    if (out / "config.toml").exists():
+        raise StateError(f"{out} holds a run already: choose another --out, or out= in Python")
     check_vacant(out)
     _refuse_known(source.trained, own)
     rows = chosen_rows(len(own.samples), samples)
