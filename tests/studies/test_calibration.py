@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,16 @@ from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError, DataError
 from vergence.experiment.newcomers import unseen
 from vergence.experiment.schema import load
+from vergence.metrics.angles import mean_direction
 from vergence.metrics.calibration import FittedCalibration, orders
 from vergence.studies.calibration import (
     CalibrationOptions,
     calibrate,
     chosen_by_others,
+    harmed,
     own_priors,
 )
+from vergence.studies.curves import Curves
 from vergence.studies.protocols import evaluate
 
 EYES = """
@@ -257,3 +261,41 @@ def test_a_method_that_sends_what_strangers_predict_with_has_no_row_of_its_own(l
     options = CalibrationOptions(counts=(0, 4), draws=1, steps=1)
     found = calibrate(left_out / "fedavg", tmp_path / "c.png", options, quiet())
     assert "the method's own" not in found.values
+
+
+def test_adapt_is_measured_beside_the_ways_it_chooses_among(left_out, tmp_path):
+    options = CalibrationOptions(counts=(0, 1, 6), draws=1, steps=3, adapt=True)
+    said = io.StringIO()
+    curves = calibrate(
+        left_out / "fedavg", tmp_path / "cal.png", options, Console(file=said, width=120)
+    )
+    chosen, ways = curves.values["adapt, as it chooses"], list(curves.values)
+    assert ways[-3:-1] == ["constant mean of the k samples", "training alone on the k samples"]
+    assert not any(way.startswith("pull ") for way in ways), "those are tried, and not shown"
+    assert np.array_equal(chosen[:, 0], chosen[:, 1]), "one sample leaves the shared model"
+    others = np.stack([curves.values[way][:, 2] for way in ways[:-3]])
+    for person in range(3):
+        assert chosen[person, 2] == chosen[person, 0] or chosen[person, 2] in others[:, person]
+    assert "People of 3 whom samples make worse off" in said.getvalue()
+
+
+def test_a_constant_is_the_mean_direction_of_the_samples(left_out, tmp_path):
+    options = CalibrationOptions("p01", counts=(4,), draws=1, steps=1, adapt=True)
+    curves = calibrate(left_out / "fedavg", tmp_path / "cal.png", options, quiet())
+    trained = unseen(left_out / "fedavg").run("p01")
+    data = trained.ready.people["p01"]
+    (rows,) = orders(len(data.train), 1, RandomStream("calibrate", 0, 0, "p01").numpy())[:, :4]
+    mean = mean_direction(data.train.columns["gaze"][rows].double())
+    wanted = trained.task.metrics(mean.expand(len(data.test), 2), data.test)["angle_error_deg"]
+    assert curves.values["constant mean of the k samples"][0, 0] == pytest.approx(wanted)
+
+
+def test_harm_is_counted_against_the_shared_model():
+    """Of errors 10: 10.05 is within one percent, 10.2 is not; where more is better, 9.8 is not."""
+    values = np.array([[10.0, 10.05], [10.0, 10.2], [10.0, 9.8]])
+    curves = Curves("m", "k", ("a", "b", "c"), (0, 5), {"adapt, as it chooses": values}, "")
+    assert harmed(curves, True) == {"adapt, as it chooses": [1]}
+    assert harmed(curves, False) == {"adapt, as it chooses": [1]}
+    assert harmed(replace(curves, values={"adapt, as it chooses": values[:2]}), False) == {
+        "adapt, as it chooses": [0]
+    }

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from vergence.adaptation.own_data import ME, OwnData
 from vergence.core.arrays import columns_of
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
@@ -198,8 +199,43 @@ class FinishedRun:
         self._check_kinds(samples, task.labels)
         given = Federation("given", {"given": Splits(samples, samples, samples)})
         ready = task.network.prepare(given).people["given"].test
+        person = trained.owner if person is None else person
         ready = trained.lent(ready, person)
         return Solver(task).outputs(self._params(trained, person), ready)  # past no defence
+
+    def adapt(
+        self,
+        samples: Any,
+        *,
+        person: str = ME,
+        seed: int | None = None,
+        out: Path | str | None = None,
+    ) -> FinishedRun:
+        """A run with a model for somebody who took no part, made from labelled samples of theirs.
+
+        The way is chosen by cross-validation on the samples alone, and the shared model is kept
+        where nothing is better; `run.record.provenance["adapted"]` says which, and the errors.
+
+        Args:
+            samples: `Samples` as the data set gives them, or arrays by name, labels among them.
+            person: a name for whom they are of.
+            seed: of the run; default its first.
+            out: where the run directory is kept; default a temporary one, which goes with the run.
+
+        Raises:
+            ConfigError: the run has no model to adapt.
+            DataError: the samples are of another task or shape.
+            StateError: `out` holds something.
+        """
+        from vergence.adaptation.adapted_run import adapt_to, opened
+
+        if not isinstance(samples, Samples):
+            samples = Samples(columns_of(samples, "samples", ()))
+        keeper = ScratchFolder() if out is None else None
+        folder = keeper.path if keeper else Path(str(out))
+        own = OwnData(person, samples, "samples")
+        made = adapt_to(opened(self.folder, None, seed, self._experiment), own, folder)
+        return FinishedRun(folder, made.experiment, None, keeper)
 
     def common_model(self) -> StartingModel:
         """The model that somebody new is sent, for another network's `start`.

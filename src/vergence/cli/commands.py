@@ -78,6 +78,11 @@ DAILY = (
         "Write a video with heat map, predicted point and, where known, true gaze; and a CSV.",
     ),
     Command(
+        "adapt",
+        "vergence.cli.runs:adapt",
+        "Make a model for somebody who took no part, from a few labelled samples, on this machine.",
+    ),
+    Command(
         "export",
         "vergence.cli.runs:export",
         "Write the model a person predicts with as one ONNX file, checked against torch and timed.",

@@ -265,6 +265,35 @@ def predict(
 
 
 @asking
+def adapt(
+    folder: Path,
+    *,
+    data: Path,
+    out_: Annotated[Path, Parameter(name="--out")] = Path("me"),
+    person: str | None = None,
+    samples: int | None = None,
+    seed: int | None = None,
+) -> None:
+    """Make a model for somebody who took no part, from a few labelled samples, on this machine.
+
+    Args:
+        folder: run directory of one method; or that of its leave-one-out evaluation, whose people
+            then give the priors of the corrections.
+        data: an npz with the columns of the run's task, or the folder that the run's data set
+            reads, with this person's samples.
+        out_: the new run directory, default `me`; predict, export, verify, status and report take
+            it.
+        person: who, where the data hold several people; a name for the person of an npz.
+        samples: learn from so many, evenly spread over the data; default from all.
+        seed: of the run; default its first.
+    """
+    from vergence.adaptation.adapted_run import adapt as make
+    from vergence.adaptation.adapted_run import show
+
+    show(make(folder, data, out_, person, samples, seed), out)
+
+
+@asking
 def export(
     folder: Path,
     *,

@@ -97,6 +97,7 @@ def calibrate(
     lr: float | None = None,
     seed: int = 0,
     pulls: Annotated[tuple[float, ...], Parameter(consume_multiple=True)] = (),
+    adapt: Flag = False,
 ) -> None:
     """Measure what k labelled samples of a person buy: a table, a figure, and the numbers as CSV.
 
@@ -115,11 +116,15 @@ def calibrate(
         seed: of the random choices.
         pulls: strengths of a pull to the start among which fine-tuning chooses, by what is best for
             the other people.
+        adapt: add what `vergence adapt` chooses by itself, training on the k samples alone, and the
+            constant mean of them; and how many people each harms.
     """
     from vergence.studies.calibration import CalibrationOptions
     from vergence.studies.calibration import calibrate as measure
 
-    options = CalibrationOptions(person, prediction, eyes, counts, draws, steps, lr, seed, pulls)
+    options = CalibrationOptions(
+        person, prediction, eyes, counts, draws, steps, lr, seed, pulls, adapt
+    )
     measure(source, out_, options, out)
 
 

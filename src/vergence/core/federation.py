@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from torch import Tensor
 
@@ -330,6 +330,9 @@ def _between(sizes: Sequence[int]) -> str:
 @dataclass(frozen=True)
 class Dataset(NamedOptions, ABC):
     """Options of one data set. Its module's name is its name; `load` reads local files only."""
+
+    beside: ClassVar[bool] = False
+    """True: its files lie beside the experiment's, where no root is named."""
 
     @abstractmethod
     def load(self, root: str | None = None) -> Federation:

@@ -27,6 +27,8 @@ SEEDS = 2**63
 class Plan(NamedOptions):
     """Settings of a run: rounds, seeds, who evaluates when, how often to save.
 
+    No `rounds` measure the model that a run starts from (`model.start`), as it is.
+
     `evaluate_people` measures so many people, the same ones each time, instead of everybody.
     `checkpoint_every` 0 saves at the end only. `solver` "auto" tries before the first round whether
     training clients in stacks is faster; what was chosen is kept with the run and is part of its
@@ -40,7 +42,7 @@ class Plan(NamedOptions):
     "ray" one per CPU that Ray has; Ray's workers train on CPUs.
     """
 
-    rounds: Annotated[int, Ge(1)] = 20
+    rounds: Annotated[int, Ge(0)] = 20
     seeds: tuple[int, ...] = (0,)
     split_seeds: tuple[int, ...] = ()
     engine: Literal["simulator", "bytes", "ray"] = "simulator"
@@ -105,7 +107,7 @@ class Plan(NamedOptions):
 
         They run over the rounds: what comes after the last one starts at the full rate again.
         """
-        return round / self.rounds % 1.0
+        return round / max(self.rounds, 1) % 1.0
 
     def evaluates(self, done: int) -> bool:
         """True if people are measured after so many rounds; after the last one they always are."""

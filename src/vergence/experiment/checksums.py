@@ -36,6 +36,7 @@ FILES = (
     "masks.safetensors",
     "maps.npz",
     "start.safetensors",
+    "own_samples.npz",
 )
 """What is sealed where it is there; state files carry digests of their own in checkpoint.json."""
 

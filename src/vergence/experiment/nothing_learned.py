@@ -50,8 +50,11 @@ def unlearned(folder: Path, plan: Plan) -> dict[int, str]:
     """The seeds of one method in which no training of any round counted, and why not.
 
     Training is what took steps. Where nothing did in any round, all replies of the rounds are
-    looked at, and those before and after where a method asks nobody in its rounds.
+    looked at, and those before and after where a method asks nobody in its rounds. A run of no
+    rounds was to learn nothing.
     """
+    if not plan.rounds:
+        return {}
     turns, found = table(folder / "turns.csv"), {}
     for seed in plan.seeds:
         own, zeros = turns[turns.seed == seed], _zeros(folder / "state", seed)

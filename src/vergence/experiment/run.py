@@ -30,6 +30,7 @@ from vergence.core.files import open_in_place, refuse_links, saving
 from vergence.core.method import Method
 from vergence.core.naming import called
 from vergence.core.randomness import RandomStream
+from vergence.data import own_samples
 from vergence.engine.round_loop import PoolFactory, measured, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory, check_stamp, read_manifest
 from vergence.errors import ConfigError, PartialRun, StateError
@@ -189,8 +190,8 @@ def check_vacant(out: Path) -> None:
 
 def _refuse_others(out: Path) -> None:
     # A run that was killed before its config was written leaves its stamp, the model that it
-    # starts from, and locks of methods.
-    left = (".", stamp.FILE, starting_model.FILE, "config.toml.", TRACEBACK)
+    # starts from, a person's own samples, and locks of methods.
+    left = (".", stamp.FILE, starting_model.FILE, own_samples.FILE, "config.toml.", TRACEBACK)
     theirs = sorted(
         path.name
         for path in out.iterdir()

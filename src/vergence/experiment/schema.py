@@ -318,7 +318,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
             f"the experiment needs either method = {{...}} or methods = [...]; it has {had}"
         )
     plan = build_plan(table, home)
-    dataset, root = build_dataset(table["federation"], "federation")
+    dataset, root = build_dataset(table["federation"], "federation", home)
     tasks = find("tasks", table["task"]["name"], Task)
     table = named(table, dataset, tasks)
     proxy = build_proxy(table["proxy"]) if "proxy" in table else None
@@ -390,6 +390,11 @@ def agreed(experiment: Experiment) -> Experiment:
             "few_data with proxy.share: people would give up some of the few samples that they "
             "are left; name a data set as proxy, or leave out one of the two"
         )
+    if not experiment.plan.rounds and experiment.model.start is None:
+        raise ConfigError(
+            "run: rounds must be >= 1; got 0, which is for a run that only measures the model that "
+            "it starts from (model.start)"
+        )
     task = experiment.task(experiment.plan.seeds[0])
     for label, method in experiment.methods.items():
         try:
@@ -439,8 +444,8 @@ def build_proxy(table: Any) -> Dataset | ReleasedSamples:
     return build_dataset(table, "proxy")[0]
 
 
-def build_dataset(table: Table, where: str) -> tuple[Dataset, str | None]:
-    """Return the data set that a table names, and the folder where it lies."""
+def build_dataset(table: Table, where: str, home: Path | None = None) -> tuple[Dataset, str | None]:
+    """Return the data set that a table names, and the folder where it lies, perhaps `home`."""
     if not isinstance(table, dict) or "name" not in table:
         raise ConfigError(f"the experiment needs {where} = {{ name = ... }}")
     options = dict(table)
@@ -452,7 +457,10 @@ def build_dataset(table: Table, where: str) -> tuple[Dataset, str | None]:
             f"{where}: root must be the name of a folder: printable, {LONGEST_PATH} bytes at most; "
             f"got {root!r}"
         )
-    return bind(find("data", name, Dataset), options, f"{where} ({name})"), root
+    dataset = bind(find("data", name, Dataset), options, f"{where} ({name})")
+    if dataset.beside and root is None and home is not None:
+        root = str(home.absolute())
+    return dataset, root
 
 
 def method_tables(table: Table) -> list[Table]:

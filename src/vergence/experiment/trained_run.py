@@ -98,6 +98,11 @@ class TrainedRun:
         """
         return validate(self.experiment)
 
+    @cached_property
+    def owner(self) -> str | None:
+        """The one person whom `vergence adapt` made this run for; None of any other run."""
+        return read_json(self.folder / "provenance.json").get("adapted", {}).get("person")
+
     @property
     def ready(self) -> Federation:
         """Data to predict and measure on, as the network wants them."""
@@ -283,11 +288,16 @@ def one_run(folder: Path) -> Experiment:
 
 
 def read_run(
-    folder: Path, seed: int | None = None, experiment: Experiment | None = None
+    folder: Path,
+    seed: int | None = None,
+    experiment: Experiment | None = None,
+    *,
+    clients: bool = True,
 ) -> TrainedRun:
     """One seed (default: the first) of a finished run.
 
-    `experiment` is the run's, of one method; default: as its config.toml says.
+    `experiment` is the run's, of one method; default: as its config.toml says. Without `clients`
+    only the server's state is read: those of a deployment's clients lie on their machines.
 
     Raises:
         StateError: it is not finished, or a file of it is damaged.
@@ -307,12 +317,13 @@ def read_run(
     task = experiment.task(seed)
     about = manifest["done"][str(seed)]
     records = method.state_records(task)
-    final = load_progress(folder, about["files"], experiment.plan.rounds, records)
-    clients = ClientStateIndex(ClientStateStore(folder / "state", seed, records))
-    clients.restore(final.filed)
+    rounds = experiment.plan.rounds
+    final = load_progress(folder, about["files"], rounds, records, elsewhere=not clients)
+    index = ClientStateIndex(ClientStateStore(folder / "state", seed, records))
+    index.restore(final.filed)
     solving = SolverChoice(*manifest["solving"])
     return TrainedRun(
-        folder, experiment, method, task, final.server, clients, about["fingerprint"], solving
+        folder, experiment, method, task, final.server, index, about["fingerprint"], solving
     )
 
 

@@ -45,6 +45,41 @@ class Correction:
 
 
 @dataclass(frozen=True)
+class AngleCorrection(NamedOptions, label="correction"):
+    """A `Correction` as settings of an experiment, in radians (pitch, yaw); zeros change nothing.
+
+    Attributes:
+        centre: prediction that the slope leaves alone.
+        offset: added to every prediction.
+        slope: 2 x 2, row by row, by which (prediction - centre) is multiplied and added.
+        eye: added for right eyes, taken from left ones; needs a column `side`.
+    """
+
+    centre: tuple[float, float] = (0.0, 0.0)
+    offset: tuple[float, float] = (0.0, 0.0)
+    slope: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    eye: tuple[float, float] = (0.0, 0.0)
+
+    def __bool__(self) -> bool:
+        return any((*self.offset, *self.slope, *self.eye))
+
+    @classmethod
+    def of(cls, correction: Correction) -> AngleCorrection:
+        """Settings of a correction of one person, centre and offset `[2]`."""
+        eye = torch.zeros(2) if correction.eye is None else correction.eye
+        parts = (correction.centre, correction.offset, correction.slope.flatten(), eye)
+        return cls(*(tuple(part.tolist()) for part in parts))
+
+    def apply(
+        self, predicted: Float[Tensor, "n 2"], side: Int[Tensor, " n"] | None
+    ) -> Float[Tensor, "n 2"]:
+        """Return corrected angles (pitch, yaw) in radians."""
+        centre, offset, eye = map(predicted.new_tensor, (self.centre, self.offset, self.eye))
+        slope = predicted.new_tensor(self.slope).view(2, 2)
+        return Correction(centre, offset, slope, eye)(predicted, side)
+
+
+@dataclass(frozen=True)
 class Calibration(NamedOptions):
     """Fit a correction of (pitch, yaw) by penalised least squares.
 

@@ -77,6 +77,7 @@ MEANINGS = {
     "last_mean": "float32: grey mean of the frames so far; zeros before the first frame",
     "last_seen": "float32: frames so far; zero before the first frame",
     "pose": "float32: head pitch, yaw in radians",
+    "side": "int64: 0 left eye, 1 right eye",
 }
 
 
@@ -155,7 +156,7 @@ def export(
         folder: run directory of one method.
         out: the file (.onnx).
         console: where the table goes.
-        person: whose model; default what a newcomer gets.
+        person: whose model; default what a newcomer gets, and of an adapted run its person.
         seed: of which seed; default the first.
 
     Raises:
@@ -166,6 +167,7 @@ def export(
     """
     packages()
     trained, run = opened(folder, person, seed)
+    person = person or trained.owner
     params, test = chosen(trained, person)
     first = test.take(slice(0, 1))
     whole = assembled(trained.task, params, first)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich import box
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
-from vergence.core.masks import Mask
-from vergence.core.params import Params
+from vergence.adaptation.choice import PULLS, candidates, choose
+from vergence.adaptation.other_people import own_priors
+from vergence.adaptation.ways import (
+    STEPS,
+    WHOLE,
+    Adapter,
+    FineTuning,
+    PersonalModel,
+    Rows,
+    pulled,
+)
 from vergence.core.randomness import RandomStream
-from vergence.core.requests import Fit
-from vergence.core.serialization import same
 from vergence.data.io.checks import read_npz
 from vergence.errors import ConfigError, DataError, nearest
 from vergence.experiment.newcomers import HeldOut, unseen
@@ -27,7 +36,6 @@ from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.calibration import (
     COUNTS,
     KINDS,
-    Calibration,
     Eyes,
     FittedCalibration,
     errors_deg,
@@ -39,14 +47,13 @@ from vergence.tasks.gaze_angle import GazeAngle
 
 NEEDED = "an npz with gaze [people, n, 2] and predictions of the same shape, radians (pitch, yaw)"
 AXIS = "calibration samples"
-TUNED = ("last layer", "whole model")
-FITTED_KINDS = {"fitted offset": (), "fitted affine": ("slopes",), "fitted eyes": ("eye", "slopes")}
-"""Corrections with priors of the run's own people, and what is fitted beside the offset."""
-PULLED, PULLS = "pulled model", (0.1, 1.0, 10.0)
-"""Row of fine-tuning with a pull to the start, and the pulls that it chooses among."""
-ADAPTED = "the method's own"
-"""Row of a method that makes a stranger's model of the data they have."""
-PREDICTION, STEPS = "pred_lenet", 50
+PULLED = "pulled model"
+"""Row of fine-tuning with a pull to the start, chosen on other people."""
+CONSTANT, ALONE = "constant mean of the k samples", "training alone on the k samples"
+CHOSEN = "adapt, as it chooses"
+HARM = 0.01
+"""Share of the shared model's error from which on a loss counts."""
+PREDICTION = "pred_lenet"
 FITTED = frozenset(f"p{number:02}" for number in range(11))
 MPIIGAZE = ("mpiigaze", "mpiigaze_crops", "mpiifacegaze")
 """Data sets of the people on whom the priors of the shrunk corrections were fitted: `FITTED`."""
@@ -73,6 +80,8 @@ class CalibrationOptions:
         seed: of the random choices.
         pulls: strengths of the pull to the start among which fine-tuning chooses, of a run only;
             none: no such row.
+        adapt: add what `vergence adapt` chooses by itself, training on the samples alone and a
+            constant, of a run only.
     """
 
     person: str = "all"
@@ -84,6 +93,7 @@ class CalibrationOptions:
     lr: float | None = None
     seed: int = 0
     pulls: tuple[float, ...] = ()
+    adapt: bool = False
 
     def __post_init__(self) -> None:
         if not self.counts or min(*self.counts, self.draws) < 0:
@@ -96,6 +106,10 @@ class CalibrationOptions:
             raise ConfigError(f"calibrate: lr must be above 0; got {self.lr:g}")
         if any(pull <= 0 for pull in self.pulls):
             raise ConfigError(f"calibrate: pulls must be above 0; got {self.pulls}")
+
+    def shows(self, way: str) -> bool:
+        """True if a way has a row, and is not only tried by `adapt`."""
+        return way not in map(pulled, PULLS) or way in map(pulled, self.pulls)
 
 
 def calibrate(source: Path, out: Path, options: CalibrationOptions, console: Console) -> Curves:
@@ -119,8 +133,8 @@ def calibrate(source: Path, out: Path, options: CalibrationOptions, console: Con
     of_a_run = source.is_dir()
     if of_a_run and options.prediction is not None:
         raise ConfigError("--prediction is for an npz of predictions; a run makes its own")
-    for name in () if of_a_run else ("steps", "lr", "pulls"):
-        if getattr(options, name) not in (None, ()):
+    for name in () if of_a_run else ("steps", "lr", "pulls", "adapt"):
+        if getattr(options, name) not in (None, (), False):
             raise ConfigError(f"--{name} is for fine-tuning a run; {source} is none")
     everybody = unseen(source) if of_a_run else None
     strangers = None if everybody is None else everybody.only(options.person)
@@ -128,7 +142,37 @@ def calibrate(source: Path, out: Path, options: CalibrationOptions, console: Con
     for caveat in caveats(curves, strangers):
         console.print(Text(f"Note: {caveat}", style="yellow"), soft_wrap=True)
     present(curves, out, console)
+    if options.adapt and strangers is not None and curves.counts[0] == 0:
+        lower = curves.metric in strangers.run(curves.people[0]).task.lower_is_better
+        show_harmed(curves, lower, console)
     return curves
+
+
+def show_harmed(curves: Curves, lower_is_better: bool, console: Console) -> None:
+    """Print how many people each way makes worse off than the shared model, per count."""
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    grid.add_column(curves.axis, no_wrap=True)
+    for k in curves.counts[1:]:
+        grid.add_column(str(k), justify="right")
+    for way, found in harmed(curves, lower_is_better).items():
+        grid.add_row(way, *map(str, found))
+    console.print(
+        f"\nPeople of {len(curves.people)} whom samples make worse off than none, by more than "
+        f"{HARM:.0%}",
+        style="bold",
+        soft_wrap=True,
+    )
+    console.print(grid)
+
+
+def harmed(curves: Curves, lower_is_better: bool) -> dict[str, list[int]]:
+    """Numbers of people worse off than with the shared model by more than `HARM`, per way and k."""
+    sign = 1 if lower_is_better else -1
+    shared = curves.values[CHOSEN][:, :1]
+    worse = {way: sign * (values - shared) for way, values in curves.values.items()}
+    return {
+        way: (lost[:, 1:] > HARM * np.abs(shared)).sum(0).tolist() for way, lost in worse.items()
+    }
 
 
 def caveats(curves: Curves, strangers: HeldOut | None) -> Iterator[str]:
@@ -213,37 +257,11 @@ def of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
                     table[row] += np.array(values) / len(seeds)
                 bar.advance(line)
     starts = options.counts[0] == 0
-    pulled = {pull: found.pop(_pull(pull)) for pull in options.pulls}
-    if pulled:
-        found[PULLED] = chosen_by_others(pulled, found[TUNED[1]][:, :1] if starts else None)
+    tried = {pull: found.pop(pulled(pull)) for pull in options.pulls}
+    if tried:
+        found[PULLED] = chosen_by_others(tried, found[WHOLE][:, :1] if starts else None)
     how = f"{first.folder.name}, {len(seeds)} seeds, {draws} draws per person"
     return Curves(headline, AXIS, people, options.counts, found, how)
-
-
-def own_priors(
-    everybody: HeldOut, people: Sequence[str], seed: int
-) -> dict[str, dict[str, FittedCalibration]]:
-    """Priors for each stranger, of the people who took part in the run without that stranger.
-
-    Each of these is a stranger too, to a run of their own: so there are none where one run left
-    several people out.
-    """
-    wanted = {person: everybody.known(person) for person in people}
-    seen = {}
-    for person in {who for others in wanted.values() for who in others}:
-        run = everybody.run(person, seed)
-        train = run.ready.people[person].train
-        outputs = run.outputs(run.newcomer(person), train).double()
-        seen[person] = (outputs, train.columns["gaze"].double(), train.columns.get("side"))
-    return {
-        person: {
-            kind: FittedCalibration.of([seen[who] for who in others], *terms)
-            for kind, terms in FITTED_KINDS.items()
-            if "eye" not in terms or all(seen[who][2] is not None for who in others)
-        }
-        for person, others in wanted.items()
-        if len(others) > 1
-    }
 
 
 def chosen_by_others(
@@ -262,10 +280,6 @@ def chosen_by_others(
     return np.take_along_axis(errors, others.argmin(0)[None], 0)[0]
 
 
-def _pull(pull: float) -> str:
-    return f"pull {pull:g}"
-
-
 def _one(
     trained: TrainedRun,
     person: str,
@@ -276,47 +290,43 @@ def _one(
     """Return the curve of one person and seed per kind."""
     task, data = trained.task, trained.ready.people[person]
     _accept(trained, person, options)
-    start = trained.newcomer(person)
-    layout = start.layout
-    head = Mask.layers(layout, *task.parts()[1])
-    stream = RandomStream("calibrate", options.seed, trained.task.seed, person)
+    pulls = dict.fromkeys((*options.pulls, *(PULLS if options.adapt else ())))
+    tuning = FineTuning(options.steps or STEPS, options.lr, tuple(pulls))
+    adapter = Adapter(trained, person, tuning, fitted, options.eyes == "apart")
+    stream = RandomStream("calibrate", options.seed, task.seed, person)
     order = orders(len(data.train), draws, stream.numpy())
+    before = adapter.error(PersonalModel(adapter.start))
+    shown = [way for way in adapter.ways if options.shows(way)]
+    extra = (CONSTANT, ALONE, CHOSEN) if options.adapt else ()
+    found: dict[str, list[float]] = {way: [] for way in (*shown, *extra)}
+    for k in options.counts:
+        if k == 0:
+            for way in found:
+                found[way].append(math.nan if way in (CONSTANT, ALONE) else before)
+            continue
+        each = [_draw(adapter, order[d, :k], stream, d, found) for d in range(draws)]
+        for way in found:
+            found[way].append(float(np.mean([errors[way] for errors in each])))
+    return found
 
-    def tuned(
-        trainable: Mask | None, what: str, pull: float = 0.0
-    ) -> Callable[[int, Tensor], float]:
-        local = trained.method.local
-        local = replace(local, steps=options.steps or STEPS, schedule="constant")
-        local = replace(local, lr=options.lr or local.lr)
 
-        def score(draw: int, rows: Tensor) -> float:
-            anchor = (start, pull / len(rows)) if pull else None
-            ask = Fit(start, data.train.subset(rows), local, trainable, anchor=anchor)
-            made = trained.executor.solver.fit(ask, stream.child(what, draw, len(rows)))
-            return trained.measure(made.params, person)[task.headline]
-
-        return score
-
-    def adapted(_: int, rows: Tensor) -> float:
-        params = trained.model(person, known=False, train=data.train.subset(rows))
-        return trained.measure(params, person)[task.headline]
-
-    kinds: dict[str, Callable[[int, Tensor], float]]
-    kinds = dict(zip(TUNED, (tuned(head, TUNED[0]), tuned(None, TUNED[1])), strict=True))
-    kinds |= {_pull(pull): tuned(None, TUNED[1], pull) for pull in options.pulls}
-    if isinstance(task, GazeAngle):
-        ways = {**KINDS, **fitted}
-        kinds = {**corrected(trained, start, person, options.eyes, ways), **kinds}
-    if not same(trained.model(person, known=False), start):
-        kinds[ADAPTED] = adapted
-    before = trained.measure(start, person)[task.headline]
-    return {
-        kind: [
-            before if k == 0 else float(np.mean([score(d, order[d, :k]) for d in range(draws)]))
-            for k in options.counts
-        ]
-        for kind, score in kinds.items()
+def _draw(
+    adapter: Adapter, rows: Rows, stream: RandomStream, draw: int, wanted: Collection[str]
+) -> dict[str, float]:
+    """Errors of ways, by name, fitted to one choice of samples."""
+    found = {
+        way: adapter.error(adapter.fit(way, rows, stream, draw))
+        for way in adapter.ways
+        if way in wanted
     }
+    if CHOSEN in wanted:
+        found[CONSTANT] = adapter.guess(rows)
+        found[ALONE] = adapter.error(adapter.alone(rows, stream.child(draw)))
+        way = choose(adapter, candidates(adapter), rows, stream.child("choice", draw)).way
+        found[CHOSEN] = (
+            found[way] if way in found else adapter.error(adapter.fit(way, rows, stream, draw))
+        )
+    return found
 
 
 def _accept(trained: TrainedRun, person: str, options: CalibrationOptions) -> None:
@@ -337,49 +347,11 @@ def _accept(trained: TrainedRun, person: str, options: CalibrationOptions) -> No
             f"{trained.folder}: task.personal_prior is made of all of a person's training samples, "
             "so a curve over few of them would say nothing; name a run without it (0)"
         )
-
-
-def corrected(
-    trained: TrainedRun,
-    start: Params,
-    person: str,
-    eyes: Eyes,
-    ways: Mapping[str, Calibration | FittedCalibration],
-) -> dict[str, Callable[[int, Tensor], float]]:
-    """Return, per kind of correction, the error on test data after fitting it to some rows.
-
-    Raises:
-        ConfigError: eyes are to be told apart, and the data does not say which is which.
-    """
-    data, outputs = trained.ready.people[person], trained.outputs
-    near, far = (outputs(start, part).double() for part in (data.train, data.test))
-    true = data.train.columns["gaze"].double()
-    if eyes != "together" and (eyes == "each" or "side" not in data.train.columns):
+    eyes = options.eyes
+    if isinstance(task, GazeAngle) and (
+        eyes == "each" or (eyes == "apart" and "side" not in data.train.columns)
+    ):
         raise ConfigError(
             f"calibrate: eyes = '{eyes}' on a run: 'apart' needs a column side in the data, 'each' "
             "is for recorded predictions; use eyes = 'together'"
         )
-    sides = [
-        part.columns["side"] if eyes == "apart" else torch.zeros(len(part))
-        for part in (data.train, data.test)
-    ]
-
-    known = data.train.columns.get("side")
-
-    def scorer(kind: str) -> Callable[[int, Tensor], float]:
-        way = ways[kind]
-
-        def score(_: int, rows: Tensor) -> float:
-            fixed = far.clone()
-            if isinstance(way, FittedCalibration):  # it tells eyes apart by itself
-                learned = way.fit(near[rows], true[rows], None if known is None else known[rows])
-                fixed = learned(far, data.test.columns.get("side"))
-            else:
-                for side in sides[1].unique():
-                    mine, here = rows[sides[0][rows] == side], sides[1] == side
-                    fixed[here] = way.fit(near[mine], true[mine])(far[here])
-            return trained.task.metrics(fixed, data.test)[trained.task.headline]
-
-        return score
-
-    return {kind: scorer(kind) for kind in ways}

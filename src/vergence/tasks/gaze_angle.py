@@ -17,6 +17,7 @@ from vergence.core.options import Share
 from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.metrics.angles import angular_error_deg, mean_direction
+from vergence.metrics.calibration import AngleCorrection
 from vergence.metrics.personal_priors import (
     attached_to_all,
     offsets,
@@ -56,6 +57,7 @@ class GazeAngle(Task):
             `AMOUNTS` for each model that they predict with.
         augment: random changes of the crops in training, see `EyeChanges`.
         prior_in: `training`, where the loss sees the moved angles, or only `prediction`.
+        correction: of the network's angles for one person, as `vergence adapt` finds it.
 
     Source: Zhang et al. 2015 (MPIIGaze), whose public code uses `mse`.
     """
@@ -65,6 +67,7 @@ class GazeAngle(Task):
     personal_prior: Share | Literal["chosen"] = 0.0
     prior_in: Literal["training", "prediction"] = "training"
     augment: EyeChanges = EyeChanges()
+    correction: AngleCorrection = AngleCorrection()
 
     classes: ClassVar[int] = 16
     labels: ClassVar[tuple[str, ...]] = ("gaze",)
@@ -106,6 +109,23 @@ class GazeAngle(Task):
         mean = centre + amount * (prior[:, 0] - centre)
         scale = (prior[:, 1] / spread) ** amount
         return mean + scale * (output - centre)
+        if self.personal_prior:
+            prior = prior_of(batch, "gaze_angle").to(output.dtype)
+            centre, spread = CENTRE.to(output), SPREAD.to(output)
+            mean = centre + self.personal_prior * (prior[:, 0] - centre)
+            scale = (prior[:, 1] / spread) ** self.personal_prior
+            output = mean + scale * (output - centre)
+        return self._corrected(output, batch) if self.correction else output
+
+    def _corrected(self, output: Angles, batch: Batch) -> Angles:
+        if not any(self.correction.eye):
+            return self.correction.apply(output, None)
+        if "side" not in batch:
+            raise ConfigError(
+                "gaze_angle: task.correction tells the eyes apart, and these samples have no "
+                "column side (0 left, 1 right); add it"
+            )
+        return self.correction.apply(output, batch["side"])
 
     @property
     def own_prior(self) -> bool:
@@ -161,6 +181,11 @@ class GazeAngle(Task):
                 "gaze_angle: task.personal_prior stands behind the whole network, and a network "
                 "that is cut or fed stage by stage has no place for it; leave it out (0), or use "
                 "a method that trains the whole network"
+            )
+        if self.correction:
+            raise ConfigError(
+                "gaze_angle: task.correction stands behind the whole network, and a network that "
+                "is cut or fed stage by stage has no place for it; leave it out"
             )
         if self.augment:
             raise ConfigError(

@@ -43,7 +43,8 @@ def predict(folder: Path, video: Path, out: Path, person: str | None = None) -> 
         folder: run directory of one method.
         video: any video PyAV can read.
         out: where the overlay goes.
-        person: predict as this participant; default: as a newcomer, with the shared model.
+        person: predict as this participant; default: as a newcomer, with the shared model, and of
+            an adapted run as its person.
 
     Raises:
         ConfigError: another task's run, an unknown person, or a newcomer without a shared model.
@@ -54,6 +55,7 @@ def predict(folder: Path, video: Path, out: Path, person: str | None = None) -> 
     if not isinstance(trained.task, GazeMap):
         raise ConfigError(f"{folder} was trained on another task; predict draws gaze maps only")
     run = read(folder).runs[0]
+    person = person or trained.owner
     trained.refuse_stranger(person, run.people)
     with profiling.phase("data"):
         footage = Video.open(video)

@@ -1,0 +1,345 @@
+"""`vergence adapt`: a run directory with a model for somebody who took no part in a run.
+
+The directory is that of a run of no rounds, whose network starts from the adapted model: whatever
+reads a run reads it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vergence.adaptation.choice import (
+    FEWEST,
+    PULLS,
+    SMALL,
+    AdaptationChoice,
+    candidates,
+    choose,
+)
+from vergence.adaptation.other_people import own_priors
+from vergence.adaptation.own_data import (
+    OwnData,
+    chosen_rows,
+    parted,
+    prepared,
+    read_own_data,
+)
+from vergence.adaptation.ways import SHARED, Adapter, FineTuning, PersonalModel
+from vergence.core.data import Samples
+from vergence.core.files import saving, write_whole
+from vergence.core.randomness import RandomStream
+from vergence.core.serialization import digest, pack
+from vergence.core.task import StartingModel
+from vergence.data import own_samples
+from vergence.errors import ConfigError, StateError
+from vergence.experiment import checksums
+from vergence.experiment.newcomers import HeldOut, unseen
+from vergence.experiment.record_tables import table_of
+from vergence.experiment.run import RoundCallback, check_vacant, start
+from vergence.experiment.schema import Experiment, TableOrigin, agreed, check, python_parts
+from vergence.experiment.starting_model import split_of
+from vergence.experiment.trained_run import TrainedRun, read_run
+from vergence.metrics.calibration import AngleCorrection, Correction, FittedCalibration
+from vergence.results.layout import digits, metric_name, number
+from vergence.results.read import read, table
+from vergence.tasks.gaze_angle import GazeAngle
+
+LABEL = "adapted"
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """Model that was made for a person.
+
+    Attributes:
+        folder: the run directory.
+        experiment: of that run.
+        person: for whom.
+        samples: numbers of samples that were learned from.
+        choice: the way that was chosen, and the errors of all.
+    """
+
+    folder: Path
+    experiment: Experiment
+    person: str
+    samples: int
+    choice: AdaptationChoice
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run to adapt: one of its seeds, and priors of corrections where it has some."""
+
+    trained: TrainedRun
+    fitted: Mapping[str, FittedCalibration]
+
+
+def adapt(
+    folder: Path,
+    data: Path,
+    out: Path,
+    person: str | None = None,
+    samples: int | None = None,
+    seed: int | None = None,
+) -> Adaptation:
+    """Make a model for somebody who took no part in a run, from labelled samples of theirs.
+
+    Args:
+        folder: the run, or a merged leave-one-out directory.
+        data: an npz with the task's columns, or what the run's data set reads, with this person.
+        out: the new run directory.
+        person: who, where the data hold several; of an npz the name to give, default "me".
+        samples: so many of them, evenly spread; default all.
+        seed: of the run; default its first.
+
+    Raises:
+        ConfigError: the run has no model to adapt, or the person took part in it.
+        DataError: the samples cannot be used.
+        StateError: the run is damaged or unfinished, or `out` holds something.
+    """
+    source = opened(folder, person, seed)
+    own = read_own_data(data, source.trained.experiment, person)
+    return adapt_to(source, own, out, samples)
+
+
+def opened(
+    folder: Path,
+    person: str | None,
+    seed: int | None = None,
+    experiment: Experiment | None = None,
+) -> Source:
+    """A run to adapt. Of a leave-one-out evaluation the run without this person, or the first.
+
+    Raises:
+        StateError: it is damaged or unfinished.
+        ConfigError: it shares no model, or is of Python objects.
+    """
+    if (folder / "deploy.toml").is_file():
+        raise StateError(
+            f"{folder} is a folder of a deployment and keeps no final model: name the run "
+            "directory of its server (DIR/server/run, or a copy of it on this machine)"
+        )
+    if not (folder / "results.json").is_file() or not read(folder).runs[0].results.get("folds"):
+        checksums.check(folder)
+        return Source(_accepted(read_run(folder, seed, experiment, clients=False)), {})
+    everybody: HeldOut = unseen(folder)
+    left_out = everybody.folders
+    who = person if person is not None and person in left_out else next(iter(left_out))
+    fold = Path(os.path.normpath(everybody.folders[who]))
+    checksums.check(fold)
+    trained = _accepted(read_run(fold, seed, clients=False))
+    if not isinstance(trained.task, GazeAngle):
+        return Source(trained, {})
+    return Source(trained, own_priors(everybody, (who,), trained.task.seed).get(who, {}))
+
+
+def _accepted(trained: TrainedRun) -> TrainedRun:
+    if not trained.shares():
+        raise ConfigError(
+            f"{trained.folder}: this method shares no model that a newcomer could start from"
+        )
+    if trained.task.own_prior:
+        raise ConfigError(
+            f"{trained.folder}: task.personal_prior made a prior of everybody's own training "
+            "samples, and what a newcomer's few samples give was never trained with; name a run "
+            "without it (0)"
+        )
+    if read(trained.folder).runs[0].results.get("erased"):
+        raise ConfigError(
+            f"{trained.folder}: somebody was erased from this run, and its model has still learned "
+            "from them; name the run that `vergence privacy forget` made then"
+        )
+    parts = trained.experiment.table.get("python", [])
+    if {"task", "model"} & set(parts):
+        raise ConfigError(
+            f"{trained.folder}: {python_parts(trained.experiment.table)}; adapt writes a run that "
+            "a file describes, and takes tasks and networks that have a name"
+        )
+    return trained
+
+
+def adapt_to(source: Source, own: OwnData, out: Path, samples: int | None = None) -> Adaptation:
+    """Make a model of a run for a person whose samples are at hand; see `adapt`."""
+    if (out / "config.toml").exists():
+        raise StateError(f"{out} holds a run already: choose another --out, or out= in Python")
+    check_vacant(out)
+    _refuse_known(source.trained, own)
+    rows = chosen_rows(len(own.samples), samples)
+    seed = source.trained.task.seed
+    ready = prepared(source.trained.experiment, seed, own, rows)
+    stream = RandomStream("adapt", seed)
+    trained = source.trained.on(ready, stream=stream)
+    adapter = Adapter(trained, own.person, FineTuning(pulls=PULLS), _usable(source.fitted, own))
+    torch.set_num_threads(1)
+    learned = torch.arange(len(rows))
+    choice = choose(adapter, candidates(adapter), learned, stream)
+    model = adapter.fit(choice.way, learned, stream)
+    experiment = written(source.trained, own, rows, model, choice, out)
+    return Adaptation(out, experiment, own.person, len(rows), choice)
+
+
+def _usable(
+    fitted: Mapping[str, FittedCalibration], own: OwnData
+) -> Mapping[str, FittedCalibration]:
+    """Corrections that these samples allow: eyes are told apart by a column `side`."""
+    apart = "side" in own.samples.columns
+    return {name: kind for name, kind in fitted.items() if apart or not kind.spread[1].any()}
+
+
+def _refuse_known(trained: TrainedRun, own: OwnData) -> None:
+    """Refuse a person who took part in the run, by the names of data and person.
+
+    Raises:
+        ConfigError: says where their model is.
+    """
+    run = read(trained.folder).runs[0]
+    took_part = {*run.people, *trained.clients}
+    if own.name == run.results["federation"] and own.person in took_part:
+        raise ConfigError(
+            f"'{own.person}' of {own.name} took part in {trained.folder}, which has a model for "
+            f"them: vergence export {trained.folder} --person {own.person} --out FILE.onnx"
+        )
+
+
+def written(
+    trained: TrainedRun,
+    own: OwnData,
+    rows: torch.Tensor,
+    model: PersonalModel,
+    choice: AdaptationChoice,
+    out: Path,
+) -> Experiment:
+    """Write the run directory of an adapted model; return its experiment."""
+    learned, other = parted(own.samples, rows)
+    whole = len(rows) in (0, len(own.samples))
+    kept = learned if whole else Samples.concatenate([learned, other])
+    with saving(out):
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(out / own_samples.FILE, own_samples.packed(kept))
+    settings = _table(trained, own, len(rows), model)
+    made = check({**settings, "run": {**settings["run"], "rounds": 1}}, out)
+    begins = _starting(trained, own, model, choice)
+    named = {**settings, "model": {**settings["model"], "start": begins.run}}
+    experiment = agreed(
+        replace(
+            made,
+            table=named,
+            model=replace(made.model, start=begins),
+            plan=replace(made.plan, rounds=0),
+            origin=TableOrigin(told={"adapted": _told(trained, own, len(rows), choice)}),
+        )
+    )
+    start(experiment, out, RoundCallback(bar=False))
+    return experiment
+
+
+def _table(trained: TrainedRun, own: OwnData, count: int, model: PersonalModel) -> dict[str, Any]:
+    """The experiment of an adapted model, but for the model that it starts from."""
+    whole = trained.experiment.table
+    task = dict(whole["task"])
+    if isinstance(model.correction, Correction):
+        task["correction"] = table_of(AngleCorrection.of(model.correction))
+    if model.prior is not None:
+        task |= {"personal_prior": model.exponent, "prior_in": "prediction"}
+    precision = trained.solving.precision
+    return {
+        "task": task,
+        "model": {key: value for key, value in whole["model"].items() if key != "start"},
+        "federation": {
+            "name": "own_samples",
+            "person": own.person,
+            "learned": count,
+            "licence": own.licence,
+        },
+        "method": {"name": "fedavg", "label": LABEL},
+        "local": table_of(trained.method.local),
+        "run": {
+            "rounds": 0,
+            "seeds": [trained.task.seed],
+            "evaluate_every": 0,
+            "workers": 1,
+            "precision": precision,
+            "device": "cpu",
+        },
+    }
+
+
+def _starting(
+    trained: TrainedRun, own: OwnData, model: PersonalModel, choice: AdaptationChoice
+) -> StartingModel:
+    """The adapted parameters, and all whom they have learned from."""
+    told, earlier = read(trained.folder).runs[0].results, trained.experiment.model.start
+    took_part = dict.fromkeys(table(trained.folder / "turns.csv", "client").client)
+    before = () if earlier is None else earlier.learned_from
+    if choice.way != SHARED:
+        before = (("own_samples", (own.person,)), *before)
+    return StartingModel(
+        f"{trained.folder}, adapted",
+        digest(pack(model.params)),
+        told["federation"],
+        tuple(took_part),
+        model.params,
+        split_of(trained.experiment.dataset),
+        before,
+    )
+
+
+def _told(
+    trained: TrainedRun, own: OwnData, count: int, choice: AdaptationChoice
+) -> dict[str, Any]:
+    """Entry of provenance.json about an adaptation."""
+    return {
+        "run": str(trained.folder),
+        "sha256": checksums.sum_of(trained.folder / checksums.NAME),
+        "fingerprint": trained.fingerprint,
+        "seed": trained.task.seed,
+        "person": own.person,
+        "samples": count,
+        "way": choice.way,
+        "folds": choice.folds,
+        "headline": trained.task.headline,
+        "errors": dict(choice.errors),
+    }
+
+
+def show(made: Adaptation, console: Console) -> None:
+    """Print the cross-validated error of every way, which was chosen, and where the run lies."""
+    choice, headline = made.choice, made.experiment.task(0).headline
+    if choice.errors:
+        grid = Table("way", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        grid.add_column(metric_name(headline), justify="right")
+        places = digits(choice.errors.values())
+        for way, error in choice.errors.items():
+            grid.add_row(way, number(error, places), style="bold" if way == choice.way else "")
+        left = "one sample" if made.samples <= SMALL else f"one of {choice.folds} folds"
+        console.print(f"Cross-validated on {made.samples} samples, {left} left out at a time:")
+        console.print(grid)
+    console.print(Text(told_choice(made)), soft_wrap=True)
+    console.print(Text(f"model:  {made.folder}"), soft_wrap=True)
+
+
+def told_choice(made: Adaptation) -> str:
+    """The way that was chosen, in one sentence."""
+    choice, name = made.choice, metric_name(made.experiment.task(0).headline)
+    if not choice.errors:
+        return (
+            f"Kept the shared model: {made.samples} labelled samples are too few to hold one out; "
+            f"give {FEWEST} or more."
+        )
+    shared, mine = choice.errors[SHARED], choice.errors[choice.way]
+    if choice.way == SHARED:
+        return (
+            f"Kept the shared model ({name} {shared:.3g}): no way was better on held-out samples "
+            "by more than one standard error."
+        )
+    return f"Chose {choice.way}: {name} {mine:.3g} on held-out samples, {shared:.3g} unchanged."

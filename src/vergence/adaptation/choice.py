@@ -1,0 +1,143 @@
+"""Choice of a way to adapt a model, by cross-validation on the person's own samples alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import norm, t
+
+from vergence.adaptation.ways import (
+    ADAPTED,
+    EXPONENTS,
+    LAST,
+    SHARED,
+    WHOLE,
+    Adapter,
+    Rows,
+    prior_way,
+    pulled,
+)
+from vergence.core.data import Samples
+from vergence.core.randomness import RandomStream
+from vergence.core.task import Task
+
+SMALL, FOLDS = 10, 5
+"""Up to so many samples each is left out in turn; more are dealt to so many folds."""
+FEWEST = 2
+"""Samples that can be held out from one another."""
+PULLS = (10.0, 1.0)
+"""Pulls to the start that are tried in fine-tuning."""
+SIMPLEST_FIRST = (
+    "shrunk offset",
+    "fitted offset",
+    "shrunk affine",
+    "fitted affine",
+    "fitted eyes",
+    *map(prior_way, EXPONENTS),
+    LAST,
+    *map(pulled, PULLS),
+    WHOLE,
+    ADAPTED,
+)
+"""Ways that are tried, where a run has them."""
+ONE_ERROR = float(norm.cdf(1.0))
+"""Share of a normal distribution that lies below one standard error."""
+
+
+@dataclass(frozen=True)
+class AdaptationChoice:
+    """A way that was chosen for a person.
+
+    Attributes:
+        way: its name; `SHARED` keeps the shared model.
+        errors: cross-validated mean of the task's headline, of every way; none where there are too
+            few samples to hold any out.
+        folds: of the cross-validation.
+    """
+
+    way: str
+    errors: Mapping[str, float]
+    folds: int
+
+
+def candidates(adapter: Adapter) -> list[str]:
+    """Ways to choose among, simplest first."""
+    return [way for way in SIMPLEST_FIRST if way in adapter.ways]
+
+
+def choose(
+    adapter: Adapter, ways: Sequence[str], rows: Rows, stream: RandomStream
+) -> AdaptationChoice:
+    """Choose among ways, simplest first, for these of a person's samples.
+
+    Every way is fitted without a fold of the samples and measured on it. With one sample, or none,
+    nothing can be held out, and the shared model is kept.
+    """
+    if len(rows) < FEWEST:
+        return AdaptationChoice(SHARED, {}, 0)
+    fold = folds(len(rows))
+    task, losses, errors = adapter.trained.task, {}, {}
+    for way in (SHARED, *ways):
+        values = held_out(adapter, way, rows, fold, stream)
+        counted = values[~np.isnan(values)]
+        errors[way] = float(counted.mean())
+        losses[way] = counted if task.headline in task.lower_is_better else -counted
+    return AdaptationChoice(simplest(losses), errors, int(fold.max()) + 1)
+
+
+def folds(count: int) -> NDArray[np.int64]:
+    """Fold of each of so many samples: neighbours, which are alike in recordings, share one."""
+    number = count if count <= SMALL else FOLDS
+    return np.arange(count) * number // count
+
+
+def held_out(
+    adapter: Adapter, way: str, rows: Rows, fold: NDArray[np.int64], stream: RandomStream
+) -> NDArray[np.float64]:
+    """The headline of a way on each sample, fitted without its fold; NaN of one with no score."""
+    outputs = []
+    for number in range(int(fold.max()) + 1):
+        out = torch.from_numpy(fold == number)
+        model = adapter.fit(way, rows[~out], stream.child("without", number))
+        outputs.append(adapter.outputs_at(model, rows[out]))
+    samples = adapter.labelled.subset(rows)
+    return by_sample(adapter.trained.task, torch.cat(outputs), samples)
+
+
+def by_sample(task: Task, outputs: torch.Tensor, samples: Samples) -> NDArray[np.float64]:
+    """The headline of every sample; NaN where it has nothing to be scored."""
+    if task.by_sample:
+        total, count = task.per_sample(outputs, samples).double().unbind(1)
+        return (total / count).numpy()
+    each = torch.arange(len(samples)).split(1)
+    found = [task.metrics(outputs[at], samples.subset(at))[task.headline] for at in each]
+    return np.array(found)
+
+
+def simplest(losses: Mapping[str, NDArray[np.float64]]) -> str:
+    """The simplest way that is no worse than the best by more than one standard error.
+
+    Errors are of the difference from the best, sample by sample; with few samples one error is as
+    wide as Student's t makes it. No way is chosen that is worse than the first in the mean.
+
+    Args:
+        losses: way -> loss of each sample, lower is better; the first is the shared model, and
+            simpler ways come before others.
+
+    Source: Breiman, Friedman, Olshen, Stone: Classification and Regression Trees, 1984, 3.4.3.
+    Differs: the error is that of paired differences, and Student's.
+    """
+    means = {way: float(loss.mean()) for way, loss in losses.items()}
+    best = min(means, key=lambda way: means[way])
+    first = next(iter(means))
+    for way, loss in losses.items():
+        apart, n = loss - losses[best], len(loss)
+        spread = float(apart.std(ddof=1)) / n**0.5 if n > 1 else float("inf")
+        width = float(t.ppf(ONE_ERROR, n - 1)) * spread if n > 1 else spread
+        if means[way] <= means[first] and (way == best or means[way] - means[best] <= width):
+            return way
+    return best

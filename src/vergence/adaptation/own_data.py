@@ -1,0 +1,155 @@
+"""A person's labelled samples for `vergence adapt`: a file of arrays, or the run's own reader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import torch
+
+from vergence.adaptation.ways import Rows
+from vergence.core.data import Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.naming import called
+from vergence.data import own_samples
+from vergence.data.io.finite_values import check_finite
+from vergence.errors import ConfigError, DataError, nearest
+from vergence.experiment.schema import Experiment
+from vergence.tasks.gaze_angle import GazeAngle
+
+ME = "me"
+"""Name of somebody whose file names nobody."""
+GENERATED = "vergence.data.synthetic"
+CHOOSE_PEOPLE = ("people", "viewers")
+"""Options of data sets that leave people out, as whoever is new may be."""
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Samples of one person, all of them labelled, in their order.
+
+    Attributes:
+        person: whose they are.
+        samples: as the data set gives them.
+        source: where they are from, in words.
+        name: of the data set.
+        licence: of the data.
+    """
+
+    person: str
+    samples: Samples
+    source: str
+    name: str = "own_samples"
+    licence: str = "the person's own"
+
+
+def read_own_data(source: Path, experiment: Experiment, person: str | None) -> OwnData:
+    """Read one person's samples: an npz with the task's columns, or what the run's reader takes.
+
+    Raises:
+        DataError: there is nothing there, it is damaged, or holds NaN.
+        ConfigError: several people are there and none is named, or the run's data set reads no
+            files.
+    """
+    if not source.exists():
+        raise DataError(f"there is no {source}: give the folder or file of the person's samples")
+    if source.suffix == ".npz":
+        found = own_samples.read_samples(source)
+        own = OwnData(person or ME, found, str(source))
+    else:
+        own = _from_reader(source, experiment, person)
+    parts = Splits(own.samples, own.samples, own.samples)
+    check_finite(Federation(str(source), {own.person: parts}))
+    return own
+
+
+def _from_reader(source: Path, experiment: Experiment, person: str | None) -> OwnData:
+    dataset, name = experiment.dataset, called(experiment.dataset)
+    if type(dataset).__module__.startswith(GENERATED) or "federation" in experiment.table.get(
+        "python", []
+    ):
+        raise ConfigError(
+            f"the run's data ('{name}') are not read from files, so {source} cannot be read as "
+            f"they were: give {own_samples.WHERE}"
+        )
+    everybody = {f.name: f.default for f in fields(dataset) if f.name in CHOOSE_PEOPLE}
+    federation = replace(dataset, **everybody).load(str(source))
+    people = federation.clients
+    if person is None and len(people) > 1:
+        shown = ", ".join(people[:5]) + (", ..." if len(people) > 5 else "")
+        raise ConfigError(f"{source} holds {len(people)} people: choose --person among {shown}")
+    person = people[0] if person is None else person
+    if person not in people:
+        raise ConfigError(f"{source}: no person '{person}'{nearest(person, people)}")
+    splits = federation.people[person]
+    samples = Samples.concatenate([splits.train, splits.val, splits.test])
+    licence = federation.about.get("licence", "not stated")
+    return OwnData(person, samples, str(source), federation.name, licence)
+
+
+def chosen_rows(count: int, wanted: int | None) -> Rows:
+    """Numbers of the samples to learn from: all, or so many, evenly spread over their order.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    if wanted is None:
+        return torch.arange(count)
+    if not 0 <= wanted <= count:
+        raise ConfigError(
+            f"--samples must lie in 0 to {count}, the samples there are; got {wanted}"
+        )
+    return ((torch.arange(wanted) + 0.5) * count / max(wanted, 1)).long()
+
+
+def prepared(experiment: Experiment, seed: int, own: OwnData, rows: Rows) -> Federation:
+    """The person as the run's network wants them: samples to learn from, and the others as test.
+
+    Raises:
+        DataError: a column is missing, or of another shape or type than the task takes; or angles
+            are not in radians.
+    """
+    task = experiment.task(seed)
+    learned, other = parted(own.samples, rows)
+    raw = Federation("adapt", {own.person: Splits(learned, learned, other)})
+    try:
+        ready = task.prepare(experiment.model.prepare(raw))
+        batch = ready.people[own.person].train.take(torch.arange(1))
+        with torch.no_grad():
+            output = task.forward(task.module().eval(), batch)
+            task.loss(output, batch)
+            task.metrics(output, ready.people[own.person].train.subset(torch.arange(1)))
+    except KeyError as error:
+        there = ", ".join(_shown(own.samples))
+        raise DataError(
+            f"{own.source} lacks {error}, which task '{called(task)}' needs; it has {there}"
+        ) from None
+    except (IndexError, RuntimeError, TypeError, ValueError, ConfigError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(
+            f"{own.source} is no data of the run's task '{called(task)}' and model "
+            f"'{called(experiment.model)}': {reason}; it has {', '.join(_shown(own.samples))}"
+        ) from None
+    if isinstance(task, GazeAngle) and float(own.samples.columns["gaze"].abs().max()) > math.pi:
+        raise DataError(
+            f"{own.source}: gaze reaches {float(own.samples.columns['gaze'].abs().max()):.1f}, "
+            "angles must be radians (pitch, yaw): convert degrees with numpy.deg2rad"
+        )
+    return ready
+
+
+def parted(samples: Samples, rows: Rows) -> tuple[Samples, Samples]:
+    """Samples to learn from, and the others; where either would be empty, all of them instead."""
+    other = torch.ones(len(samples), dtype=torch.bool)
+    other[rows] = False
+    learned = samples.subset(rows) if len(rows) else samples
+    return learned, samples.subset(other.nonzero()[:, 0]) if other.any() else samples
+
+
+def _shown(samples: Samples) -> Sequence[str]:
+    return [
+        f"{name} {str(column.dtype).removeprefix('torch.')} {list(column.shape)}"
+        for name, column in samples.columns.items()
+    ]

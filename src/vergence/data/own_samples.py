@@ -1,0 +1,110 @@
+"""Labelled samples of one person, as arrays in one npz file, which `vergence adapt` learned from.
+
+Layout of `root`: `own_samples.npz`. An array is a column with a row per sample, called as the task
+calls it (`image`, `gaze`, `pose`); rows that many samples share are called `NAME@COLUMN`, where the
+column holds their numbers (`frames@frame_ids`). The samples that were learned from come first.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from annotated_types import Ge
+
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Dataset, Federation
+from vergence.data.io.checks import data_folder, read_npz
+from vergence.errors import DataError
+
+FILE = "own_samples.npz"
+WHERE = "an npz with the columns of the run's task, a row per sample"
+SHARED = "@"
+"""Between the name of shared rows and that of the column that points to them."""
+
+
+@dataclass(frozen=True)
+class OwnSamples(Dataset):
+    """Samples of one person beside the model that was made of them.
+
+    Attributes:
+        person: whose they are.
+        learned: so many of them, the first, are for training and validation, the others for test;
+            0, or all of them: every part holds all.
+        licence: of the data.
+    """
+
+    person: str = "me"
+    learned: Annotated[int, Ge(0)] = 0
+    licence: str = "the person's own"
+
+    beside: ClassVar[bool] = True
+
+    def load(self, root: str | None = None) -> Federation:
+        """Read the file.
+
+        Raises:
+            DataError: it is missing, damaged or empty.
+        """
+        every = read_samples(data_folder(root, "own_samples", WHERE) / FILE)
+        rows = torch.arange(len(every))
+        own, other = (every.subset(rows[: self.learned]), every.subset(rows[self.learned :]))
+        own, other = (own if len(own) else every), (other if len(other) else every)
+        about = {
+            "licence": self.licence,
+            "citation": "none",
+            "split": f"{self.learned} samples were learned from, the others are for test",
+        }
+        return Federation("own_samples", {self.person: Splits(own, own, other)}, about)
+
+
+def read_samples(path: Path) -> Samples:
+    """Samples of an npz file; numbers of double precision become single ones.
+
+    Raises:
+        DataError: the file is missing or damaged, holds no sample, or columns of unequal length.
+    """
+    table = read_npz(path, {}, WHERE, optional=None)
+    held = {name: torch.from_numpy(np.ascontiguousarray(rows)) for name, rows in table.items()}
+    held = {n: rows.float() if rows.dtype == torch.float64 else rows for n, rows in held.items()}
+    shared = {name: rows for name, rows in held.items() if SHARED in name}
+    columns = {name: rows for name, rows in held.items() if name not in shared}
+    lengths = {name: len(rows) if rows.ndim else 0 for name, rows in columns.items()}
+    if not lengths or min(lengths.values()) == 0:
+        raise DataError(f"{path} holds no sample: give {WHERE}")
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} has {count}" for name, count in lengths.items())
+        raise DataError(f"{path}: columns must have a row per sample each; {told}")
+    banks = {}
+    for name, rows in shared.items():
+        bank, _, by = name.partition(SHARED)
+        numbers = columns.get(by)
+        if numbers is None or numbers.is_floating_point():
+            raise DataError(f"{path}: {name} needs a column '{by}' of whole numbers: its rows")
+        if int(numbers.min()) < 0 or int(numbers.max()) >= len(rows):
+            raise DataError(
+                f"{path}: column '{by}' points to rows {int(numbers.min())} to "
+                f"{int(numbers.max())} of {name}, which has {len(rows)}"
+            )
+        columns[by] = numbers.long()
+        banks[bank] = SharedRows(rows, by)
+    return Samples(columns, banks)
+
+
+def packed(samples: Samples) -> bytes:
+    """An npz file of samples, with those shared rows alone that they point to."""
+    arrays = {name: column.numpy() for name, column in samples.columns.items()}
+    used: dict[str, torch.Tensor] = {}
+    for bank in samples.banks.values():
+        if bank.by not in used:
+            used[bank.by], places = samples.columns[bank.by].unique(return_inverse=True)
+            arrays[bank.by] = places.numpy()
+    for name, bank in samples.banks.items():
+        arrays[f"{name}{SHARED}{bank.by}"] = bank.rows[used[bank.by]].numpy()
+    body = io.BytesIO()
+    np.savez_compressed(body, allow_pickle=False, **arrays)
+    return body.getvalue()

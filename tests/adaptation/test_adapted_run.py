@@ -1,0 +1,293 @@
+"""`vergence adapt`: the run directory that it writes, what it holds, and what is refused."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vergence as vg
+from tests.cli.commands import ONE, run, vergence
+from vergence.adaptation.adapted_run import adapt, adapt_to, opened, told_choice
+from vergence.adaptation.own_data import OwnData
+from vergence.adaptation.ways import SHARED
+from vergence.core.data import Samples, SharedRows
+from vergence.data import own_samples
+from vergence.data.own_samples import packed, read_samples
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
+from vergence.errors import ConfigError
+from vergence.experiment.trained_run import read_run
+from vergence.metrics.calibration import AngleCorrection
+from vergence.model_tools.onnx_export import opened_again
+from vergence.models.small_eye import SmallEye
+from vergence.tasks.gaze_angle import GazeAngle
+
+EYES = """
+task       = { name = "gaze_angle" }
+model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
+federation = { name = "eye_synthetic", people = 3, samples = 60, days = [3, 3], size = "9x15" }
+method     = "fedavg"
+local      = { epochs = 1, batch = 16, lr = 0.05 }
+run        = { rounds = 1, evaluate_every = 0, workers = 1 }
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("eyes"), EYES)
+
+
+@pytest.fixture(scope="module")
+def newcomer():
+    """Samples of a fourth person, whose gaze is turned by 0.3 radians in pitch."""
+    people = EyeSynthetic(people=4, samples=60, days=(3, 3), size="9x15").load().people
+    parts = people["p03"]
+    every = Samples.concatenate([parts.train, parts.val, parts.test])
+    gaze = every.columns["gaze"] + torch.tensor([0.3, 0.0])
+    return Samples({**every.columns, "gaze": gaze})
+
+
+@pytest.fixture(scope="module")
+def file(newcomer, tmp_path_factory):
+    path = tmp_path_factory.mktemp("mine") / "mine.npz"
+    path.write_bytes(packed(newcomer))
+    return path
+
+
+@pytest.fixture(scope="module")
+def mine(trained, file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("adapted") / "me"
+    return adapt(trained, file, out, samples=9)
+
+
+def told(folder: Path) -> dict:
+    return json.loads((folder / "provenance.json").read_text())["adapted"]
+
+
+def test_a_shifted_gaze_is_corrected_from_nine_samples(mine, trained, newcomer):
+    assert mine.choice.way != SHARED
+    assert mine.choice.errors[mine.choice.way] < mine.choice.errors[SHARED] - 1
+    shared = vg.open_run(trained).predict(None, newcomer)
+    corrected = vg.open_run(mine.folder).predict(None, newcomer)
+    gaze = newcomer.columns["gaze"]
+    assert (corrected - gaze).abs()[:, 0].mean() < 0.8 * (shared - gaze).abs()[:, 0].mean()
+
+
+def test_provenance_names_the_run_by_digest_and_the_way(mine, trained):
+    about = told(mine.folder)
+    assert about["way"] == mine.choice.way
+    assert (about["samples"], about["folds"], about["person"]) == (9, 9, "me")
+    assert about["fingerprint"] == read_run(trained).fingerprint
+    assert about["errors"] == dict(mine.choice.errors)
+    assert about["sha256"] == hashlib.sha256((trained / "SHA256SUMS").read_bytes()).hexdigest()
+
+
+def test_it_is_a_run_that_verify_status_report_and_compare_take(mine):
+    assert "ok" in vergence("verify", mine.folder).out
+    for command in ("verify", "status", "compare", "report"):
+        said = vergence(command, mine.folder)
+        assert said.code == 0, said.err
+
+
+def test_a_flipped_byte_of_the_samples_is_found(trained, file, tmp_path):
+    made = adapt(trained, file, tmp_path / "me", samples=2)
+    path = made.folder / own_samples.FILE
+    data = bytearray(path.read_bytes())
+    data[-30] ^= 1
+    path.write_bytes(data)
+    vergence("verify", made.folder).complains(2, own_samples.FILE)
+
+
+def test_it_is_moved_and_the_run_may_be_gone(trained, file, tmp_path):
+    made = adapt(trained, file, tmp_path / "here" / "me", samples=3)
+    moved = made.folder.rename(tmp_path / "me")
+    assert vergence("verify", moved).code == 0
+    assert list(vg.open_run(moved).people) == ["me"]
+
+
+def test_the_onnx_file_has_the_correction_inside(mine, newcomer, tmp_path):
+    said = vergence("export", mine.folder, "--out", tmp_path / "me.onnx")
+    assert said.code == 0, said.err
+    session = opened_again((tmp_path / "me.onnx").read_bytes())
+    wanted = vg.open_run(mine.folder).predict(None, newcomer)
+    for row in range(3):
+        columns = {n: c[row : row + 1].numpy() for n, c in newcomer.columns.items()}
+        given = {value.name: columns[value.name] for value in session.get_inputs()}
+        assert np.abs(session.run(None, given)[0] - wanted[row : row + 1].numpy()).max() < 1e-5
+
+
+def test_a_correction_of_eyes_reaches_the_onnx_file(newcomer, tmp_path):
+    """q' = q + offset + (q - centre) slope, and +- eye by the side, which the file asks for."""
+    numbers = (
+        "centre = [0.1, 0], offset = [0.1, 0], slope = [0.1, 0, 0.2, 0.1], eye = [0.05, -0.04]"
+    )
+    text = EYES.replace('"gaze_angle"', f'"gaze_angle", correction = {{ {numbers} }}')
+    out = run(tmp_path, text)
+    said = vergence("export", out, "--out", tmp_path / "eyes.onnx")
+    assert said.code == 0, said.err
+    session = opened_again((tmp_path / "eyes.onnx").read_bytes())
+    columns = {n: c[:1].numpy() for n, c in newcomer.columns.items()}
+    names = [value.name for value in session.get_inputs()]
+    left, right = (
+        session.run(None, {n: {**columns, "side": np.array([side])}[n] for n in names})[0]
+        for side in (0, 1)
+    )
+    assert right - left == pytest.approx(np.array([[0.1, -0.08]]), abs=1e-6)
+    plain = replace(read_run(out).task, correction=AngleCorrection())
+    with torch.no_grad():
+        network = vg.open_run(out).model()
+        p, y = plain.forward(network, newcomer.take(slice(0, 1)))[0].tolist()
+    by_hand = [p + 0.1 + (p - 0.1) * 0.1 + y * 0.2, y + (p - 0.1) * 0 + y * 0.1]
+    assert left[0] == pytest.approx([by_hand[0] - 0.05, by_hand[1] + 0.04], abs=1e-5)
+
+
+def test_a_correction_of_eyes_needs_their_sides(newcomer):
+    task = GazeAngle(SmallEye(), correction=AngleCorrection(eye=(0.1, 0.0)))
+    batch = newcomer.take(slice(0, 2))
+    del batch["side"]
+    with pytest.raises(ConfigError, match="no column side"):
+        task.forward(task.module(), batch)
+    with pytest.raises(ConfigError, match=r"task\.correction stands behind"):
+        task.inputs(batch)
+
+
+def test_without_samples_or_with_one_the_shared_model_is_kept(trained, file, newcomer, tmp_path):
+    shared = vg.open_run(trained).predict(None, newcomer)
+    for count in (0, 1):
+        made = adapt(trained, file, tmp_path / f"me{count}", samples=count)
+        assert made.choice.way == SHARED
+        assert "too few to hold one out" in told_choice(made)
+        assert torch.equal(vg.open_run(made.folder).predict(None, newcomer), shared)
+
+
+def test_people_of_a_leave_one_out_evaluation_give_priors(tmp_path, newcomer):
+    (tmp_path / "eyes.toml").write_text(EYES)
+    said = vergence(
+        "study", "evaluate", "leave-one-out", tmp_path / "eyes.toml", "--out", tmp_path / "loo"
+    )
+    assert said.code == 0, said.err
+    (folder,) = {
+        p.parent for p in (tmp_path / "loo").rglob("results.json") if "folds" not in p.parts
+    }
+    data = tmp_path / "mine.npz"
+    data.write_bytes(packed(newcomer))
+    made = adapt(folder, data, tmp_path / "me", samples=4)
+    assert {"fitted offset", "fitted affine", "fitted eyes"} <= set(made.choice.errors)
+
+
+def test_from_python(trained, newcomer, tmp_path):
+    nine = newcomer.subset(torch.arange(9))
+    made = vg.open_run(trained).adapt(nine, out=tmp_path / "me")
+    assert told(tmp_path / "me")["samples"] == 9
+    assert made.people == ["me"]
+    assert made.verify()
+
+
+def test_the_toy_run_of_a_method_with_personal_entries(tmp_path):
+    out = run(tmp_path, ONE, "run.rounds=2")
+    x = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    np.savez(tmp_path / "mine.npz", x=x.numpy(), y=(x @ torch.full((4,), 3.0)).numpy())
+    made = adapt(out, tmp_path / "mine.npz", tmp_path / "me")
+    assert {"last layer", "whole model", "the method's own"} <= set(made.choice.errors)
+    assert made.choice.errors[made.choice.way] < made.choice.errors[SHARED]
+
+
+def refused(*words: str, args: list, code: int = 3) -> None:
+    vergence("adapt", *args).complains(code, *words)
+
+
+def test_what_cannot_be_used_is_one_line(trained, file, newcomer, tmp_path):
+    out = ["--out", tmp_path / "me"]
+    refused("there is no", args=[trained, "--data", tmp_path / "none", *out])
+    refused("not read from files", args=[trained, "--data", tmp_path, *out], code=2)
+    refused("0 to 60", "got 61", args=[trained, "--data", file, "--samples", 61, *out], code=2)
+    bad = tmp_path / "bad.npz"
+    columns = {name: column.numpy() for name, column in newcomer.columns.items()}
+    np.savez(bad, **{n: c for n, c in columns.items() if n != "pose"})
+    refused("lacks 'pose'", "gaze_angle", args=[trained, "--data", bad, *out])
+    np.savez(bad, **{**columns, "image": np.zeros((60, 1, 36, 60), np.uint8)})
+    refused("no data of the run's task", "9, 15", args=[trained, "--data", bad, *out])
+    np.savez(bad, **{**columns, "gaze": np.rad2deg(columns["gaze"])})
+    refused("radians", args=[trained, "--data", bad, *out])
+    np.savez(bad, **{**columns, "gaze": np.full((60, 2), np.nan, np.float32)})
+    refused("nan in row 0", args=[trained, "--data", bad, *out])
+    np.savez(bad, image=columns["image"][:0])
+    refused("holds no sample", args=[trained, "--data", bad, *out])
+    np.savez(bad, **{**columns, "pose": columns["pose"][:5]})
+    refused("a row per sample", args=[trained, "--data", bad, *out])
+    assert not (tmp_path / "me" / "config.toml").exists()
+    (tmp_path / "me").mkdir(exist_ok=True)
+    (tmp_path / "me" / "diary.txt").write_text("mine")
+    refused("diary.txt", args=[trained, "--data", file, *out], code=2)
+
+
+def test_an_adapted_run_is_not_written_over(mine, trained, file):
+    before = {path: path.read_bytes() for path in mine.folder.iterdir() if path.is_file()}
+    args = [trained, "--data", file, "--samples", 3, "--out", mine.folder]
+    refused("holds a run already", args=args, code=2)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_damaged_run_is_refused(file, tmp_path):
+    out = run(tmp_path, EYES)
+    table = out / "people.csv"
+    table.write_text(table.read_text().replace("0.", "1.", 1))
+    vergence("adapt", out, "--data", file, "--out", tmp_path / "me").complains(2, "people.csv")
+    (tmp_path / "empty").mkdir()
+    vergence("adapt", tmp_path / "empty", "--data", file).complains(2)
+
+
+def test_a_late_client_needs_the_server_s_states_alone(tmp_path):
+    """As in a copy of a deployment's run, whose clients keep their states to themselves."""
+    out = run(tmp_path, ONE, "run.rounds=2")
+    states = [path for path in (out / "state").iterdir() if "p00" in path.name]
+    assert states
+    for path in states:
+        path.unlink()
+    vergence("verify", out).complains(2, "p00")
+    x = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    np.savez(tmp_path / "mine.npz", x=x, y=x.sum(1))
+    assert adapt(out, tmp_path / "mine.npz", tmp_path / "me").samples == 4
+
+
+def test_a_deployment_s_folder_is_no_run(file, tmp_path):
+    (tmp_path / "anna").mkdir()
+    (tmp_path / "anna" / "deploy.toml").write_text("")
+    args = [tmp_path / "anna", "--data", file, "--out", tmp_path / "me"]
+    refused("keeps no final model", args=args, code=2)
+
+
+def test_who_took_part_has_a_model_already(trained, newcomer, tmp_path):
+    with pytest.raises(ConfigError, match=r"'p01' of eye_synthetic took part .* --person p01"):
+        adapt_to(
+            opened(trained, None),
+            OwnData("p01", newcomer, "samples", "eye_synthetic"),
+            tmp_path / "me",
+        )
+
+
+def test_a_run_of_no_rounds_needs_a_model_to_start_from(tmp_path):
+    with pytest.raises(ConfigError, match=r"rounds must be >= 1; got 0"):
+        run(tmp_path, EYES, "run.rounds=0")
+
+
+def test_local_only_shares_nothing(file, tmp_path):
+    out = run(tmp_path, EYES.replace('"fedavg"', '"local_only"'))
+    said = vergence("adapt", out, "--data", file, "--out", tmp_path / "me")
+    said.complains(2, "shares no model")
+
+
+def test_samples_with_shared_rows_come_back_from_their_file(tmp_path):
+    rows = torch.arange(40, dtype=torch.uint8).view(10, 2, 2)
+    given = Samples(
+        {"frame_ids": torch.tensor([[7], [3]]), "points": torch.rand(2, 1, 1, 2)},
+        {"frames": SharedRows(rows, "frame_ids")},
+    )
+    path = tmp_path / "file.npz"
+    path.write_bytes(packed(given))
+    back = read_samples(path)
+    assert torch.equal(back.take(slice(0, 2))["frames"], given.take(slice(0, 2))["frames"])
+    assert len(back.banks["frames"].rows) == 2
