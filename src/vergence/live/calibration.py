@@ -1,6 +1,6 @@
 """`vergence live --calibrate`: nine targets looked at, and the eye patches with their angles.
 
-The file has the arrays of `vergence data patches --targets`: labelled samples of one person.
+The file has the columns of task `gaze_angle`: labelled samples of one person, for `vergence adapt`.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def calibrate(
 ) -> int:
     """Show the targets, write the samples (.npz), and return how many there are.
 
-    Arrays: `image` uint8 `[n, height, width]`, `pose` and `gaze` float32 `[n, 2]` radians, `side`
-    (0 left, 1 right), `frame` and `target` int64 `[n]`; left eyes first.
+    Arrays: `image` uint8 `[n, 1, height, width]`, `pose` and `gaze` float32 `[n, 2]` radians,
+    `side` (0 left, 1 right), `frame` and `target` int64 `[n]`; in the order in which they came.
 
     Args:
         camera: entered already.
@@ -115,16 +115,15 @@ def calibrate(
 
 def columns_of(found: Sequence[LookedAt], places_mm: NDArray) -> dict[str, NDArray]:
     """Return the arrays of the file."""
-    rows = sorted(found, key=lambda row: row.patch.side)
-    seen = [row.patch.seen for row in rows]
-    labels = [eye.gaze(places_mm[row.target]) for eye, row in zip(seen, rows, strict=True)]
+    seen = [row.patch.seen for row in found]
+    labels = [row.patch.seen.gaze(places_mm[row.target]) for row in found]
     return {
-        "image": np.stack([row.patch.image for row in rows]),
+        "image": np.stack([row.patch.image for row in found])[:, None],
         "pose": np.stack([eye.pose for eye in seen]).astype(np.float32),
         "gaze": np.stack(labels).astype(np.float32),
-        "side": np.array([int(row.patch.side == "right") for row in rows]),
-        "frame": np.array([row.frame for row in rows]),
-        "target": np.array([row.target for row in rows]),
+        "side": np.array([int(row.patch.side == "right") for row in found]),
+        "frame": np.array([row.frame for row in found]),
+        "target": np.array([row.target for row in found]),
     }
 
 

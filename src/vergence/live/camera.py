@@ -26,6 +26,8 @@ from vergence.errors import ConfigError, DataError, PartialRun
 
 TIMEOUT_S = 10.0
 """Longest wait for a network stream to open, and for its next frame."""
+LATE_S = 1.0
+"""Time by which a file that is played in real time may be behind and still catch up."""
 SLACK = 0.5
 """Part of a frame's interval by which a frame may come early where a rate is asked for."""
 
@@ -177,8 +179,8 @@ class LiveCamera:
             if self.options.realtime and start + time_s > came:
                 self._stop.wait(start + time_s - came)
                 came = max(start + time_s, came)
-            elif self.options.realtime:
-                start = came - time_s  # decoded too late: the file plays slower from here
+            elif self.options.realtime and came - time_s - start > LATE_S:
+                start = came - time_s  # decoded too slowly: from here on the file plays later
             yield CameraFrame(number, time_s, came, picture)
             last_s, number = time_s, number + 1
 

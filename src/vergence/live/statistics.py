@@ -42,13 +42,13 @@ class LiveStatistics:
 
     def quantile_ms(self, share: float) -> float:
         """Return the latency that this share of the frames does not exceed, to a tenth of a ms."""
-        if not self.drawn:
-            return float("nan")
         rank = max(1, int(np.ceil(share * self.drawn)))
         return float((np.searchsorted(self.counts.cumsum(), rank) + 1) * STEP_MS)
 
     def line(self, dropped: int) -> str:
         """Everything in one line."""
+        if not self.drawn:
+            return "no frame has a map or direction yet"
         now, peak = memory_mb()
         memory = ", ".join(
             f"{name} {value:.0f} MB"

@@ -1,4 +1,4 @@
-"""A window: tkinter, which comes with Python on Linux, macOS and Windows, and Pillow."""
+"""A window of tkinter, which comes with Python on Linux, macOS and Windows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from vergence.errors import ConfigError
 
@@ -30,7 +29,6 @@ class LiveWindow:
     def __init__(self, title: str, full: bool = False) -> None:
         try:
             tkinter: Any = importlib.import_module("tkinter")
-            self.images: Any = importlib.import_module("PIL.ImageTk")
         except ImportError as error:
             raise NoDisplay(
                 f"no window: this Python has no {error.name}; install it (Debian: python3-tk)"
@@ -51,7 +49,8 @@ class LiveWindow:
         self.text = tkinter.Label(self.root, anchor="w")
         if not full:
             self.text.pack(fill="x")
-        self.shown: Any = None
+        self.shown = tkinter.PhotoImage(master=self.root)
+        self.size: tuple[int, int] | None = None
         self.root.update()
 
     def stop(self, *_: Any) -> None:
@@ -66,11 +65,12 @@ class LiveWindow:
     def show(self, picture: NDArray[np.uint8], text: str) -> bool:
         """Show a picture, uint8 `[H, W, 3]`, and a text; False if the person wants to end."""
         height, width = picture.shape[:2]
-        if self.shown is None:
+        if self.size != (width, height):
+            self.size = width, height
             self.canvas.config(width=width, height=height)
-        self.shown = self.images.PhotoImage(Image.fromarray(picture))  # Tk keeps no reference
-        self.canvas.delete("all")
-        self.canvas.create_image(0, 0, image=self.shown, anchor="nw")
+            self.canvas.delete("all")
+            self.canvas.create_image(0, 0, image=self.shown, anchor="nw")
+        self.shown.configure(data=b"P6 %d %d 255 " % (width, height) + picture.tobytes())
         self.text.config(text=text)
         return self.look_after()
 
