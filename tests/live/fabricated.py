@@ -107,12 +107,12 @@ def without(blocked: set[str], code: str, *words: object) -> subprocess.Complete
 
 
 def write_eyes(path: Path, count: int, target: Callable[[int], int]) -> Path:
-    """Write a video of an eye, 120 x 72: a dark disk left of the middle, larger for each target."""
+    """Write a video of an eye, 120 x 72: a dark disk, further right for each target."""
     y, x = np.mgrid[0:72, 0:120] + 0.5
 
     def pictures():
         for number in range(count):
-            dark = np.hypot(x - 45, y - 36) < 10 + 2 * target(number)
+            dark = np.hypot(x - 30 - 7 * target(number), y - 36) < 12
             shade = np.where(dark, 30, 120 + x).astype(np.uint8)
             yield number / 30, np.repeat(shade[..., None], 3, 2)
 

@@ -10,18 +10,43 @@ import time
 import av
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
-from tests.cli.commands import vergence
-from tests.live.fabricated import EYES, STREAM, WINDOWS, dots, places, without, write_model
+from tests.cli.commands import run, vergence
+from tests.live.fabricated import (
+    EYES,
+    STREAM,
+    WINDOWS,
+    dots,
+    places,
+    without,
+    write_eyes,
+    write_model,
+)
+from vergence.core.data import Samples, SharedRows
+from vergence.data.io.video import rgb
 from vergence.errors import ConfigError
 from vergence.live.camera import CameraOptions, LiveCamera
 from vergence.live.command import EyeOptions, ShownOptions, start
-from vergence.live.gaze_models import open_model
+from vergence.live.eye_sources import EyeCamera
+from vergence.live.gaze_models import EyeModel, open_model
 from vergence.live.session import LiveSession
 from vergence.live.statistics import LiveStatistics
-from vergence.live.views import MapView
+from vergence.live.views import MapView, centre
+from vergence.model_tools.onnx_export import assembled, converted, export
+from vergence.model_tools.streaming import stream
+from vergence.models.glc.glc_causal import GlcCausal
+from vergence.tasks.gaze_map import GazeMap
 
+EYE_RUN = """
+task       = { name = "gaze_angle" }
+model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
+federation = { name = "eye_synthetic", people = 3, samples = 40, days = [3, 3], size = "9x15" }
+method     = "fedper"
+local      = { epochs = 1, batch = 16, lr = 0.05 }
+run        = { rounds = 1, evaluate_every = 0, workers = 1 }
+"""
 LIVE = "from vergence.cli.main import main; main(); assert 'torch' not in sys.modules"
 
 
@@ -151,3 +176,51 @@ def test_bad_input_is_one_line(tmp_path):
     sized = ("--camera", video, *wanted, "--screen", "300x200")
     vergence("live", model, *sized).complains(2, "--calibrate is for models of eyes")
     vergence("live", model, "--camera", video, *wanted).complains(2, "--screen must be", "None")
+
+
+@pytest.mark.slow
+def test_a_run_directory_of_eyes_is_taken_as_it_is(tmp_path):
+    """Its file is written first; the last column of the table is what that file says."""
+    out = run(tmp_path, EYE_RUN)
+    video = write_eyes(tmp_path / "eyes.mp4", 5, lambda n: n)
+    shown = ShownOptions(headless=True, record=tmp_path / "r.mp4")
+    said = Console(quiet=True)
+    end = start(out, str(video), said, CameraOptions(), EyeOptions(), shown, "p01")
+    assert end.statistics.drawn == 5
+    path = tmp_path / "m.onnx"
+    export(out, path, said, "p01")
+    model = open_model(path)
+    assert isinstance(model, EyeModel)
+    with LiveCamera(str(video)) as camera:
+        picture = rgb(camera.newest(5.0).picture, 120, 72)
+    (patch,) = EyeCamera(model.height, model.width).patches(picture)
+    first = rows(tmp_path / "r.csv")[0]
+    wanted = model.gaze(patch.image, patch.seen.pose)
+    np.testing.assert_allclose([float(first[name]) for name in model.columns], wanted, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_stream_s_maps_are_torch_s(tmp_path, monkeypatch):
+    """A causal network with noise: the recorded points are those of `stream` on the same frames."""
+    pytest.importorskip("efficientnet_lite_pytorch")
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
+    task = GazeMap(GlcCausal(16, 2, 1, 3, (6, 8), motion=True))
+    begun = task.init()
+    drawn = torch.randn(begun.layout.n, generator=torch.Generator().manual_seed(2))
+    clip = dots(tmp_path / "dots.mp4", 6)
+    with LiveCamera(str(clip)) as camera:
+        taken = iter(lambda: camera.newest(5.0), None)
+        frames = np.stack([rgb(frame.picture, 64, 48) for frame in taken])
+    shared = SharedRows(torch.from_numpy(frames), "ids")
+    ids, points = torch.arange(6)[None], torch.full((1, 6, 1, 2), 0.5)
+    data = Samples({"ids": ids, "points": points}, {"frames": shared})
+    whole = assembled(task, begun + begun.like(drawn * 0.05), data.take(slice(0, 1)))
+    told = {"vergence": "0.1.0", "task": "gaze_map"}
+    path = tmp_path / "m.onnx"
+    path.write_bytes(converted(whole, data.take(slice(0, 1)), told))
+    shown = ShownOptions(headless=True, record=tmp_path / "r.mp4")
+    start(path, str(clip), Console(quiet=True), CameraOptions(), EyeOptions(), shown)
+    wanted = [centre(heat.numpy()) for heat in stream(whole, frames)]
+    found = [[float(row["x"]), float(row["y"])] for row in rows(tmp_path / "r.csv")]
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    assert np.ptp(found, axis=0).min() > 1e-4

@@ -22,11 +22,14 @@ from vergence.experiment.validation import validate
 from vergence.model_tools import onnx_export as exporting
 from vergence.model_tools.onnx_export import (
     TOLERANCE,
+    CallShape,
     assembled,
+    check_shape,
     converted,
     export,
     opened_again,
     parity,
+    shaped,
     singles,
     timed,
 )
@@ -196,6 +199,78 @@ def test_a_windowed_file_with_motion_is_given_frames_alone(monkeypatch, tmp_path
     logits = Solver(task).outputs(params, ready.people["a"].test)
     run_s = logits.flatten(2).softmax(-1).view(logits.shape).numpy()
     assert np.abs(heat - run_s).max() / run_s.max() < 0.01
+
+
+@pytest.mark.slow
+def test_windows_of_any_length_and_batches_of_any_size(monkeypatch, tmp_path):
+    """Sizes that the file was not made with answer as torch does, each with its own frames."""
+    pytest.importorskip("efficientnet_lite_pytorch")
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
+    task, data = GazeMap(GlcFeatures(16, 2, 1, (6, 8))), clips(3, 48, 64)
+    shape = CallShape("dynamic", "dynamic")
+    whole = assembled(task, trained(task, 0.02), data.take(slice(0, 1)))
+    assert check_shape(whole, data, shape) == 3
+    cases = list(shaped(whole, data, shape))
+    sizes = {tuple(batch["frames"].shape[:2]) for batch in cases}
+    assert sizes == {(count, length) for count in (1, 2, 3) for length in (1, 3, 6)}
+    session = opened_again(converted(whole, cases[-1], {}, shape))
+    assert session.get_inputs()[0].shape[:2] == ["batch", "frames"]
+    other = {"frames": torch.cat([cases[-1]["frames"], cases[-1]["frames"][:2]])[:, :5]}
+    assert parity(whole, session, [*cases, other]) <= TOLERANCE
+    fixed = CallShape(5)
+    cases = list(shaped(whole, data, fixed))
+    session = opened_again(converted(whole, cases[-1], {}, fixed))
+    assert session.get_inputs()[0].shape == [1, 5, 48, 64, 3]
+    assert parity(whole, session, cases) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("task", "data"),
+    [
+        (GazeAngle(LeNet((4, 8))), eyes(36, 60)),
+        (GazeMap(GlcVit("tiny64")), clips(4, 64, 64)),
+        (Images(Softmax((1, 8, 8), 5)), eyes(8, 8)),
+    ],
+    ids=["lenet", "glc_vit", "softmax"],
+)
+@pytest.mark.slow
+def test_batches_of_any_size(task, data, monkeypatch):
+    monkeypatch.setattr(glc_vit, "BLOCKS", 2)
+    shape = CallShape(batch="dynamic")
+    whole = assembled(task, trained(task), data.take(slice(0, 1)))
+    cases = list(shaped(whole, data, shape))
+    file = converted(whole, cases[-1], {}, shape)
+    assert {len(batch[whole.columns[0]]) for batch in cases} == {1, 2, 3}
+    assert parity(whole, opened_again(file), cases) <= TOLERANCE
+    told = {p.key: p.value for p in onnx.load_from_string(file).metadata_props}
+    assert "shape [batch, " in told[f"input {whole.columns[0]}"]
+
+
+def test_shapes_that_a_network_cannot_be_called_in(monkeypatch):
+    eye, data = GazeAngle(LeNet((2, 4))), eyes(36, 60)
+    whole = assembled(eye, trained(eye), data.take(slice(0, 1)))
+    with pytest.raises(ConfigError, match="lenet is given single images: leave out --frames"):
+        check_shape(whole, data, CallShape(4))
+    with pytest.raises(ConfigError, match="--batch must be 1 or more, or dynamic, got 0"):
+        check_shape(whole, data, CallShape(batch=0))
+    monkeypatch.setattr(glc_vit, "BLOCKS", 1)
+    vit, data = GazeMap(GlcVit("tiny64")), clips(4, 64, 64)
+    whole = assembled(vit, trained(vit), data.take(slice(0, 1)))
+    with pytest.raises(ConfigError, match="glc_vit takes windows of 4 frames and no others"):
+        check_shape(whole, data, CallShape(8))
+    assert check_shape(whole, data, CallShape(4)) == 4
+
+
+def test_a_stream_keeps_its_state_form_and_motion_its_number_of_frames():
+    pytest.importorskip("efficientnet_lite_pytorch")
+    causal, data = GazeMap(GlcCausal(16, 2, 0, 3, (6, 8))), clips(2, 48, 64, 1)
+    whole = assembled(causal, trained(causal), data.take(slice(0, 1)))
+    with pytest.raises(ConfigError, match="glc_causal is given one frame after the other"):
+        check_shape(whole, data, CallShape("dynamic"))
+    moving = GazeMap(GlcFeatures(16, 2, 0, (6, 8), motion=True))
+    whole = assembled(moving, trained(moving), data.take(slice(0, 1)))
+    with pytest.raises(ConfigError, match="with motion follows a window frame by frame"):
+        check_shape(whole, data, CallShape("dynamic"))
 
 
 @pytest.mark.slow

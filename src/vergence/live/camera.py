@@ -51,7 +51,7 @@ class CameraFrame:
 
 @dataclass(frozen=True)
 class CameraOptions:
-    """How a source is played.
+    """Options of a source.
 
     Attributes:
         realtime: a file's frames come at their times, like a camera's.
@@ -221,7 +221,7 @@ def opened(source: str) -> InputContainer:
 
 
 def device(source: str) -> tuple[str, str | None, dict[str, str]]:
-    """Return what PyAV opens for a source: name, format and options.
+    """Name, format and options with which PyAV opens a source.
 
     Raises:
         DataError: a number that no camera of this machine has.

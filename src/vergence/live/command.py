@@ -25,7 +25,7 @@ from vergence.live.window import LiveWindow, NoDisplay
 
 @dataclass(frozen=True)
 class EyeOptions:
-    """Where eyes come from.
+    """Source of eye patches.
 
     Attributes:
         landmarker: MediaPipe's face landmarker, for a camera that shows a face; None: the camera
@@ -41,7 +41,7 @@ class EyeOptions:
 
 @dataclass(frozen=True)
 class ShownOptions:
-    """Where gaze is shown and written, and for how long."""
+    """Window, recording and length of a session."""
 
     headless: bool = False
     record: Path | None = None

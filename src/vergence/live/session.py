@@ -21,7 +21,7 @@ TOLD_EVERY_S = 60.0
 
 @dataclass(frozen=True)
 class SessionEnd:
-    """Why a session ended, and what it counted."""
+    """Reason why a session ended, and its counts."""
 
     why: str
     statistics: LiveStatistics

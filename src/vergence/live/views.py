@@ -1,4 +1,4 @@
-"""What is made of a frame: the picture with the map or the direction drawn, and its numbers."""
+"""Pictures of a live session: a frame with its map or direction drawn, and its numbers."""
 
 from __future__ import annotations
 

@@ -363,6 +363,8 @@ def converted(
             # torch 2.13 warns of its own use of a class that it will remove.
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
+            # Several inputs share the axis `batch`, and one name for it is what is wanted.
+            warnings.filterwarnings("ignore", "# The axis name", UserWarning)
             program = torch.onnx.export(
                 whole,
                 tuple(given.values()),
