@@ -2,12 +2,15 @@
 
 import threading
 import time
+import wave
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import av
 import numpy as np
 import pytest
 
-from tests.live.fabricated import dots
+from tests.cli.commands import vergence
+from tests.live.fabricated import STREAM, dots, write_model
 from vergence.errors import ConfigError, DataError, PartialRun
 from vergence.live import camera as cameras
 from vergence.live.camera import CameraOptions, LiveCamera
@@ -75,8 +78,6 @@ def test_files_without_video(tmp_path):
     text.write_text("not a video")
     with pytest.raises(DataError, match=r"is no video \(Invalid data"):
         LiveCamera(str(text))
-    import wave
-
     with wave.open(str(sound), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
@@ -96,8 +97,6 @@ def test_options_that_a_source_has_no_use_for(tmp_path):
 @pytest.fixture
 def server(tmp_path):
     """A camera on the network that breaks off in the middle of what it promised."""
-    import av
-
     path = tmp_path / "a.ts"
     source = dots(tmp_path / "a.mp4", 60)
     with av.open(str(source)) as read, av.open(str(path), "w", format="mpegts") as written:
@@ -135,6 +134,16 @@ def test_a_stream_that_ends_and_one_that_breaks_off(server):
     assert camera.frames == 60
     with pytest.raises(PartialRun, match=r"broken broke off after \d+ frames .*is kept"):
         all_frames(LiveCamera(f"{server}/broken"))
+
+
+def test_a_stream_that_breaks_off_leaves_what_was_recorded(server, tmp_path):
+    model = write_model(tmp_path / "m.onnx", STREAM)
+    record = ("--headless", "--record", tmp_path / "r.mp4")
+    said = vergence("live", model, "--camera", f"{server}/broken", *record)
+    said.complains(5, "broke off after", "what was recorded before is kept")
+    with av.open(str(tmp_path / "r.mp4")) as container:
+        shown = sum(1 for _ in container.decode(video=0))
+    assert shown == len((tmp_path / "r.csv").read_text().splitlines()) - 1 > 0
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,16 @@ class Root:
         self.keys[key] = stop
 
     def attributes(self, *_):
-        pass
+        self.full = True
+
+    def winfo_screenwidth(self):
+        return 400
+
+    def winfo_screenheight(self):
+        return 200
+
+    def geometry(self, text):
+        self.place = text
 
     def update(self):
         self.looks += 1
@@ -113,6 +122,8 @@ def test_pictures_and_numbers_are_shown_until_q(tmp_path):
 def test_a_target_is_drawn_at_its_place():
     window = LiveWindow("targets", full=True)
     assert window.target((0.25, 0.5))
+    assert window.root.full
+    assert window.root.place == "400x200+0+0"
     box = window.root.widgets[0].kept[0]
     assert (box[0] + box[2]) / 2 == 100
     assert (box[1] + box[3]) / 2 == 100

@@ -43,6 +43,8 @@ class LiveWindow:
         for key in ("<Escape>", "q"):
             self.root.bind(key, self.stop)
         if full:
+            size = self.root.winfo_screenwidth(), self.root.winfo_screenheight()
+            self.root.geometry("{}x{}+0+0".format(*size))  # where nothing manages windows
             self.root.attributes("-fullscreen", True)
         self.canvas = tkinter.Canvas(self.root, background="black", highlightthickness=0)
         self.canvas.pack(fill="both", expand=True)
