@@ -172,7 +172,7 @@ def test_bad_input_is_one_line(tmp_path):
     vergence("live", model, *quiet, "--record", "a.avi").complains(2, "written as .mp4", "a.avi")
     vergence("live", model, *quiet, "--record", video).complains(2, "is there already")
     below = video / "r.mp4"
-    vergence("live", model, *quiet, "--record", below).complains(5, "cannot write", "r.mp4")
+    vergence("live", model, *quiet, "--record", below).complains(5, "cannot write", "r.csv")
     vergence("live", tmp_path, *quiet).complains(2, "no run directory")
     wanted = ("--calibrate", tmp_path / "me.npz")
     vergence("live", model, *quiet, *wanted).complains(2, "--headless nothing")
