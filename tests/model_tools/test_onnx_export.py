@@ -22,11 +22,15 @@ from vergence.experiment.validation import validate
 from vergence.model_tools import onnx_export as exporting
 from vergence.model_tools.onnx_export import (
     TOLERANCE,
+    CallShape,
     assembled,
+    check_shape,
     converted,
     export,
     opened_again,
     parity,
+    shaped,
+    singles,
     timed,
 )
 from vergence.models.glc import glc_vit
@@ -113,7 +117,7 @@ def test_the_file_says_what_torch_says(task, data, monkeypatch):
     file = converted(whole, first, {})
     onnx.checker.check_model(onnx.load_from_string(file), full_check=True)
     session = opened_again(file)
-    assert parity(whole, session, data) <= TOLERANCE
+    assert parity(whole, session, singles(data)) <= TOLERANCE
     assert all(type(size) is int for value in session.get_inputs() for size in value.shape)
     assert all(time > 0 for time in timed(whole, session, first))
     assert session.get_inputs()[0].type == "tensor(uint8)"
@@ -122,7 +126,7 @@ def test_the_file_says_what_torch_says(task, data, monkeypatch):
         np.testing.assert_allclose(heat.sum((2, 3)), np.ones((1, 4)), rtol=1e-5)
     other = whole.network.load_state_dict  # parity must be able to fail
     other({n: 1.1 * t for n, t in whole.network.state_dict().items()})
-    assert parity(whole, session, data) > TOLERANCE
+    assert parity(whole, session, singles(data)) > TOLERANCE
 
 
 @pytest.mark.slow
@@ -135,7 +139,7 @@ def test_frozen_features_are_computed_inside(monkeypatch, tmp_path):
     first = data.take(slice(0, 1))
     whole = assembled(task, params, first)
     session = opened_again(converted(whole, first, {}))
-    assert parity(whole, session, data) <= TOLERANCE
+    assert parity(whole, session, singles(data)) <= TOLERANCE
     (heat,) = session.run(None, {"frames": first["frames"].numpy()})
     ready = task.network.prepare(Federation("one", {"a": Splits(data, data, data)}))
     logits = Solver(task).outputs(params, ready.people["a"].test)
@@ -171,7 +175,7 @@ def test_a_stream_s_file_takes_a_frame_and_the_state(monkeypatch, tmp_path, bloc
         "map",
         *(name.replace("last", "next") for name in taken[1:]),
     ]
-    assert parity(whole, session, data) <= TOLERANCE
+    assert parity(whole, session, singles(data)) <= TOLERANCE
     state = [value.numpy() for value in whole.arguments(first)[1:]]
     heats = []
     for frame in first["frames"].unbind(1):
@@ -184,7 +188,7 @@ def test_a_stream_s_file_takes_a_frame_and_the_state(monkeypatch, tmp_path, bloc
     assert np.abs(np.diff(run_s, axis=0)).max() / run_s.max() > 0.01
     with torch.no_grad():
         whole.network.past.weight.mul_(1.5)  # parity must be able to fail
-    assert parity(whole, session, data) > TOLERANCE
+    assert parity(whole, session, singles(data)) > TOLERANCE
 
 
 @pytest.mark.slow
@@ -197,12 +201,84 @@ def test_a_windowed_file_with_motion_is_given_frames_alone(monkeypatch, tmp_path
     first = data.take(slice(0, 1))
     whole = assembled(task, params, first)
     session = opened_again(converted(whole, first, {}))
-    assert parity(whole, session, data) <= TOLERANCE
+    assert parity(whole, session, singles(data)) <= TOLERANCE
     (heat,) = session.run(None, {"frames": first["frames"].numpy()})
     ready = task.network.prepare(Federation("one", {"a": Splits(data, data, data)}))
     logits = Solver(task).outputs(params, ready.people["a"].test)
     run_s = logits.flatten(2).softmax(-1).view(logits.shape).numpy()
     assert np.abs(heat - run_s).max() / run_s.max() < 0.01
+
+
+@pytest.mark.slow
+def test_windows_of_any_length_and_batches_of_any_size(monkeypatch, tmp_path):
+    """Sizes that the file was not made with answer as torch does, each with its own frames."""
+    pytest.importorskip("efficientnet_lite_pytorch")
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
+    task, data = GazeMap(GlcFeatures(16, 2, 1, (6, 8))), clips(3, 48, 64)
+    shape = CallShape("dynamic", "dynamic")
+    whole = assembled(task, trained(task, 0.02), data.take(slice(0, 1)))
+    assert check_shape(whole, data, shape) == 3
+    cases = list(shaped(whole, data, shape))
+    sizes = {tuple(batch["frames"].shape[:2]) for batch in cases}
+    assert sizes == {(count, length) for count in (1, 2, 3) for length in (1, 3, 6)}
+    session = opened_again(converted(whole, cases[-1], {}, shape))
+    assert session.get_inputs()[0].shape[:2] == ["batch", "frames"]
+    other = {"frames": torch.cat([cases[-1]["frames"], cases[-1]["frames"][:2]])[:, :5]}
+    assert parity(whole, session, [*cases, other]) <= TOLERANCE
+    fixed = CallShape(5)
+    cases = list(shaped(whole, data, fixed))
+    session = opened_again(converted(whole, cases[-1], {}, fixed))
+    assert session.get_inputs()[0].shape == [1, 5, 48, 64, 3]
+    assert parity(whole, session, cases) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("task", "data"),
+    [
+        (GazeAngle(LeNet((4, 8))), eyes(36, 60)),
+        (GazeMap(GlcVit("tiny64")), clips(4, 64, 64)),
+        (Images(Softmax((1, 8, 8), 5)), eyes(8, 8)),
+    ],
+    ids=["lenet", "glc_vit", "softmax"],
+)
+@pytest.mark.slow
+def test_batches_of_any_size(task, data, monkeypatch):
+    monkeypatch.setattr(glc_vit, "BLOCKS", 2)
+    shape = CallShape(batch="dynamic")
+    whole = assembled(task, trained(task), data.take(slice(0, 1)))
+    cases = list(shaped(whole, data, shape))
+    file = converted(whole, cases[-1], {}, shape)
+    assert {len(batch[whole.columns[0]]) for batch in cases} == {1, 2, 3}
+    assert parity(whole, opened_again(file), cases) <= TOLERANCE
+    told = {p.key: p.value for p in onnx.load_from_string(file).metadata_props}
+    assert "shape [batch, " in told[f"input {whole.columns[0]}"]
+
+
+def test_shapes_that_a_network_cannot_be_called_in(monkeypatch):
+    eye, data = GazeAngle(LeNet((2, 4))), eyes(36, 60)
+    whole = assembled(eye, trained(eye), data.take(slice(0, 1)))
+    with pytest.raises(ConfigError, match="lenet is given single images: leave out --frames"):
+        check_shape(whole, data, CallShape(4))
+    with pytest.raises(ConfigError, match="--batch must be 1 or more, or dynamic, got 0"):
+        check_shape(whole, data, CallShape(batch=0))
+    monkeypatch.setattr(glc_vit, "BLOCKS", 1)
+    vit, data = GazeMap(GlcVit("tiny64")), clips(4, 64, 64)
+    whole = assembled(vit, trained(vit), data.take(slice(0, 1)))
+    with pytest.raises(ConfigError, match="glc_vit takes windows of 4 frames and no others"):
+        check_shape(whole, data, CallShape(8))
+    assert check_shape(whole, data, CallShape(4)) == 4
+
+
+def test_a_stream_keeps_its_state_form_and_motion_its_number_of_frames():
+    pytest.importorskip("efficientnet_lite_pytorch")
+    causal, data = GazeMap(GlcCausal(16, 2, 0, 3, (6, 8))), clips(2, 48, 64, 1)
+    whole = assembled(causal, trained(causal), data.take(slice(0, 1)))
+    with pytest.raises(ConfigError, match="glc_causal is given one frame after the other"):
+        check_shape(whole, data, CallShape("dynamic"))
+    moving = GazeMap(GlcFeatures(16, 2, 0, (6, 8), motion=True))
+    whole = assembled(moving, trained(moving), data.take(slice(0, 1)))
+    with pytest.raises(ConfigError, match="with motion follows a window frame by frame"):
+        check_shape(whole, data, CallShape("dynamic"))
 
 
 @pytest.mark.slow
@@ -212,7 +288,7 @@ def test_a_column_that_the_network_leaves_alone_is_not_asked_for():
     whole = assembled(task, trained(task), first)
     session = opened_again(converted(whole, first, {}))
     assert [value.name for value in session.get_inputs()] == ["image"]
-    assert parity(whole, session, data) <= TOLERANCE
+    assert parity(whole, session, singles(data)) <= TOLERANCE
 
 
 @pytest.fixture(scope="module")

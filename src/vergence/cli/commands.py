@@ -88,6 +88,11 @@ DAILY = (
         "Write the model a person predicts with as one ONNX file, checked against torch and timed.",
     ),
     Command(
+        "live",
+        "vergence.cli.live:live",
+        "Draw gaze over a camera's pictures as they come, with frames a second and latency.",
+    ),
+    Command(
         "reproduce",
         "vergence.cli.runs:reproduce",
         "Run a paper's tables again, beside its numbers, with a verdict on every claim.",

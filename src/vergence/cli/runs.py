@@ -300,6 +300,8 @@ def export(
     out_: Annotated[Path, Parameter(name="--out")],
     person: str | None = None,
     seed: int | None = None,
+    frames: int | Literal["dynamic"] | None = None,
+    batch: int | Literal["dynamic"] = 1,
 ) -> None:
     """Write the model a person predicts with as one ONNX file, checked against torch and timed.
 
@@ -308,10 +310,13 @@ def export(
         out_: the file (.onnx).
         person: whose model; default what a newcomer gets.
         seed: of which seed; default the first.
+        frames: in a window of a video network; a number, or dynamic: any; default the run's.
+        batch: samples in a call; a number, or dynamic: any.
     """
+    from vergence.model_tools.onnx_export import CallShape
     from vergence.model_tools.onnx_export import export as write
 
-    write(folder, out_, out, person, seed)
+    write(folder, out_, out, person, seed, CallShape(frames, batch))
 
 
 @starting

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich import box
@@ -43,6 +44,8 @@ FROZEN = (GlcFeatures, GlcCausal)
 CHECKED = 32
 """Test samples that the file must answer as torch does."""
 PRIOR_INSIDE = "inside, as constants: the personal prior, made of the gaze of"
+Size = int | Literal["dynamic"]
+"""Of an axis of the file: fixed, or chosen at every call."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,28 @@ MEANINGS = {
     "pose": "float32: head pitch, yaw in radians",
     "side": "int64: 0 left eye, 1 right eye",
 }
+
+
+@dataclass(frozen=True)
+class CallShape:
+    """Shape of one call of the file.
+
+    Attributes:
+        frames: number of frames in a window; None: that of the run's data.
+        batch: number of samples.
+    """
+
+    frames: Size | None = None
+    batch: Size = 1
+
+    @property
+    def dynamic(self) -> bool:
+        """True if an axis is chosen at every call."""
+        return "dynamic" in (self.frames, self.batch)
+
+
+DATA_SHAPE = CallShape()
+"""A single sample, of the shape of the run's data."""
 
 
 @dataclass(frozen=True)
@@ -146,11 +171,16 @@ class Noted(dict[str, Tensor]):
 
 
 def export(
-    folder: Path, out: Path, console: Console, person: str | None = None, seed: int | None = None
+    folder: Path,
+    out: Path,
+    console: Console,
+    person: str | None = None,
+    seed: int | None = None,
+    shape: CallShape = DATA_SHAPE,
 ) -> Exported:
     """Write the model that a person predicts with as ONNX, and print parity and latency.
 
-    The batch is 1 and every shape fixed; scaling of pixels, and the softmax of maps, are inside.
+    Scaling of pixels, and the softmax of maps, are inside.
 
     Args:
         folder: run directory of one method.
@@ -158,10 +188,11 @@ def export(
         console: where the table goes.
         person: whose model; default what a newcomer gets, and of an adapted run its person.
         seed: of which seed; default the first.
+        shape: of a call.
 
     Raises:
-        ConfigError: the extra is missing, another task, an unknown person, or no model for
-            newcomers.
+        ConfigError: the extra is missing, another task, an unknown person, no model for
+            newcomers, or a network that cannot be called in this shape.
         StateError: the run is unfinished.
         DataError: the file's answers differ from torch's by more than 1e-5; nothing is written.
     """
@@ -169,11 +200,13 @@ def export(
     trained, run = opened(folder, person, seed)
     person = person or trained.owner
     params, test = chosen(trained, person)
-    first = test.take(slice(0, 1))
-    whole = assembled(trained.task, params, first)
-    data = converted(whole, first, about(trained, run, person))
+    whole = assembled(trained.task, params, test.take(slice(0, 1)))
+    window = check_shape(whole, test, shape)
+    told = {**about(trained, run, person), **({"window": str(window)} if window else {})}
+    cases = singles(test) if shape == DATA_SHAPE else list(shaped(whole, test, shape))
+    data = converted(whole, cases[-1], told, shape)
     session = opened_again(data)
-    difference = parity(whole, session, test)
+    difference = parity(whole, session, cases)
     if not difference <= TOLERANCE:
         raise DataError(
             f"the exported model differs from torch by {difference:.1e}, more than {TOLERANCE:g}; "
@@ -181,8 +214,8 @@ def export(
         )
     with replacing(out) as scratch:
         scratch.write_bytes(data)
-    made = Exported(out, names(session), difference, *timed(whole, session, first))
-    show(made, len(data), min(CHECKED, len(test)), console)
+    made = Exported(out, names(session), difference, *timed(whole, session, cases[0]))
+    show(made, len(data), len(cases), console)
     if trained.task.own_prior and person is not None:
         console.print(f"{PRIOR_INSIDE} '{person}': give it to nobody else", soft_wrap=True)
     return made
@@ -255,9 +288,76 @@ def assembled(task: Task, params: Params, first: Batch) -> Exportable:
     return WholeModel(task, network, columns, first.get(BANK)).eval().requires_grad_(False)
 
 
-def converted(whole: Exportable, first: Batch, told: Mapping[str, str]) -> bytes:
-    """Return the ONNX file of a network for one sample's shapes, with `told` in its metadata."""
+def check_shape(whole: Exportable, test: Samples, shape: CallShape) -> int | None:
+    """Return the frames of the windows of the run's data; None where no window goes in.
+
+    Raises:
+        ConfigError: a network that cannot be called in this shape.
+    """
+    network = whole.task.network
+    name = called(network)
+    for option, size in (("--frames", shape.frames), ("--batch", shape.batch)):
+        if isinstance(size, int) and size < 1:
+            raise ConfigError(f"{option} must be 1 or more, or dynamic, got {size}")
+    if isinstance(whole, StreamingModel):
+        if shape != DATA_SHAPE:
+            raise ConfigError(
+                f"{name} is given one frame after the other, and its file holds one stream's "
+                "state: leave out --frames and --batch"
+            )
+        return None
+    if whole.columns != ("frames",):
+        if shape.frames is not None:
+            raise ConfigError(f"{name} is given single images: leave out --frames")
+        return None
+    window = int(test.take(slice(0, 1))["frames"].shape[1])
+    if shape.frames not in (None, window) and not isinstance(network, GlcFeatures):
+        raise ConfigError(
+            f"{name} takes windows of {window} frames and no others, --frames asks "
+            f"for {shape.frames}: leave it out"
+        )
+    if shape.frames == "dynamic" and whole.moves:
+        raise ConfigError(
+            f"{name} with motion follows a window frame by frame, so its length is fixed in the "
+            "file: give --frames a number"
+        )
+    return window
+
+
+def singles(test: Samples) -> list[Batch]:
+    """Return test samples one by one."""
+    return [test.take(slice(at, at + 1)) for at in range(min(CHECKED, len(test)))]
+
+
+def shaped(whole: Exportable, test: Samples, shape: CallShape) -> Iterator[Batch]:
+    """Yield batches of test data in the shape of a call; where an axis is dynamic, several sizes.
+
+    Windows of other lengths than the data's are cut anew from its frames.
+    """
+    batch = test.take(slice(0, CHECKED))
+    own = int(batch["frames"].shape[1]) if "frames" in whole.columns else 1
+    lengths = (1, own, own + 3) if shape.frames == "dynamic" else (shape.frames or own,)
+    counts = (1, 2, 3) if shape.batch == "dynamic" else (shape.batch,)
+    at = 0
+    sizes = list(product(lengths, counts))
+    for length, count in sizes * (4 if len(sizes) == 1 else 1):
+        if "frames" in whole.columns:
+            pool = batch["frames"].flatten(0, 1)
+            rows = torch.arange(at, at + count * length).view(count, length)
+            yield {"frames": pool[rows % len(pool)]}
+            at += count * length
+        else:
+            rows = torch.arange(at, at + count)
+            yield {name: batch[name][rows % len(batch[name])] for name in whole.columns}
+            at += count
+
+
+def converted(
+    whole: Exportable, first: Batch, told: Mapping[str, str], shape: CallShape = DATA_SHAPE
+) -> bytes:
+    """Return the ONNX file of a network for a batch's shapes, with `told` in its metadata."""
     given = dict(zip(whole.columns, whole.arguments(first), strict=True))
+    axes = [dynamic_axes(name, shape) for name in given]
     log = logging.getLogger("torch.onnx")
     before = log.level
     log.setLevel(logging.ERROR)  # it names every operator of packages that are not there
@@ -266,6 +366,8 @@ def converted(whole: Exportable, first: Batch, told: Mapping[str, str]) -> bytes
             # torch 2.13 warns of its own use of a class that it will remove.
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
+            # Several inputs share the axis `batch`, and one name for it is what is wanted.
+            warnings.filterwarnings("ignore", "# The axis name", UserWarning)
             program = torch.onnx.export(
                 whole,
                 tuple(given.values()),
@@ -274,6 +376,7 @@ def converted(whole: Exportable, first: Batch, told: Mapping[str, str]) -> bytes
                 external_data=False,
                 input_names=list(given),
                 output_names=list(whole.answers),
+                dynamic_shapes=(tuple(axes),) if shape.dynamic else None,
             )
     finally:
         log.setLevel(before)
@@ -282,10 +385,21 @@ def converted(whole: Exportable, first: Batch, told: Mapping[str, str]) -> bytes
     # A network may leave a column alone (a head pose): then its file does not ask for it.
     graph.inputs[:] = [v for v in graph.inputs if v.uses() or v.is_graph_output()]
     for value in graph.inputs:
-        meaning = f"{MEANINGS[str(value.name)]}; shape {list(given[str(value.name)].shape)}"
-        program.model.metadata_props[f"input {value.name}"] = meaning
+        name = str(value.name)
+        free = dynamic_axes(name, shape)
+        sizes = [str(free.get(axis, size)) for axis, size in enumerate(given[name].shape)]
+        meaning = f"{MEANINGS[name]}; shape [{', '.join(sizes)}]"
+        program.model.metadata_props[f"input {name}"] = meaning
     program.model.metadata_props.update(told)
     return program.model_proto.SerializeToString()
+
+
+def dynamic_axes(column: str, shape: CallShape) -> dict[int, str]:
+    """Return the axes of a column that are chosen at every call, with their names."""
+    axes = {0: "batch"} if shape.batch == "dynamic" else {}
+    if column == "frames" and shape.frames == "dynamic":
+        axes[1] = "frames"
+    return axes
 
 
 def opened_again(data: bytes) -> Any:
@@ -321,15 +435,15 @@ def about(trained: TrainedRun, run: Run, person: str | None) -> dict[str, str]:
     }
 
 
-def parity(whole: Exportable, session: Any, test: Samples) -> float:
-    """Return the largest difference between the file's and torch's answers on test samples.
+def parity(whole: Exportable, session: Any, cases: Iterable[Batch]) -> float:
+    """Return the largest difference between the file's and torch's answers to these batches.
 
     Of maps it is relative to the largest value of each answer. A stream's frames go in one after
     the other, and each side gets its own state back.
     """
     worst = 0.0
-    for at in range(min(CHECKED, len(test))):
-        for ours, theirs in both(whole, session, test.take(slice(at, at + 1))):
+    for batch in cases:
+        for ours, theirs in both(whole, session, batch):
             if ours.shape != theirs.shape or not theirs.isfinite().all():
                 return float("inf")
             scale = float(ours.abs().max()) if ANSWERS[type(whole.task)].relative else 1.0
@@ -356,7 +470,7 @@ def answered(whole: Exportable, session: Any, given: Sequence[Tensor]) -> list[T
 
 
 def timed(whole: Exportable, session: Any, first: Batch) -> tuple[float, float]:
-    """Return the milliseconds of one sample, or frame: torch and onnxruntime, one thread each."""
+    """Return the milliseconds of one call: torch and onnxruntime, one thread each."""
     values = whole.arguments(first)
 
     @torch.no_grad()
@@ -380,7 +494,8 @@ def show(made: Exported, size: int, checked: int, console: Console) -> None:
     grid.add_row("onnxruntime", f"{made.onnx_ms:.3f}")
     console.print(grid)
     console.print(
-        f"largest difference from torch on {checked} test samples: {made.difference:.1e}\n"
+        f"largest difference from torch in {checked} calls with test samples: "
+        f"{made.difference:.1e}\n"
         f"model: {made.path} ({size / 1024:.0f} KiB; inputs: {', '.join(made.inputs)})",
         soft_wrap=True,
         highlight=False,

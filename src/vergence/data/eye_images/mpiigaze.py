@@ -30,6 +30,7 @@ from vergence.data.eye_images.mpiigaze_crops import (
     split_sentence,
     verify_angles,
 )
+from vergence.data.eye_images.normalization import gaze_angles
 from vergence.data.io.checks import (
     Check,
     Checks,
@@ -145,15 +146,6 @@ class Day:
     names: tuple[str, ...]
     left: Eye
     right: Eye
-
-
-def gaze_angles(vectors: np.ndarray) -> np.ndarray:
-    """Return (pitch, yaw) `[n, 2]` in radians of gaze vectors `[n, 3]` in the camera frame.
-
-    Source: normalised MPIIGaze data, pitch = asin(-g_y), yaw = atan2(-g_x, -g_z).
-    """
-    x, y, z = vectors.T
-    return np.stack([np.arctan2(-y, np.hypot(x, z)), np.arctan2(-x, -z)], 1)
 
 
 def pose_angles(rotations: np.ndarray) -> np.ndarray:

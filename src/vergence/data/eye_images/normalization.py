@@ -23,7 +23,6 @@ from scipy.optimize import OptimizeResult, least_squares
 from scipy.spatial.transform import Rotation
 
 from vergence.data.eye_images.camera import Camera
-from vergence.data.eye_images.mpiigaze import gaze_angles
 from vergence.data.synthetic.eyes.rendering import equalise
 from vergence.errors import DataError
 
@@ -252,6 +251,15 @@ def vectors(angles: NDArray) -> NDArray:
     pitch, yaw = angles[..., 0], angles[..., 1]
     flat = np.cos(pitch)
     return np.stack([-flat * np.sin(yaw), -np.sin(pitch), -flat * np.cos(yaw)], -1)
+
+
+def gaze_angles(vectors: np.ndarray) -> np.ndarray:
+    """Return (pitch, yaw) `[n, 2]` in radians of gaze vectors `[n, 3]` in the camera frame.
+
+    Source: normalised MPIIGaze data, pitch = asin(-g_y), yaw = atan2(-g_x, -g_z).
+    """
+    x, y, z = vectors.T
+    return np.stack([np.arctan2(-y, np.hypot(x, z)), np.arctan2(-x, -z)], 1)
 
 
 def _angles(vector: NDArray) -> NDArray:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from scipy.spatial.transform import Rotation
 
-from vergence.data.eye_images.mpiigaze import gaze_angles
+from vergence.data.eye_images.normalization import gaze_angles
 from vergence.errors import DataError
 
 FEWEST = 7

@@ -131,7 +131,7 @@ class Video(Footage):
                     if pts - (self.pts[0] if frame is None else frame.pts or 0) > far:
                         frame, decoder = self._seek(container, stream, pts, far)
                     frame = self._advance(frame, decoder, pts, int(row))
-                    yield _rgb(frame, width, height)
+                    yield rgb(frame, width, height)
         except FFmpegError as error:
             raise _unreadable(self.path, error) from None
 
@@ -168,7 +168,7 @@ class Video(Footage):
         return frame
 
 
-def _rgb(frame: VideoFrame, width: int, height: int) -> NDArray[np.uint8]:
+def rgb(frame: VideoFrame, width: int, height: int) -> NDArray[np.uint8]:
     """Return the upright picture: phones store it as the sensor lies, and how to turn it."""
     turns = frame.rotation // 90
     if turns % 2:

@@ -1,0 +1,70 @@
+"""`vergence live`: a model on a camera."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from vergence.console import out
+from vergence.errors import ConfigError
+from vergence.experiment.trust import asking
+
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+@asking
+def live(
+    model: Path,
+    *,
+    camera: str = "0",
+    realtime: Flag = False,
+    loop: Flag = False,
+    rate: float | None = None,
+    seconds: float | None = None,
+    headless: Flag = False,
+    record: Path | None = None,
+    person: str | None = None,
+    threads: int = 1,
+    landmarker: Path | None = None,
+    eye: Literal["left", "right"] = "left",
+    distance: float = 600.0,
+    calibrate: Path | None = None,
+    screen: str | None = None,
+    samples: int = 5,
+) -> None:
+    """Draw gaze over a camera's pictures as they come, with frames a second and latency.
+
+    Args:
+        model: what `vergence export` wrote (.onnx), or a run directory, which is exported first.
+        camera: number of a camera, a device, a video file, or a URL.
+        realtime: a file's frames come at their times; those that come too early are dropped.
+        loop: a file begins again when it ends.
+        rate: most frames a second that are looked at.
+        seconds: end after this time.
+        headless: no window, statistics only.
+        record: write what is drawn (.mp4), and gaze as .csv beside it.
+        person: of a run directory: predict as this participant; default as a newcomer.
+        threads: of the model.
+        landmarker: eyes: MediaPipe's face landmarker (.task), for a camera that shows a face;
+            default a camera right before one eye.
+        eye: which eye such a camera shows.
+        distance: from it to the screen, in mm.
+        calibrate: eyes: show nine targets and write labelled samples (.npz) in place of predicting.
+        screen: its width and height in mm, as 344x194, for --calibrate.
+        samples: frames kept of each target.
+    """
+    from vergence.live.camera import CameraOptions
+    from vergence.live.command import EyeOptions, ShownOptions, start
+    from vergence.live.command import calibrate as collect
+
+    played = CameraOptions(realtime, loop, rate)
+    eyes = EyeOptions(landmarker, eye, distance)
+    if calibrate is None:
+        shown = ShownOptions(headless, record, seconds)
+        start(model, camera, out, played, eyes, shown, person, threads)
+    else:
+        if headless:
+            raise ConfigError("--calibrate shows targets, and --headless nothing: leave one out")
+        collect(model, camera, out, calibrate, played, eyes, screen, samples)

@@ -1,0 +1,1 @@
+"""Gaze models on a camera: maps or directions drawn as the frames come."""

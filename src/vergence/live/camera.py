@@ -1,0 +1,245 @@
+"""Cameras: devices, files and network streams that PyAV opens, read by a thread of their own.
+
+The thread keeps the newest frame alone. A frame that comes before the last one was taken replaces
+it and is counted as dropped, so what is drawn is never late by a queue. From a file that is not
+played in real time every frame is taken.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+import av
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.video.frame import VideoFrame
+
+from vergence.errors import ConfigError, DataError, PartialRun
+
+TIMEOUT_S = 10.0
+"""Longest wait for a network stream to open, and for its next frame."""
+LATE_S = 1.0
+"""Time by which a file that is played in real time may be behind and still catch up."""
+SLACK = 0.5
+"""Part of a frame's interval by which a frame may come early where a rate is asked for."""
+
+
+@dataclass(frozen=True, eq=False)
+class CameraFrame:
+    """A frame, upright or not as the camera gave it.
+
+    Attributes:
+        number: counted where the camera gives frames, from 0; dropped ones have numbers, too.
+        time_s: in the video, or since the first frame of a device.
+        came_s: when it came, on the clock of `time.perf_counter`.
+        picture: the pixels, not yet converted.
+    """
+
+    number: int
+    time_s: float
+    came_s: float
+    picture: VideoFrame
+
+
+@dataclass(frozen=True)
+class CameraOptions:
+    """Options of a source.
+
+    Attributes:
+        realtime: a file's frames come at their times, like a camera's.
+        loop: a file begins again when it ends.
+        rate: most frames a second that are given on; the others are left out.
+    """
+
+    realtime: bool = False
+    loop: bool = False
+    rate: float | None = None
+
+
+class LiveCamera:
+    """Reader of a source in a thread; a context manager.
+
+    Args:
+        source: number of a camera, a device, a file, or a URL.
+        options: how it is played.
+
+    Raises:
+        ConfigError: options that a device has no use for.
+        DataError: nothing that can be opened, or no video in it.
+    """
+
+    def __init__(self, source: str, options: CameraOptions = CameraOptions()) -> None:
+        self.source, self.options = source, options
+        self.file = Path(source).is_file()
+        if not self.file and (options.loop or options.realtime):
+            raise ConfigError(f"--loop and --realtime are for files, and {source} is none")
+        if options.rate is not None and options.rate <= 0:
+            raise ConfigError(f"--rate must be above 0, got {options.rate:g}")
+        self.container = opened(source)
+        if not self.container.streams.video:
+            self.container.close()
+            raise DataError(f"{source} has no video in it; give a camera, a video file or a URL")
+        self.stream = self.container.streams.video[0]
+        self.stream.thread_type = "SLICE"  # frame threads would hold back several frames
+        self.keeps_all = self.file and not options.realtime
+        self.dropped = self.frames = 0
+        self.ended = False
+        self._fault: Exception | None = None
+        self._newest: CameraFrame | None = None
+        self._change, self._stop = threading.Condition(), threading.Event()
+        self._thread = threading.Thread(target=self._read, name="camera", daemon=True)
+
+    def __enter__(self) -> LiveCamera:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        with self._change:
+            self._change.notify_all()
+        self._thread.join(TIMEOUT_S + 1)
+
+    @property
+    def step_s(self) -> float:
+        """Nominal time from frame to frame."""
+        return float(1 / self.stream.average_rate) if self.stream.average_rate else 1 / 30
+
+    def newest(self, timeout_s: float) -> CameraFrame | None:
+        """Take the newest frame; None where none came in time, or no more will (`ended`).
+
+        Raises:
+            DataError: the source broke before it gave a frame.
+            PartialRun: it broke later.
+        """
+        with self._change:
+            self._change.wait_for(lambda: self._newest is not None or self.ended, timeout_s)
+            found, self._newest = self._newest, None
+            self._change.notify_all()
+        if found is None and self._fault is not None:
+            if self.frames:
+                raise PartialRun(
+                    f"{self.source} broke off after {self.frames} frames ({reason(self._fault)}); "
+                    "what was recorded before is kept"
+                )
+            raise DataError(f"{self.source} gives no frames ({reason(self._fault)})")
+        return found
+
+    def _read(self) -> None:
+        try:
+            for frame in self._paced():
+                if self._stop.is_set():
+                    return
+                self._put(frame)
+            if not self.frames:
+                raise DataError("it has no frames")
+        except (FFmpegError, OSError, DataError) as error:
+            self._fault = error
+        finally:
+            with suppress(FFmpegError):
+                self.container.close()
+            with self._change:
+                if self.keeps_all:
+                    self._change.wait_for(lambda: self._newest is None or self._stop.is_set())
+                self.ended = True
+                self._change.notify_all()
+
+    def _put(self, frame: CameraFrame) -> None:
+        with self._change:
+            if self.keeps_all:
+                self._change.wait_for(lambda: self._newest is None or self._stop.is_set())
+            elif self._newest is not None:
+                self.dropped += 1
+            self.frames += 1
+            self._newest = frame
+            self._change.notify_all()
+
+    def _paced(self) -> Iterator[CameraFrame]:
+        """Frames at their times, thinned out to the rate that was asked for."""
+        start, last_s, number = perf_counter(), -float("inf"), 0
+        rate = self.options.rate
+        least = 1 / rate - SLACK * self.step_s if rate else 0.0
+        for time_s, picture in self._timed():
+            if time_s - last_s < least:
+                continue
+            came = perf_counter()
+            start = came if number == 0 else start
+            if self.options.realtime and start + time_s > came:
+                self._stop.wait(start + time_s - came)
+                came = max(start + time_s, came)
+            elif self.options.realtime and came - time_s - start > LATE_S:
+                start = came - time_s  # decoded too slowly: from here on the file plays later
+            yield CameraFrame(number, time_s, came, picture)
+            last_s, number = time_s, number + 1
+
+    def _timed(self) -> Iterator[tuple[float, VideoFrame]]:
+        """Pictures with their times in seconds; those of a looped file go on increasing."""
+        base_s = 0.0
+        while not self._stop.is_set():
+            first_s = last_s = None
+            for picture in self.container.decode(self.stream):
+                shown_s = picture.time if self.file and picture.time is not None else perf_counter()
+                first_s = shown_s if first_s is None else first_s
+                last_s = base_s + shown_s - first_s
+                yield last_s, picture
+            if not self.options.loop or last_s is None:
+                return
+            base_s = last_s + self.step_s
+            self.container.seek(self.container.start_time or 0)
+
+
+def opened(source: str) -> InputContainer:
+    """Open a source.
+
+    Raises:
+        DataError: it is not there, or nothing that PyAV reads.
+    """
+    where, form, options = device(source)
+    if form is None and "://" not in where and not Path(where).exists():
+        raise DataError(
+            f"no camera or file {source}: give the number of a camera (0 is the first), a video "
+            "file, or a URL such as rtsp://HOST/PATH"
+        )
+    try:
+        given: Any = {"timeout": (TIMEOUT_S, TIMEOUT_S)} if "://" in where else {}
+        return av.open(where, format=form, options=options, **given)
+    except (FFmpegError, ValueError, OSError) as error:
+        what = "no video" if form is None and "://" not in where else "no camera that opens"
+        raise DataError(f"{source} is {what} ({reason(error)})") from None
+
+
+def device(source: str) -> tuple[str, str | None, dict[str, str]]:
+    """Name, format and options with which PyAV opens a source.
+
+    Raises:
+        DataError: a number that no camera of this machine has.
+    """
+    if sys.platform == "linux" and (source.isdigit() or source.startswith("/dev/video")):
+        return f"/dev/video{source}" if source.isdigit() else source, "v4l2", {}
+    if not source.isdigit():
+        return source, None, {}
+    if sys.platform == "darwin":
+        return f"{source}:none", "avfoundation", {"framerate": "30"}
+    from av.device import enumerate_input_devices
+
+    cameras = [d.name for d in enumerate_input_devices("dshow") if "video" in d.media_types]
+    if int(source) >= len(cameras):
+        raise DataError(f"no camera {source}: this machine has {len(cameras)}, counted from 0")
+    return f"video={cameras[int(source)]}", "dshow", {}
+
+
+def reason(error: Exception) -> str:
+    """The cause of a fault in a few words."""
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()

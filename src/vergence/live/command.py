@@ -1,0 +1,188 @@
+"""`vergence live` put together: model, camera, window and recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+from vergence.data.eye_images.landmarks import landmarker
+from vergence.errors import ConfigError
+from vergence.live.calibration import CalibrationPlan
+from vergence.live.calibration import calibrate as show_targets
+from vergence.live.camera import CameraOptions, LiveCamera
+from vergence.live.eye_sources import EyeCamera, EyeSource, FaceCamera, Side
+from vergence.live.gaze_models import EyeModel, MapModel, open_model
+from vergence.live.recording import GazeRecording
+from vergence.live.session import LiveSession, SessionEnd
+from vergence.live.views import EyeView, MapView
+from vergence.live.window import LiveWindow, NoDisplay
+
+
+@dataclass(frozen=True)
+class EyeOptions:
+    """Source of eye patches.
+
+    Attributes:
+        landmarker: MediaPipe's face landmarker, for a camera that shows a face; None: the camera
+            is right before one eye.
+        side: which.
+        distance_mm: from that eye to the screen.
+    """
+
+    landmarker: Path | None = None
+    side: Side = "left"
+    distance_mm: float = 600.0
+
+
+@dataclass(frozen=True)
+class ShownOptions:
+    """Window, recording and length of a session."""
+
+    headless: bool = False
+    record: Path | None = None
+    seconds: float | None = None
+
+
+def start(
+    model: Path,
+    source: str,
+    console: Console,
+    played: CameraOptions,
+    eyes: EyeOptions,
+    shown: ShownOptions,
+    person: str | None = None,
+    threads: int = 1,
+) -> SessionEnd:
+    """Draw gaze over a camera's pictures until one of them ends, and print what was counted.
+
+    Args:
+        model: an exported file, or a run directory.
+        source: number of a camera, a device, a file, or a URL.
+        console: where statistics go.
+        played: how a file is played.
+        eyes: where eyes come from, for models of eyes.
+        shown: window, recording and time.
+        person: of a run directory.
+        threads: of the model.
+
+    Raises:
+        ConfigError: options that do not go together.
+        DataError: no model, or no camera.
+        PartialRun: the camera broke off; what was recorded is kept.
+    """
+    with _opened(model, person, threads) as found:
+        if isinstance(found, MapModel) and eyes.landmarker is not None:
+            raise ConfigError(f"{model} draws maps of what a camera sees; --landmarker is for eyes")
+        camera = LiveCamera(source, played)
+        recording = None
+        if shown.record is not None:
+            recording = GazeRecording(shown.record, found.columns, camera.step_s)
+        with _eye_source(found, eyes) as seen:
+            view = MapView(found) if isinstance(found, MapModel) else EyeView(found, seen)
+            window = _window(shown.headless, console)
+
+            def tell(line: str) -> None:
+                console.print(line, soft_wrap=True, highlight=False)
+
+            end = LiveSession(camera, view, window, recording, shown.seconds, tell).run()
+    tell(f"{end.why}: {end.statistics.line(end.dropped)}")
+    if recording is not None and end.recorded:
+        tell(f"recording: {recording.path} ({end.recorded} frames)\ntable:     {recording.table}")
+    return end
+
+
+def calibrate(
+    model: Path,
+    source: str,
+    console: Console,
+    out: Path,
+    played: CameraOptions,
+    eyes: EyeOptions,
+    screen: str | None,
+    samples: int,
+) -> int:
+    """Show nine targets, write labelled samples, and return how many.
+
+    Args:
+        model: of eyes, a file or a run directory; it is not run, but sets the size of the patches.
+        source: a camera.
+        console: where the result is printed.
+        out: the file (.npz).
+        played: how a file is played.
+        eyes: where eyes come from.
+        screen: width and height in mm, as 344x194.
+        samples: frames kept of each target.
+
+    Raises:
+        ConfigError: a model of maps, no size of the screen, another ending, or no display.
+        DataError: no camera, or no eyes seen.
+        PartialRun: the person ended it; nothing is written.
+    """
+    if out.suffix != ".npz":
+        raise ConfigError(f"a calibration is written as .npz, got {out}: end the name in .npz")
+    plan = CalibrationPlan(*_size_mm(screen), samples)
+    with _opened(model, None, 1) as found:
+        if not isinstance(found, EyeModel):
+            raise ConfigError(f"{model} draws maps; --calibrate is for models of eyes")
+        with LiveCamera(source, played) as camera, _eye_source(found, eyes) as seen:
+            window = LiveWindow("vergence calibration", full=True)
+            try:
+                count = show_targets(camera, seen, window, plan, out)
+            finally:
+                window.close()
+    console.print(f"calibration: {out} ({count} patches)", soft_wrap=True, highlight=False)
+    return count
+
+
+@contextmanager
+def _opened(model: Path, person: str | None, threads: int) -> Iterator[MapModel | EyeModel]:
+    """A model of a file, or of a run directory, which is exported first."""
+    if not model.is_dir():
+        if person is not None:
+            raise ConfigError("--person is of a run directory, and the model is a file")
+        yield open_model(model, threads)
+        return
+    from vergence.model_tools.onnx_export import export
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        export(model, path, Console(quiet=True), person)
+        found = open_model(path, threads)
+    yield found
+
+
+@contextmanager
+def _eye_source(model: MapModel | EyeModel, eyes: EyeOptions) -> Iterator[EyeSource]:
+    """Finder of eyes in the pictures of a camera."""
+    if eyes.distance_mm <= 0:
+        raise ConfigError(f"--distance must be above 0 mm, got {eyes.distance_mm:g}")
+    if eyes.landmarker is None:
+        yield EyeCamera(model.height, model.width, eyes.side, eyes.distance_mm)
+        return
+    with landmarker(eyes.landmarker) as find:
+        yield FaceCamera(find, model.height, model.width)
+
+
+def _window(headless: bool, console: Console) -> LiveWindow | None:
+    if headless:
+        return None
+    try:
+        return LiveWindow("vergence live")
+    except NoDisplay as error:
+        console.print(f"{error}; statistics only", soft_wrap=True, highlight=False)
+        return None
+
+
+def _size_mm(screen: str | None) -> tuple[float, float]:
+    try:
+        width, height = map(float, (screen or "").split("x"))
+    except ValueError:
+        raise ConfigError(
+            f"--screen must be the screen's width and height in mm, as 344x194, got {screen}"
+        ) from None
+    return width, height

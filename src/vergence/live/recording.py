@@ -1,0 +1,100 @@
+"""Recording of a live session: the drawn pictures as mp4, and gaze as CSV beside it."""
+
+from __future__ import annotations
+
+import csv
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.core.files import replacing
+from vergence.errors import ConfigError, VergenceError
+from vergence.live.camera import CameraFrame
+from vergence.video.encode import encode
+
+WAITING = 8
+"""Pictures that may wait for the encoder; the next one waits itself, and the camera drops."""
+
+
+RecordedFrame = tuple[float, NDArray[np.uint8], list[str]]
+
+
+class GazeRecording:
+    """Writer in a thread of its own, so that x264 does not add to the latency.
+
+    Args:
+        path: the video (.mp4); the table gets the same name with .csv.
+        columns: names of what a frame has beside its number, time and latency.
+        step_s: nominal time from frame to frame.
+
+    Raises:
+        ConfigError: another ending, or a file that is there already.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], step_s: float) -> None:
+        if path.suffix != ".mp4":
+            raise ConfigError(f"a recording is written as .mp4, got {path}: end the name in .mp4")
+        self.path, self.table = path, path.with_suffix(".csv")
+        for each in (self.path, self.table):
+            if each.exists():
+                raise ConfigError(f"{each} is there already: give the recording another name")
+        self.columns, self.step_s = ("frame", "t_s", *columns, "latency_ms"), step_s
+        self.frames = 0
+        self._queue: Queue[RecordedFrame | None] = Queue(WAITING)
+        self._fault: VergenceError | OSError | None = None
+        self._thread = threading.Thread(target=self._write, name="recording")
+
+    def add(self, frame: CameraFrame, picture: NDArray[np.uint8], numbers: Sequence[float]) -> None:
+        """Write what was drawn of a frame, uint8 `[H, W, 3]`, and its numbers, if there are any.
+
+        Raises:
+            VergenceError: nothing more can be written.
+        """
+        if self._fault is not None:
+            raise self._fault
+        if not self.frames:
+            self._thread.start()
+        self.frames += 1
+        known = [f"{value:.5f}" for value in numbers] or [""] * (len(self.columns) - 2)
+        row = [str(frame.number), f"{frame.time_s:.6f}", *known]
+        self._queue.put((frame.time_s, picture, row))
+
+    def close(self) -> None:
+        """Finish both files.
+
+        Raises:
+            VergenceError: they could not be written.
+        """
+        if not self.frames:
+            return
+        self._queue.put(None)
+        self._thread.join()
+        if self._fault is not None:
+            raise self._fault
+
+    def _write(self) -> None:
+        try:
+            with (
+                replacing(self.table) as table,
+                replacing(self.path) as video,
+                table.open("w", newline="", encoding="utf-8") as file,
+            ):
+                rows = csv.writer(file)
+                rows.writerow(self.columns)
+                encode(video, self._pictures(rows), self.step_s, preset="ultrafast")
+        except (VergenceError, OSError) as error:
+            self._fault = error
+            while self._queue.get() is not None:  # who adds must not wait for ever
+                pass
+
+    def _pictures(self, rows: Any) -> Iterator[tuple[float, NDArray[np.uint8]]]:
+        start = None
+        for time_s, picture, row in iter(self._queue.get, None):
+            start = time_s if start is None else start
+            rows.writerow(row)
+            yield time_s - start, picture

@@ -1,0 +1,117 @@
+"""`vergence live`: a camera's frames through an exported model, shown, counted and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from time import perf_counter
+
+from vergence.errors import ConfigError
+from vergence.live.camera import CameraFrame, LiveCamera
+from vergence.live.recording import GazeRecording
+from vergence.live.statistics import LiveStatistics
+from vergence.live.views import LiveView
+from vergence.live.window import LiveWindow
+
+POLL_S = 0.1
+"""Longest wait for a frame before the window is looked after again."""
+TOLD_EVERY_S = 60.0
+
+
+@dataclass(frozen=True)
+class SessionEnd:
+    """Reason why a session ended, and its counts."""
+
+    why: str
+    statistics: LiveStatistics
+    dropped: int
+    recorded: int
+
+
+class LiveSession:
+    """Loop over a camera's newest frames.
+
+    Args:
+        camera: opened already.
+        view: what is made of a frame.
+        window: where it is shown; None: nowhere.
+        recording: where it is written; None: nowhere.
+        seconds: ends after this time; None: when the camera or the person does.
+        tell: what is called with a line of statistics every minute.
+    """
+
+    def __init__(
+        self,
+        camera: LiveCamera,
+        view: LiveView,
+        window: LiveWindow | None = None,
+        recording: GazeRecording | None = None,
+        seconds: float | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        if seconds is not None and seconds <= 0:
+            raise ConfigError(f"--seconds must be above 0, got {seconds:g}")
+        self.camera, self.view, self.window = camera, view, window
+        self.recording, self.seconds, self.tell = recording, seconds, tell
+        self.statistics = LiveStatistics()
+
+    def run(self) -> SessionEnd:
+        """Draw until the end; Ctrl-C is one, and a recording is kept whatever ends it.
+
+        Raises:
+            DataError: the camera gives no frames.
+            PartialRun: the camera breaks, or the recording cannot be written.
+        """
+        with ExitStack() as last:
+            if self.recording is not None:
+                last.callback(self.recording.close)
+            if self.window is not None:
+                last.callback(self.window.close)
+            last.enter_context(self.camera)
+            try:
+                why = self._draw_all()
+            except KeyboardInterrupt:
+                why = "interrupted"
+        recorded = 0 if self.recording is None else self.recording.frames
+        return SessionEnd(why, self.statistics, self.camera.dropped, recorded)
+
+    def _draw_all(self) -> str:
+        began, told = perf_counter(), 0.0
+        while True:
+            frame = self.camera.newest(POLL_S)
+            if frame is not None:
+                if not self._draw(frame):
+                    return "closed"
+            elif self.camera.ended:
+                return f"{self.camera.source} ended after {self.camera.frames} frames"
+            elif self.window is not None and not self.window.look_after():
+                return "closed"
+            passed = perf_counter() - began
+            if passed - told >= TOLD_EVERY_S:
+                told += TOLD_EVERY_S
+                self.tell(f"minute {told / 60:.0f}: {self.statistics.line(self.camera.dropped)}")
+            if self.seconds is not None and passed >= self.seconds:
+                return f"{self.seconds:g} s are over"
+
+    def _draw(self, frame: CameraFrame) -> bool:
+        """Draw one frame; False if the person closed the window."""
+        seen = self.view.look(frame)
+        latency_s = perf_counter() - frame.came_s
+        if seen.numbers is not None:
+            self.statistics.add(latency_s)
+        if self.recording is not None:
+            known = () if seen.numbers is None else (*seen.numbers, 1000 * latency_s)
+            self.recording.add(frame, seen.picture, known)
+        if self.window is None:
+            return True
+        return self.window.show(seen.picture, self._text())
+
+    def _text(self) -> str:
+        found = self.statistics
+        if not found.drawn:
+            return "waiting for frames"
+        return (
+            f"{found.rate:.1f} frames/s   latency {found.latency_ms:.0f} ms   "
+            f"{self.camera.dropped} dropped"
+        )

@@ -1,0 +1,79 @@
+"""Statistics of a live session: frames a second, latency, dropped frames and memory."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+STEP_MS, LONGEST_MS = 0.1, 10_000.0
+"""Width of a bin of the histogram of latencies, and where its last bin begins."""
+
+
+class LiveStatistics:
+    """Latencies in a histogram, so that a session of days needs no more memory than a short one."""
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(round(LONGEST_MS / STEP_MS) + 1, np.int64)
+        self.began_s = self.last_s = perf_counter()
+        self.drawn, self.latency_ms = 0, 0.0
+
+    def add(self, latency_s: float) -> None:
+        """Count a frame that was drawn."""
+        if not self.drawn:
+            self.began_s = perf_counter()
+        self.drawn += 1
+        self.last_s, self.latency_ms = perf_counter(), 1000 * latency_s
+        self.counts[min(int(self.latency_ms / STEP_MS), len(self.counts) - 1)] += 1
+
+    @property
+    def seconds(self) -> float:
+        """Time from the first drawn frame to the last one."""
+        return self.last_s - self.began_s
+
+    @property
+    def rate(self) -> float:
+        """Frames drawn a second; 0 before the second one."""
+        return (self.drawn - 1) / self.seconds if self.drawn > 1 else 0.0
+
+    def quantile_ms(self, share: float) -> float:
+        """Return the latency that this share of the frames does not exceed, to a tenth of a ms."""
+        rank = max(1, int(np.ceil(share * self.drawn)))
+        return float((np.searchsorted(self.counts.cumsum(), rank) + 1) * STEP_MS)
+
+    def line(self, dropped: int) -> str:
+        """Everything in one line."""
+        if not self.drawn:
+            return "no frame has a map or direction yet"
+        now, peak = memory_mb()
+        memory = ", ".join(
+            f"{name} {value:.0f} MB"
+            for name, value in (("memory", now), ("peak", peak))
+            if value is not None
+        )
+        return (
+            f"{self.drawn} frames in {self.seconds:.1f} s: {self.rate:.1f} a second, {dropped} "
+            f"dropped; latency {self.quantile_ms(0.5):.1f} ms median, {self.quantile_ms(0.99):.1f} "
+            f"ms 99th percentile; {memory or 'memory not known on this system'}"
+        )
+
+
+def memory_mb() -> tuple[float | None, float | None]:
+    """Resident memory of this process now and at its peak, in MB; None where it is not known."""
+    now = peak = None
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            name, _, value = line.partition(":")
+            if name in ("VmRSS", "VmHWM"):
+                kib = float(value.split()[0])
+                now, peak = (kib, peak) if name == "VmRSS" else (now, kib)
+        return now and now / 1024, peak and peak / 1024
+    with suppress(ImportError):  # Windows has no such module
+        used = importlib.import_module("resource")
+        most = used.getrusage(used.RUSAGE_SELF).ru_maxrss
+        peak = most / 1024**2 if sys.platform == "darwin" else most / 1024
+    return now, peak

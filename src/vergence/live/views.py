@@ -1,0 +1,94 @@
+"""Pictures of a live session: a frame with its map or direction drawn, and its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from vergence.data.eye_images.normalization import gaze_angles
+from vergence.data.io.video import rgb
+from vergence.live.camera import CameraFrame
+from vergence.live.eye_sources import EyeSource
+from vergence.live.gaze_models import EyeModel, MapModel
+from vergence.video.overlay import EDGE_RGB, PREDICTED_RGB, draw
+
+ARROW = 0.25
+"""Length of the arrow of somebody who looks along the picture, as a share of its height."""
+
+
+@dataclass(frozen=True, eq=False)
+class LiveGaze:
+    """A drawn picture, uint8 `[H, W, 3]`, and the numbers of its frame; None: no gaze is known."""
+
+    picture: NDArray[np.uint8]
+    numbers: tuple[float, ...] | None
+
+
+class LiveView(Protocol):
+    """Maker of pictures with gaze."""
+
+    def look(self, frame: CameraFrame) -> LiveGaze:
+        """Predict and draw."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class MapView:
+    """Heat map over the frame, and a cross at its centre of mass."""
+
+    model: MapModel
+
+    def look(self, frame: CameraFrame) -> LiveGaze:
+        """Predict and draw; numbers are (x, y), shares of the frame."""
+        picture = frame.picture
+        heat = self.model.next_map(rgb(picture, self.model.width, self.model.height))
+        turned = picture.rotation // 90 % 2
+        size = (picture.height, picture.width) if turned else (picture.width, picture.height)
+        full = rgb(picture, *size)
+        if heat is None:
+            return LiveGaze(full, None)
+        point = centre(heat)
+        return LiveGaze(draw(full, heat, point, legend=False), point)
+
+
+@dataclass(frozen=True, eq=False)
+class EyeView:
+    """An arrow from the middle of the picture, the mean direction of the eyes that are seen."""
+
+    model: EyeModel
+    eyes: EyeSource
+
+    def look(self, frame: CameraFrame) -> LiveGaze:
+        """Predict and draw; numbers are (pitch, yaw) in the camera frame, radians."""
+        picture = frame.picture
+        full = rgb(picture, picture.width, picture.height)
+        patches = self.eyes.patches(full)
+        if not patches:
+            return LiveGaze(full, None)
+        found = [(self.model.gaze(eye.image, eye.seen.pose), eye.seen) for eye in patches]
+        direction = np.mean([seen.direction(gaze) for gaze, seen in found], axis=0)
+        pitch, yaw = gaze_angles(direction[None])[0]
+        return LiveGaze(arrow(full, direction), (float(pitch), float(yaw)))
+
+
+def centre(heat: NDArray[np.floating]) -> tuple[float, float]:
+    """Return the centre of mass (x, y) of a map, shares of its sides."""
+    mass = heat / heat.sum()
+    x, y = ((np.arange(n) + 0.5) / n for n in (heat.shape[1], heat.shape[0]))
+    return float(mass.sum(0) @ x), float(mass.sum(1) @ y)
+
+
+def arrow(picture: NDArray[np.uint8], direction: NDArray) -> NDArray[np.uint8]:
+    """Return the picture with a direction of the camera frame drawn from its middle."""
+    image = Image.fromarray(picture)
+    start = np.array([image.width, image.height]) / 2
+    end = start + 4 * ARROW * image.height * direction[:2] / np.linalg.norm(direction)
+    pen, width = ImageDraw.Draw(image), max(2, image.height // 120)
+    for wide, colour in ((2 * width, EDGE_RGB), (width, PREDICTED_RGB)):
+        pen.line((*start, *end), fill=colour, width=wide)
+        pen.ellipse((*(end - wide), *(end + wide)), fill=colour)
+    return np.asarray(image)

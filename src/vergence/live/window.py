@@ -1,0 +1,91 @@
+"""A window of tkinter, which comes with Python on Linux, macOS and Windows."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vergence.errors import ConfigError
+
+DOT = 12
+"""Radius of a target, in pixels."""
+
+
+class NoDisplay(ConfigError):
+    """A machine where no window opens."""
+
+
+class LiveWindow:
+    """A picture with a line of text below it; closed with q, Escape or its own button.
+
+    Raises:
+        NoDisplay: tkinter is missing, or there is no display.
+    """
+
+    def __init__(self, title: str, full: bool = False) -> None:
+        try:
+            tkinter: Any = importlib.import_module("tkinter")
+        except ImportError as error:
+            raise NoDisplay(
+                f"no window: this Python has no {error.name}; install it (Debian: python3-tk)"
+            ) from None
+        try:
+            self.root = tkinter.Tk()
+        except tkinter.TclError as error:
+            raise NoDisplay(f"no window: {error}") from None
+        self.root.title(title)
+        self.open = True
+        self.root.protocol("WM_DELETE_WINDOW", self.stop)
+        for key in ("<Escape>", "q"):
+            self.root.bind(key, self.stop)
+        if full:
+            size = self.root.winfo_screenwidth(), self.root.winfo_screenheight()
+            self.root.geometry("{}x{}+0+0".format(*size))  # where nothing manages windows
+            self.root.attributes("-fullscreen", True)
+        self.canvas = tkinter.Canvas(self.root, background="black", highlightthickness=0)
+        self.canvas.pack(fill="both", expand=True)
+        self.text = tkinter.Label(self.root, anchor="w")
+        if not full:
+            self.text.pack(fill="x")
+        self.shown = tkinter.PhotoImage(master=self.root)
+        self.size: tuple[int, int] | None = None
+        self.root.update()
+
+    def stop(self, *_: Any) -> None:
+        """Note that the person wants to end."""
+        self.open = False
+
+    def look_after(self) -> bool:
+        """Let the window answer; False if the person wants to end."""
+        self.root.update()
+        return self.open
+
+    def show(self, picture: NDArray[np.uint8], text: str) -> bool:
+        """Show a picture, uint8 `[H, W, 3]`, and a text; False if the person wants to end."""
+        height, width = picture.shape[:2]
+        if self.size != (width, height):
+            self.size = width, height
+            self.canvas.config(width=width, height=height)
+            self.canvas.delete("all")
+            self.canvas.create_image(0, 0, image=self.shown, anchor="nw")
+        self.shown.configure(data=b"P6 %d %d 255 " % (width, height) + picture.tobytes())
+        self.text.config(text=text)
+        return self.look_after()
+
+    def target(self, place: Sequence[float]) -> bool:
+        """Show a dot at (x, y), shares of the window; False if the person wants to end."""
+        x = place[0] * self.canvas.winfo_width()
+        y = place[1] * self.canvas.winfo_height()
+        self.canvas.delete("all")
+        for radius, colour in ((DOT, "white"), (DOT / 4, "red")):
+            box = (x - radius, y - radius, x + radius, y + radius)
+            self.canvas.create_oval(*box, fill=colour, outline=colour)
+        return self.look_after()
+
+    def close(self) -> None:
+        """Take the window away."""
+        self.root.destroy()
