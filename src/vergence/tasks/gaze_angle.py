@@ -92,7 +92,8 @@ class GazeAngle(Task):
                 f"gaze_angle: {type(module).__name__} returned {list(output.shape)} for "
                 f"{len(image)} images; (pitch, yaw) per image, [{len(image)}, 2], is needed"
             )
-        return self.with_prior(output, batch)
+        moved = self.with_prior(output, batch)
+        return self._corrected(moved, batch) if self.correction else moved
 
     def with_prior(self, output: Angles, batch: Batch) -> Angles:
         """Return the network's angles, moved and scaled where that is wanted.
@@ -109,13 +110,6 @@ class GazeAngle(Task):
         mean = centre + amount * (prior[:, 0] - centre)
         scale = (prior[:, 1] / spread) ** amount
         return mean + scale * (output - centre)
-        if self.personal_prior:
-            prior = prior_of(batch, "gaze_angle").to(output.dtype)
-            centre, spread = CENTRE.to(output), SPREAD.to(output)
-            mean = centre + self.personal_prior * (prior[:, 0] - centre)
-            scale = (prior[:, 1] / spread) ** self.personal_prior
-            output = mean + scale * (output - centre)
-        return self._corrected(output, batch) if self.correction else output
 
     def _corrected(self, output: Angles, batch: Batch) -> Angles:
         if not any(self.correction.eye):
