@@ -7,6 +7,7 @@ import torch
 from tests.data.fabricated_exports import EXPORTS, HZ, PEOPLE, PICTURES, SCREEN, look, pictures
 from tests.data.footage import write_video
 from vergence.data.saliency.eyelink_asc import read_asc
+from vergence.data.saliency.osie import SAMPLE, Osie, read_fixations
 from vergence.data.saliency.stimuli import Stimuli
 from vergence.errors import ConfigError, DataError
 
@@ -118,6 +119,38 @@ def test_pro_lab_on_the_screen_needs_the_place_of_the_media(tmp_path):
     path.write_text(text.replace("640\t480\t320\t272", "\t\t\t"))
     with pytest.raises(DataError, match=r"row \d+: 'Presented Media position X .* is empty: where"):
         Stimuli(preset="tobii_pro_lab", unknown="skip").read(tmp_path)
+
+
+def test_real_fixations_written_as_a_table_are_those_of_osie(tmp_path):
+    """Three viewers of the packaged OSIE sample: every fixation is where `osie` has it."""
+    table, _ = read_fixations(SAMPLE)
+    rows = ["viewer;number;start;gx;gy;picture"]
+    own = (table["viewer"] < 3) & (table["order"] > 0)
+    for viewer, image, order, x, y in zip(
+        *(table[name][own] for name in ("viewer", "image", "order", "x", "y")), strict=True
+    ):
+        place = [str(float(side)).replace(".", ",") for side in (x, y)]
+        cells = (f"v{viewer:02d}", order, 200 * int(order), *place, f"{image}.jpg")
+        rows.append(";".join(map(str, cells)))
+    (tmp_path / "all.csv").write_text("\n".join(rows))
+    columns = {"t": "start", "t_unit": "ms", "x": "gx", "y": "gy", "unit": "fraction"}
+    columns |= {"person": "viewer", "stimulus": "picture", "fixation": "number"}
+    options = {"stimuli": str(SAMPLE / "stimuli"), "place": "picture", "size": (32, 24)}
+    ours = Stimuli(columns=columns, **options).load(str(tmp_path))
+    theirs = Osie(viewers=(0, 1, 2), size=(32, 24)).load()
+    assert list(ours.people) == list(theirs.people)
+    for person, splits in theirs.people.items():
+        assert fixations_of(ours.people[person]) == fixations_of(splits)
+
+
+def fixations_of(splits):
+    """Fixations of a person, by picture, to four digits."""
+    found = {}
+    for part in (splits.train, splits.val, splits.test):
+        for scene, points in zip(part.columns["scene"], part.columns["points"][:, 0], strict=True):
+            known = points[points.isfinite().all(-1)]
+            found[int(scene)] = (known * 1e4).round().int().tolist()
+    return found
 
 
 def test_fixations_are_the_means_of_their_rows(tmp_path):
