@@ -403,6 +403,7 @@ def test_learning_curves(tmp_path):
     one = TOY.replace("METHODS", 'methods = ["local_only", "fedavg"]')
     said = go(tmp_path, "samples", out, one, "run.seeds=[0, 1]", samples=(8, 4))
     assert "error by number of training samples, mean over 3 people" in said
+    assert "FedAvg " in said, "methods are shown by their titles"
     found = rows(out / "samples" / "samples.csv")
     assert {(r["kind"], r["person"], int(r["count"])) for r in found} == {
         (label, person, n)

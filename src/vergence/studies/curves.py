@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from vergence.results.write import export_csv
 class Curves:
     """A metric of people, per kind `[people, counts]`, means over draws and seeds.
 
-    `axis` says what is counted, `how` what else a reader must know.
+    `axis` says what is counted, `how` what else a reader must know, `titles` how kinds are shown.
     """
 
     metric: str
@@ -32,6 +32,7 @@ class Curves:
     counts: tuple[int, ...]
     values: Mapping[str, NDArray[np.float64]]
     how: str
+    titles: Mapping[str, str] = field(default_factory=dict)
 
 
 def present(curves: Curves, out: Path, console: Console) -> None:
@@ -58,7 +59,11 @@ def show(curves: Curves, console: Console) -> None:
     places = digits(float(values.mean()) for values in curves.values.values())
     for kind, values in curves.values.items():
         ends = ", ".join(number(end, places) for end in interval(values[:, -1]))
-        grid.add_row(kind, *(number(float(v), places) for v in values.mean(0)), f"[{ends}]")
+        grid.add_row(
+            curves.titles.get(kind, kind),
+            *(number(float(v), places) for v in values.mean(0)),
+            f"[{ends}]",
+        )
     console.print(
         f"\n{metric_name(curves.metric)} by number of {curves.axis}, mean over "
         f"{len(curves.people)} people ({curves.how})",
@@ -77,8 +82,8 @@ def figure(curves: Curves) -> Figure:
     for (kind, values), colour, marker in zip(
         curves.values.items(), SPARE * 2, MARKERS, strict=False
     ):
-        mean = values.mean(0)
-        axes.plot(places, mean, color=colour, marker=marker, markersize=4.5, label=kind)
+        mean, name = values.mean(0), curves.titles.get(kind, kind)
+        axes.plot(places, mean, color=colour, marker=marker, markersize=4.5, label=name)
     axes.set_xticks(places, [str(k) for k in curves.counts])
     axes.set_xlabel(curves.axis)
     axes.set_ylabel(metric_name(curves.metric))

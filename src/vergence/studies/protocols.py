@@ -267,11 +267,13 @@ def learning(scene: StudyScene) -> None:
         for count in sorted(counts)
     }  # all are checked before anything trains
     values: dict[str, list[dict[str, float]]] = {}
+    titles: dict[str, str] = {}
     headline = scene.experiment.task(0).headline
     for count, train in trainings.items():
         scene.console.print(f"{count} samples of each person", highlight=False)
         there = read(train(scene.out / SAMPLES / f"n{count:03d}"))
         rows = {run.label: run.scores(headline) for run in there.runs}
+        titles |= {run.label: run.title for run in there.runs}
         for label, found in {**own_priors(there, headline), **rows}.items():
             values.setdefault(label, []).append(found)
     people = tuple(values[next(iter(scene.experiment.methods))][0])
@@ -282,7 +284,9 @@ def learning(scene: StudyScene) -> None:
     how = f"within people; {len(scene.experiment.plan.seeds)} seeds"
     if splits := scene.experiment.plan.split_seeds:
         how += f"; {len(splits)} splits"
-    curves = Curves(headline, "training samples", people, tuple(sorted(counts)), arrays, how)
+    curves = Curves(
+        headline, "training samples", people, tuple(sorted(counts)), arrays, how, titles
+    )
     present(curves, scene.out / SAMPLES / "samples.png", scene.console)
 
 
