@@ -113,6 +113,7 @@ def test_it_is_moved_and_the_run_may_be_gone(trained, file, tmp_path):
 def test_the_onnx_file_has_the_correction_inside(mine, newcomer, tmp_path):
     said = vergence("export", mine.folder, "--out", tmp_path / "me.onnx")
     assert said.code == 0, said.err
+    assert "adapted to 'me', and tells of them: give it to nobody else" in said.out
     session = opened_again((tmp_path / "me.onnx").read_bytes())
     wanted = vg.open_run(mine.folder).predict(None, newcomer)
     for row in range(3):
