@@ -253,6 +253,19 @@ def test_pictures_and_videos_do_not_mix(tmp_path):
         Stimuli(columns=COLUMNS, place="picture").load(str(root))
 
 
+def test_pictures_of_one_name_are_told_apart_by_their_folder_or_refused(tmp_path):
+    for name in ("one", "two"):
+        pictures(tmp_path / "stimuli" / name)
+    text = "t,x,y,picture\n0,64,48,{}\n20,192,48,{}\n"
+    (tmp_path / "gaze.csv").write_text(text.format(*["shown\\two\\scene_00.png"] * 2))
+    made = Stimuli(columns=COLUMNS, place="picture")
+    (trial,), _ = made.read(tmp_path)
+    assert trial.stimulus == tmp_path / "stimuli" / "two" / "scene_00.png"
+    (tmp_path / "gaze.csv").write_text(text.format(*["scene_00.png"] * 2))
+    with pytest.raises(DataError, match=r"'scene_00\.png' may be one/scene_00.png or two/scene_00"):
+        made.read(tmp_path)
+
+
 def test_a_fixation_of_two_eyes_is_one(tmp_path):
     """The right eye lands 2 ms later and leaves 2 ms earlier; a second fixation is of one eye."""
     lines = [
