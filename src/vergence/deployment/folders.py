@@ -237,8 +237,9 @@ def running(folder: Path) -> Iterator[None]:
 def runner(folder: Path) -> int | None:
     """Return the process that runs a folder, None if none does."""
     path = folder / ".lock"
-    if lock_owner(path) is None:
-        return None
+    owner = lock_owner(path)
+    if owner != 0:
+        return owner
     with path.open("rb") as file:
         file.seek(1)
         return int(file.read() or 0) or None
