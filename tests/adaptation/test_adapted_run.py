@@ -186,6 +186,8 @@ def test_a_way_that_diverges_is_not_chosen(trained, newcomer):
 def test_samples_of_one_target_are_left_out_together(trained, newcomer):
     """Nine samples, each there twice: without targets some are tested by who saw their twin."""
     twice = newcomer.subset(torch.arange(9).repeat_interleave(2))
+    apart = twice.columns["gaze"] + 1e-6 * torch.arange(18)[:, None]  # else they are one frame's
+    twice = Samples({**twice.columns, "gaze": apart}, dict(twice.banks))
     target = torch.arange(9).repeat_interleave(2)
     named = Samples({**twice.columns, "target": target}, dict(twice.banks))
     source = opened(trained, None).trained
@@ -197,7 +199,7 @@ def test_samples_of_one_target_are_left_out_together(trained, newcomer):
         adapter = Adapter(source.on(ready, stream=stream), "me", FineTuning(steps=400))
         found[label] = choose(adapter, [WHOLE], rows, stream)
     assert (found["named"].folds, found["leaky"].folds) == (9, 5)
-    assert found["named"].errors[SHARED] == pytest.approx(found["alone"].errors[SHARED])
+    assert found["named"].errors[SHARED] == pytest.approx(found["alone"].errors[SHARED], rel=1e-4)
     assert found["leaky"].errors[WHOLE] < found["named"].errors[WHOLE]
 
 

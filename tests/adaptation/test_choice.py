@@ -23,6 +23,15 @@ def test_a_sample_counts_for_itself_or_with_those_of_its_target():
     assert units(Samples({**plain.columns, "target": target})).tolist() == [0, 0, 1, 0]
 
 
+def test_both_eyes_of_a_frame_count_as_one_sample():
+    """Left eyes first, then the right eyes of the same frames, whose yaw is mirrored."""
+    left = torch.tensor([[0.1, 0.3], [0.2, 0.4]])
+    gaze = torch.cat([left, left * torch.tensor([1.0, -1.0])])
+    side = torch.tensor([0, 0, 1, 1])
+    assert units(Samples({"gaze": gaze, "side": side})).tolist() == [0, 1, 0, 1]
+    assert units(Samples({"gaze": gaze})).tolist() == [0, 1, 2, 3]
+
+
 def test_a_way_within_one_error_of_the_best_does_not_leave_the_shared_model():
     """Differences 1, -1, 2, 0 have mean 0.5 and error sqrt(5/3) / 2 = 0.645, times t = 1.197."""
     shared = np.array([3.0, 1.0, 4.0, 2.0])

@@ -77,7 +77,7 @@ def choose(
     Every way is fitted without a fold of the samples and measured on it. With one sample, or none,
     nothing can be held out, and the shared model is kept. Samples that the shared model has no
     score on count for no way; a way without a score on any other one has diverged. Samples of one
-    target are left out together, and count as one.
+    target, or of one frame, are left out together, and count as one.
     """
     unit = units(adapter.labelled.subset(rows))
     fold = folds(len(set(unit.tolist())))[unit]
@@ -98,14 +98,20 @@ def choose(
 
 
 def units(samples: Samples) -> NDArray[np.int64]:
-    """Number of what each sample counts with: itself; or the target (column `target`) it looks at.
+    """Number of what each sample counts with: itself, or what it looks at, in order of appearance.
 
-    Frames of one target, and both eyes in them, are nearly the same sample.
+    Frames of one target (column `target`), and both eyes of a frame, whose angles mirror each
+    other, are nearly the same sample.
     """
-    target = samples.columns.get("target")
-    if target is None:
-        return np.arange(len(samples))
-    return np.unique(target.numpy(), return_inverse=True)[1].astype(np.int64)
+    columns = samples.columns
+    keys: list[object] = list(range(len(samples)))
+    if "target" in columns:
+        keys = columns["target"].tolist()
+    elif "side" in columns and "gaze" in columns:
+        facing = torch.stack([torch.ones(len(samples)), 1.0 - 2.0 * columns["side"]], 1)
+        keys = [tuple(each) for each in (columns["gaze"] * facing).tolist()]
+    number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return np.array([number[key] for key in keys], dtype=np.int64)
 
 
 def folds(count: int) -> NDArray[np.int64]:
