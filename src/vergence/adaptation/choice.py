@@ -24,6 +24,7 @@ from vergence.adaptation.ways import (
 from vergence.core.data import Samples
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
+from vergence.errors import DataError
 
 SMALL, FOLDS = 10, 5
 """Up to so many samples each is left out in turn; more are dealt to so many folds."""
@@ -75,17 +76,27 @@ def choose(
     """Choose among ways, simplest first, for these of a person's samples.
 
     Every way is fitted without a fold of the samples and measured on it. With one sample, or none,
-    nothing can be held out, and the shared model is kept.
+    nothing can be held out, and the shared model is kept. A way that diverges without some fold is
+    not chosen.
+
+    Raises:
+        DataError: no sample has a score.
     """
     if len(rows) < FEWEST:
         return AdaptationChoice(SHARED, {}, 0)
     fold = folds(len(rows))
     task, losses, errors = adapter.trained.task, {}, {}
+    counted = ~np.isnan(held_out(adapter, SHARED, rows, fold, stream))
+    if not counted.any():
+        raise DataError(
+            f"none of the {len(rows)} samples has a score ({task.headline}), which tells ways "
+            "apart: give samples with labels that count"
+        )
     for way in (SHARED, *ways):
-        values = held_out(adapter, way, rows, fold, stream)
-        counted = values[~np.isnan(values)]
-        errors[way] = float(counted.mean())
-        losses[way] = counted if task.headline in task.lower_is_better else -counted
+        values = held_out(adapter, way, rows, fold, stream)[counted]
+        errors[way] = float(values.mean())
+        if way == SHARED or np.isfinite(values).all():  # else it has diverged
+            losses[way] = values if task.headline in task.lower_is_better else -values
     return AdaptationChoice(simplest(losses), errors, int(fold.max()) + 1)
 
 
