@@ -26,8 +26,8 @@ def test_the_system_says_who_holds_a_lock(tmp_path, told):
     path = tmp_path / ".lock"
     path.write_text(told)
     assert runner(tmp_path) is None
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], **pipes) as holder:
+    command, pipe = [sys.executable, "-c", HOLD, str(path)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         found = runner(tmp_path)
