@@ -12,9 +12,11 @@ import torch
 import vergence as vg
 from tests.cli.commands import ONE, run, vergence
 from vergence.adaptation.adapted_run import adapt, adapt_to, opened, told_choice
-from vergence.adaptation.own_data import OwnData
-from vergence.adaptation.ways import SHARED
+from vergence.adaptation.choice import choose
+from vergence.adaptation.own_data import OwnData, prepared
+from vergence.adaptation.ways import SHARED, WHOLE, Adapter, FineTuning
 from vergence.core.data import Samples, SharedRows
+from vergence.core.randomness import RandomStream
 from vergence.data import own_samples
 from vergence.data.own_samples import packed, read_samples
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
@@ -111,6 +113,7 @@ def test_it_is_moved_and_the_run_may_be_gone(trained, file, tmp_path):
 def test_the_onnx_file_has_the_correction_inside(mine, newcomer, tmp_path):
     said = vergence("export", mine.folder, "--out", tmp_path / "me.onnx")
     assert said.code == 0, said.err
+    assert "adapted to 'me', and tells of them: give it to nobody else" in said.out
     data = (tmp_path / "me.onnx").read_bytes()
     session = opened_again(data)
     # torch notes the file of this machine that each node is from: its folder names an account.
@@ -155,6 +158,61 @@ def test_a_correction_of_eyes_needs_their_sides(newcomer):
         task.forward(task.module(), batch)
     with pytest.raises(ConfigError, match=r"task\.correction stands behind"):
         task.inputs(batch)
+
+
+def test_a_run_with_a_correction_is_not_adapted_again(tmp_path):
+    """The new correction is of corrected angles, and would stand where the first one does."""
+    text = EYES.replace('"gaze_angle"', '"gaze_angle", correction = { offset = [0.1, 0] }')
+    with pytest.raises(ConfigError, match=r"task\.correction is one person's.*adapted from"):
+        opened(run(tmp_path, text), None)
+
+
+def test_a_correction_and_a_chosen_prior_are_refused_together():
+    with pytest.raises(ConfigError, match="set personal_prior to a number, or leave"):
+        GazeAngle(SmallEye(), personal_prior="chosen", correction=AngleCorrection(offset=(0.1, 0)))
+
+
+def test_a_way_that_diverges_is_not_chosen(trained, newcomer):
+    own = OwnData("me", newcomer, "samples")
+    rows = torch.arange(6)
+    source = opened(trained, None).trained
+    ready = prepared(source.experiment, source.task.seed, own, rows)
+    stream = RandomStream("adapt", 0)
+    adapter = Adapter(source.on(ready, stream=stream), "me", FineTuning(lr=1e30))
+    found = choose(adapter, ["shrunk offset", WHOLE], rows, stream)
+    assert np.isnan(found.errors[WHOLE])
+    without = choose(adapter, ["shrunk offset"], rows, stream)
+    assert found.way == without.way
+    assert {way: found.errors[way] for way in without.errors} == without.errors
+
+
+def test_samples_of_one_target_are_left_out_together(trained, newcomer):
+    """Nine samples, each there twice: without targets some are tested by who saw their twin."""
+    twice = newcomer.subset(torch.arange(9).repeat_interleave(2))
+    target = torch.arange(9).repeat_interleave(2)
+    named = Samples({**twice.columns, "target": target}, dict(twice.banks))
+    source = opened(trained, None).trained
+    stream, found = RandomStream("adapt", 0), {}
+    for label, samples in (("alone", newcomer), ("leaky", twice), ("named", named)):
+        rows = torch.arange(9 if label == "alone" else 18)
+        own = OwnData("me", samples, "samples")
+        ready = prepared(source.experiment, source.task.seed, own, rows)
+        adapter = Adapter(source.on(ready, stream=stream), "me", FineTuning(steps=400))
+        found[label] = choose(adapter, [WHOLE], rows, stream)
+    assert (found["named"].folds, found["leaky"].folds) == (9, 5)
+    assert found["named"].errors[SHARED] == pytest.approx(found["alone"].errors[SHARED])
+    assert found["leaky"].errors[WHOLE] < found["named"].errors[WHOLE]
+
+
+def test_samples_are_its_owner_s_alone(mine):
+    assert (mine.folder / own_samples.FILE).stat().st_mode & 0o077 == 0
+
+
+def test_scores_of_what_was_learned_from_are_not_called_test_scores(trained, file, tmp_path):
+    for count, said in ((3, "3 samples were learned from"), (None, "every part holds all samples")):
+        made = adapt(trained, file, tmp_path / f"me{count}", samples=count)
+        about = made.experiment.dataset.load(str(made.folder)).about
+        assert about["split"].startswith(said)
 
 
 def test_without_samples_or_with_one_the_shared_model_is_kept(trained, file, newcomer, tmp_path):

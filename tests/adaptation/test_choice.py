@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import norm, t
 
-from vergence.adaptation.choice import folds, simplest
+from vergence.adaptation.choice import folds, simplest, units
+from vergence.core.data import Samples
 
 
 def test_few_samples_are_left_out_in_turn_and_more_are_dealt_to_five_folds():
@@ -12,6 +14,13 @@ def test_few_samples_are_left_out_in_turn_and_more_are_dealt_to_five_folds():
     assert folds(10).tolist() == list(range(10))
     assert folds(11).tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert np.bincount(folds(27)).tolist() == [6, 5, 6, 5, 5]
+
+
+def test_a_sample_counts_for_itself_or_with_those_of_its_target():
+    plain = Samples({"gaze": torch.zeros(4, 2)})
+    assert units(plain).tolist() == [0, 1, 2, 3]
+    target = torch.tensor([2, 2, 7, 2])
+    assert units(Samples({**plain.columns, "target": target})).tolist() == [0, 0, 1, 0]
 
 
 def test_a_way_within_one_error_of_the_best_does_not_leave_the_shared_model():

@@ -96,6 +96,7 @@ def test_a_plain_table_is_guessed_and_said_to_be_a_guess(tmp_path):
         "valid": "confidence",
     }
     assert "# LOOK AT THIS: columns of my gaze.csv by their names" in out.read_text()
+    assert "# LOOK AT THIS: t_unit = 'ms' and unit = 'px' by the size" in out.read_text()
     row = next(line for line in said.out.splitlines() if "ann" in line and "720" in line)
     cells = [cell.strip() for cell in row.replace("│", "|").strip(" |").split("|")]
     assert cells == ["ann", "1", "0.6", "720", "97.9%", "0.0%", "0", "0.0 s"]

@@ -159,6 +159,9 @@ def test_one_runner_per_folder(made):
     with other:
         assert other.stdout.readline() == "in\n"
         assert runner(folder) == other.pid
+        (folder / ".lock").write_text("1234567")  # the system knows who holds it
+        assert runner(folder) == other.pid
+        assert runner(folder) == other.pid
         with pytest.raises(StateError, match="running already"), running(folder):
             pass
         other.stdin.write("\n")

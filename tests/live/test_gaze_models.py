@@ -52,6 +52,27 @@ def test_an_eye_model_is_given_the_pose(tmp_path):
     np.testing.assert_allclose(gaze, [0.11, 0.08], atol=1e-6)
 
 
+def test_an_eye_model_whose_correction_tells_eyes_apart_is_given_the_side(tmp_path):
+    """The patch's level, 0.1, and 1 for a right eye."""
+    text = EYES.replace("float[1,2] pose", "int64[1] side").replace(
+        "gaze = Add(flat, pose)",
+        "which = Cast<to=1>(side)\n    both = Add(flat, which)\n"
+        "    gaze = Concat<axis=1>(both, both)",
+    )
+    model = open_model(write_model(tmp_path / "m.onnx", text, "gaze_angle"))
+    assert isinstance(model, EyeModel)
+    patch, pose = np.full((36, 60), 100, np.uint8), np.zeros(2)
+    found = [float(model.gaze(patch, pose, side)[0]) for side in ("left", "right")]
+    np.testing.assert_allclose(found, [0.1, 1.1], atol=1e-6)
+
+
+def test_a_file_for_several_samples_is_refused(tmp_path):
+    text = STREAM.replace("uint8[1,12", "uint8[4,12").replace("float[1,12", "float[4,12")
+    text = text.replace("Div(grey, all)", "Div(grey, grey)")
+    with pytest.raises(ConfigError, match="takes 4 samples in a call, and a camera gives one"):
+        open_model(write_model(tmp_path / "m.onnx", text))
+
+
 def test_files_that_are_no_gaze_model(tmp_path):
     with pytest.raises(DataError, match=r"no model at .*x\.onnx: give a file of `vergence export`"):
         open_model(tmp_path / "x.onnx")

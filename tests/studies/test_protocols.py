@@ -463,6 +463,21 @@ run        = { rounds = 1, seeds = [0, 1], evaluate_every = 0, workers = 1 }
 """
 
 
+def test_learning_curves_have_a_line_of_people_s_own_prior(tmp_path):
+    out = tmp_path / "out"
+    go(tmp_path, "samples", out, PICTURES, "run.seeds=[0]", samples=(4, 8))
+    found = rows(out / "samples" / "samples.csv")
+    for count in (4, 8):
+        told = read(out / "samples" / f"n{count:03d}").priors["personal prior"]
+        line = {
+            r["person"]: float(r["value"])
+            for r in found
+            if r["kind"] == "personal prior" and int(r["count"]) == count
+        }
+        assert line == {person: scores["nss"] for person, scores in told.items()}
+        assert len(line) == 3
+
+
 def test_several_splits(tmp_path):
     """A person counts once, by the mean over splits; the spread is that of the splits' means."""
     out = tmp_path / "out"

@@ -21,7 +21,6 @@ from rich.text import Text
 from vergence.adaptation.choice import (
     FEWEST,
     PULLS,
-    SMALL,
     AdaptationChoice,
     candidates,
     choose,
@@ -50,7 +49,7 @@ from vergence.experiment.schema import Experiment, TableOrigin, agreed, check, p
 from vergence.experiment.starting_model import split_of
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.metrics.calibration import AngleCorrection, Correction, FittedCalibration
-from vergence.results.layout import digits, metric_name, number
+from vergence.results.layout import digits, finite, metric_name, number
 from vergence.results.read import read, table
 from vergence.tasks.gaze_angle import GazeAngle
 
@@ -154,6 +153,11 @@ def _accepted(trained: TrainedRun) -> TrainedRun:
             "samples, and what a newcomer's few samples give was never trained with; name a run "
             "without it (0)"
         )
+    if isinstance(trained.task, GazeAngle) and trained.task.correction:
+        raise ConfigError(
+            f"{trained.folder}: task.correction is one person's, and a newcomer's would take its "
+            "place; name the run that this one was adapted from (provenance.json, adapted)"
+        )
     if read(trained.folder).runs[0].results.get("erased"):
         raise ConfigError(
             f"{trained.folder}: somebody was erased from this run, and its model has still learned "
@@ -240,7 +244,7 @@ def written(
     kept = learned if whole else Samples.concatenate([learned, other])
     with saving(out):
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / own_samples.FILE, own_samples.packed(kept))
+        write_whole(out / own_samples.FILE, own_samples.packed(kept), secret=True)
     settings = _table(trained, own, len(rows), model)
     made = check({**settings, "run": {**settings["run"], "rounds": 1}}, out)
     begins = _starting(trained, own, model, choice)
@@ -323,7 +327,7 @@ def _told(
         "way": choice.way,
         "folds": choice.folds,
         "headline": trained.task.headline,
-        "errors": dict(choice.errors),
+        "errors": finite(dict(choice.errors)),
     }
 
 
@@ -336,7 +340,8 @@ def show(made: Adaptation, console: Console) -> None:
         places = digits(choice.errors.values())
         for way, error in choice.errors.items():
             grid.add_row(way, number(error, places), style="bold" if way == choice.way else "")
-        left = "one sample" if made.samples <= SMALL else f"one of {choice.folds} folds"
+        alone = choice.folds == made.samples
+        left = "one sample" if alone else f"one of {choice.folds} folds"
         console.print(f"Cross-validated on {made.samples} samples, {left} left out at a time:")
         console.print(grid)
     console.print(Text(told_choice(made)), soft_wrap=True)
@@ -347,9 +352,13 @@ def told_choice(made: Adaptation) -> str:
     """The way that was chosen, in one sentence."""
     choice, name = made.choice, metric_name(made.experiment.task(0).headline)
     if not choice.errors:
+        few = (
+            "are too few to hold one out"
+            if made.samples < FEWEST
+            else f"hold fewer than {FEWEST} that can be scored and show different targets"
+        )
         return (
-            f"Kept the shared model: {made.samples} labelled samples are too few to hold one out; "
-            f"give {FEWEST} or more."
+            f"Kept the shared model: {made.samples} labelled samples {few}; give {FEWEST} or more."
         )
     shared, mine = choice.errors[SHARED], choice.errors[choice.way]
     if choice.way == SHARED:

@@ -24,7 +24,6 @@ from vergence.adaptation.ways import (
 from vergence.core.data import Samples
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
-from vergence.errors import DataError
 
 SMALL, FOLDS = 10, 5
 """Up to so many samples each is left out in turn; more are dealt to so many folds."""
@@ -55,8 +54,8 @@ class AdaptationChoice:
 
     Attributes:
         way: its name; `SHARED` keeps the shared model.
-        errors: cross-validated mean of the task's headline, of every way; none where there are too
-            few samples to hold any out.
+        errors: cross-validated mean of the task's headline, of every way; NaN of one that diverged;
+            none where there are too few samples to hold any out.
         folds: of the cross-validation.
     """
 
@@ -76,32 +75,41 @@ def choose(
     """Choose among ways, simplest first, for these of a person's samples.
 
     Every way is fitted without a fold of the samples and measured on it. With one sample, or none,
-    nothing can be held out, and the shared model is kept. A way that diverges without some fold is
-    not chosen.
-
-    Raises:
-        DataError: no sample has a score.
+    nothing can be held out, and the shared model is kept. Samples that the shared model has no
+    score on count for no way; a way without a score on any other one has diverged. Samples of one
+    target are left out together, and count as one.
     """
-    if len(rows) < FEWEST:
+    unit = units(adapter.labelled.subset(rows))
+    fold = folds(len(set(unit.tolist())))[unit]
+    if len(set(fold.tolist())) < FEWEST:
         return AdaptationChoice(SHARED, {}, 0)
-    fold = folds(len(rows))
-    task, losses, errors = adapter.trained.task, {}, {}
-    counted = ~np.isnan(held_out(adapter, SHARED, rows, fold, stream))
-    if not counted.any():
-        raise DataError(
-            f"none of the {len(rows)} samples has a score ({task.headline}), which tells ways "
-            "apart: give samples with labels that count"
-        )
-    for way in (SHARED, *ways):
-        values = held_out(adapter, way, rows, fold, stream)[counted]
-        errors[way] = float(values.mean())
-        if way == SHARED or np.isfinite(values).all():  # else it has diverged
-            losses[way] = values if task.headline in task.lower_is_better else -values
+    found = {way: held_out(adapter, way, rows, fold, stream) for way in (SHARED, *ways)}
+    counted = ~np.isnan(found[SHARED])
+    number = np.unique(unit[counted], return_inverse=True)[1]
+    size = np.bincount(number)
+    if len(size) < FEWEST:
+        return AdaptationChoice(SHARED, {}, 0)
+    means = {way: np.bincount(number, values[counted]) / size for way, values in found.items()}
+    errors = {way: float(values.mean()) for way, values in means.items()}
+    task = adapter.trained.task
+    sign = 1.0 if task.headline in task.lower_is_better else -1.0
+    losses = {way: np.nan_to_num(sign * each, nan=np.inf) for way, each in means.items()}
     return AdaptationChoice(simplest(losses), errors, int(fold.max()) + 1)
 
 
+def units(samples: Samples) -> NDArray[np.int64]:
+    """Number of what each sample counts with: itself; or the target (column `target`) it looks at.
+
+    Frames of one target, and both eyes in them, are nearly the same sample.
+    """
+    target = samples.columns.get("target")
+    if target is None:
+        return np.arange(len(samples))
+    return np.unique(target.numpy(), return_inverse=True)[1].astype(np.int64)
+
+
 def folds(count: int) -> NDArray[np.int64]:
-    """Fold of each of so many samples: neighbours, which are alike in recordings, share one."""
+    """Fold of each of so many units: neighbours, which are alike in recordings, share one."""
     number = count if count <= SMALL else FOLDS
     return np.arange(count) * number // count
 
@@ -110,13 +118,15 @@ def held_out(
     adapter: Adapter, way: str, rows: Rows, fold: NDArray[np.int64], stream: RandomStream
 ) -> NDArray[np.float64]:
     """The headline of a way on each sample, fitted without its fold; NaN of one with no score."""
-    outputs = []
+    outputs, order = [], []
     for number in range(int(fold.max()) + 1):
         out = torch.from_numpy(fold == number)
         model = adapter.fit(way, rows[~out], stream.child("without", number))
         outputs.append(adapter.outputs_at(model, rows[out]))
+        order.append(out.nonzero()[:, 0])
+    back = torch.cat(order).argsort()
     samples = adapter.labelled.subset(rows)
-    return by_sample(adapter.trained.task, torch.cat(outputs), samples)
+    return by_sample(adapter.trained.task, torch.cat(outputs)[back], samples)
 
 
 def by_sample(task: Task, outputs: torch.Tensor, samples: Samples) -> NDArray[np.float64]:
@@ -146,9 +156,11 @@ def simplest(losses: Mapping[str, NDArray[np.float64]]) -> str:
     best = min(means, key=lambda way: means[way])
     first = next(iter(means))
     for way, loss in losses.items():
+        if means[way] > means[first]:
+            continue
         apart, n = loss - losses[best], len(loss)
         spread = float(apart.std(ddof=1)) / n**0.5 if n > 1 else float("inf")
         width = float(t.ppf(ONE_ERROR, n - 1)) * spread if n > 1 else spread
-        if means[way] <= means[first] and (way == best or means[way] - means[best] <= width):
+        if way == best or means[way] - means[best] <= width:
             return way
     return best

@@ -258,6 +258,10 @@ def _guess(root: Path, tables: Sequence[Path]) -> FoundFormat:
     notes = [f"columns of {path.name} by their names: look whether they are meant"]
     columns["t_unit"] = _time_unit(table, roles["t"])
     columns["unit"] = _unit(table, roles)
+    notes.append(
+        f"t_unit = '{columns['t_unit']}' and unit = '{columns['unit']}' by the size of the numbers "
+        "and of their steps, which a table of fixations alone has larger"
+    )
     for role, rule in (("person", PERSON), ("valid", VALID)):
         named = [name for name in table.columns if rule.match(name.lower())]
         columns |= {role: named[0]} if len(named) == 1 else {}

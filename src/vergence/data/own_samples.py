@@ -54,10 +54,14 @@ class OwnSamples(Dataset):
         rows = torch.arange(len(every))
         own, other = (every.subset(rows[: self.learned]), every.subset(rows[self.learned :]))
         own, other = (own if len(own) else every), (other if len(other) else every)
+        apart = 0 < self.learned < len(every)
         about = {
             "licence": self.licence,
             "citation": "none",
-            "split": f"{self.learned} samples were learned from, the others are for test",
+            "split": f"{self.learned} samples were learned from, the others are for test"
+            if apart
+            else "every part holds all samples: scores are of samples that may have been learned "
+            "from",
         }
         return Federation("own_samples", {self.person: Splits(own, own, other)}, about)
 

@@ -7,7 +7,7 @@ import math
 import re
 from collections import deque
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -141,15 +141,21 @@ class EyeModel(LiveModel):
 
     def __init__(self, session: Any, told: dict[str, str]) -> None:
         super().__init__(session, told)
-        self.takes_pose = any(value.name == "pose" for value in session.get_inputs())
+        self.takes = {value.name for value in session.get_inputs()}
 
     def gaze(
-        self, patch: UInt8[np.ndarray, "height width"], pose: Float[np.ndarray, 2]
+        self,
+        patch: UInt8[np.ndarray, "height width"],
+        pose: Float[np.ndarray, 2],
+        side: Literal["left", "right"] = "left",
     ) -> Float[np.ndarray, 2]:
-        """Return (pitch, yaw) in radians of a patch, given those of the head."""
-        given = {"image": patch[None, None]}
-        if self.takes_pose:
-            given["pose"] = np.asarray(pose, np.float32)[None]
+        """Return (pitch, yaw) in radians of a patch of an eye, given those of the head."""
+        known = {
+            "image": patch[None, None],
+            "pose": np.asarray(pose, np.float32)[None],
+            "side": np.array([int(side == "right")]),
+        }
+        given = {name: value for name, value in known.items() if name in self.takes}
         found, *_ = self.answers(given, 2)
         if found.shape != (1, 2):
             raise _foreign(f"answers {list(found.shape)}")
@@ -180,7 +186,8 @@ def open_model(path: Path, threads: int = 1) -> MapModel | EyeModel:
     """Open a file that `vergence export` wrote.
 
     Raises:
-        ConfigError: onnxruntime is missing, a model of another task, or threads below 1.
+        ConfigError: onnxruntime is missing, a model of another task or for several samples in a
+            call, or threads below 1.
         DataError: the file is missing, no ONNX file, or no model of vergence.
     """
     if threads < 1:
@@ -207,7 +214,12 @@ def open_model(path: Path, threads: int = 1) -> MapModel | EyeModel:
     if task not in TASKS:
         raise ConfigError(f"{path} is of task '{task}'; live takes {' and '.join(TASKS)}")
     kinds = {"frame": StreamModel, "frames": WindowModel, "image": EyeModel}
-    first = session.get_inputs()[0].name
-    if first not in kinds:
-        raise DataError(f"{path} asks for '{first}' first; live knows {', '.join(kinds)}")
-    return kinds[first](session, told)
+    first = session.get_inputs()[0]
+    if first.name not in kinds:
+        raise DataError(f"{path} asks for '{first.name}' first; live knows {', '.join(kinds)}")
+    if isinstance(first.shape[0], int) and first.shape[0] != 1:
+        raise ConfigError(
+            f"{path} takes {first.shape[0]} samples in a call, and a camera gives one: export it "
+            "without --batch, or with --batch dynamic"
+        )
+    return kinds[first.name](session, told)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from contextlib import suppress
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+
+from vergence.system.memory import memory_mb
 
 STEP_MS, LONGEST_MS = 0.1, 10_000.0
 """Width of a bin of the histogram of latencies, and where its last bin begins."""
@@ -60,20 +58,3 @@ class LiveStatistics:
             f"dropped; latency {self.quantile_ms(0.5):.1f} ms median, {self.quantile_ms(0.99):.1f} "
             f"ms 99th percentile; {memory or 'memory not known on this system'}"
         )
-
-
-def memory_mb() -> tuple[float | None, float | None]:
-    """Resident memory of this process now and at its peak, in MB; None where it is not known."""
-    now = peak = None
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-            name, _, value = line.partition(":")
-            if name in ("VmRSS", "VmHWM"):
-                kib = float(value.split()[0])
-                now, peak = (kib, peak) if name == "VmRSS" else (now, kib)
-        return now and now / 1024, peak and peak / 1024
-    with suppress(ImportError):  # Windows has no such module
-        used = importlib.import_module("resource")
-        most = used.getrusage(used.RUSAGE_SELF).ru_maxrss
-        peak = most / 1024**2 if sys.platform == "darwin" else most / 1024
-    return now, peak

@@ -69,7 +69,7 @@ class EyeView:
         patches = self.eyes.patches(full)
         if not patches:
             return LiveGaze(full, None)
-        found = [(self.model.gaze(eye.image, eye.seen.pose), eye.seen) for eye in patches]
+        found = [(self.model.gaze(eye.image, eye.seen.pose, eye.side), eye.seen) for eye in patches]
         direction = np.mean([seen.direction(gaze) for gaze, seen in found], axis=0)
         pitch, yaw = gaze_angles(direction[None])[0]
         return LiveGaze(arrow(full, direction), (float(pitch), float(yaw)))

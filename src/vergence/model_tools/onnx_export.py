@@ -218,6 +218,9 @@ def export(
     show(made, len(data), len(cases), console)
     if trained.task.own_prior and person is not None:
         console.print(f"{PRIOR_INSIDE} '{person}': give it to nobody else", soft_wrap=True)
+    elif trained.owner is not None:
+        said = f"adapted to '{trained.owner}', and tells of them: give it to nobody else"
+        console.print(said, soft_wrap=True)
     return made
 
 

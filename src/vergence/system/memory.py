@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 try:
     import resource
@@ -25,15 +27,33 @@ def peak_mb() -> float:
     Without POSIX it is this process alone, which has no workers there.
     """
     if resource is None:
-        import psutil
-
-        told = psutil.Process().memory_info()
-        return getattr(told, "peak_wset", told.rss) / 2**20
+        return _told_by_psutil()[1]
     peak = sum(
         resource.getrusage(who).ru_maxrss
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
     return peak / (2**20 if sys.platform == "darwin" else 1024)
+
+
+def memory_mb() -> tuple[float | None, float | None]:
+    """Resident memory of this process now and at its peak, in MB; None where it is not known."""
+    with suppress(OSError):
+        text = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+        told = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        kib = [told[name].split()[0] if name in told else None for name in ("VmRSS", "VmHWM")]
+        now, peak = (None if value is None else float(value) / 1024 for value in kib)
+        return now, peak
+    if resource is None:
+        return _told_by_psutil()
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return None, most / (2**20 if sys.platform == "darwin" else 1024)
+
+
+def _told_by_psutil() -> tuple[float, float]:
+    import psutil
+
+    told = psutil.Process().memory_info()
+    return told.rss / 2**20, getattr(told, "peak_wset", told.rss) / 2**20
 
 
 def keep_freed_memory() -> None:

@@ -77,6 +77,14 @@ class GazeAngle(Task):
         {"angle_error_deg", "pitch_error_deg", "yaw_error_deg"}
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.own_choice and self.correction:
+            raise ConfigError(
+                "gaze_angle: personal_prior = 'chosen' is chosen for angles without a correction; "
+                "set personal_prior to a number, or leave task.correction out"
+            )
+
     def forward(self, module: nn.Module, batch: Batch) -> Angles:
         """Return (pitch, yaw) in radians; `image` is uint8 [B, 1, H, W], `pose` [B, 2] radians.
 

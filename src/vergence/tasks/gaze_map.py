@@ -72,8 +72,9 @@ class GazeMap(Task):
             network trains without it, and a person's validation data choose one of `EXPONENTS`
             for each model that they predict with.
         prior_in: `training`, where the loss sees the product, or only `prediction`.
-        look_ahead: frames behind a training frame whose gaze its label tells, too: half of the
-            label is its own, half the mean of theirs. No prediction and no score looks ahead.
+        look_ahead: number of following frames of the sample whose gaze is mixed into the label of a
+            frame: half is the frame's own, half the mean of theirs. Losses alone look ahead, also
+            where validation losses choose something; no prediction and no score does.
 
     Source: Lai et al. 2022 (GLC); FedCPF, section 4.
     Differs: frames without gaze are left out of the loss, where GLC gives them a uniform label.

@@ -119,6 +119,14 @@ def test_bad_input(tmp_path):
         FacePictures().load(str(tmp_path))
 
 
+def test_check_fails_for_too_few_pictures(tmp_path):
+    columns = patches(tmp_path, [(1, 2), (3, 4)])
+    checks = FacePictures(columns=columns).check(tmp_path)
+    assert [(c.what, c.ok) for c in checks if "both eyes" in c.what] == [
+        ("ann: pictures with both eyes", False)
+    ]
+
+
 def test_check_and_run_of_an_experiment(tmp_path):
     columns = patches(tmp_path / "data", [(n, n) for n in range(-10, 10)])
     given = ", ".join(f'{key} = "{value}"' for key, value in columns.items())

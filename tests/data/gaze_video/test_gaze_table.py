@@ -243,7 +243,9 @@ def test_people_and_videos_by_the_names_of_files(tmp_path):
     assert [r.video.name for r in found] == ["ann_day1.mp4", "bob_day1.mp4"]
     with pytest.raises(DataError, match=r"needs one scene video, './\*' has 2 \(ann_day1.mp4"):
         GazeTable(columns=COLUMNS, files="{person}_*.csv").read(tmp_path)
-    with pytest.raises(ConfigError, match=r"'\{name\}' in '\{name\}.csv': allowed are \{person\}"):
+    with pytest.raises(
+        ConfigError, match=r"'\{name\}' in '\{name\}.csv': allowed are \{person\} and \{rec"
+    ):
         matching(tmp_path, "{name}.csv", "files")
 
 

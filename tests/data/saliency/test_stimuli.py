@@ -8,7 +8,7 @@ from tests.data.fabricated_exports import EXPORTS, HZ, PEOPLE, PICTURES, SCREEN,
 from tests.data.footage import write_video
 from vergence.data.saliency.eyelink_asc import read_asc
 from vergence.data.saliency.osie import SAMPLE, Osie, read_fixations
-from vergence.data.saliency.stimuli import Stimuli
+from vergence.data.saliency.stimuli import Stimuli, StimulusTrial
 from vergence.errors import ConfigError, DataError
 
 COLUMNS = {"t": "t", "x": "x", "y": "y", "unit": "px", "t_unit": "ms", "stimulus": "picture"}
@@ -284,6 +284,36 @@ def test_pictures_and_videos_do_not_mix(tmp_path):
     (root / "p1" / "gaze.csv").write_text("\n".join(["t,x,y,picture", *rows]))
     with pytest.raises(DataError, match="pictures and videos together"):
         Stimuli(columns=COLUMNS, place="picture").load(str(root))
+
+
+def test_pictures_of_one_name_are_told_apart_by_their_folder_or_refused(tmp_path):
+    for name in ("one", "two"):
+        pictures(tmp_path / "stimuli" / name)
+    text = "t,x,y,picture\n0,64,48,{}\n20,192,48,{}\n"
+    (tmp_path / "gaze.csv").write_text(text.format(*["shown\\two\\scene_00.png"] * 2))
+    made = Stimuli(columns=COLUMNS, place="picture")
+    (trial,), _ = made.read(tmp_path)
+    assert trial.stimulus == tmp_path / "stimuli" / "two" / "scene_00.png"
+    (tmp_path / "gaze.csv").write_text(text.format(*["scene_00.png"] * 2))
+    with pytest.raises(DataError, match=r"'scene_00\.png' may be one/scene_00.png or two/scene_00"):
+        made.read(tmp_path)
+
+
+def test_a_fixation_of_two_eyes_is_one(tmp_path):
+    """The right eye lands 2 ms later and leaves 2 ms earlier; a second fixation is of one eye."""
+    lines = [
+        "SAMPLES GAZE LEFT RIGHT RATE 1000",
+        "MSG 5 TRIALID 1",
+        "MSG 5 !V TRIAL_VAR image a.png",
+    ]
+    lines += [f"{t} {x} 10 9 {x} 10 9" for t, x in [*((t, 10) for t in range(10, 20))]]
+    lines += [f"{t} 30 10 9 30 10 9" for t in range(20, 30)]
+    lines += ["EFIX R 12 17", "EFIX L 10 19", "EFIX L 21 28"]
+    (tmp_path / "ann.asc").write_text("\n".join(lines))
+    rows, _ = read_asc(tmp_path / "ann.asc")
+    assert rows.fixation[:10].tolist() == [0.0] * 10
+    trial = StimulusTrial("ann", tmp_path / "a.png", rows, rows.x / 100, rows.y / 100)
+    np.testing.assert_allclose(trial.points(50), [[0.1, 0.1], [0.3, 0.1]], atol=1e-6)
 
 
 def test_asc_with_two_eyes_fill_and_trial_variables(tmp_path):

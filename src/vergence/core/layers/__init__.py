@@ -1,1 +1,1 @@
-"""Layers of networks that torch has not."""
+"""Network layers that torch does not have."""

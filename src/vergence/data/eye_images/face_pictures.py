@@ -33,6 +33,7 @@ from vergence.errors import ConfigError, DataError
 
 KIND = "table of pictures and where people looked"
 WHERE = "put a table and the pictures that it names below root; docs/own_recordings.md has examples"
+FEW = "each of training, validation and test needs one: add pictures, or leave the person out"
 POINTS = 7
 """Landmarks of a face: four eye corners from the image left to right, mouth corners, nose."""
 
@@ -141,9 +142,8 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
             verify_yaw_sign([columns for columns, _ in read.values()], str(root))
             for person, (columns, _) in read.items():
                 count = len(columns["gaze"]) // 2
-                out.append(
-                    Check(f"{person}: pictures with both eyes", f"{count}", "3 or more", True)
-                )
+                what = f"{person}: pictures with both eyes"
+                out.append(Check(what, f"{count}", "3 or more", count >= 3, FEW))
             out.append(Check("left out", left_out, "", True))
         return out
 

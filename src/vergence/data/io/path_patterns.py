@@ -51,7 +51,7 @@ def _rule(pattern: str, option: str) -> re.Pattern[str]:
             if token[1:-1] not in PARTS or f"(?P<{token[1:-1]}>[^/]+)" in out:
                 raise ConfigError(
                     f"{option}: '{token}' in '{pattern}': allowed are {{person}} and "
-                    "{{recording}}, each once"
+                    "{recording}, each once"
                 )
             out.append(f"(?P<{token[1:-1]}>[^/]+)")
         else:

@@ -1,10 +1,12 @@
 """EyeLink ASC files, as edf2asc writes them: samples, fixations, trials and the pictures shown.
 
 A line that begins with a number is a sample: time (ms), then x, y and pupil of each eye recorded; a
-dot stands for what is missing. `EFIX EYE START END ...` ends a fixation. Messages for Data Viewer
-say the rest: `TRIALID n` begins a trial, `!V IMGLOAD CENTER|TOP_LEFT|FILL PATH [x y [w h]]` names
-the picture and its place on the screen from that moment on, `!V TRIAL_VAR NAME VALUE` may name it
-at the trial's end, `GAZE_COORDS left top right bottom` is the screen.
+dot stands for what is missing. `EFIX EYE START END ...` ends a fixation; where both eyes were
+recorded, each fixation is there twice, and those of the eye with more of them in the trial count
+(of the left one, where both have as many). Messages for Data Viewer say the rest: `TRIALID n`
+begins a trial, `!V IMGLOAD CENTER|TOP_LEFT|FILL PATH [x y [w h]]` names the picture and its place
+on the screen from that moment on, `!V TRIAL_VAR NAME VALUE` may name it at the trial's end,
+`GAZE_COORDS left top right bottom` is the screen.
 
 Source: EyeLink 1000 Plus user manual, 4.9 (The ASC File Format); messages:
 https://www.sr-research.com/support/thread-168.html. The parser is ours: pymovements 0.28 reads
@@ -43,7 +45,12 @@ class _AscTrial:
     onset_ms: float = -np.inf
     place: tuple[str, list[float]] | None = None
     samples: list[tuple[int, float, float, float]] = field(default_factory=list)
-    fixations: list[tuple[float, float]] = field(default_factory=list)
+    fixations: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    @property
+    def of_one_eye(self) -> list[tuple[float, float]]:
+        """Fixations of the eye with more of them; of the left one, where both have as many."""
+        return max((self.fixations[eye] for eye in sorted(self.fixations)), key=len, default=[])
 
 
 @dataclass
@@ -67,7 +74,8 @@ class _AscReader:
             elif words[0] == "MSG":
                 self.message(float(words[1]), words[2:])
             elif words[0] == "EFIX":
-                self.trial.fixations.append((float(words[2]), float(words[3])))
+                span = float(words[2]), float(words[3])
+                self.trial.fixations.setdefault(words[1], []).append(span)
             elif words[0] == "SAMPLES":
                 self.eyes = max(sum(word in ("LEFT", "RIGHT") for word in words), 1)
         except (IndexError, ValueError):
@@ -165,7 +173,7 @@ def _rows(path: Path, trial: _AscTrial, screen: tuple[float, float] | None) -> G
     )
     line, t, x, y = table.T
     fixation = np.full(len(t), np.nan)
-    for i, (start, end) in enumerate(trial.fixations):
+    for i, (start, end) in enumerate(trial.of_one_eye):
         fixation[(t >= start) & (t <= end)] = i
     event = np.full(len(t), Event.UNKNOWN, np.int8)
     if trial.fixations:

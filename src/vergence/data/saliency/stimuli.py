@@ -476,13 +476,23 @@ class _StimulusFiles:
             )
         self.folder = folder
         files = [p for p in sorted(folder.rglob("*")) if p.suffix.lower() in PICTURES + VIDEOS]
-        self.named: dict[str, Path] = {}
-        for key in ("stem", "name"):
-            self.named.update({getattr(path, key).lower(): path for path in files})
+        self.named: dict[str, list[Path]] = {}
+        for path in files:
+            for key in {path.name.lower(), path.stem.lower()}:
+                self.named.setdefault(key, []).append(path)
 
     def __call__(self, name: str) -> Path | None:
-        last = PureWindowsPath(name).name.lower()
-        return self.named.get(last) or self.named.get(PureWindowsPath(last).stem)
+        whole = PureWindowsPath(name.lower())
+        found = self.named.get(whole.name) or self.named.get(whole.stem) or []
+        if len(found) > 1:
+            below = {path: path.relative_to(self.folder).as_posix().lower() for path in found}
+            found = [p for p in found if f"/{whole.as_posix()}".endswith(f"/{below[p]}")] or found
+        if len(found) > 1:
+            raise DataError(
+                f"{self.folder}: stimulus '{name}' may be {found[0].relative_to(self.folder)} or "
+                f"{found[1].relative_to(self.folder)}: give them different names"
+            )
+        return found[0] if found else None
 
 
 @lru_cache(maxsize=4096)
