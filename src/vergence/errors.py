@@ -47,6 +47,11 @@ class PartialRun(VergenceError):
     exit_code = 5
 
 
+def printable(text: str) -> str:
+    """Text on one line, whatever a name in it holds: a newline, or what a terminal acts on."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def first_line(fault: BaseException) -> str:
     """Message of a fault, on one line: its first line, else the type of the fault."""
     text = str(fault).strip().splitlines()

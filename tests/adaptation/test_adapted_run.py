@@ -114,7 +114,10 @@ def test_the_onnx_file_has_the_correction_inside(mine, newcomer, tmp_path):
     said = vergence("export", mine.folder, "--out", tmp_path / "me.onnx")
     assert said.code == 0, said.err
     assert "adapted to 'me', and tells of them: give it to nobody else" in said.out
-    session = opened_again((tmp_path / "me.onnx").read_bytes())
+    data = (tmp_path / "me.onnx").read_bytes()
+    session = opened_again(data)
+    # torch notes the file of this machine that each node is from: its folder names an account.
+    assert str(Path(str(vg.__file__)).parent).encode() not in data
     wanted = vg.open_run(mine.folder).predict(None, newcomer)
     for row in range(3):
         columns = {n: c[row : row + 1].numpy() for n, c in newcomer.columns.items()}

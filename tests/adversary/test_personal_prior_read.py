@@ -5,10 +5,12 @@ docs/personal_prior.md says so, and names what helps; with `prior_in = "predicti
 """
 
 import tomllib
+from dataclasses import replace
 
 import pytest
 import torch
 
+from vergence.engine.evaluation import scored
 from vergence.experiment.schema import check
 from vergence.experiment.validation import prepared
 from vergence.tasks.gaze_angle import SPREAD
@@ -47,3 +49,31 @@ def test_an_update_tells_the_spread_where_the_loss_sees_it():
 def test_an_update_tells_what_everybody_knows_where_only_predictions_see_it(options):
     told, _ = read_by_the_server(options)
     assert told.tolist() == pytest.approx(SPREAD.tolist(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", ['personal_prior = 1.0, prior_in = "prediction"', 'personal_prior = "chosen"']
+)
+def test_scores_tell_of_the_prior_whatever_updates_do(options):
+    """A server that sends a model of one answer is told how far one's own mean is from the gaze."""
+    experiment = check(tomllib.loads(EYES.format(options=options)))
+    task = experiment.task(0)
+    federation = experiment.federation()
+    own = federation.people["p00"]
+    turned = {**own.train.columns, "gaze": own.train.columns["gaze"] + 0.2}
+    other = replace(own, train=replace(own.train, columns=turned))
+    found = []
+    for splits in (own, other):  # they differ in training gaze alone, which is the prior's
+        changed = replace(federation, people={**federation.people, "p00": splits})
+        ready = prepared(experiment, task, changed).people["p00"]
+        with torch.no_grad():
+            found.append(scored(task, lambda part: constant(task, part), ready))
+    assert found[0]["pitch_error_deg"] != pytest.approx(found[1]["pitch_error_deg"], abs=0.1)
+
+
+def constant(task, samples):
+    """Outputs of a network with the same answer for every picture."""
+    module = task.module().eval()
+    for parameter in module.parameters():
+        parameter.data.zero_()
+    return task.forward(module, samples.take(slice(0, len(samples))))

@@ -55,9 +55,10 @@ def test_an_eye_model_is_given_the_pose(tmp_path):
 def test_an_eye_model_whose_correction_tells_eyes_apart_is_given_the_side(tmp_path):
     """The patch's level, 0.1, and 1 for a right eye."""
     text = EYES.replace("float[1,2] pose", "int64[1] side").replace(
-        "gaze = Add(flat, pose)", "which = Cast<to=1>(side)\n    gaze = Add(flat, which)"
+        "gaze = Add(flat, pose)",
+        "which = Cast<to=1>(side)\n    both = Add(flat, which)\n"
+        "    gaze = Concat<axis=1>(both, both)",
     )
-    text = text.replace("float[1,2] gaze", "float[1,1] gaze")
     model = open_model(write_model(tmp_path / "m.onnx", text, "gaze_angle"))
     assert isinstance(model, EyeModel)
     patch, pose = np.full((36, 60), 100, np.uint8), np.zeros(2)

@@ -186,10 +186,25 @@ def adapt_to(source: Source, own: OwnData, out: Path, samples: int | None = None
     adapter = Adapter(trained, own.person, FineTuning(pulls=PULLS), _usable(source.fitted, own))
     torch.set_num_threads(1)
     learned = torch.arange(len(rows))
+    _check_answers(adapter, PersonalModel(adapter.start), "the shared model")
     choice = choose(adapter, candidates(adapter), learned, stream)
     model = adapter.fit(choice.way, learned, stream)
+    _check_answers(adapter, model, choice.way)
     experiment = written(source.trained, own, rows, model, choice, out)
     return Adaptation(out, experiment, own.person, len(rows), choice)
+
+
+def _check_answers(adapter: Adapter, model: PersonalModel, what: str) -> None:
+    """Accept a model that answers finite numbers on the person's samples.
+
+    Raises:
+        StateError: it does not: its parameters are NaN, or so large that nothing else comes out.
+    """
+    if not adapter.outputs(model, adapter.labelled).isfinite().all():
+        raise StateError(
+            f"{adapter.trained.folder}: {what} answers NaN or infinity on these samples: it has "
+            "diverged, or somebody changed it; name another run"
+        )
 
 
 def _usable(

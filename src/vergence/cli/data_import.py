@@ -18,7 +18,7 @@ from vergence.data.folder_formats import FoundFormat, find_format
 from vergence.data.gaze_quality import GazeQuality, of_recordings, of_trials
 from vergence.data.gaze_video.gaze_table import GazeTable
 from vergence.data.saliency.stimuli import Stimuli
-from vergence.errors import ConfigError, DataError
+from vergence.errors import ConfigError, DataError, printable
 from vergence.experiment.registry import bind, find
 from vergence.experiment.schema import merge, override
 
@@ -56,27 +56,23 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
         raise ConfigError(f"--out must be a new .toml file, got {out}")
     given = _given(sets)
     found = find_format(root, given)
-    console.print(
-        f"format: {found.title}, {found.sure} ({found.why})", markup=False, highlight=False
-    )
+    _tell(console, f"format: {found.title}, {found.sure} ({found.why})")
     kind = find("data", found.data, Dataset)
     options = merge({"size": SIZE, **found.options}, given)
     dataset = bind(kind, options, "federation")
     people = _people(dataset, kind, root)
     console.print(_table(people))
     for note in found.notes:
-        console.print(f"look at this: {note}", markup=False, highlight=False)
+        _tell(console, f"look at this: {note}")
     federation = dataset.load(str(root))
-    left_out = f"left out: {federation.about['left_out']}"
-    console.print(left_out, markup=False, highlight=False, soft_wrap=True)
+    _tell(console, f"left out: {federation.about['left_out']}")
     write_text(out, _text(found, options, root, people, federation))
-    console.print(f"wrote {out}", markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        f"next: vergence data check {out}; vergence run {out} --out runs/{out.stem}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    _tell(console, f"wrote {out}")
+    _tell(console, f"next: vergence data check {out}; vergence run {out} --out runs/{out.stem}")
+
+
+def _tell(console: Console, text: str) -> None:
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _given(sets: Sequence[str]) -> dict[str, Any]:
@@ -113,7 +109,7 @@ def _table(people: Sequence[GazeQuality]) -> Table:
     for p in people:
         cells = (f"{p.recordings}", f"{p.minutes:.1f}", f"{p.samples:,}", f"{p.valid:.1%}")
         gaps = (f"{p.outside:.1%}", f"{p.gaps}", f"{p.longest_gap_s:.1f} s")
-        table.add_row(Text(p.person), *cells, *gaps)
+        table.add_row(Text(printable(p.person)), *cells, *gaps)
     return table
 
 
@@ -137,7 +133,7 @@ def _text(
     lines.append(f"Samples for training, validation and test: {sizes}".replace("'", ""))
     lines += [f"{key}: {federation.about[key]}" for key in ("split", "left_out")]
     lines += [f"LOOK AT THIS: {note}" for note in found.notes]
-    comments = "".join(f"# {' '.join(line.split())}\n" for line in lines)
+    comments = "".join(f"# {printable(' '.join(line.split()))}\n" for line in lines)
     table = {"name": found.data, "root": str(root.resolve()), **options}
     width, height = options["size"]
     grid = [2 * -(-height // 16), 2 * -(-width // 16)]

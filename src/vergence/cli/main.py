@@ -6,7 +6,7 @@ import sys
 from io import TextIOWrapper
 
 from vergence.cli.commands import help_page
-from vergence.errors import PartialRun, VergenceError
+from vergence.errors import PartialRun, VergenceError, printable
 
 
 def main() -> None:
@@ -51,9 +51,9 @@ def main() -> None:
 
 
 def _fail(text: str, code: int) -> None:
-    """Print one line, whatever a name in it holds: a newline, or what a terminal acts on."""
+    """Print one line on stderr, and end."""
     from rich.console import Console
 
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    Console(stderr=True).print(f"vergence: {text}", soft_wrap=True, highlight=False, markup=False)
+    text = f"vergence: {printable(text)}"
+    Console(stderr=True).print(text, soft_wrap=True, highlight=False, markup=False)
     sys.exit(code)

@@ -73,8 +73,7 @@ def read_samples(path: Path) -> Samples:
         DataError: the file is missing or damaged, holds no sample, or columns of unequal length.
     """
     table = read_npz(path, {}, WHERE, optional=None)
-    held = {name: torch.from_numpy(np.ascontiguousarray(rows)) for name, rows in table.items()}
-    held = {n: rows.float() if rows.dtype == torch.float64 else rows for n, rows in held.items()}
+    held = {name: _tensor(rows) for name, rows in table.items()}
     shared = {name: rows for name, rows in held.items() if SHARED in name}
     columns = {name: rows for name, rows in held.items() if name not in shared}
     lengths = {name: len(rows) if rows.ndim else 0 for name, rows in columns.items()}
@@ -97,6 +96,18 @@ def read_samples(path: Path) -> Samples:
         columns[by] = numbers.long()
         banks[bank] = SharedRows(rows, by)
     return Samples(columns, banks)
+
+
+def _tensor(rows: np.ndarray) -> torch.Tensor:
+    """Rows as networks take them: in this machine's byte order, of the types that torch computes.
+
+    Whole numbers without a sign, other than pixels, become int64, and long fractions single ones.
+    """
+    if rows.dtype.kind == "f" and rows.dtype.itemsize > 2:
+        rows = rows.astype(np.float32)
+    elif rows.dtype.kind == "u" and rows.dtype.itemsize > 1:
+        rows = rows.astype(np.int64)
+    return torch.from_numpy(np.ascontiguousarray(rows, rows.dtype.newbyteorder("=")))
 
 
 def packed(samples: Samples) -> bytes:

@@ -238,11 +238,12 @@ def runner(folder: Path) -> int | None:
     """Return the process that runs a folder, None if none does."""
     path = folder / ".lock"
     owner = lock_owner(path)
-    if owner != 0:
+    if owner != 0:  # the system says so, whatever somebody wrote into the file
         return owner
     with path.open("rb") as file:
         file.seek(1)
-        return int(file.read() or 0) or None
+        told = file.read(20)
+    return int(told) if told.isdigit() and int(told) > 1 else None
 
 
 def idle(folder: Path) -> None:

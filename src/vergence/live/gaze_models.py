@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import math
+import re
 from collections import deque
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -11,20 +13,50 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
-from vergence.errors import ConfigError, DataError
+from vergence.errors import ConfigError, DataError, first_line
 
 TASKS = ("gaze_map", "gaze_angle")
+LONGEST_SIDE, MOST_FRAMES, MOST_STATE = 4096, 1000, 1 << 28
+"""Pixels of a side, frames of a window, and numbers of a state (1 GiB) that a file may ask for."""
+BYTES, FLOATS = "tensor(uint8)", "tensor(float)"
 
 
 class LiveModel:
-    """A model in a session of onnxruntime, with its metadata and the size of its pictures."""
+    """A model in a session of onnxruntime, with its metadata and the size of its pictures.
+
+    Raises:
+        DataError: its first input is no picture of a size that can be.
+    """
 
     columns: ClassVar[tuple[str, ...]]
     """Numbers that it gives of a frame, as a table names them."""
+    height_axis: ClassVar[int]
+    """Axis of its first input with the rows of a picture; the next one has its columns."""
+    rank: ClassVar[int]
+    """Axes of its first input."""
 
-    def __init__(self, session: Any, told: dict[str, str], height: int, width: int) -> None:
+    def __init__(self, session: Any, told: dict[str, str]) -> None:
         self.session, self.told = session, told
-        self.height, self.width = height, width
+        first = session.get_inputs()[0]
+        sides = first.shape[self.height_axis : self.height_axis + 2]
+        fits = all(isinstance(side, int) and 1 <= side <= LONGEST_SIDE for side in sides)
+        if first.type != BYTES or len(first.shape) != self.rank or not fits:
+            raise _foreign(f"takes {first.name} {first.type} {first.shape}")
+        self.height, self.width = sides
+
+    def answers(self, given: dict[str, Any], rank: int) -> list[Any]:
+        """Answers of the file to these inputs; the first has so many axes.
+
+        Raises:
+            DataError: it fails, or has other axes.
+        """
+        try:
+            found = self.session.run(None, given)
+        except Exception as error:  # onnxruntime has a class for each status, and no common one
+            raise _foreign(f"cannot be run ({first_line(error)})") from None
+        if found[0].ndim != rank or max(found[0].shape, default=0) > LONGEST_SIDE:
+            raise _foreign(f"answers {list(found[0].shape)}")
+        return found
 
 
 class MapModel(LiveModel):
@@ -40,20 +72,31 @@ class MapModel(LiveModel):
 
 
 class StreamModel(MapModel):
-    """A causal network: a frame and its own state in, a map and the new state out."""
+    """A causal network: a frame and its own state in, a map and the new state out.
+
+    Raises:
+        DataError: a state of another kind, of an open size or too large, or one that does not come
+            back.
+    """
+
+    height_axis, rank = 1, 4
 
     def __init__(self, session: Any, told: dict[str, str]) -> None:
-        _, height, width, _ = session.get_inputs()[0].shape
-        super().__init__(session, told, height, width)
-        self.state = {
-            value.name: np.zeros(value.shape, np.float32) for value in session.get_inputs()[1:]
-        }
+        super().__init__(session, told)
+        held, back = session.get_inputs()[1:], session.get_outputs()[1:]
+        for value in held:
+            known = all(isinstance(size, int) and size >= 0 for size in value.shape)
+            if value.type != FLOATS or not known or math.prod(value.shape) > MOST_STATE:
+                raise _foreign(f"keeps a state {value.name} {value.type} {value.shape}")
+        if len(held) != len(back):
+            raise _foreign(f"takes {len(held)} states and gives {len(back)} back")
+        self.state = {value.name: np.zeros(value.shape, np.float32) for value in held}
 
     def next_map(
         self, frame: UInt8[np.ndarray, "height width 3"]
     ) -> Float[np.ndarray, "rows columns"]:
         """Return the map of the next frame; the state goes on."""
-        heat, *rest = self.session.run(None, {"frame": frame[None], **self.state})
+        heat, *rest = self.answers({"frame": frame[None], **self.state}, 3)
         self.state = dict(zip(self.state, rest, strict=True))
         return heat[0]
 
@@ -63,15 +106,21 @@ class WindowModel(MapModel):
 
     A file with a fixed number of frames waits until it has so many. One with any number begins
     with the first frame, and its window grows to the length that the network was trained with.
+
+    Raises:
+        DataError: a window of no length, or too long.
     """
 
+    height_axis, rank = 2, 5
+
     def __init__(self, session: Any, told: dict[str, str]) -> None:
-        _, frames, height, width, _ = session.get_inputs()[0].shape
-        super().__init__(session, told, height, width)
+        super().__init__(session, told)
+        frames = session.get_inputs()[0].shape[1]
         self.waits = isinstance(frames, int)
-        self.last: deque[NDArray[np.uint8]] = deque(
-            maxlen=frames if isinstance(frames, int) else int(told.get("window", "1"))
-        )
+        length = str(frames) if self.waits else told.get("window", "1")
+        if not re.fullmatch("[0-9]{1,9}", length) or not 1 <= int(length) <= MOST_FRAMES:
+            raise _foreign(f"takes windows of {length} frames")
+        self.last: deque[NDArray[np.uint8]] = deque(maxlen=int(length))
 
     def next_map(
         self, frame: UInt8[np.ndarray, "height width 3"]
@@ -80,7 +129,7 @@ class WindowModel(MapModel):
         self.last.append(frame)
         if self.waits and len(self.last) < (self.last.maxlen or 0):
             return None
-        (heat,) = self.session.run(None, {"frames": np.stack(self.last)[None]})
+        heat, *_ = self.answers({"frames": np.stack(self.last)[None]}, 4)
         return heat[0, -1]
 
 
@@ -88,10 +137,10 @@ class EyeModel(LiveModel):
     """Eye patches to directions."""
 
     columns = ("pitch_rad", "yaw_rad")
+    height_axis, rank = 2, 4
 
     def __init__(self, session: Any, told: dict[str, str]) -> None:
-        _, _, height, width = session.get_inputs()[0].shape
-        super().__init__(session, told, height, width)
+        super().__init__(session, told)
         self.takes = {value.name for value in session.get_inputs()}
 
     def gaze(
@@ -107,7 +156,16 @@ class EyeModel(LiveModel):
             "side": np.array([int(side == "right")]),
         }
         given = {name: value for name, value in known.items() if name in self.takes}
-        return self.session.run(None, given)[0][0]
+        found, *_ = self.answers(given, 2)
+        if found.shape != (1, 2):
+            raise _foreign(f"answers {list(found.shape)}")
+        return found[0]
+
+
+def _foreign(what: str) -> DataError:
+    return DataError(
+        f"the model {what}, which no file of `vergence export` does: write one with it"
+    )
 
 
 def runtime() -> Any:
@@ -143,8 +201,9 @@ def open_model(path: Path, threads: int = 1) -> MapModel | EyeModel:
     try:
         session = library.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a class for each status, and no common one
-        said = str(error).splitlines()[0]
-        raise DataError(f"{path} is no ONNX file that onnxruntime reads ({said})") from None
+        raise DataError(
+            f"{path} is no ONNX file that onnxruntime reads ({first_line(error)})"
+        ) from None
     told = dict(session.get_modelmeta().custom_metadata_map)
     task = told.get("task") if "vergence" in told else None
     if task is None:

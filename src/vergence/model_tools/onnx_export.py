@@ -393,6 +393,8 @@ def converted(
         sizes = [str(free.get(axis, size)) for axis, size in enumerate(given[name].shape)]
         meaning = f"{MEANINGS[name]}; shape [{', '.join(sizes)}]"
         program.model.metadata_props[f"input {name}"] = meaning
+    for node in graph.all_nodes():  # torch notes the files of this machine that each is from
+        node.metadata_props.clear()
     program.model.metadata_props.update(told)
     return program.model_proto.SerializeToString()
 

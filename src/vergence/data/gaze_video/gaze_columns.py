@@ -29,6 +29,10 @@ TICKS_OF_US = 400
 YES = ("valid", "true", "yes", "ok")
 NO = ("invalid", "false", "no", *MISSING)
 KIND = "gaze table"
+FARTHEST = 2**62
+"""Times are no further from 0, in their own unit: differences of two still have 64 bits."""
+LONGEST = 1000
+"""Characters of a name in a cell: a column takes its longest one's memory for every row."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,8 @@ class GazeRows:
                     f"start must be a number, 'first', or a date and time as "
                     f"2026-01-31T12:00:00+01:00; got '{start}'"
                 )
+            if not abs(origin) <= FARTHEST:
+                raise ConfigError(f"start must lie within 2^62 of 0; got {start}")
             if isinstance(origin, float) and origin.is_integer() and self.ticks.dtype.kind == "i":
                 origin = int(origin)
         return (self.ticks - origin) * self.scale
@@ -239,7 +245,7 @@ def read_rows(
 
     def words(role: str) -> NDArray[np.str_]:
         names = found.get(role)
-        return np.array([c.strip() for c in table.text(names[0])] if names else [""] * len(table))
+        return _words(table, names[0]) if names else np.full(len(table), "")
 
     person = words("person")
     if found.get("person") and (person == "").any():
@@ -260,6 +266,18 @@ def read_rows(
     line = np.array([table.line(i) for i in range(len(table))], np.int64)
     texts = (person, words("stimulus"), words("trial"))
     return GazeRows(path, line, ticks, scale, x, y, valid, event, fixation, *texts, media, found)
+
+
+def _words(table: DelimitedTable, name: str) -> NDArray[np.str_]:
+    """A column of names, without spaces around them."""
+    cells = [cell.strip() for cell in table.text(name)]
+    long = next((i for i, cell in enumerate(cells) if len(cell) > LONGEST), None)
+    if long is not None:
+        raise DataError(
+            f"{table.path}: row {table.line(long)}: '{name}' has {len(cells[long]):,} characters, "
+            f"at most {LONGEST:,} are read: shorten it"
+        )
+    return np.array(cells, str)
 
 
 def _chosen(table: DelimitedTable, rows: NDArray[np.int64]) -> DelimitedTable:
@@ -287,7 +305,7 @@ def read_ticks(table: DelimitedTable, name: str, unit: str) -> tuple[NDArray[Any
             ticks = np.array([int(cell) for cell in cells], np.int64)
         except (ValueError, OverflowError):
             ticks = table.floats(name)
-        bad = ~np.isfinite(ticks)
+        bad = ~((ticks >= -FARTHEST) & (ticks <= FARTHEST))
         if bad.any():
             row = int(np.argmax(bad))
             raise DataError(
@@ -302,7 +320,7 @@ def read_ticks(table: DelimitedTable, name: str, unit: str) -> tuple[NDArray[Any
 
 def _moment(table: DelimitedTable, name: str, row: int, cell: str) -> int:
     found = iso_ns(cell.strip())
-    if found is None:
+    if found is None or abs(found) > FARTHEST:
         raise DataError(
             f"{table.path}: row {table.line(row)}: '{name}' is '{cell}', needs a date and time as "
             "2026-01-31T12:00:00.000+01:00; correct t_unit, or export the file again"

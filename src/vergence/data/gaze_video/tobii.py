@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsInt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,10 @@ from vergence.errors import DataError
 LIVE, VIDEO = "livedata.json.gz", "fullstream.mp4"
 GAZE3, VIDEO3 = "gazedata.gz", "scenevideo.mp4"
 PTS_HZ = 90_000
+LONGEST = 1 << 20
+"""Characters of a line: a record has some hundreds."""
+MOST, SLACK = 200, 16 << 20
+"""A file unpacks to so many times its size, and so many bytes more; records, to a tenth of it."""
 WHERE = (
     f"put segments ({LIVE} beside {VIDEO}, or of Glasses 3 {GAZE3} beside {VIDEO3}) of the SD card "
     "in folders below root"
@@ -96,17 +101,17 @@ def read_livedata(path: Path) -> Gaze:
     Raises:
         DataError: the file is truncated, has no gaze, or nothing that pairs clock and video.
     """
-    rows: list[tuple[int, int, float, float]] = []
-    pairs: dict[str, list[tuple[int, int]]] = {"vts": [], "pts": []}
+    rows: list[tuple[np.int64, np.int64, float, float]] = []
+    pairs: dict[str, list[tuple[np.int64, np.int64]]] = {"vts": [], "pts": []}
     for number, entry in _lines(path):
         try:
             if "gp" in entry:
                 x, y = entry["gp"]
-                rows.append((int(entry["ts"]), int(entry["s"]), float(x), float(y)))
+                rows.append((np.int64(entry["ts"]), np.int64(entry["s"]), float(x), float(y)))
             for name, found in pairs.items():
                 if name in entry:
-                    found.append((int(entry["ts"]), int(entry[name])))
-        except (KeyError, TypeError, ValueError) as error:
+                    found.append((np.int64(entry["ts"]), np.int64(entry[name])))
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise DataError(
                 f"{path}: line {number} is not a record of Glasses 2 ({error!r}); copy it again"
             ) from None
@@ -134,7 +139,7 @@ def read_gazedata(path: Path) -> Gaze:
                 continue
             x, y = entry["data"].get("gaze2d") or (np.nan, np.nan)
             rows.append((float(entry["timestamp"]), float(x), float(y)))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise DataError(
                 f"{path}: line {number} is not a record of Glasses 3 ({error!r}); copy it again"
             ) from None
@@ -156,8 +161,8 @@ def read_gazedata(path: Path) -> Gaze:
 
 def video_times(
     ts: NDArray[np.int64],
-    vts: list[tuple[int, int]],
-    pts: list[tuple[int, int]],
+    vts: Sequence[tuple[SupportsInt, SupportsInt]],
+    pts: Sequence[tuple[SupportsInt, SupportsInt]],
     path: Path,
 ) -> NDArray[np.float64]:
     """Return the video time (s) of device times (us): linear between pairs, unit rate outside.
@@ -165,7 +170,8 @@ def video_times(
     Raises:
         DataError: there are no pairs.
     """
-    pairs = np.array(sorted(vts or pts), np.int64)
+    pairs = np.array(vts or pts, np.int64).reshape(-1, 2)
+    pairs = pairs[np.lexsort(pairs.T[::-1])]
     if not len(pairs):
         raise DataError(f"{path} has no vts or pts lines: gaze cannot be put on the video's clock")
     seconds = pairs[:, 1] * 1e-6 if vts else (pairs[:, 1] - pairs[0, 1]) / PTS_HZ
@@ -173,22 +179,27 @@ def video_times(
     return ts * 1e-6 + np.interp(ts, pairs[:, 0], lag)
 
 
-def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    out = []
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Records with the numbers of their lines; one line at a time is in memory."""
+    number = 0
     try:
+        left = MOST * path.stat().st_size + SLACK
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
+            while line := file.readline(LONGEST + 1):
+                number, left = number + 1, left - len(line)
+                if len(line) > LONGEST or left < 0:
+                    raise DataError(
+                        f"{path}: line {number} is too long, or the file unpacks to more than "
+                        f"{MOST} times its size: no recording does; copy it again"
+                    )
                 if line.strip():
-                    out.append((number, parse_json(line)))
+                    yield number, parse_json(line)
     except FileNotFoundError:
         raise DataError(f"{path} is missing; it is the gaze of a Glasses recording") from None
     except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"{path} is truncated or not gzip ({error}); copy it again") from None
     except ValueError as error:
-        raise DataError(
-            f"{path}: line {len(out) + 1} is not JSON ({error}); copy it again"
-        ) from None
-    return out
+        raise DataError(f"{path}: line {number} is not JSON ({error}); copy it again") from None
 
 
 def check(root: Path) -> list[Check]:

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from vergence.data.gaze_video.gaze import Event
-from vergence.data.gaze_video.gaze_columns import GazeRows
+from vergence.data.gaze_video.gaze_columns import LONGEST, GazeRows
 from vergence.data.io.delimited_text import text_form
 from vergence.errors import DataError
 
@@ -67,6 +67,8 @@ class _AscReader:
         if not words or words[0].startswith(("**", "#", "/", ";")):
             return
         try:
+            if len(text) > LONGEST:  # a name in it would stand in every row of its trial
+                raise ValueError
             if NUMBER.match(words[0]):
                 self.trial.samples.append((number, *self.sample(words)))
             elif words[0] == "MSG":
