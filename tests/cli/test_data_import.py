@@ -99,7 +99,69 @@ def test_a_plain_table_is_guessed_and_said_to_be_a_guess(tmp_path):
     assert "# LOOK AT THIS: t_unit = 'ms' and unit = 'px' by the size" in out.read_text()
     row = next(line for line in said.out.splitlines() if "ann" in line and "720" in line)
     cells = [cell.strip() for cell in row.replace("│", "|").strip(" |").split("|")]
-    assert cells == ["ann", "1", "0.6", "720", "97.9%", "0.0%", "0", "0.0 s"]
+    assert cells[:8] == ["ann", "1", "0.6", "720", "97.9%", "0.0%", "0", "0.0 s"]
+    assert cells[8:] == ["18/4/4"]  # of 36 windows, 5 are lost in each of two gaps
+    few = "warning: fewer than 10 test samples (ann 4, bob 4)"
+    assert few in said.out
+    assert "record minutes per person, not seconds" in said.out
+    assert "# WARNING: fewer than 10 test samples (ann 4, bob 4)" in out.read_text()
+
+
+def flat(tmp_path, people=("ann", "bob")):
+    """The tables and videos of `plain`, all in one folder."""
+    data = plain(tmp_path, people=people) / "data"
+    for person in people:
+        (data / person / "scene.mp4").rename(data / f"{person}.mp4")
+        (data / person / "my gaze.csv").rename(data / f"{person}.csv")
+        (data / person).rmdir()
+    return data
+
+
+def test_names_in_one_folder_are_people_and_that_is_said(tmp_path):
+    (flat(tmp_path) / "notes.csv").write_text("who,age\nann,31\n")
+    said, out = imported(tmp_path)
+    assert said.code == 0, said.err
+    assert "look at this: each file is taken for a person, by its name: 2 people (ann, bob)" in (
+        said.out
+    )
+    assert "# LOOK AT THIS: each file is taken for a person" in out.read_text()
+    written = tomllib.loads(out.read_text())["federation"]
+    assert (written["files"], written["videos"]) == ("{person}.csv", "{person}.mp4")
+    assert written["people"] == ["ann", "bob"]
+    out.unlink()
+    said, out = imported(tmp_path, "federation.files=[ab]*.csv")
+    said.complains(3, "no gaze table in")
+    (tmp_path / "data" / "notes.csv").unlink()
+    said, out = imported(tmp_path, "federation.files=*.csv")  # as the note says
+    assert said.code == 0, said.err
+    assert "each file is taken" not in said.out
+    assert "# data: 1.2 min" in out.read_text()
+
+
+def test_a_missing_video_names_the_person_who_can_be_left_out(tmp_path):
+    (flat(tmp_path, ("ann", "bob", "cal")) / "cal.mp4").unlink()
+    said, out = imported(tmp_path)
+    said.complains(3, "person 'cal' needs one scene video", "cal.mp4", "people = [...]")
+    said, out = imported(tmp_path, 'federation.people=["ann", "bob"]')
+    assert said.code == 0, said.err
+    assert "cal" not in out.read_text().split("Samples for")[1].split("\n")[0]
+
+
+def test_much_gaze_outside_the_picture_is_to_be_looked_at(tmp_path):
+    """Every other sample is moved to the right of the picture, none of those nearest to a frame."""
+    path = plain(tmp_path) / "data" / "ann" / "my gaze.csv"
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    for i in range(2, len(lines), 2):
+        frame, t, _, *rest = lines[i].split(";")
+        lines[i] = ";".join([frame, t, "99,5", *rest])
+    path.write_text("\n".join(lines))
+    said, out = imported(tmp_path)
+    assert said.code == 0, said.err
+    assert "of ann's gaze lies outside the picture: are columns.unit, origin and scene_size" in (
+        said.out
+    )
+    assert "of bob's gaze" not in said.out
+    assert "of ann's gaze lies outside" in out.read_text()
 
 
 def test_gaps_are_counted(tmp_path):
@@ -160,6 +222,7 @@ def test_columns_that_cannot_be_told_are_asked_for(tmp_path):
     path.write_text(text)
     said, _ = imported(tmp_path)
     said.complains(3, "no columns of time, x and y can be told", "frame, time_ms, a, b, confidence")
+    assert 't_unit="ms"' in said.err
     columns = '{t="time_ms", x="a", y="b", unit="px", t_unit="ms"}'
     said, out = imported(tmp_path, f"federation.columns={columns}")
     assert said.code == 0, said.err

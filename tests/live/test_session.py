@@ -141,7 +141,8 @@ def test_torch_is_not_imported(tmp_path, text, task):
 def test_ctrl_c_ends_cleanly_and_keeps_the_recording(tmp_path):
     model, video = write_model(tmp_path / "m.onnx", STREAM), dots(tmp_path / "dots.mp4", 6)
     words = ["live", model, "--camera", video, "--realtime", "--loop", "--headless"]
-    code = "from vergence.cli.main import main; main()"
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = heard + "from vergence.cli.main import main; main()"  # behind nohup it is ignored
     running = subprocess.Popen(
         [sys.executable, "-c", code, *words, "--record", tmp_path / "r.mp4"],
         stdout=subprocess.PIPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,13 @@ from rich.text import Text
 from vergence.core.federation import Dataset, Federation
 from vergence.core.files import write_text
 from vergence.data.folder_formats import FoundFormat, find_format
-from vergence.data.gaze_quality import GazeQuality, of_recordings, of_trials
+from vergence.data.gaze_quality import (
+    GazeQuality,
+    few_notes,
+    of_recordings,
+    of_trials,
+    outside_notes,
+)
 from vergence.data.gaze_video.gaze_table import GazeTable
 from vergence.data.saliency.stimuli import Stimuli
 from vergence.errors import ConfigError, DataError, printable
@@ -60,11 +67,19 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
     kind = find("data", found.data, Dataset)
     options = merge({"size": SIZE, **found.options}, given)
     dataset = bind(kind, options, "federation")
-    people = _people(dataset, kind, root)
-    console.print(_table(people))
-    for note in found.notes:
-        _tell(console, f"look at this: {note}")
-    federation = dataset.load(str(root))
+    chosen = options.get("people")
+    people = [p for p in _people(dataset, kind, root) if not chosen or p.person in chosen]
+    found = replace(found, notes=[*found.notes, *outside_notes(people, found.data)])
+    sizes: dict[str, tuple[int, int, int]] = {}
+    try:
+        federation = dataset.load(str(root))
+        sizes = _sizes(federation)
+    finally:  # also where the error is about what the table shows
+        console.print(_table(people, sizes))
+        for note in found.notes:
+            _tell(console, f"look at this: {note}")
+    for note in few_notes(sizes, found.data):
+        _tell(console, f"warning: {note}")
     _tell(console, f"left out: {federation.about['left_out']}")
     write_text(out, _text(found, options, root, people, federation))
     _tell(console, f"wrote {out}")
@@ -92,7 +107,14 @@ def _people(dataset: Dataset, kind: type[Dataset], root: Path) -> list[GazeQuali
     return of_recordings(importlib.import_module(kind.__module__).recordings(root))
 
 
-def _table(people: Sequence[GazeQuality]) -> Table:
+def _sizes(federation: Federation) -> dict[str, tuple[int, int, int]]:
+    """Each person's numbers of training, validation and test samples."""
+    return {
+        person: (len(s.train), len(s.val), len(s.test)) for person, s in federation.people.items()
+    }
+
+
+def _table(people: Sequence[GazeQuality], sizes: Mapping[str, tuple[int, int, int]]) -> Table:
     names = (
         "person",
         "recordings",
@@ -102,6 +124,7 @@ def _table(people: Sequence[GazeQuality]) -> Table:
         "outside",
         "gaps > 0.5 s",
         "longest",
+        "train/val/test",
     )
     table = Table(*names)
     for column in table.columns[1:]:
@@ -109,7 +132,8 @@ def _table(people: Sequence[GazeQuality]) -> Table:
     for p in people:
         cells = (f"{p.recordings}", f"{p.minutes:.1f}", f"{p.samples:,}", f"{p.valid:.1%}")
         gaps = (f"{p.outside:.1%}", f"{p.gaps}", f"{p.longest_gap_s:.1f} s")
-        table.add_row(Text(printable(p.person)), *cells, *gaps)
+        parts = "/".join(map(str, sizes.get(p.person, "-")))
+        table.add_row(Text(printable(p.person)), *cells, *gaps, parts)
     return table
 
 
@@ -127,12 +151,11 @@ def _text(
         f"{p.outside:.1%} outside the picture, {p.gaps} gaps of more than 0.5 s"
         for p in people
     ]
-    sizes = {
-        person: (len(s.train), len(s.val), len(s.test)) for person, s in federation.people.items()
-    }
+    sizes = _sizes(federation)
     lines.append(f"Samples for training, validation and test: {sizes}".replace("'", ""))
     lines += [f"{key}: {federation.about[key]}" for key in ("split", "left_out")]
     lines += [f"LOOK AT THIS: {note}" for note in found.notes]
+    lines += [f"WARNING: {note}" for note in few_notes(sizes, found.data)]
     comments = "".join(f"# {printable(' '.join(line.split()))}\n" for line in lines)
     table = {"name": found.data, "root": str(root.resolve()), **options}
     width, height = options["size"]

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PureWindowsPath
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +39,7 @@ STIMULUS = re.compile(
     r"^(stimulus|stim|image|img|picture|media|video|scene|trial image)([ _]?name)?$"
 )
 VALID = re.compile(r"^(valid|validity|confidence|tracked)$")
+UNIT_WORD = re.compile(r"(?:^|[^a-z])(ms|us|µs|μs|ns)(?:[^a-z]|$)")
 SIDE = re.compile(r"(^|[^a-z])x([^a-z]|$)")
 STEPS = {"s": (4e-4, 0.4), "ms": (0.4, 400), "us": (400, 4e5), "ns": (4e5, 4e8)}
 """Time between samples of trackers with 2.5 to 2,500 a second, in each unit."""
@@ -83,7 +84,8 @@ def find_format(root: Path, given: Mapping[str, Any] = MappingProxyType({})) -> 
         return _preset(given["preset"], "as said", "--set", options)
     if isinstance(columns, Mapping) and {"t", "x", "y"} <= columns.keys():
         if "stimulus" not in columns:
-            return FoundFormat(PLAIN, "gaze_table", "as said", "--set")
+            said = FoundFormat(PLAIN, "gaze_table", "as said", "--set")
+            return _people_by_name(said, root, given)
         options = {} if "stimuli" in given else _shown(root)
         return FoundFormat(PLAIN_STIMULI, "stimuli", "as said", "--set", options)
     by_reader: dict[str, FoundFormat] = {}
@@ -104,7 +106,39 @@ def find_format(root: Path, given: Mapping[str, Any] = MappingProxyType({})) -> 
             f"{root} holds no gaze: no table ({', '.join(TABLES)}) and no file of a known tracker; "
             f"found {', '.join(f'{count} {kind}' for kind, count in kinds) or 'nothing'}"
         )
-    return _guess(root, tables)
+    return _people_by_name(_guess(root, tables), root, given)
+
+
+def _people_by_name(found: FoundFormat, root: Path, given: Mapping[str, Any]) -> FoundFormat:
+    """The format; where root holds tables and videos of the same names, each name is a person.
+
+    It stays as it is where `files` or a column of people is given.
+    """
+    own = given.get("columns", {})
+    columns = {**found.options.get("columns", {}), **(own if isinstance(own, Mapping) else {})}
+    if found.data != "gaze_table" or "files" in given or columns.get("person"):
+        return found
+    here = [path for path in sorted(root.iterdir()) if path.is_file()]
+    videos = {path.stem: path.suffix for path in here if path.suffix.lower() in VIDEOS}
+    tables = [path for path in here if path.suffix.lower() in TABLES]
+    pairs = [path for path in tables if path.stem in videos]
+    if not pairs or len(tables) < 2:
+        return found
+    options: dict[str, Any] = {"files": f"{{person}}{pairs[0].suffix}"}
+    endings = {videos[path.stem] for path in pairs}
+    if len(endings) == 1 and "videos" not in given:
+        options["videos"] = f"{{person}}{endings.pop()}"
+    alike = [path for path in tables if path.suffix == pairs[0].suffix]
+    names = [path.stem for path in alike if path.stem in videos or _has_gaze(path)]
+    if len(names) < len(alike):
+        options["people"] = names
+    note = (
+        f"each file is taken for a person, by its name: {len(names)} people "
+        f"({', '.join(names[:4])}{', ...' if len(names) > 4 else ''}); if all are recordings of "
+        f"one person, say --set federation.files='*{pairs[0].suffix}'; if names are such as "
+        f"anna_1, say --set federation.files='{{person}}_{{recording}}{pairs[0].suffix}'"
+    )
+    return replace(found, options={**found.options, **options}, notes=(*found.notes, note))
 
 
 def _files(root: Path) -> list[Path]:
@@ -260,7 +294,7 @@ def _guess(root: Path, tables: Sequence[Path]) -> FoundFormat:
     columns["unit"] = _unit(table, roles)
     notes.append(
         f"t_unit = '{columns['t_unit']}' and unit = '{columns['unit']}' by the size of the numbers "
-        "and of their steps, which a table of fixations alone has larger"
+        "and of their steps, which a table of fixations alone has larger, or by a unit in the name"
     )
     for role, rule in (("person", PERSON), ("valid", VALID)):
         named = [name for name in table.columns if rule.match(name.lower())]
@@ -290,11 +324,19 @@ def _first_with_gaze(tables: Sequence[Path]) -> tuple[Path, DelimitedTable, dict
             if len(table) and (roles := _roles(table)):
                 return path, table, roles
     table = _sample(tables[0])
+    times = [name for name in table.columns if TIME.search(name.lower())]
+    unit = next(filter(None, map(_named_unit, times or table.columns)), "s")
     raise DataError(
         f"{tables[0]}: no columns of time, x and y can be told from its header: "
         f'{", ".join(table.columns)[:300]}; name them: --set \'federation.columns={{t="...", '
-        'x="...", y="...", unit="px", t_unit="s"}\''
+        f'x="...", y="...", unit="px", t_unit="{unit}"}}\''
     )
+
+
+def _named_unit(name: str) -> str:
+    """The unit of time that a column's name has as a word, such as `time_ms`; else ""."""
+    hit = UNIT_WORD.search(name.lower())
+    return hit.group(1).replace("µ", "u").replace("μ", "u") if hit else ""
 
 
 def _has_gaze(path: Path) -> bool:
@@ -328,6 +370,8 @@ def _time_unit(table: DelimitedTable, name: str) -> str:
     cells = [cell.strip() for cell in table.text(name)]
     if cells and all(iso_ns(cell) is not None for cell in cells[:5]) and not _numeric(cells[:5]):
         return "datetime"
+    if told := _named_unit(name):
+        return told
     steps = np.diff(_numbers(table, name))
     step = float(np.median(steps[steps > 0])) if (steps > 0).any() else 0.0
     for unit, (least, most) in STEPS.items():

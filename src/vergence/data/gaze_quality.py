@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,16 @@ from vergence.data.saliency.stimuli import StimulusTrial
 
 GAP_S = 0.5
 """A gap: no valid sample for longer than this."""
+
+MUCH_OUTSIDE = 0.3
+"""Where more than this share of gaze lies outside the picture, its settings are to be looked at."""
+SETTINGS = {
+    "gaze_table": "columns.unit, origin and scene_size",
+    "stimuli": "columns.unit, screen and place",
+}
+"""What decides where gaze lies, in each data set that leaves it to be said."""
+FEW_TEST = 10
+"""Fewer test samples than this are too few to tell methods apart."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,28 @@ def of_trials(trials: Sequence[StimulusTrial]) -> list[GazeQuality]:
     return _by_person(
         (t.person, t.rows.seconds(), t.shown, t.rows.valid & ~t.shown) for t in trials
     )
+
+
+def outside_notes(people: Sequence[GazeQuality], data: str) -> list[str]:
+    """A note on each person with much gaze outside the picture, with this data set's settings."""
+    where = SETTINGS.get(data, "the tracker's calibration")
+    return [
+        f"{p.outside:.0%} of {p.person}'s gaze lies outside the picture: are {where} right?"
+        for p in people
+        if p.outside > MUCH_OUTSIDE
+    ]
+
+
+def few_notes(sizes: Mapping[str, tuple[int, int, int]], data: str) -> list[str]:
+    """A warning of people with few test samples: `sizes` has training, validation and test."""
+    more = "show more stimuli" if data == "stimuli" else "record minutes per person, not seconds"
+    few = [f"{person} {test}" for person, (_, _, test) in sizes.items() if test < FEW_TEST]
+    if not few:
+        return []
+    return [
+        f"fewer than {FEW_TEST} test samples ({', '.join(few)}): scores of so few say little; "
+        f"{more}"
+    ]
 
 
 def _by_person(

@@ -233,6 +233,33 @@ def test_clocks_without_a_moment_in_common_are_refused(tmp_path):
         GazeTable(columns=COLUMNS).load(str(root))
 
 
+@pytest.mark.parametrize(("said", "right"), [("s", "ms"), ("us", "ms"), ("ns", "ms"), ("ms", "us")])
+def test_a_wrong_unit_of_time_is_named_with_the_one_that_fits(tmp_path, said, right):
+    """18 samples in the 1.8 s of the video, written in `right` and read as `said`."""
+    steps = {"ms": 100, "us": 100_000}[right]
+    rows = "".join(f"{steps * i},0.5,0.5\n" for i in range(18))
+    root = table(tmp_path, f"t,x,y\n{rows}")
+    match = f"^columns.t_unit = '{said}' is wrong, '{right}' would fit"
+    with pytest.raises(DataError, match=match):
+        gaze(root, {**COLUMNS, "t_unit": said})
+    assert len(gaze(root, {**COLUMNS, "t_unit": right}).t_s) == 18
+
+
+def test_a_short_table_beside_a_long_video_is_no_wrong_unit(tmp_path):
+    root = table(tmp_path, "t,x,y\n0,0.25,0.5\n1,0.75,0.125\n2,0.75,0.125\n")
+    assert gaze(root).t_s[-1] == pytest.approx(0.002)
+
+
+def test_a_person_who_is_left_out_needs_neither_table_nor_video(tmp_path):
+    root = table(tmp_path, TEXT)
+    (root / "p2").mkdir()
+    (root / "p2" / "gaze.csv").write_text("broken")
+    (recording,), _ = GazeTable(columns=COLUMNS, people=("p1",)).read(root)
+    assert recording.person == "p1"
+    with pytest.raises(DataError, match=r"has no recordings of p3; people there: p1, p2"):
+        GazeTable(columns=COLUMNS, people=("p1", "p3")).read(root)
+
+
 def test_people_and_videos_by_the_names_of_files(tmp_path):
     for person in ("ann", "bob"):
         (tmp_path / f"{person}_day1_gaze.csv").write_text(TEXT)

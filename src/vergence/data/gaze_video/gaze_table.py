@@ -23,6 +23,7 @@ from vergence.data.gaze_video import aria, pupil, tobii
 from vergence.data.gaze_video.clip_cache import open_video
 from vergence.data.gaze_video.gaze import Gaze
 from vergence.data.gaze_video.gaze_columns import (
+    SECONDS,
     GazeColumns,
     GazeRows,
     Lens,
@@ -56,6 +57,10 @@ WHERE = (
 HOW = "see 'vergence data import', which finds them, and docs/own_recordings.md"
 MOSTLY = 0.9
 """Where more than this share of gaze lies outside the picture, the unit or the origin is wrong."""
+SAMPLING_S = (4e-4, 0.4)
+"""Time between samples of trackers with 2.5 to 2,500 a second."""
+NEAR = 3.0
+"""Lengths of a table and its video that differ by less than this factor fit each other."""
 ABOUT = {"licence": "of the recordings at root; none is packaged", "citation": "own recordings"}
 
 
@@ -137,16 +142,31 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
                 "view in degrees"
             )
         found, repeated = [], 0
+        known: set[str] = set()
         for path, parts in self._tables(root):
+            whose = parts.get("person") or named(path.parent, root)[1]
+            if not self.columns.person and self._leaves_out(whose):
+                known.add(whose)
+                continue
             rows = read_rows(path, self.columns)
-            video = self._video(root, path, parts)
             for person in sorted(set(rows.person.tolist())):
-                own = rows.select(rows.person == person)
-                who = person or parts.get("person") or named(path.parent, root)[1]
+                who = person or whose
+                known.add(who)
+                if self._leaves_out(who):
+                    continue
+                own, video = rows.select(rows.person == person), self._video(root, path, parts, who)
                 own, again = in_time_order(own, self.clock, f"person {who}")
                 found.append(self._recording(root, path, who, own, video))
                 repeated += again
+        if strangers := [person for person in self.people if person not in known]:
+            raise DataError(
+                f"{root} has no recordings of {', '.join(strangers)}; people there: "
+                f"{', '.join(sorted(known))}"
+            )
         return found, repeated
+
+    def _leaves_out(self, person: str) -> bool:
+        return bool(self.people) and person not in self.people
 
     def check(self, root: Path) -> list[Check]:
         """Usable gaze in each recording, on the clock of its video."""
@@ -169,19 +189,22 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             )
         return found
 
-    def _video(self, root: Path, table: Path, parts: dict[str, str]) -> Path:
+    def _video(self, root: Path, table: Path, parts: dict[str, str], person: str) -> Path:
         if self.videos:
             pattern = filled(self.videos, parts)
             found = [path for path, _ in matching(root, pattern, "videos")]
         else:
             pattern = f"{table.parent.relative_to(root).as_posix()}/*"
             found = [p for p in sorted(table.parent.iterdir()) if p.suffix.lower() in VIDEOS]
-            found = [p for p in found if p.stem == table.stem] or found
+            others = [p for p in found if not p.with_suffix(table.suffix).is_file()]
+            found = [p for p in found if p.stem == table.stem] or others
         if len(found) != 1:
             listed = ", ".join(p.name for p in found[:5]) or "none"
             raise DataError(
-                f"{table}: needs one scene video, '{pattern}' has {len(found)} ({listed}): set "
-                "videos, with the parts of files, as '{person}/{recording}.mp4'"
+                f"{table}: person '{person}' needs one scene video, '{pattern}' has {len(found)} "
+                f"({listed}): put it there, set videos, with the parts of files, as "
+                "'{person}/{recording}.mp4', or leave the person out: people = [...] names those "
+                "who stay"
             )
         return found[0]
 
@@ -212,7 +235,10 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             )
         gaze = Gaze.build(str(path), t_s, x, y, tracked=rows.valid, event=rows.event)
         many = f"{name}/{person}" if rows.names.get("person") else name
-        return Recording(many, person, gaze, video, times)
+        made = Recording(many, person, gaze, video, times)
+        if SECONDS.get(self.columns.t_unit) == rows.scale and self.columns.t_unit != "datetime":
+            check_time_unit(made, self.columns.t_unit)
+        return made
 
     def _fractions(
         self, rows: GazeRows, video: Path
@@ -260,6 +286,31 @@ def _aria_places(root: Path) -> list[Path]:
 
 def _own_presets() -> list[str]:
     return [name for name, preset in PRESETS.items() if preset.data == "gaze_table"]
+
+
+def check_time_unit(recording: Recording, unit: str) -> None:
+    """Accept a recording whose table is about as long as its video, or was sampled as trackers do.
+
+    Args:
+        recording: its times were counted in `unit`.
+        unit: s, ms, us or ns.
+
+    Raises:
+        DataError: in another unit table and video would be about as long as each other.
+    """
+    steps = np.diff(recording.gaze.t_s)
+    if not len(steps) or SAMPLING_S[0] <= float(np.median(steps)) < SAMPLING_S[1]:
+        return
+    times = recording.footage().times_s
+    span, length = float(steps.sum()), float(times[-1] - times[0])
+    for other in ("s", "ms", "us", "ns"):
+        meant = span / SECONDS[unit] * SECONDS[other]
+        if other != unit and length / NEAR < meant < length * NEAR:
+            raise DataError(
+                f"columns.t_unit = '{unit}' is wrong, '{other}' would fit: with '{unit}' "
+                f"{recording.gaze.source} lasts {span:g} s, and the video {recording.video} "
+                f"{length:.1f} s; set columns.t_unit = '{other}'"
+            )
 
 
 def check_overlap(recording: Recording) -> None:
