@@ -178,3 +178,16 @@ def test_an_own_model_that_diverged_is_not_taken():
     assert smallest([[2.0, 1.0, nan], [2.0, 1.0, 0.1]], [4, 4], 0.0) == 1
     assert smallest([[2.0, inf], [2.0, 0.0]], [4, 4], 1.0) == 0
     assert smallest([[nan, nan], [nan, inf]], [4, 4], 1.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "first"), [(2, [0]), (5, [0, 1, 3]), (16, [0, 1, 4, 5, 8, 9, 12, 13])]
+)
+def test_every_fold_has_runs_from_all_over_the_samples(count, first):
+    """Two folds of up to four runs each: data of two halves (left eyes, right eyes) are in both."""
+    train = samples(*map(float, range(count)))
+    (held, rest), (other, others) = METHOD.parts(train)
+    assert held.columns["b"].flatten().tolist() == first
+    assert sorted(held.columns["b"].tolist() + other.columns["b"].tolist()) == [*range(count)]
+    assert torch.equal(rest.columns["b"], other.columns["b"])
+    assert torch.equal(others.columns["b"], held.columns["b"])

@@ -119,8 +119,7 @@ class Earned(Method[Global, Mixing]):
         losses, counts = [], []
         for own, held in [*judged, (c.params, site.val)]:
             # Without folds all of it: DP-SGD lets a turn look at nothing but whole validation data.
-            few = max(BLOCKS // (self.folds + 1), 1)
-            for block in cut(held, few) if self.folds else [held]:
+            for block in cut(held, self.runs) if self.folds else [held]:
                 row = []
                 for step in range(self.grid + 1):
                     candidate = mixed(own, model, step / self.grid)
@@ -129,15 +128,22 @@ class Earned(Method[Global, Mixing]):
                 counts.append(len(block))
         return smallest(losses, counts, self.errors) / self.grid
 
-    def parts(self, train: Samples) -> list[tuple[Samples, Samples]]:
-        """Return every fold of neighbours, and all samples but it.
+    @property
+    def runs(self) -> int:
+        """Number of runs of neighbours that a fold is made of, and that held-out data are cut into."""
+        return max(BLOCKS // (self.folds + 1), 1)
 
-        Where there are fewer samples than folds nothing is held out: validation data decide.
+    def parts(self, train: Samples) -> list[tuple[Samples, Samples]]:
+        """Return every fold, runs of neighbours from all over the samples, and all samples but it.
+
+        A fold that is one run would be all left eyes of a person, or one recording. Where there
+        are fewer samples than folds nothing is held out: validation data decide.
         """
         rows = torch.arange(len(train))
-        if len(train) < self.folds:
+        if not self.folds or len(train) < self.folds:
             return [(train.subset(rows[:0]), train)] * self.folds
-        fold = rows * self.folds // len(train)
+        runs = self.folds * min(self.runs, len(train) // self.folds)
+        fold = rows * runs // len(train) % self.folds
         return [
             (train.subset(rows[fold == k]), train.subset(rows[fold != k]))
             for k in range(self.folds)
