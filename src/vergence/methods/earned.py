@@ -130,7 +130,7 @@ class Earned(Method[Global, Mixing]):
 
     @property
     def runs(self) -> int:
-        """Number of runs of neighbours that a fold is made of, and that held-out data are cut into."""
+        """Number of runs of neighbours that a fold has, and that held-out data are cut into."""
         return max(BLOCKS // (self.folds + 1), 1)
 
     def parts(self, train: Samples) -> list[tuple[Samples, Samples]]:
