@@ -23,6 +23,7 @@ from vergence.metrics.personal_priors import (
     common_prior,
     cross_fitted,
     fold_numbers,
+    losses,
     offsets,
     whole_prior,
     width_within,
@@ -270,7 +271,7 @@ def test_losses_are_those_of_a_fixed_prior_of_each_exponent():
     ready = CHOOSING.prepare(PEOPLE).people["ann"]
     for part, row in ((ready.val, FOLDS), (ready.train, 0)):
         part = part.subset(torch.arange(4))
-        found = CHOOSING.losses(nothing_seen(part), part)
+        found = losses(CHOOSING.loss_with_prior, nothing_seen(part), part)
         for exponent, loss in zip(EXPONENTS[1:], found[1:], strict=True):
             task = GazeMap(FlatModel(), personal_prior=exponent)
             fixed = task.prepare(PEOPLE).people["ann"].test.banks[BANK].rows[row]

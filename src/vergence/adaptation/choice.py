@@ -24,6 +24,7 @@ from vergence.adaptation.ways import (
 from vergence.core.data import Samples
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
+from vergence.metrics.held_out import smallest
 
 SMALL, FOLDS = 10, 5
 """Up to so many samples each is left out in turn; more are dealt to so many folds."""
@@ -152,21 +153,14 @@ def simplest(losses: Mapping[str, NDArray[np.float64]]) -> str:
     wide as Student's t makes it. No way is chosen that is worse than the first in the mean.
 
     Args:
-        losses: way -> loss of each sample, lower is better; the first is the shared model, and
-            simpler ways come before others.
+        losses: way -> loss of each of two or more samples, lower is better; the first is the shared
+            model, and simpler ways come before others.
 
     Source: Breiman, Friedman, Olshen, Stone: Classification and Regression Trees, 1984, 3.4.3.
     Differs: the error is that of paired differences, and Student's.
     """
-    means = {way: float(loss.mean()) for way, loss in losses.items()}
-    best = min(means, key=lambda way: means[way])
-    first = next(iter(means))
-    for way, loss in losses.items():
-        if means[way] > means[first]:
-            continue
-        apart, n = loss - losses[best], len(loss)
-        spread = float(apart.std(ddof=1)) / n**0.5 if n > 1 else float("inf")
-        width = float(t.ppf(ONE_ERROR, n - 1)) * spread if n > 1 else spread
-        if way == best or means[way] - means[best] <= width:
-            return way
-    return best
+    shared = next(iter(losses.values()))
+    ways = [way for way, loss in losses.items() if loss.mean() <= shared.mean()]
+    table = np.stack([losses[way] for way in ways], 1)
+    wide = float(t.ppf(ONE_ERROR, len(table) - 1))
+    return ways[smallest(table.tolist(), [1] * len(table), wide)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
+from abc import ABC, abstractmethod
 from collections import deque
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -59,16 +60,16 @@ class LiveModel:
         return found
 
 
-class MapModel(LiveModel):
+class MapModel(LiveModel, ABC):
     """Frames one after the other to gaze maps; None where it waits for more frames."""
 
     columns = ("x", "y")
 
+    @abstractmethod
     def next_map(
         self, frame: UInt8[np.ndarray, "height width 3"]
     ) -> Float[np.ndarray, "rows columns"] | None:
         """Return the map of the newest frame; it sums to 1."""
-        raise NotImplementedError
 
 
 class StreamModel(MapModel):

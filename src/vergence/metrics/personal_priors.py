@@ -167,9 +167,14 @@ def prior_batches(samples: Samples, device: torch.device) -> list[Batch]:
     ]
 
 
-def suited(
-    splits: Splits, found: Tensor, losses: Callable[[Tensor, Samples], list[float]]
-) -> Splits:
+def losses(
+    loss: Callable[[Tensor, Batch], Tensor], outputs: Tensor, samples: Samples
+) -> list[float]:
+    """Losses of outputs under every exponent, the lowest first."""
+    return [float(loss(outputs, batch)) for batch in prior_batches(samples, outputs.device)]
+
+
+def suited(splits: Splits, found: Tensor, loss: Callable[[Tensor, Batch], Tensor]) -> Splits:
     """Return a person's data with the exponent that their validation data choose.
 
     It is the lowest whose loss is within one standard error of the least, over runs of neighbours.
@@ -178,13 +183,13 @@ def suited(
     Args:
         splits: prepared data.
         found: outputs of a model on the validation data, with the lowest exponent.
-        losses: of outputs and samples, under every exponent.
+        loss: of outputs without a prior, and a batch with one.
     """
     blocks = cut(splits.val, BLOCKS)
     if len(blocks) < 2:
         return splits
     outputs = found.tensor_split(BLOCKS)
-    table = [losses(*each) for each in zip(outputs, blocks, strict=False)]
+    table = [losses(loss, *each) for each in zip(outputs, blocks, strict=False)]
     best = smallest(table, [len(block) for block in blocks], 1.0)
     return replace(splits, val=powers(splits.val)[best], test=powers(splits.test)[best])
 

@@ -155,11 +155,11 @@ def interrupted_by_end() -> Iterator[None]:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Block that no Ctrl-C interrupts."""
-    ignore_interrupts()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, before)
 
 
 def ask_to_end(process: int) -> None:

@@ -21,7 +21,6 @@ from vergence.metrics.calibration import AngleCorrection
 from vergence.metrics.personal_priors import (
     attached_to_all,
     offsets,
-    prior_batches,
     prior_of,
     suited,
     whole_prior,
@@ -150,19 +149,18 @@ class GazeAngle(Task):
             return torch.cat([part_of(own, a) for a in AMOUNTS]) if self.own_choice else own
 
         common = torch.stack([CENTRE, SPREAD])
-        through = self.own_choice or self.prior_in == "training"
+        through = self.prior_in == "training"
         return attached_to_all(federation, made, common, through)
 
     def suited(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
         """A person's data with as much of the prior as their validation data choose for a model."""
         if not self.own_choice:
             return splits
-        return suited(splits, outputs(splits.val), self.losses)
+        return suited(splits, outputs(splits.val), self.loss_with_prior)
 
-    def losses(self, outputs: Angles, samples: Samples) -> list[float]:
-        """Losses with ever more of the prior, without it first."""
-        batches = prior_batches(samples, outputs.device)
-        return [float(self.loss(self.with_prior(outputs, batch), batch)) for batch in batches]
+    def loss_with_prior(self, output: Angles, batch: Batch) -> Tensor:
+        """Loss of outputs that have no prior yet, with that of the batch."""
+        return self.loss(self.with_prior(output, batch), batch)
 
     def lent(self, samples: Samples, owner: Splits | None) -> Samples:
         """Give new samples the prior of their owner, or of somebody unknown."""

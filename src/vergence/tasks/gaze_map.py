@@ -23,7 +23,6 @@ from vergence.metrics.personal_priors import (
     attached_to_all,
     common_map,
     cross_fitted,
-    prior_batches,
     prior_of,
     suited,
     whole_prior,
@@ -289,7 +288,7 @@ class GazeMap(Task):
             prior = cross_fitted(splits.train.columns["points"], grid).log()
             return torch.cat([a * prior for a in EXPONENTS]) if self.own_choice else prior
 
-        through = self.own_choice or self.prior_in == "training"
+        through = self.prior_in == "training"
         return attached_to_all(federation, made, self._common(grid), through)
 
     def _common(self, grid: tuple[int, int]) -> Tensor:
@@ -300,12 +299,11 @@ class GazeMap(Task):
         """A person's data with the exponent that their validation data choose for a model."""
         if not self.own_choice:
             return splits
-        return suited(splits, outputs(splits.val), self.losses)
+        return suited(splits, outputs(splits.val), self.loss_with_prior)
 
-    def losses(self, outputs: Logits, samples: Samples) -> list[float]:
-        """Losses under every exponent, 0 first."""
-        batches = prior_batches(samples, outputs.device)
-        return [float(self.loss(self.with_prior(outputs, batch), batch)) for batch in batches]
+    def loss_with_prior(self, output: Logits, batch: Batch) -> Tensor:
+        """Loss of outputs that have no prior yet, with that of the batch."""
+        return self.loss(self.with_prior(output, batch), batch)
 
     def lent(self, samples: Samples, owner: Splits | None) -> Samples:
         """Give new samples the prior of their owner, or of somebody unknown."""

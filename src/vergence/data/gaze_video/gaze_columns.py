@@ -314,7 +314,8 @@ def read_ticks(table: DelimitedTable, name: str, unit: str) -> tuple[NDArray[Any
             )
     if unit == "auto":
         steps = np.diff(ticks)
-        unit = "us" if len(steps) and np.median(steps[steps > 0]) >= TICKS_OF_US else "ms"
+        rising = steps[steps > 0]
+        unit = "us" if len(rising) and np.median(rising) >= TICKS_OF_US else "ms"
     return ticks, SECONDS[unit]
 
 
