@@ -81,7 +81,7 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
     for note in few_notes(sizes, found.data):
         _tell(console, f"warning: {note}")
     _tell(console, f"left out: {federation.about['left_out']}")
-    write_text(out, _text(found, options, root, people, federation))
+    write_text(out, _text(found, options, root, people, sizes, federation))
     _tell(console, f"wrote {out}")
     _tell(console, f"next: vergence data check {out}; vergence run {out} --out runs/{out.stem}")
 
@@ -142,6 +142,7 @@ def _text(
     options: Mapping[str, Any],
     root: Path,
     people: Sequence[GazeQuality],
+    sizes: Mapping[str, tuple[int, int, int]],
     federation: Federation,
 ) -> str:
     """The experiment file: what was found as comments, then the tables."""
@@ -151,7 +152,6 @@ def _text(
         f"{p.outside:.1%} outside the picture, {p.gaps} gaps of more than 0.5 s"
         for p in people
     ]
-    sizes = _sizes(federation)
     lines.append(f"Samples for training, validation and test: {sizes}".replace("'", ""))
     lines += [f"{key}: {federation.about[key]}" for key in ("split", "left_out")]
     lines += [f"LOOK AT THIS: {note}" for note in found.notes]

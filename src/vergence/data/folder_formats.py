@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from vergence.data.gaze_video.gaze_columns import column, iso_ns
+from vergence.data.gaze_video.gaze_columns import SECONDS, TICKS, column, iso_ns
 from vergence.data.gaze_video.gaze_presets import PRESETS
-from vergence.data.gaze_video.gaze_table import VIDEOS
+from vergence.data.gaze_video.gaze_table import SAMPLING_S, VIDEOS
 from vergence.data.io.delimited_text import MISSING, DelimitedTable, read_table, text_form
 from vergence.data.io.path_patterns import matching
 from vergence.data.saliency.stimuli import PICTURES
@@ -41,8 +41,6 @@ STIMULUS = re.compile(
 VALID = re.compile(r"^(valid|validity|confidence|tracked)$")
 UNIT_WORD = re.compile(r"(?:^|[^a-z])(ms|us|µs|μs|ns)(?:[^a-z]|$)")
 SIDE = re.compile(r"(^|[^a-z])x([^a-z]|$)")
-STEPS = {"s": (4e-4, 0.4), "ms": (0.4, 400), "us": (400, 4e5), "ns": (4e5, 4e8)}
-"""Time between samples of trackers with 2.5 to 2,500 a second, in each unit."""
 
 
 @dataclass(frozen=True)
@@ -311,7 +309,7 @@ def _guess(root: Path, tables: Sequence[Path]) -> FoundFormat:
         return FoundFormat(PLAIN_STIMULI, "stimuli", "a guess", why, options, notes)
     options["columns"] = columns
     start = _numbers(table, roles["t"])[:1]
-    if columns["t_unit"] == "datetime" or start[0] * _scale(columns["t_unit"]) > 60:
+    if columns["t_unit"] == "datetime" or start[0] * SECONDS[columns["t_unit"]] > 60:
         options["start"] = "first"
         notes.append("the first sample is taken for the video's first frame (start = 'first')")
     return FoundFormat(PLAIN, "gaze_table", "a guess", why, options, notes)
@@ -374,8 +372,8 @@ def _time_unit(table: DelimitedTable, name: str) -> str:
         return told
     steps = np.diff(_numbers(table, name))
     step = float(np.median(steps[steps > 0])) if (steps > 0).any() else 0.0
-    for unit, (least, most) in STEPS.items():
-        if least <= step < most:
+    for unit in TICKS:
+        if SAMPLING_S[0] <= step * SECONDS[unit] < SAMPLING_S[1]:
             return unit
     raise DataError(
         f"{table.path}: '{name}' rises by {step:g} from row to row, which is no sampling of a "
@@ -385,10 +383,6 @@ def _time_unit(table: DelimitedTable, name: str) -> str:
 
 def _numbers(table: DelimitedTable, name: str) -> np.ndarray:
     return np.zeros(1) if not len(table) or iso_ns(table.text(name)[0]) else table.floats(name)
-
-
-def _scale(unit: str) -> float:
-    return {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}.get(unit, 0.0)
 
 
 def _unit(table: DelimitedTable, roles: Mapping[str, str]) -> str:

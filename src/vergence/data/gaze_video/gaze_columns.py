@@ -23,6 +23,8 @@ from vergence.data.io.delimited_text import MISSING, DelimitedTable, read_table,
 from vergence.errors import ConfigError, DataError, meant
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "datetime": 1e-9}
+TICKS = ("s", "ms", "us", "ns")
+"""Units of times that are numbers."""
 UNITS_IN_NAMES = {"[s]": "s", "[ms]": "ms", "[us]": "us", "[μs]": "us", "[µs]": "us", "[ns]": "ns"}
 TICKS_OF_US = 400
 """Where a format has ms or us, a median step from here up is in us."""

@@ -24,6 +24,7 @@ from vergence.data.gaze_video.clip_cache import open_video
 from vergence.data.gaze_video.gaze import Gaze
 from vergence.data.gaze_video.gaze_columns import (
     SECONDS,
+    TICKS,
     GazeColumns,
     GazeRows,
     Lens,
@@ -303,7 +304,7 @@ def check_time_unit(recording: Recording, unit: str) -> None:
         return
     times = recording.footage().times_s
     span, length = float(steps.sum()), float(times[-1] - times[0])
-    for other in ("s", "ms", "us", "ns"):
+    for other in TICKS:
         meant = span / SECONDS[unit] * SECONDS[other]
         if other != unit and length / NEAR < meant < length * NEAR:
             raise DataError(
