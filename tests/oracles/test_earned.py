@@ -3,8 +3,7 @@
 The common model is FedAvg's. One's own starts at the candidate of lowest validation loss: with
 f2 = (x - 3)^2 as training and validation data, own 2 and model 1, candidates 1, 1.5, 2 have losses
 4, 2.25, 1, so it starts at 2 and ends at 2 + 0.2 * 1 = 2.2, + 0.2 * 0.8 = 2.36. The common model
-goes 1 -> 1.4 -> 1.72, an update of 0.72. One training sample is fewer than two folds: nothing is
-held out of it, and validation data decide.
+goes 1 -> 1.4 -> 1.72, an update of 0.72.
 """
 
 import pytest
@@ -17,7 +16,6 @@ from vergence.core.conversation import drive
 from vergence.core.data import Samples
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
-from vergence.errors import ConfigError
 from vergence.methods.earned import Earned, Mixing
 from vergence.metrics.held_out import smallest
 from vergence.training.sequential import Solver
@@ -33,7 +31,7 @@ def samples(*places):
     return Samples({"a": torch.ones_like(there), "b": there})
 
 
-def turn(own, train=F2, val=F2, verb="train"):
+def turn(own, train=F2, val=F2, verb="train", alone=1.0):
     solver, stream = Solver(TASK), RandomStream("t")
     site = ClientContext("a", train, val, TASK, 0, stream)
 
@@ -41,8 +39,7 @@ def turn(own, train=F2, val=F2, verb="train"):
         return solver.fit(ask, stream) if hasattr(ask, "local") else solver.compute(ask)
 
     handler = getattr(METHOD, f"on_{verb}")
-    mine = Mixing(params(own), (params(own),) * 2)
-    return drive(handler(mine, Message(verb, {"model": MODEL}), site), answer)
+    return drive(handler(Mixing(params(own), params(alone)), Message(verb, {"model": MODEL}), site), answer)
 
 
 def test_own_goes_on_from_where_validation_data_says():
@@ -67,13 +64,16 @@ def test_half_way():
     assert values(state.params) == [pytest.approx(0 + 0.2 * 3 + 0.2 * 2.4)]
 
 
+def chosen(method, own, val):
+    """Share of one's own model that is chosen."""
+    site = ClientContext("a", F2, val, TASK, 0, RandomStream("t"))
+    best = method.best(method.mixes(params(own), MODEL), site)
+    return drive(best, Solver(TASK).compute)[1]
+
+
 def test_of_equal_losses_the_common_model_wins():
     """Own 5 and model 1 are as far from 3; the mean is better than both, so grid 1 decides."""
-    coarse = Earned(grid=1, local=PLAIN)
-    solver = Solver(TASK)
-    site = ClientContext("a", F2, F2, TASK, 0, RandomStream("t"))
-    mine = Mixing(params(5.0), (params(5.0),) * 2)
-    assert drive(coarse.best(mine, MODEL, site), solver.compute) == 0.0
+    assert chosen(Earned(grid=1, local=PLAIN), 5.0, F2) == 0.0
 
 
 def test_settling_fine_tunes_as_far_as_it_pays():
@@ -91,54 +91,49 @@ def test_settling_leaves_a_model_alone_that_fine_tuning_harms():
     assert values(state.params) == [1.0]
 
 
+def test_one_who_is_best_alone_keeps_the_model_that_never_met_the_common_one():
+    """Beside own 2 on f2, a model alone goes on by itself: from 8 to 7, to 6.2, never mixed.
+
+    Validation data (x - 8)^2 choose 8, which training alone reached, and no mix comes near.
+    """
+    state, _ = turn(2.0, alone=8.0)
+    assert values(state.alone) == [pytest.approx(6.2)]
+    settled, _ = turn(2.0, val=samples(8.0), verb="settle", alone=8.0)
+    assert values(settled.params) == [8.0]
+    assert settled.share == 1.0
+
+
+def test_training_alone_is_the_last_of_the_candidates():
+    """Of equal losses a mix wins: own 2 and alone 4 are as far from 3, fine-tuning is nearer."""
+    state, _ = turn(2.0, val=samples(3.0), verb="settle", alone=3.512)
+    assert values(state.params) == [2.488]
+
+
 def test_settling_half_way():
-    """Validation data (x - 1.8)^2: own 2 is best, goes to 2.488; then the middle, 1.744, is."""
-    state, _ = turn(2.0, val=samples(1.8), verb="settle")
-    assert values(state.params) == [1.744]
+    """Own 2.6 on validation data (x - 1.8)^2: the middle, 1.8, is best, and 2.38 after tuning is not."""
+    state, _ = turn(2.6, val=samples(1.8), verb="settle")
+    assert values(state.params) == [pytest.approx(1.8)]
     assert state.share == 1.0, "what is kept is the mix"
+
+
+def test_settling_takes_a_mix_of_what_fine_tuning_made():
+    """Own 2 goes to 2.488; of all mixes with 1 its middle is nearest to the 1.78 of validation."""
+    state, _ = turn(2.0, val=samples(1.78), verb="settle")
+    assert values(state.params) == [pytest.approx(1.744)]
+
+
+def test_settling_undoes_fine_tuning_that_no_mix_mends():
+    """Own 2 is right; after fine-tuning candidates are 1.744 and 2.488, both worse."""
+    state, _ = turn(2.0, val=samples(2.0), verb="settle")
+    assert values(state.params) == [2.0]
 
 
 def test_prediction_is_the_mix_last_chosen():
     for share, expected in ((0.0, 1.0), (0.5, 1.5), (1.0, 2.0)):
-        mix = METHOD.model_on(Mixing(params(2.0), (), share), {"model": MODEL}, None)
+        mix = METHOD.model_on(Mixing(params(2.0), MODEL, share), {"model": MODEL}, None)
         assert values(mix) == [expected]
     fresh = METHOD.client(TASK)
     assert torch.equal(METHOD.model_on(fresh, {"model": MODEL}, None).flat, MODEL.flat)
-
-
-def chosen(own, folds, train, val):
-    site = ClientContext("a", train, val, TASK, 0, RandomStream("t"))
-    mine = Mixing(params(own), tuple(params(x) for x in folds))
-    return drive(METHOD.best(mine, MODEL, site), Solver(TASK).compute)
-
-
-def test_what_one_has_learned_by_heart_does_not_count():
-    """Own 3 is right on both training samples, but models that have not seen them are at -5.
-
-    By training data the candidates of shares 0, 1/2, 1 are 1, -2, -5, with losses 4, 25, 64; the
-    one validation sample says 4, 1, 0: means 4, 17, 42.7.
-    """
-    assert chosen(3.0, (3.0, 3.0), samples(3.0, 3.0), samples(3.0)) == 1.0
-    assert chosen(3.0, (-5.0, -5.0), samples(3.0, 3.0), samples(3.0)) == 0.0
-
-
-def test_each_fold_is_judged_by_the_model_that_has_not_seen_it():
-    """Fold 0 wants 3, fold 1 wants 1: with 3 and 1 share 1 is right on both; the other way on none.
-
-    Losses of shares 0, 1/2, 1 in the second case: 4 each on fold 0, and 0, 1, 4 on fold 1.
-    """
-    train, val = samples(3.0, 1.0), samples(3.0)
-    assert chosen(3.0, (3.0, 1.0), train, val) == 1.0
-    assert chosen(1.0, (1.0, 3.0), train, val) == 0.0
-
-
-def test_a_model_is_trained_without_each_fold():
-    """Fold 0 is (x - 3)^2, fold 1 is x^2 / 2, all start at 1: without 0 0.81, without 1 1.72."""
-    train = Samples(
-        {"a": torch.tensor([1.0, 0.5]).double(), "b": torch.tensor([3.0, 0.0]).double()}
-    )
-    state, _ = turn(1.0, train=train)
-    assert [values(each) for each in state.folds] == [[pytest.approx(0.81)], [1.72]]
 
 
 def test_a_smaller_share_within_one_standard_error_is_taken():
@@ -159,17 +154,16 @@ def test_blocks_count_by_their_samples():
     assert smallest([[1.0, 0.0], [0.0, 0.2]], [5, 5], 0.0) == 1
 
 
-def test_without_folds_validation_data_decide_alone():
-    """Own 3 was never right on the training samples (1), but is on the validation sample."""
-    site = ClientContext("a", samples(1.0, 1.0), samples(3.0), TASK, 0, RandomStream("t"))
-    alone = Earned(grid=2, folds=0, local=PLAIN)
-    assert alone.client(TASK).folds == ()
-    assert drive(alone.best(Mixing(params(3.0), ()), MODEL, site), Solver(TASK).compute) == 1.0
+def test_validation_data_are_judged_in_blocks_of_neighbours():
+    """Candidates 1, 3 for share 0, 1: one of four samples wants 1, three want 3.
 
-
-def test_one_fold_is_refused():
-    with pytest.raises(ConfigError, match="2 and more, got 1"):
-        Earned(folds=1)
+    Losses of share 0: 0, 4, 4, 4, of share 1: 4, 0, 0, 0; mean difference 2, deviations 6, 2, 2, 2,
+    of the mean sqrt(48 / 16 * 4 / 3) = 2: within one standard error, and not within 0.99.
+    """
+    val = samples(1.0, 3.0, 3.0, 3.0)
+    assert chosen(Earned(grid=1, errors=1.0001, local=PLAIN), 3.0, val) == 0.0
+    assert chosen(Earned(grid=1, errors=0.99, local=PLAIN), 3.0, val) == 1.0
+    assert chosen(Earned(grid=1, errors=0, local=PLAIN), 3.0, val) == 1.0
 
 
 def test_an_own_model_that_diverged_is_not_taken():
@@ -178,16 +172,3 @@ def test_an_own_model_that_diverged_is_not_taken():
     assert smallest([[2.0, 1.0, nan], [2.0, 1.0, 0.1]], [4, 4], 0.0) == 1
     assert smallest([[2.0, inf], [2.0, 0.0]], [4, 4], 1.0) == 0
     assert smallest([[nan, nan], [nan, inf]], [4, 4], 1.0) == 0
-
-
-@pytest.mark.parametrize(
-    ("count", "first"), [(2, [0]), (5, [0, 1, 3]), (16, [0, 1, 4, 5, 8, 9, 12, 13])]
-)
-def test_every_fold_has_runs_from_all_over_the_samples(count, first):
-    """Two folds of up to four runs each: data of two halves (left eyes, right eyes) are in both."""
-    train = samples(*map(float, range(count)))
-    (held, rest), (other, others) = METHOD.parts(train)
-    assert held.columns["b"].flatten().tolist() == first
-    assert sorted(held.columns["b"].tolist() + other.columns["b"].tolist()) == [*range(count)]
-    assert torch.equal(rest.columns["b"], other.columns["b"])
-    assert torch.equal(others.columns["b"], held.columns["b"])
