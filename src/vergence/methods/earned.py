@@ -9,7 +9,6 @@ from annotated_types import Ge
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, compute, fit
 from vergence.core.identifiers import ClientId
-from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Exposure, Global, Method
 from vergence.core.params import Params
