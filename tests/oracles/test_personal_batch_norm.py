@@ -25,7 +25,7 @@ from vergence.training.stacked import Stacked
 
 STATISTICS = {"1.mean", "1.variance", "1.batches"}
 DECAYING = LocalTraining(batch=8, lr=0.1, weight_decay=0.5, clip=0.5)
-KEEPING = partial(vg.methods.FedBN, keeps="statistics")
+KEEPING = partial(vg.methods.FedBN, at_home="statistics")
 
 
 def ordinary(**options):
@@ -162,13 +162,13 @@ def test_other_precisions_count_in_float32(precision):
     assert torch.allclose(exact["1.mean"], rounded["1.mean"], atol=0.02)
 
 
-@pytest.mark.parametrize("keeps", ["layers", "statistics"])
+@pytest.mark.parametrize("kept", ["layers", "statistics"])
 @pytest.mark.parametrize("solver", ["sequential", "stacked"])
-def test_what_stays_at_home(keeps, solver):
-    run = trained(vg.methods.FedBN(keeps=keeps), solver=solver)
+def test_what_stays_at_home(kept, solver):
+    run = trained(vg.methods.FedBN(at_home=kept), solver=solver)
     nets = [dict(run.model(person).named_parameters()) for person in run.people]
     apart_ = {n for n in nets[0] if not torch.equal(nets[0][n], nets[1][n])} - {"1.batches"}
-    scales = {"1.weight", "1.bias"} if keeps == "layers" else set()
+    scales = {"1.weight", "1.bias"} if kept == "layers" else set()
     assert apart_ == {"1.mean", "1.variance"} | scales
     assert all(net["1.batches"].item() > 0 for net in nets)
 

@@ -153,7 +153,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         if not self.keeps_statistics and (counted := task.statistics()):
             raise ConfigError(
                 f"BatchNorm's running statistics ({counted[0]}, ...) would be sent: "
-                "vergence.personalize_batch_norm is for fedbn (keeps = 'statistics' averages "
+                "vergence.personalize_batch_norm is for fedbn (at_home = 'statistics' averages "
                 "scales and shifts) and local_only; use one of these, or vergence.freeze_batch_norm"
             )
         self.server(task)

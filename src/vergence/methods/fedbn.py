@@ -20,7 +20,7 @@ from vergence.errors import ConfigError
 class FedBN(Method[Global, Layers]):
     """Train everything; average all but normalisation layers, or their running statistics.
 
-    `keeps` "layers": scales, shifts and statistics stay home; "statistics": these alone (SiloBN).
+    `at_home` "layers": scales, shifts and statistics stay home; "statistics": these alone (SiloBN).
     A network that normalises by group or layer, or by fixed statistics, has no running ones.
     Somebody who never took part predicts with statistics of their own training samples, counted in
     one pass without labels; without samples, with those that the network starts with.
@@ -32,7 +32,7 @@ class FedBN(Method[Global, Layers]):
     """
 
     weights: Literal["samples", "equal"] = "samples"
-    keeps: Literal["layers", "statistics"] = "layers"
+    at_home: Literal["layers", "statistics"] = "layers"
 
     keeps_statistics: ClassVar[bool] = True
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("shared",))}
@@ -42,7 +42,7 @@ class FedBN(Method[Global, Layers]):
 
     def kept(self, task: Task) -> tuple[str, ...]:
         """Names of the parameters that stay with the clients."""
-        return task.norms() if self.keeps == "layers" else task.statistics()
+        return task.norms() if self.at_home == "layers" else task.statistics()
 
     def check(self, task: Task) -> None:
         """Refuse a network of which nothing would stay at home: FedBN would be FedAvg.
@@ -50,11 +50,11 @@ class FedBN(Method[Global, Layers]):
         Raises:
             ConfigError: names the network.
         """
-        if self.keeps == "statistics" and not task.statistics():
+        if self.at_home == "statistics" and not task.statistics():
             raise ConfigError(
-                f"{type(task.network).__name__} has no running statistics, which keeps = "
+                f"{type(task.network).__name__} has no running statistics, which at_home = "
                 "'statistics' leaves at home; give it BatchNorm layers by "
-                "vergence.personalize_batch_norm, or use keeps = 'layers' or method fedavg"
+                "vergence.personalize_batch_norm, or use at_home = 'layers' or method fedavg"
             )
         if not task.norms():
             raise ConfigError(
