@@ -206,7 +206,6 @@ def test_a_run_directory_of_eyes_is_taken_as_it_is(tmp_path):
 @pytest.mark.slow
 def test_a_stream_s_maps_are_torch_s(tmp_path, monkeypatch):
     """A causal network with noise: the recorded points are those of `stream` on the same frames."""
-    pytest.importorskip("efficientnet_lite_pytorch")
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
     task = GazeMap(GlcCausal(16, 2, 1, 3, (6, 8), motion=True))
     begun = task.init()

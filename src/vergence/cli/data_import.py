@@ -31,7 +31,7 @@ from vergence.experiment.schema import merge, override
 
 SIZE = [320, 240]
 EXPERIMENT = """
-# The network of `vergence run quickstart`: a small head on frozen features (extra `pretrained`).
+# The network of `vergence run quickstart`: a small head on frozen features.
 # grid is the map's rows and columns: an eighth of the frames' height and width.
 task       = { name = "gaze_map", criterion = "kl", sigma = 0.02, score_from = "f1_best" }
 model      = { name = "glc_features", grid = GRID, width = 32 }
