@@ -82,7 +82,11 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
         _tell(console, f"warning: {note}")
     _tell(console, f"left out: {federation.about['left_out']}")
     write_text(out, _text(found, options, root, people, sizes, federation))
-    _tell(console, f"wrote {out}")
+    _tell(
+        console,
+        f"wrote {out}; it holds the people's names and the full path of their folder: look at it "
+        "before you give it away",
+    )
     _tell(console, f"next: vergence data check {out}; vergence run {out} --out runs/{out.stem}")
 
 
