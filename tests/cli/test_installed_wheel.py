@@ -21,7 +21,7 @@ sys.exit(main())
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_demo_runs_from_the_wheel_alone_in_an_empty_folder(tmp_path, monkeypatch):
     """The wheel and its dependencies alone: no checkout, no packages that hold weights."""
     site, empty = installed_wheel(tmp_path), tmp_path / "empty"
