@@ -18,11 +18,11 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vergence needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
 	$(PIP) "torch==2.13.0"
-	$(PIP) -e ".[pretrained]"
+	$(PIP) -e .
 	@touch .venv/demo
 
 .venv/done: .venv/demo
-	$(PIP) -e ".[pretrained,dev,deploy,dp,cluster,mlflow]"
+	$(PIP) -e ".[dev,deploy,dp,cluster,mlflow]"
 	# Reads VRS files; its viewer and notebooks (224 MB of dependencies) are not needed for that.
 	$(PIP) --no-deps projectaria-tools
 	@touch .venv/done

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vergence.core.data import Samples, SharedRows, Splits
     from vergence.core.federation import Dataset, Federation
     from vergence.core.identifiers import ClientId
-    from vergence.core.layers.batch_norm import freeze_batch_norm
+    from vergence.core.layers.batch_norm import freeze_batch_norm, personalize_batch_norm
     from vergence.core.local_training import LocalTraining, OptimizerState
     from vergence.core.masks import Mask
     from vergence.core.messages import Message, Reply, reply
@@ -99,6 +99,7 @@ _HOMES = {
     "freeze_batch_norm": "core.layers.batch_norm",
     "load_experiment": "api.train",
     "open_run": "api.train",
+    "personalize_batch_norm": "core.layers.batch_norm",
     "reply": "core.messages",
     "run_experiment": "api.train",
     "task_from": "api.task_from",
@@ -160,6 +161,7 @@ __all__ = [
     "metrics",
     "models",
     "open_run",
+    "personalize_batch_norm",
     "privacy",
     "reply",
     "run_experiment",

@@ -52,6 +52,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def is_out_of_memory(fault: BaseException) -> bool:
+    """True of a fault of an allocator; torch's raise a RuntimeError."""
+    told = ("allocate memory", "out of memory", "alloc_cpu", "Storage size calculation overflowed")
+    return isinstance(fault, MemoryError) or (
+        isinstance(fault, RuntimeError) and any(words in str(fault) for words in told)
+    )
+
+
 def first_line(fault: BaseException) -> str:
     """Message of a fault, on one line: its first line, else the type of the fault."""
     text = str(fault).strip().splitlines()

@@ -20,7 +20,7 @@ from vergence.core.randomness import RandomStream
 from vergence.data import own_samples
 from vergence.data.own_samples import packed, read_samples
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, DataError
 from vergence.experiment.trained_run import read_run
 from vergence.metrics.calibration import AngleCorrection
 from vergence.model_tools.onnx_export import opened_again
@@ -92,6 +92,45 @@ def test_it_is_a_run_that_verify_status_report_and_compare_take(mine):
     for command in ("verify", "status", "compare", "report"):
         said = vergence(command, mine.folder)
         assert said.code == 0, said.err
+
+
+def test_tables_say_where_scores_are_of_samples_that_were_learned_from(
+    mine, trained, file, tmp_path
+):
+    every = adapt(trained, file, tmp_path / "me")
+    assert every.choice.way != SHARED
+    for command in ("compare", "status"):
+        said = [vergence(command, run.folder).out.replace("_", " ") for run in (every, mine)]
+        assert "adapted training scores" in said[0]
+        assert "training scores" not in said[1]
+    vergence("report", every.folder)
+    assert "adapted training scores" in (every.folder / "report.html").read_text()
+
+
+def test_only_its_owner_may_look_into_the_folder(mine):
+    assert mine.folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"), None),
+        (NotImplementedError("no kernel"), None),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), "is no data of the run's task"),
+    ],
+)
+def test_faults_of_the_machine_are_no_faults_of_the_samples(
+    trained, newcomer, monkeypatch, fault, told
+):
+    run = read_run(trained)
+    own = OwnData("me", newcomer, "mine.npz")
+
+    def failing(*_):
+        raise fault
+
+    monkeypatch.setattr(type(run.task), "loss", failing)
+    with pytest.raises(DataError if told else type(fault), match=told or str(fault)[:20]):
+        prepared(run.experiment, run.task.seed, own, torch.arange(3))
 
 
 def test_a_flipped_byte_of_the_samples_is_found(trained, file, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import norm, t
 
-from vergence.adaptation.choice import folds, simplest, units
+from vergence.adaptation.choice import blocks, folds, of_video, simplest, units
 from vergence.core.data import Samples
 
 
@@ -64,3 +64,26 @@ def test_nothing_is_chosen_that_is_worse_than_the_shared_model_in_the_mean():
     best = np.array([0.5, 0.5, 0.5, 8.5])
     assert simplest({"shared": shared, "noisy": noisy, "best": best}) == "best"
     assert simplest({"shared": shared, "noisy": noisy}) == "shared"
+
+
+def test_frames_of_a_video_are_judged_in_runs_of_neighbours_and_pictures_one_by_one():
+    frames = torch.arange(3)[:, None]
+    assert of_video(Samples({"frame_ids": frames}))
+    assert of_video(Samples({"frame_ids": frames, "scene": torch.full((3,), -1)}))
+    assert not of_video(Samples({"frame_ids": frames, "scene": torch.arange(3)}))
+    assert not of_video(Samples({"gaze": torch.zeros(3, 2)}))
+    assert np.bincount(blocks(81, video=True)).tolist() == [7, 7, 7, 6, 7, 7, 7, 6, 7, 7, 7, 6]
+    assert blocks(9, video=True).tolist() == blocks(9, video=False).tolist() == list(range(9))
+    assert blocks(81, video=False).tolist() == list(range(81))
+
+
+def test_alike_neighbours_do_not_make_an_error_smaller():
+    """Twelve runs of ten, all samples of a run alike: 120 of them know no more than 12.
+
+    Differences are 2 in half of the runs and -1.4 in the others: mean 0.3, error of twelve
+    1.776 / sqrt(12) = 0.513, times t = 1.05; of 120 taken as independent 0.156.
+    """
+    apart = np.repeat([2.0, -1.4] * 6, 10)
+    losses = {"shared": np.full(120, 9.0), "other": 9.0 - apart}
+    assert simplest(losses) == "other"
+    assert simplest(losses, blocks(120, video=True)) == "shared"

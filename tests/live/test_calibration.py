@@ -52,6 +52,7 @@ def test_samples_carry_the_angles_of_their_targets(tmp_path):
     """
     count, found, display = collected(tmp_path)
     assert count == 27
+    assert (tmp_path / "me.npz").stat().st_mode & 0o777 == 0o600
     np.testing.assert_array_equal(found["target"], np.repeat(np.arange(9), 3))
     np.testing.assert_array_equal(found["frame"] % FRAMES, np.tile([1, 2, 3], 9))
     far = np.hypot(120, 600)

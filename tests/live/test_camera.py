@@ -8,11 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import av
 import numpy as np
 import pytest
+from rich.console import Console
 
 from tests.cli.commands import vergence
 from tests.live.fabricated import STREAM, dots, write_model
 from vergence.errors import ConfigError, DataError, PartialRun
 from vergence.live import camera as cameras
+from vergence.live import command
 from vergence.live.camera import CameraOptions, LiveCamera
 
 
@@ -92,6 +94,24 @@ def test_options_that_a_source_has_no_use_for(tmp_path):
         LiveCamera("0", CameraOptions(loop=True))
     with pytest.raises(ConfigError, match="--rate must be above 0, got 0"):
         LiveCamera(str(dots(tmp_path / "a.mp4", 2)), CameraOptions(rate=0.0))
+
+
+def test_a_camera_that_nobody_entered_is_closed(tmp_path, monkeypatch):
+    """A name of a recording that is refused comes after the camera is open."""
+    made = []
+
+    class Watched(LiveCamera):
+        def __init__(self, *given):
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr(command, "LiveCamera", Watched)
+    model, video = write_model(tmp_path / "m.onnx", STREAM), dots(tmp_path / "a.mp4", 2)
+    shown = command.ShownOptions(headless=True, record=video)
+    with pytest.raises(ConfigError, match="is there already"):
+        command.start(model, str(video), Console(), CameraOptions(), command.EyeOptions(), shown)
+    with pytest.raises(AssertionError, match=r"(?i)not open|closed"):
+        next(made[0].container.decode(video=0))
 
 
 @pytest.fixture

@@ -66,6 +66,13 @@ def test_an_eye_model_whose_correction_tells_eyes_apart_is_given_the_side(tmp_pa
     np.testing.assert_allclose(found, [0.1, 1.1], atol=1e-6)
 
 
+def test_answers_that_are_no_numbers_are_refused(tmp_path):
+    """A black frame makes this network divide 0 by 0."""
+    model = open_model(write_model(tmp_path / "m.onnx", STREAM))
+    with pytest.raises(DataError, match="the model answers NaN or infinity: it has diverged"):
+        model.next_map(np.zeros((12, 16, 3), np.uint8))
+
+
 def test_a_file_for_several_samples_is_refused(tmp_path):
     text = STREAM.replace("uint8[1,12", "uint8[4,12").replace("float[1,12", "float[4,12")
     text = text.replace("Div(grey, all)", "Div(grey, grey)")

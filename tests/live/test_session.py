@@ -72,6 +72,8 @@ def test_the_point_is_where_the_dot_is_and_the_recording_shows_it(tmp_path):
     np.testing.assert_allclose(found, places(12), atol=0.02)
     assert [int(row["frame"]) for row in table] == list(range(12))
     assert frames_of(tmp_path / "r.mp4") == end.recorded == end.statistics.drawn == 12
+    for name in ("r.mp4", "r.csv"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600, "they show what a person saw"
     assert "ended after 12 frames: 12 frames in" in said.getvalue()
     assert "99th percentile; memory" in said.getvalue()
 
@@ -206,7 +208,6 @@ def test_a_run_directory_of_eyes_is_taken_as_it_is(tmp_path):
 @pytest.mark.slow
 def test_a_stream_s_maps_are_torch_s(tmp_path, monkeypatch):
     """A causal network with noise: the recorded points are those of `stream` on the same frames."""
-    pytest.importorskip("efficientnet_lite_pytorch")
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
     task = GazeMap(GlcCausal(16, 2, 1, 3, (6, 8), motion=True))
     begun = task.init()

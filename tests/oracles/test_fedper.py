@@ -22,6 +22,8 @@ LG-FedAvg keeps the bodies 2.2 and 1.8 and has h = (1.4 + 3 * 0.6) / 4 = 0.8:
                  h = 0.8 - 0.144 * 1.8 = 0.5408;        h = (1.2928 + 3 * 0.5408) / 4 = 0.7288
 """
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -133,7 +135,8 @@ def test_fedbn_two_rounds():
     server, states, sealed = rounds(method, 2, task)
     assert values(states["a"].params) == [1.8667, 0.5857, 2.3032, 0.8111]
     assert {t.trees["shared"].total.layout.names for t in sealed} == {("1.weight",)}
-    shown = method.model_on(states["a"], {"shared": server.model}, None)
+    site = SimpleNamespace(task=task)
+    shown = method.model_on(states["a"], {"shared": server.model}, site)
     assert values(shown)[:2] == [1.8667, 0.5857]
     assert values(shown)[2:] == values(server.model)
     assert states["a"].mask.bits.tolist() == [True, True, False, False]

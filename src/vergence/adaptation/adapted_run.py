@@ -53,7 +53,8 @@ from vergence.results.layout import digits, finite, metric_name, number
 from vergence.results.read import read, table
 from vergence.tasks.gaze_angle import GazeAngle
 
-LABEL = "adapted"
+LABEL, LEARNED = "adapted", "adapted_training_scores"
+"""What tables call it: the second where every sample it is scored on was learned from."""
 
 
 @dataclass(frozen=True)
@@ -243,9 +244,11 @@ def written(
     whole = len(rows) in (0, len(own.samples))
     kept = learned if whole else Samples.concatenate([learned, other])
     with saving(out):
-        out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
+        out.chmod(0o700)  # of a folder that was there, too: all files in it tell of the person
         write_whole(out / own_samples.FILE, own_samples.packed(kept), secret=True)
-    settings = _table(trained, own, len(rows), model)
+    every = len(rows) == len(own.samples) and choice.way != SHARED
+    settings = _table(trained, own, len(rows), model, LEARNED if every else LABEL)
     made = check({**settings, "run": {**settings["run"], "rounds": 1}}, out)
     begins = _starting(trained, own, model, choice)
     named = {**settings, "model": {**settings["model"], "start": begins.run}}
@@ -262,7 +265,9 @@ def written(
     return experiment
 
 
-def _table(trained: TrainedRun, own: OwnData, count: int, model: PersonalModel) -> dict[str, Any]:
+def _table(
+    trained: TrainedRun, own: OwnData, count: int, model: PersonalModel, label: str
+) -> dict[str, Any]:
     """The experiment of an adapted model, but for the model that it starts from."""
     whole = trained.experiment.table
     task = dict(whole["task"])
@@ -280,7 +285,7 @@ def _table(trained: TrainedRun, own: OwnData, count: int, model: PersonalModel) 
             "learned": count,
             "licence": own.licence,
         },
-        "method": {"name": "fedavg", "label": LABEL},
+        "method": {"name": "fedavg", "label": label},
         "local": table_of(trained.method.local),
         "run": {
             "rounds": 0,

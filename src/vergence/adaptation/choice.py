@@ -24,7 +24,7 @@ from vergence.adaptation.ways import (
 from vergence.core.data import Samples
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
-from vergence.metrics.held_out import smallest
+from vergence.metrics.held_out import BLOCKS, smallest
 
 SMALL, FOLDS = 10, 5
 """Up to so many samples each is left out in turn; more are dealt to so many folds."""
@@ -95,7 +95,8 @@ def choose(
     task = adapter.trained.task
     sign = 1.0 if task.headline in task.lower_is_better else -1.0
     losses = {way: np.nan_to_num(sign * each, nan=np.inf) for way, each in means.items()}
-    return AdaptationChoice(simplest(losses), errors, int(fold.max()) + 1)
+    block = blocks(len(size), of_video(adapter.labelled))
+    return AdaptationChoice(simplest(losses, block), errors, int(fold.max()) + 1)
 
 
 def units(samples: Samples) -> NDArray[np.int64]:
@@ -113,6 +114,21 @@ def units(samples: Samples) -> NDArray[np.int64]:
         keys = [tuple(each) for each in (columns["gaze"] * facing).tolist()]
     number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return np.array([number[key] for key in keys], dtype=np.int64)
+
+
+def of_video(samples: Samples) -> bool:
+    """True if samples are frames of recordings, of which neighbours are alike, and not pictures."""
+    columns = samples.columns
+    scene = columns.get("scene")
+    return "frame_ids" in columns and (scene is None or bool((scene < 0).all()))
+
+
+def blocks(count: int, video: bool) -> NDArray[np.int64]:
+    """Block of each of so many units, from which errors are counted: of video, runs of neighbours.
+
+    Other units are independent, and blocks of their own.
+    """
+    return np.arange(count) * min(count, BLOCKS) // count if video else np.arange(count)
 
 
 def folds(count: int) -> NDArray[np.int64]:
@@ -146,7 +162,9 @@ def by_sample(task: Task, outputs: torch.Tensor, samples: Samples) -> NDArray[np
     return np.array(found)
 
 
-def simplest(losses: Mapping[str, NDArray[np.float64]]) -> str:
+def simplest(
+    losses: Mapping[str, NDArray[np.float64]], block: NDArray[np.int64] | None = None
+) -> str:
     """The simplest way that is no worse than the best by more than one standard error.
 
     Errors are of the difference from the best, sample by sample; with few samples one error is as
@@ -155,12 +173,15 @@ def simplest(losses: Mapping[str, NDArray[np.float64]]) -> str:
     Args:
         losses: way -> loss of each of two or more samples, lower is better; the first is the shared
             model, and simpler ways come before others.
+        block: number of the block that each sample is judged in, 0 to the last; None: each alone.
 
     Source: Breiman, Friedman, Olshen, Stone: Classification and Regression Trees, 1984, 3.4.3.
     Differs: the error is that of paired differences, and Student's.
     """
     shared = next(iter(losses.values()))
     ways = [way for way, loss in losses.items() if loss.mean() <= shared.mean()]
-    table = np.stack([losses[way] for way in ways], 1)
+    block = np.arange(len(shared)) if block is None else block
+    counts = np.bincount(block)
+    table = np.stack([np.bincount(block, losses[way]) / counts for way in ways], 1)
     wide = float(t.ppf(ONE_ERROR, len(table) - 1))
-    return ways[smallest(table.tolist(), [1] * len(table), wide)]
+    return ways[smallest(table.tolist(), counts.tolist(), wide)]

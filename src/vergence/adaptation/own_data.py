@@ -15,7 +15,7 @@ from vergence.core.federation import Federation
 from vergence.core.naming import called
 from vergence.data import own_samples
 from vergence.data.io.finite_values import check_finite
-from vergence.errors import ConfigError, DataError, nearest
+from vergence.errors import ConfigError, DataError, is_out_of_memory, nearest
 from vergence.experiment.schema import Experiment
 from vergence.tasks.gaze_angle import GazeAngle
 
@@ -127,6 +127,8 @@ def prepared(experiment: Experiment, seed: int, own: OwnData, rows: Rows) -> Fed
             f"{own.source} lacks {error}, which task '{called(task)}' needs; it has {there}"
         ) from None
     except (IndexError, RuntimeError, TypeError, ValueError, ConfigError) as error:
+        if is_out_of_memory(error) or isinstance(error, NotImplementedError | RecursionError):
+            raise  # no fault of the samples
         reason = str(error).partition("\n")[0]
         raise DataError(
             f"{own.source} is no data of the run's task '{called(task)}' and model "

@@ -31,7 +31,7 @@ from vergence.experiment.schema import merge, override
 
 SIZE = [320, 240]
 EXPERIMENT = """
-# The network of `vergence run quickstart`: a small head on frozen features (extra `pretrained`).
+# The network of `vergence run quickstart`: a small head on frozen features.
 # grid is the map's rows and columns: an eighth of the frames' height and width.
 task       = { name = "gaze_map", criterion = "kl", sigma = 0.02, score_from = "f1_best" }
 model      = { name = "glc_features", grid = GRID, width = 32 }
@@ -82,7 +82,11 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
         _tell(console, f"warning: {note}")
     _tell(console, f"left out: {federation.about['left_out']}")
     write_text(out, _text(found, options, root, people, sizes, federation))
-    _tell(console, f"wrote {out}")
+    _tell(
+        console,
+        f"wrote {out}; it holds the people's names and the full path of their folder: look at it "
+        "before you give it away",
+    )
     _tell(console, f"next: vergence data check {out}; vergence run {out} --out runs/{out.stem}")
 
 

@@ -6,7 +6,7 @@ import sys
 from io import TextIOWrapper
 
 from vergence.cli.commands import help_page
-from vergence.errors import PartialRun, VergenceError, printable
+from vergence.errors import PartialRun, VergenceError, is_out_of_memory, printable
 
 
 def main() -> None:
@@ -40,10 +40,13 @@ def main() -> None:
         _fail(told(error, app), 2)
     except VergenceError as error:
         _fail(str(error), error.exit_code)
-    except MemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0] or "no more to be had"
         _fail(
-            f"out of memory ({error or 'no more to be had'}); take less at once: fewer people, "
-            "smaller batches, a smaller network, fewer workers",
+            f"out of memory ({reason}); take less at once: fewer people, smaller batches, a "
+            "smaller network, fewer workers",
             2,
         )
     except KeyboardInterrupt:

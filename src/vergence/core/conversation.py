@@ -36,6 +36,7 @@ from vergence.core.requests import (
     ServeGroups,
     Step,
     StepResult,
+    Wanted,
 )
 
 T = TypeVar("T")
@@ -216,15 +217,12 @@ def fit(
     )
 
 
-def compute(
-    params: Params,
-    data: Samples,
-    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences", "classes"],
-) -> Conversation[Any]:
+def compute(params: Params, data: Samples, want: Wanted) -> Conversation[Any]:
     """Return something of parameters on data, in evaluation mode.
 
     The mean loss or the score (a float), the outputs or what enters the head (`[samples, ...]`),
-    the gradient of the mean loss (`Params`), or the task's sequences or classes, whatever the
+    the gradient of the mean loss (`Params`), the parameters with the running statistics of
+    BatchNorm counted on these data alone, or the task's sequences or classes, whatever the
     parameters.
     """
     return (yield Compute(params, data, want))

@@ -152,10 +152,11 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
     """Yield a scratch path beside `path`; on success it takes the place of `path`.
 
-    The scratch keeps the ending of `path`, by which writers choose a format.
+    The scratch keeps the ending of `path`, by which writers choose a format. Of a `secret` it is
+    there already, and nobody but its owner may read it; a writer that truncates it keeps that.
 
     Raises:
         PartialRun: the file cannot be written (disk full, no permission); `path` is as before.
@@ -164,6 +165,8 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch.unlink(missing_ok=True)  # it may be a link
+        if secret:
+            os.close(open_in_place(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         yield scratch
         with scratch.open("rb+") as written:
             os.fsync(written.fileno())

@@ -18,6 +18,7 @@ from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
+from vergence.errors import ConfigError
 
 S = TypeVar("S")
 C = TypeVar("C")
@@ -136,6 +137,8 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     """True: the server needs samples of nobody's (`proxies`)."""
     hands_on: ClassVar[bool] = False
     """True: whoever serves hands clients' layers from one to the next, and so has them."""
+    keeps_statistics: ClassVar[bool] = False
+    """True: running statistics (`Task.statistics`) stay with the clients; others refuse them."""
     setup_verbs: ClassVar[tuple[str, ...]] = ()
     """Verbs that `setup` asks, and no round does. Clients in secure sums take no other for one."""
     finish_verbs: ClassVar[tuple[str, ...]] = ()
@@ -147,6 +150,12 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         Raises:
             ConfigError: names what the network or the task lacks.
         """
+        if not self.keeps_statistics and (counted := task.statistics()):
+            raise ConfigError(
+                f"BatchNorm's running statistics ({counted[0]}, ...) would be sent: "
+                "vergence.personalize_batch_norm is for fedbn (at_home = 'statistics' averages "
+                "scales and shifts) and local_only; use one of these, or vergence.freeze_batch_norm"
+            )
         self.server(task)
         self.client(task)
 

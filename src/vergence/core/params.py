@@ -67,7 +67,9 @@ class Layout:
                 f"{type(module).__name__} keeps buffers {kept[:3]} in its state: running "
                 "statistics are not parameters and must not be averaged; use GroupNorm or "
                 "LayerNorm, keep those of BatchNorm as they are with "
-                "vergence.freeze_batch_norm(network), or register constants with persistent=False"
+                "vergence.freeze_batch_norm(network) or with each client with "
+                "vergence.personalize_batch_norm(network) and the method FedBN, or register "
+                "constants with persistent=False"
             )
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
         return cls(tuple(n for n, _ in named), tuple(tuple(p.shape) for _, p in named))

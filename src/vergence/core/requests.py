@@ -18,6 +18,9 @@ from vergence.core.objectives import Objective
 from vergence.core.params import Params
 from vergence.core.task import Task
 
+Wanted = Literal[
+    "loss", "outputs", "score", "features", "gradient", "statistics", "sequences", "classes"
+]
 Network = Callable[[Task], Task]
 """Which network is meant: the run's task to the task of a piece of it."""
 
@@ -119,7 +122,7 @@ class Compute:
 
     params: Params
     data: Samples
-    want: Literal["loss", "outputs", "score", "features", "gradient", "sequences", "classes"]
+    want: Wanted
 
 
 @dataclass(frozen=True)

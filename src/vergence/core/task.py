@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples, Splits
 from vergence.core.federation import Federation
-from vergence.core.layers.batch_norm import FrozenBatchNorm
+from vergence.core.layers.batch_norm import FrozenBatchNorm, PersonalBatchNorm, statistics_of
 from vergence.core.naming import called
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
@@ -24,7 +24,7 @@ from vergence.errors import ConfigError
 
 Names = tuple[str, ...]
 BUILDING = threading.RLock()
-NORMS = (nn.GroupNorm, nn.LayerNorm, FrozenBatchNorm)
+NORMS = (nn.GroupNorm, nn.LayerNorm, FrozenBatchNorm, PersonalBatchNorm)
 """Layers that normalise; those with running statistics are not averaged (see `Layout.of`)."""
 
 
@@ -216,6 +216,10 @@ class Task(NamedOptions, ABC):
     def norms(self) -> tuple[str, ...]:
         """Return the names of the parameters of the network's normalisation layers."""
         return _parts(self.network)[2]
+
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the parameters that are running statistics, which stay with each client."""
+        return _statistics(self.network)
 
     @abstractmethod
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
@@ -439,6 +443,12 @@ def _parts(network: Model) -> tuple[Names, Names, Names, str]:
         head = tuple(n for n in names if owners[n] == last)
     entry = next((owners[n] for n in head if owners[n]), "")
     return names, head, norms, entry
+
+
+@lru_cache(maxsize=16)
+def _statistics(network: Model) -> Names:
+    with own_randomness():
+        return statistics_of(network.build())
 
 
 @lru_cache(maxsize=16)

@@ -262,17 +262,22 @@ def stop(folder: Path, seconds: float = 20.0) -> bool:
     """End whoever runs a folder; return whether somebody did.
 
     Raises:
-        StateError: it does not end, or is no deployment's folder.
+        StateError: it does not end, or is no deployment's folder, or somebody else's.
     """
     if not (folder / SETTINGS).is_file():
         raise StateError(
             f"{folder} is no deployment's folder (no {SETTINGS}): give DIR/server or "
             "DIR/clients/NAME"
         )
-    number = runner(folder)
-    if number is None:
-        return False
-    ask_to_end(number)
+    try:
+        number = runner(folder)
+        if number is None:
+            return False
+        ask_to_end(number)
+    except PermissionError as error:
+        raise StateError(
+            f"{folder} is run by another user of this machine ({error.strerror}): let them stop it"
+        ) from None
     end = time.monotonic() + seconds
     while runner(folder) is not None:
         if time.monotonic() > end:

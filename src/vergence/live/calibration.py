@@ -108,7 +108,7 @@ def calibrate(
     for number, place in enumerate(shares):
         found += _looked_at(camera, eyes, display, plan, number, place, clock)
     columns = columns_of(found, plan.places_mm)
-    with replacing(out) as scratch, scratch.open("wb") as file:
+    with replacing(out, secret=True) as scratch, scratch.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **columns)
     return len(columns["gaze"])
 

@@ -106,6 +106,11 @@ class LiveCamera:
             self._change.notify_all()
         self._thread.join(TIMEOUT_S + 1)
 
+    def close(self) -> None:
+        """Close a source that nobody entered; the thread of one that was entered does it."""
+        if self._thread.ident is None:
+            self.container.close()
+
     @property
     def step_s(self) -> float:
         """Nominal time from frame to frame."""

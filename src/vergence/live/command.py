@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -78,11 +78,10 @@ def start(
     with _opened(model, person, threads) as found:
         if isinstance(found, MapModel) and eyes.landmarker is not None:
             raise ConfigError(f"{model} draws maps of what a camera sees; --landmarker is for eyes")
-        camera = LiveCamera(source, played)
         recording = None
-        if shown.record is not None:
-            recording = GazeRecording(shown.record, found.columns, camera.step_s)
-        with _eye_source(found, eyes) as seen:
+        with closing(LiveCamera(source, played)) as camera, _eye_source(found, eyes) as seen:
+            if shown.record is not None:
+                recording = GazeRecording(shown.record, found.columns, camera.step_s)
             view = MapView(found) if isinstance(found, MapModel) else EyeView(found, seen)
             window = _window(shown.headless, console)
 

@@ -49,7 +49,7 @@ class LiveModel:
         """Answers of the file to these inputs; the first has so many axes.
 
         Raises:
-            DataError: it fails, or has other axes.
+            DataError: it fails, or has other axes, or numbers that are none.
         """
         try:
             found = self.session.run(None, given)
@@ -57,6 +57,11 @@ class LiveModel:
             raise _foreign(f"cannot be run ({first_line(error)})") from None
         if found[0].ndim != rank or max(found[0].shape, default=0) > LONGEST_SIDE:
             raise _foreign(f"answers {list(found[0].shape)}")
+        if not np.isfinite(found[0]).all():
+            raise DataError(
+                "the model answers NaN or infinity: it has diverged, or somebody changed it; "
+                "export another one"
+            )
         return found
 
 

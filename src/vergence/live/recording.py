@@ -80,8 +80,8 @@ class GazeRecording:
     def _write(self) -> None:
         try:
             with (
-                replacing(self.table) as table,
-                replacing(self.path) as video,
+                replacing(self.table, secret=True) as table,
+                replacing(self.path, secret=True) as video,
                 table.open("w", newline="", encoding="utf-8") as file,
             ):
                 rows = csv.writer(file)

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
+
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
+from vergence.core.conversation import Conversation, aggregate, compute, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Exposure, Global, Layers, Method, Tree
@@ -16,27 +18,44 @@ from vergence.errors import ConfigError
 
 @dataclass(frozen=True)
 class FedBN(Method[Global, Layers]):
-    """Train everything; average all but the scales and shifts of normalisation layers.
+    """Train everything; average all but normalisation layers, or their running statistics.
+
+    `at_home` "layers": scales, shifts and statistics stay home; "statistics": these alone (SiloBN).
+    A network that normalises by group or layer, or by fixed statistics, has no running ones.
+    Somebody who never took part predicts with statistics of their own training samples, counted in
+    one pass without labels; without samples, with those that the network starts with.
 
     Source: Li et al., "FedBN: Federated learning on non-IID features via local batch
-    normalization", ICLR 2021, Algorithm 1.
-    Differs: the networks here normalise by group or layer, so there are no running statistics to
-    keep at home; the learned scales and shifts are what stays. Clients count by their samples.
+    normalization", ICLR 2021, Algorithm 1; "statistics": Andreux et al., "Siloed Federated Learning
+    for Multi-Centric Histopathology Datasets", 2020, section 3.
+    Differs: clients count by their samples.
     """
 
     weights: Literal["samples", "equal"] = "samples"
+    at_home: Literal["layers", "statistics"] = "layers"
 
+    keeps_statistics: ClassVar[bool] = True
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=("shared",))}
     trees: ClassVar[Mapping[str, Tree]] = {
         "shared": Tree("shared layers"),
     }
 
+    def kept(self, task: Task) -> tuple[str, ...]:
+        """Names of the parameters that stay with the clients."""
+        return task.norms() if self.at_home == "layers" else task.statistics()
+
     def check(self, task: Task) -> None:
-        """Refuse a network without normalisation layers: FedBN would be FedAvg.
+        """Refuse a network of which nothing would stay at home: FedBN would be FedAvg.
 
         Raises:
             ConfigError: names the network.
         """
+        if self.at_home == "statistics" and not task.statistics():
+            raise ConfigError(
+                f"{type(task.network).__name__} has no running statistics, which at_home = "
+                "'statistics' leaves at home; give it BatchNorm layers by "
+                "vergence.personalize_batch_norm, or use at_home = 'layers' or method fedavg"
+            )
         if not task.norms():
             raise ConfigError(
                 f"{type(task.network).__name__} has no normalisation layer, so FedBN would be "
@@ -44,16 +63,16 @@ class FedBN(Method[Global, Layers]):
             )
 
     def server(self, task: Task) -> Global:
-        """Start from the task's initial model less its normalisation layers."""
+        """Start from the task's initial model less what stays with the clients."""
         start = task.init()
-        return Global(start.only(set(start) - set(task.norms())))
+        return Global(start.only(set(start) - set(self.kept(task))))
 
     def client(self, task: Task) -> Layers:
-        """Start with the initial normalisation layers."""
-        return Layers(task.init(), task.norms())
+        """Start with the initial model, of which these parameters are used."""
+        return Layers(task.init(), self.kept(task))
 
     def offer(self, s: Global, client: ClientId) -> Mapping[str, Params]:
-        """Send all but the normalisation layers."""
+        """Send all but what stays with the clients."""
         return {"shared": s.model}
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
@@ -64,13 +83,18 @@ class FedBN(Method[Global, Layers]):
     def on_train(
         self, c: Layers, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Layers, Reply]]:
-        """Train the received layers among one's own normalisation layers."""
+        """Train the received parameters beside one's own."""
         fitted = yield from fit(c.params.put(msg["shared"]), site.train, self.local)
         update = fitted.params.only(msg["shared"]) - msg["shared"]
         weight = fitted.examples if self.weights == "samples" else 1.0
         mine = Layers(fitted.params, c.personal)
         return mine, reply(shared=update, weight=weight, metrics=fitted.metrics)
 
-    def model_on(self, c: Layers, msg: Message, site: ClientContext) -> Params:
-        """Predict with the received layers and one's own normalisation."""
-        return c.params.put(msg["shared"])
+    def model_on(
+        self, c: Layers, msg: Message, site: ClientContext
+    ) -> Params | Conversation[Params]:
+        """Predict with the received parameters beside one's own."""
+        model = c.params.put(msg["shared"])
+        if site.task.statistics() and torch.equal(c.params.flat, site.task.init().flat):
+            return compute(model, site.train, "statistics")  # of somebody who has never trained
+        return model

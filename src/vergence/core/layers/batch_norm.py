@@ -1,7 +1,10 @@
-"""Batch normalization with fixed statistics: a scale and a shift that are trained like others."""
+"""Batch normalization whose statistics nobody averages: fixed ones, or each client's own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -26,12 +29,7 @@ class FrozenBatchNorm(nn.Module):
 
     def __init__(self, norm: nn.modules.batchnorm._BatchNorm) -> None:
         super().__init__()
-        mean, variance = norm.running_mean, norm.running_var
-        if mean is None or variance is None or nn.parameter.is_lazy(mean):
-            raise ConfigError(
-                f"{norm} has no running statistics to freeze: give it some (track_running_stats="
-                "True, and sizes that are known), or use GroupNorm or LayerNorm"
-            )
+        mean, variance = _running(norm, "freeze")
         self.eps, self.weight, self.bias = norm.eps, norm.weight, norm.bias
         self.register_buffer("mean", mean.detach().clone(), persistent=False)
         self.register_buffer("variance", variance.detach().clone(), persistent=False)
@@ -45,6 +43,81 @@ class FrozenBatchNorm(nn.Module):
     def extra_repr(self) -> str:
         """Number of channels and eps, which `print` shows."""
         return f"{len(self.mean)}, eps={self.eps}"
+
+
+class PersonalBatchNorm(nn.Module):
+    """Batch normalization whose running statistics stay with the client that counted them.
+
+    In training y = weight * (x - m) / sqrt(v + eps) + bias with a batch's mean m and variance v,
+    which move the running ones as in torch's layers; evaluation takes the running ones. These are
+    parameters of the network that no optimizer moves: they are kept, saved and exported with it;
+    only methods that leave them at home take such a network (`Method.keeps_statistics`). A batch of
+    one value per channel has no variance: it is normalized by the running statistics, not counted.
+
+    Args:
+        norm: the layer that it replaces.
+
+    Raises:
+        ConfigError: that layer has no statistics.
+
+    Source: Andreux et al., "Siloed Federated Learning for Multi-Centric Histopathology Datasets",
+    2020, section 3 (SiloBN): local statistics, shared scale and shift.
+    """
+
+    def __init__(self, norm: nn.modules.batchnorm._BatchNorm) -> None:
+        super().__init__()
+        mean, variance = _running(norm, "keep")
+        counted = 0 if norm.num_batches_tracked is None else int(norm.num_batches_tracked)
+        self.eps, self.momentum = norm.eps, norm.momentum
+        self.weight, self.bias = norm.weight, norm.bias
+        self.mean = nn.Parameter(mean.detach().clone())
+        self.variance = nn.Parameter(variance.detach().clone())
+        self.batches = nn.Parameter(mean.new_full((1,), counted))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalized `x`, `[n, channels, ...]`."""
+        count, share = self.training and x.numel() > x.shape[1], 0.0
+        if count:
+            batches = self.batches.detach().add_(1)
+            share = 1 / float(batches) if self.momentum is None else self.momentum
+        mean, variance = self.mean.detach(), self.variance.detach()
+        return functional.batch_norm(
+            x, mean, variance, self.weight, self.bias, count, share, self.eps
+        )
+
+    @torch.no_grad()
+    def forget(self) -> None:
+        """Begin to count anew."""
+        for tensor, value in ((self.mean, 0.0), (self.variance, 1.0), (self.batches, 0.0)):
+            tensor.fill_(value)
+
+    def extra_repr(self) -> str:
+        """Number of channels, eps and momentum, which `print` shows."""
+        return f"{len(self.mean)}, eps={self.eps}, momentum={self.momentum}"
+
+
+def personal_norms(module: nn.Module) -> dict[str, PersonalBatchNorm]:
+    """The layers of a network that keep a client's statistics, by name."""
+    return {n: m for n, m in module.named_modules() if isinstance(m, PersonalBatchNorm)}
+
+
+def statistics_of(module: nn.Module) -> tuple[str, ...]:
+    """Names of the parameters that are running statistics, which no optimizer moves."""
+    return tuple(
+        f"{layer}.{name}" if layer else name
+        for layer in personal_norms(module)
+        for name in ("mean", "variance", "batches")
+    )
+
+
+def _running(norm: nn.modules.batchnorm._BatchNorm, verb: str) -> tuple[Tensor, Tensor]:
+    mean, variance = norm.running_mean, norm.running_var
+    if mean is None or variance is None or nn.parameter.is_lazy(mean):
+        raise ConfigError(
+            f"{norm} has no running statistics to {verb}: give it some (track_running_stats="
+            "True, and sizes that are known), or use GroupNorm or LayerNorm"
+        )
+    return mean, variance
 
 
 def freeze_batch_norm(module: nn.Module) -> nn.Module:
@@ -69,11 +142,40 @@ def freeze_batch_norm(module: nn.Module) -> nn.Module:
         >>> list(net.state_dict()) == [name for name, _ in net.named_parameters()]
         True
     """
+    return _replaced(module, FrozenBatchNorm)
+
+
+def personalize_batch_norm(module: nn.Module) -> nn.Module:
+    """A network whose BatchNorm layers are replaced by `PersonalBatchNorm`, in place.
+
+    For the method FedBN, which leaves their running statistics with each client; training alone
+    takes it, too. Other methods refuse it, as they would send the statistics.
+
+    Args:
+        module: the network, or a BatchNorm layer alone.
+
+    Returns:
+        The network itself, or what replaces the layer.
+
+    Raises:
+        ConfigError: a layer has no running statistics.
+
+    Example:
+        >>> net = personalize_batch_norm(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+        >>> [name for name, _ in net.named_parameters()][4:]
+        ['1.mean', '1.variance', '1.batches']
+    """
+    return _replaced(module, PersonalBatchNorm)
+
+
+def _replaced(
+    module: nn.Module, by: Callable[[nn.modules.batchnorm._BatchNorm], nn.Module]
+) -> nn.Module:
     done: dict[nn.Module, nn.Module] = {}
 
     def replaced(layer: nn.Module) -> nn.Module:
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            return done.setdefault(layer, FrozenBatchNorm(layer))
+            return done.setdefault(layer, by(layer))
         for name, child in list(layer._modules.items()):  # one that is there twice, too
             if child is not None:
                 setattr(layer, name, replaced(child))

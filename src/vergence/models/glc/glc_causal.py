@@ -75,7 +75,7 @@ class GlcCausal(Model):
         The result is float16 `[n, 432, ceil(H/16), ceil(W/16)]`, cached (see `pretrained`).
 
         Raises:
-            ConfigError: no bank `frames`, frames that do not fit `grid`, or no extra `pretrained`.
+            ConfigError: no bank `frames`, or frames that do not fit `grid`.
         """
         found = pretrained.in_place_of_frames(federation, "glc_causal", self.grid, self.standardise)
         return motion.with_motion(found, federation) if self.sees_motion else found

@@ -65,7 +65,7 @@ class GlcFeatures(Model):
         The result is float16 `[n, 432, ceil(H/16), ceil(W/16)]`, cached (see `pretrained`).
 
         Raises:
-            ConfigError: no bank `frames`, frames that do not fit `grid`, or no extra `pretrained`.
+            ConfigError: no bank `frames`, or frames that do not fit `grid`.
         """
         found = pretrained.in_place_of_frames(
             federation, "glc_features", self.grid, self.standardise

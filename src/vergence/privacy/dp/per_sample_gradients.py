@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.nn import functional
 
+from vergence.core.layers.batch_norm import PersonalBatchNorm
 from vergence.errors import ConfigError
 
-MIXING = (nn.modules.batchnorm._BatchNorm,)
+MIXING = (nn.modules.batchnorm._BatchNorm, PersonalBatchNorm)
 FEW = 4
 """Samples whose rows are formed at a time."""
 Grads = dict[str, Tensor]
