@@ -30,7 +30,8 @@ def init(
 
     Args:
         config: the experiment (TOML).
-        clients: the clients' names, with commas; a client has the data of the person of this name.
+        clients: the clients' names, with commas; a client has the data of the person of this name,
+            or, where the experiment has silos, is the lab of this name.
         address: HOST:PORT at which clients reach the server.
         out_: a new directory.
         main_server: one more folder, for split learning in three roles: a main server that alone
@@ -121,6 +122,7 @@ def join(
     *,
     data: str | None = None,
     person: str | None = None,
+    people: str | None = None,
     insecure: Insecure = False,
 ) -> None:
     """Run a client, an aggregator or a main server until the server says that all is done.
@@ -129,11 +131,14 @@ def join(
         folder: DIR/clients/NAME, DIR/aggregators/NAME, DIR/main, or a copy of it.
         data: this client's data, laid out as the experiment's data set; kept in the folder.
         person: whose data there is this client's; default its name. Kept in the folder.
+        people: of a lab, whose data there are its people's, with commas and in the order of the
+            experiment's silos, or `all` who are there; default: the names in silos. Kept in the
+            folder.
         insecure: no TLS and no node authentication; the server must be insecure, too.
     """
     from vergence.deployment.launcher import join as run
 
-    run(folder, out, insecure, data, person)
+    run(folder, out, insecure, data, person, people)
 
 
 @deploy.command

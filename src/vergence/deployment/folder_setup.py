@@ -224,7 +224,12 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
     from vergence.experiment.schema import method_tables
     from vergence.experiment.trust import python_files
 
-    aggregators = experiment.plan.privacy.aggregators
+    aggregators, labs = experiment.plan.privacy.aggregators, experiment.plan.silos.labs
+    if labs and set(clients) != set(labs):
+        raise ConfigError(
+            f"--clients must be the labs of the experiment's silos, {', '.join(labs)}; got "
+            f"{', '.join(clients)}"
+        )
     for client in (*clients, *aggregators):
         if not client.replace("_", "").replace("-", "").isalnum():
             raise ConfigError(f"a name must be letters, digits, _ and -; got '{client}'")

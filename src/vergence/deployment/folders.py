@@ -54,6 +54,8 @@ NODE = "node"
 """The file of an end's private node key."""
 MAIN = "main"
 """The main server's name among clients, and its folder's."""
+EVERYBODY = "all"
+"""Stands for all people whose data a lab has."""
 SECRET = "log/secret"
 """What the processes of one folder know each other by, in a file of their own."""
 FOLDER, INSECURE = "VERGENCE_DEPLOY", "VERGENCE_DEPLOY_INSECURE"
@@ -87,6 +89,9 @@ class ServerSide:
 class ClientSide:
     """Settings in a client's folder: whose data it has (`person`), and where (`data`).
 
+    Of a lab `people` are those in its data, in the order in which `silos` names them; none: they
+    have those names there, too.
+
     It takes part in one `run` alone: books of what was given away and spent are a run's, and a
     server that named another would have every budget, and every sum, afresh. A main server's
     folder is as a client's without data; it `serves`. So is an aggregator's, which `adds`. A
@@ -105,6 +110,7 @@ class ClientSide:
     main: bool = False
     answers_in_all: int = 0
     answers_a_minute: int = 0
+    people: tuple[str, ...] = ()
 
     @property
     def stays(self) -> bool:

@@ -92,7 +92,7 @@ def deployable(experiment: Experiment) -> Experiment:
                 )
             offered = method.offer(method.server(task), "")
             for verb in method.exposure:  # a client must know how long a row is
-                SecureSum(policy.among(0), FEWEST).form(method, verb, offered)
+                SecureSum(policy.among(0), FEWEST, most=plan.silos.most).form(method, verb, offered)
     return replace(experiment, plan=plan)
 
 
@@ -171,6 +171,7 @@ class JoinedNode:
             RandomStream("run", seed),
             Computation(plan.precision, wire=plan.wire, pruning=plan.pruning),
             client_hooks(plan, method, task, federation, state, self.tell_verdict),
+            plan.silos,
         )
         return ClientRunner(
             worker, ClientStateStore(state, seed, worker.records, lasting=True), self.sums(method)

@@ -242,6 +242,7 @@ def join(
     insecure: bool = False,
     data: str | None = None,
     person: str | None = None,
+    people: str | None = None,
 ) -> None:
     """Run a client's folder until the server says that all is done.
 
@@ -251,7 +252,7 @@ def join(
         DataError: the data are not there, or hold no such person.
     """
     check_flower()
-    side = client_settings(folder, data, person)
+    side = client_settings(folder, data, person, people)
     if side.stays and not LOCAL:
         raise StateError(
             f"{folder} keeps work in memory between its tasks, which come over local sockets that "
@@ -285,12 +286,15 @@ def join(
             time.sleep(AGAIN)
 
 
-def client_settings(folder: Path, data: str | None, person: str | None) -> ClientSide:
+def client_settings(
+    folder: Path, data: str | None, person: str | None, people: str | None = None
+) -> ClientSide:
     """Settings of a client's folder, which keeps where its data lie and whose they are."""
     side = folders.settings(folder, ClientSide)
-    if data is not None or person is not None:
+    if (data, person, people) != (None, None, None):
         lies = str(Path(data).expanduser().resolve()) if data is not None else side.data
-        side = replace(side, data=lies, person=person or side.person)
+        inside = tuple(each.strip() for each in people.split(",")) if people else side.people
+        side = replace(side, data=lies, person=person or side.person, people=inside)
         folders.write_settings(folder, side)
     return side
 

@@ -45,7 +45,7 @@ def explain(experiment: Experiment, console: Console) -> None:
         refuse_uncounted(experiment, people)
     data = people or samples(experiment)
     if (known := counted(experiment, data)) is not None:
-        plan = plan.known(len(known.clients))
+        plan = plan.known(plan.silos.count(len(known.clients)))
     privacy = plan.privacy
     if experiment.few_data:
         console.print(f"few data: {experiment.few_data.sentence()}", markup=False, soft_wrap=True)
