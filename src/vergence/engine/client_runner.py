@@ -7,8 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from vergence.core.aggregation import Sum
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply, SealedTree, support_mask
@@ -33,7 +31,7 @@ from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.state_journal import StateRef
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.release_log import FOLDER, secret_in
-from vergence.privacy.reply_checks import fault
+from vergence.privacy.reply_checks import fault, zeros_for
 from vergence.privacy.secure_aggregation.packing import RangeFault
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 from vergence.wire.size import travelled
@@ -231,17 +229,6 @@ class ClientRunner:
         if form is not None:
             return redact(result, form), None if reason else row
         return result, None if reason else self.channel.reply(row, before.told)
-
-
-def zeros_for(
-    sealed: SealedReply, sent: Mapping[str, Params], exposed: Exposure
-) -> SealedReply | None:
-    """Reply of zeros in the place of another, None where nobody knows how long it would be."""
-    like = {**{name: tree.total for name, tree in sealed.trees.items()}, **sent}
-    if not set(exposed.trees) <= set(like):
-        return None
-    trees = {name: like[name].like(torch.zeros_like(like[name].flat)) for name in exposed.trees}
-    return SealedReply(sealed.round, {name: SealedTree(t, 1.0) for name, t in trees.items()}, {})
 
 
 def unchanged(before: ClientState, after: ClientState) -> bool:

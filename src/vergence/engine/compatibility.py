@@ -121,6 +121,12 @@ AMONG_SETTINGS = (
         "people a sum needs",
     ),
     Incompatibility(
+        "DP for labs",
+        "nobody in labs",
+        "privacy.user.unit = 'lab' hides labs, and no silos say who is in one; add silos, or leave "
+        "out unit",
+    ),
+    Incompatibility(
         "people in labs",
         "a lossy codec",
         'silos: a lab adds up replies as they are, and wire.codec = "{codec}" is of single ones; '
@@ -556,6 +562,8 @@ class CheckedSettings:
 
 SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
     "people in labs": lambda s: s.plan.silos,
+    "nobody in labs": lambda s: not s.plan.silos,
+    "DP for labs": lambda s: s.plan.privacy.user and s.plan.privacy.user.unit == "lab",
     "secure sums": lambda s: s.plan.privacy.aggregation,
     "pads without DP for people": lambda s: (
         s.plan.privacy.aggregation is not None

@@ -23,7 +23,7 @@ from vergence.engine.records import (
     TaskBatch,
 )
 from vergence.engine.storage.client_states import ClientStateStore
-from vergence.privacy.reply_checks import fault
+from vergence.privacy.reply_checks import fault, zeros_for
 
 Measured = Mapping[str, Mapping[str, float]]
 
@@ -32,7 +32,8 @@ class LabTurns:
     """Takes turns, and measures, for all people of a lab; what leaves tells of them together.
 
     A reply that cannot count is left out inside the lab, as that of a client is by a server: the
-    others' sum is what it is where that person was silent. Only the lab's own folder says so.
+    others' sum is what it is where that person was silent. Only the lab's own folder says so. Where
+    a protection covers it, it is zeros that count.
 
     Args:
         worker: takes one person's turn.
@@ -55,7 +56,10 @@ class LabTurns:
             if sealed is not None:
                 reason = unfit(sealed, after, task.message.round, sent, exposed)
             results.append(result)
-            if reason is not None or sealed is None:
+            if reason is not None:
+                sealed = self._covered(person, sealed, sent, exposed, reason)
+                after = replace(after, state=self.worker.state(own))
+            if sealed is None:
                 reasons.append(str(reason))
                 self._note(task, person, str(reason))
                 continue
@@ -77,6 +81,20 @@ class LabTurns:
         trees = {n: SealedTree(total, whole.weights[n]) for n, total in whole.totals.items()}
         reply = SealedReply(task.message.round, trees, metrics)
         return TurnResult(result, reply, ClientState(LabState(states), kept.told))
+
+    def _covered(
+        self,
+        person: str,
+        sealed: SealedReply | None,
+        sent: Mapping[str, Params],
+        exposed: Exposure,
+        reason: str,
+    ) -> SealedReply | None:
+        """Zeros in the place of a reply that cannot count, where nobody may learn of that."""
+        zeros = None if sealed is None else zeros_for(sealed, sent, exposed)
+        if zeros is None or not self.worker.covers(person, zeros.round, reason):
+            return None
+        return zeros
 
     def evaluate(self, task: ClientTask, kept: ClientState, points: Sequence[str]) -> ClientResult:
         """Measure a lab: the means over its people."""

@@ -351,7 +351,7 @@ def smallest(plan: Plan) -> SecureSum | None:
     if plan.privacy.aggregation is None:
         return None
     policy, user = plan.privacy.aggregation.among(0), plan.privacy.user
-    level = None if user is None else user.level()
+    level = None if user is None else user.level(most=plan.silos.most)
     return SecureSum(policy, 2 * policy.threshold, level, plan.silos.most)
 
 

@@ -44,13 +44,13 @@ class Silos:
         return bool(self.labs)
 
     @cached_property
-    def homes(self) -> Mapping[str, str]:
+    def lab_of(self) -> Mapping[str, str]:
         """Person -> lab."""
         return {person: lab for lab, members in self.labs.items() for person in members}
 
     def home(self, person: str) -> str:
         """Client that a person's replies come from: the lab, or the person."""
-        return self.homes.get(person, person)
+        return self.lab_of.get(person, person)
 
     def clients(self, people: Sequence[str]) -> Sequence[str]:
         """Clients of a run with these people: the labs, or the people themselves."""
@@ -59,6 +59,10 @@ class Silos:
     def count(self, people: int) -> int:
         """Number of clients where there are so many people, or of labs where there are any."""
         return len(self.labs) or people
+
+    def inside(self, person: str) -> int:
+        """Number of people in a person's lab; 1 where they are in none."""
+        return len(self.labs[self.lab_of[person]]) if person in self.lab_of else 1
 
     @property
     def most(self) -> int:
@@ -79,11 +83,11 @@ class Silos:
         if not self.labs:
             return
         known = set(people)
-        if strangers := [person for person in self.homes if person not in known]:
+        if strangers := [person for person in self.lab_of if person not in known]:
             raise ConfigError(
                 f"silos: nobody is called {_some(strangers)} in the data; there are {_some(people)}"
             )
-        if left := [person for person in people if person not in self.homes]:
+        if left := [person for person in people if person not in self.lab_of]:
             raise ConfigError(
                 f"silos: {_some(left)} of the data are in no lab: name everybody in one, or read "
                 "fewer people (federation)"

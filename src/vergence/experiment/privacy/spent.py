@@ -21,6 +21,7 @@ BESIDE = (
 )
 UNITS = {
     "person": "person",
+    "lab": "lab",
     "sample": "sample",
     "mask": "person",
     "picture": "picture",

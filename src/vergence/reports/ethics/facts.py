@@ -144,7 +144,11 @@ def budget(means: PrivacyMeans, promised: list[Promise], run: Run | None) -> dic
     """Privacy promises about people and samples, by unit; empty where there are none."""
     block, found = {} if run is None else run.results.get("privacy", {}), dict[str, Any]()
     sample = means.subject.sample
-    about = {"person": "a certain person took part", "sample": f"a certain {sample} was used"}
+    about = {
+        "person": "a certain person took part",
+        "lab": "a certain lab took part",
+        "sample": f"a certain {sample} was used",
+    }
     for each in (each.guarantee for each in promised if each.guarantee is not None):
         said = block.get(each.unit, {})
         spent = said.get("seeds_together", said.get("epsilon", each.epsilon))
