@@ -8,13 +8,14 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from vergence.console import out
-from vergence.experiment.trust import deployed, under
+from vergence.experiment.trust import deployed, starting, under
 
 deploy = App(name="deploy", help="Run an experiment on many machines: a server and its clients.")
 Insecure = Annotated[bool, Parameter(negative="")]
 
 
 @deploy.command
+@starting
 def init(
     config: Path,
     *,
@@ -45,11 +46,16 @@ def init(
     from vergence.deployment.diagnostics import HERE
     from vergence.deployment.folder_setup import init as write
     from vergence.deployment.folders import ServerSide, settings
-    from vergence.experiment.schema import load
+    from vergence.deployment.own_code import refuse_modules
+    from vergence.experiment.packaged import locate
+    from vergence.experiment.schema import load, override, read
 
     names = [name.strip() for name in clients.split(",") if name.strip()]
-    with under(deployed()):
-        write(load(config, set_), names, address, out_, main_server, keys, listen)
+    table = read(locate(config))
+    for item in set_:
+        override(table, item)
+    refuse_modules(table)
+    write(load(config, set_), names, address, out_, main_server, keys, listen)
     out.print(
         (out_ / "README.txt").read_text(encoding="utf-8").rstrip(), soft_wrap=True, highlight=False
     )
@@ -104,16 +110,23 @@ def key(folder: Path) -> None:
 
 
 @deploy.command
-def serve(folder: Path, *, insecure: Insecure = False) -> None:
+def serve(
+    folder: Path,
+    *,
+    accept_code: list[str] = [],  # noqa: B006
+    insecure: Insecure = False,
+) -> None:
     """Run the server until the experiment is done; run again, it goes on where it stopped.
 
     Args:
         folder: DIR/server.
+        accept_code: the SHA-256 of a Python file that the deployment brings and that may run here;
+            may be given several times. Kept in the folder.
         insecure: no TLS and no node authentication; the results say so.
     """
     from vergence.deployment.launcher import serve as run
 
-    run(folder, out, insecure)
+    run(folder, out, insecure, accept_code)
 
 
 @deploy.command
@@ -123,6 +136,7 @@ def join(
     data: str | None = None,
     person: str | None = None,
     people: str | None = None,
+    accept_code: list[str] = [],  # noqa: B006
     insecure: Insecure = False,
 ) -> None:
     """Run a client, an aggregator or a main server until the server says that all is done.
@@ -134,11 +148,13 @@ def join(
         people: of a lab, whose data there are its people's, with commas and in the order of the
             experiment's silos, or `all` who are there; default: the names in silos. Kept in the
             folder.
+        accept_code: the SHA-256 of a Python file that the deployment brings and that may run here;
+            may be given several times. Kept in the folder.
         insecure: no TLS and no node authentication; the server must be insecure, too.
     """
     from vergence.deployment.launcher import join as run
 
-    run(folder, out, insecure, data, person, people)
+    run(folder, out, insecure, data, person, people, accept_code)
 
 
 @deploy.command

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vergence.deployment import folders
+from vergence.deployment import folders, own_code
 from vergence.deployment.diagnostics import listening, parted
 from vergence.deployment.folders import EXPERIMENT, MAIN, NODE, ClientSide, ServerSide
 from vergence.errors import ConfigError, StateError
@@ -100,6 +100,7 @@ def init(
     if out.exists() and any(out.iterdir()):
         raise StateError(f"{out} is not empty; choose another --out")
     server, run = out / "server", secrets.token_hex(8)
+    table, code = own_code.portable(experiment)
     with saving(out):
         server.mkdir(parents=True, mode=0o700)
         (server / "keys").mkdir(mode=0o700)
@@ -115,7 +116,8 @@ def init(
         served = EndFolder(out / MAIN, ClientSide(MAIN, address, run, serves=True))
         for end in [*ends, *adders, *([served] if main else [])]:
             end.make(server, keys)
-            write_toml(end.folder / EXPERIMENT, experiment.table)
+            write_toml(end.folder / EXPERIMENT, table)
+            own_code.copy(code, end.folder)
         if experiment.plan.privacy.aggregation is not None:
             acquainted([*ends, *adders], "keys", clients, server)
         if adders:
@@ -123,10 +125,10 @@ def init(
         if main:
             boxes(served, ends, keys)
         folders.write_settings(server, ServerSide(tuple(clients), address, run, listen, main=main))
-        write_toml(server / EXPERIMENT, experiment.table)
-        (out / "README.txt").write_text(
-            instructions(host, main, bool(adders), keys is None), encoding="utf-8", newline="\n"
-        )
+        write_toml(server / EXPERIMENT, table)
+        own_code.copy(code, server)
+        said = instructions(host, main, bool(adders), keys is None) + code_lines(code)
+        (out / "README.txt").write_text(said, encoding="utf-8", newline="\n")
 
 
 def instructions(host: str, main: bool, aggregators: bool, made: bool) -> str:
@@ -138,6 +140,18 @@ def instructions(host: str, main: bool, aggregators: bool, made: bool) -> str:
     ]
     said = "".join(with_keys if made else own for with_keys, own, there in parts if there)
     return said.format(host=host)
+
+
+def code_lines(files: Mapping[str, bytes]) -> str:
+    """Text on the Python code that every folder brings; "" where there is none."""
+    if not files:
+        return ""
+    lines = "".join(f"    {name}  {own_code.digest(text)}\n" for name, text in files.items())
+    return (
+        "Every folder brings Python code, which an end runs once its operator has accepted it:\n"
+        f"{lines}Tell everybody these digests by another way; an end adds --accept-code DIGEST\n"
+        "to its first `serve` or `join`.\n"
+    )
 
 
 @dataclass(frozen=True)
@@ -221,8 +235,6 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
     """
     from vergence.deployment.joined_node import deployable
     from vergence.engine.secure_sums import SERVER, sums_for
-    from vergence.experiment.schema import method_tables
-    from vergence.experiment.trust import python_files
 
     aggregators, labs = experiment.plan.privacy.aggregators, experiment.plan.silos.labs
     if labs and set(clients) != set(labs):
@@ -240,12 +252,6 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
             f"privacy.aggregation: '{min(same)}' would stand for two ends of this "
             "deployment; call a client or an aggregator otherwise"
         )
-    for table in method_tables(experiment.table):
-        if python_files(table["name"]):
-            raise ConfigError(
-                f"method '{table['name']}' is code of this machine; put it into "
-                "the package that all machines install"
-            )
     for method in deployable(experiment).methods.values():
         sums_for(experiment.plan, method, len(clients))
     if not main:
