@@ -1,4 +1,4 @@
-"""Python files of somebody's own: copied by `init`, shown, accepted by digest, refused otherwise."""
+"""Python files of one's own: copied by `init`, shown, accepted by digest, refused otherwise."""
 
 import json
 from importlib.util import find_spec

@@ -85,12 +85,13 @@ def test_bits_do_not_depend_on_workers_bytes_or_a_kill(name, tmp_path):
 def test_the_average_of_masks_counts_people_entry_by_entry(privacy, tmp_path, monkeypatch):
     """Five entries; who shares what, and changes by how much, is made up.
 
-    north: p00 shares all and sends 1, p04 shares the first and sends 4; south sends 2 of the first
-    two by each of its three; west sends 8 of the last by one of its two.
-    Means: (1 + 4 + 3 * 2) / 5 = 2.2, (1 + 3 * 2) / 4 = 1.75, 1, 1, (1 + 8) / 2 = 4.5; under secure
-    sums entries of fewer than three labs stay as they are: all of them, as no lab three share.
+    north: p00 shares all but the second and sends 1, p04 shares the first and sends 4; south sends
+    2 of the first two by each of its three; west sends 8 of the last by one of its two.
+    Means: (1 + 4 + 3 * 2) / 5 = 2.2, 3 * 2 / 3 = 2, 1, 1, (1 + 8) / 2 = 4.5; under secure sums
+    entries of fewer than three labs stay as they are: all of them, though three people of south
+    share the second.
     """
-    share = {"p00": "11111", "p04": "10000", "p03": "00001", "p06": "00000"}
+    share = {"p00": "10111", "p04": "10000", "p03": "00001", "p06": "00000"}
     value = {"p00": 1.0, "p04": 4.0, "p03": 8.0, "p06": 3.0}
 
     def answered(task, sealed):
@@ -103,7 +104,7 @@ def test_the_average_of_masks_counts_people_entry_by_entry(privacy, tmp_path, mo
     watch_turns(monkeypatch, answered)
     _, done = run(FedCPF(), tmp_path, SEVEN, rounds=1, silos=LABS, privacy=privacy)
     moved = (done.server.model - TASK.init()).flat
-    want = [2.2, 1.75, 1, 1, 4.5] if privacy == Privacy() else [0.0] * 5
+    want = [2.2, 2, 1, 1, 4.5] if privacy == Privacy() else [0.0] * 5
     assert torch.allclose(moved, torch.tensor(want), atol=1e-5)
     weights = sorted({row["weight"] for row in table(tmp_path, "turns.csv")})
     assert weights == (["1", "2", "3"] if privacy == Privacy() else [""])

@@ -139,7 +139,7 @@ def _shown(folder: Path, files: Mapping[str, str]) -> str:
 
 
 def told(files: Mapping[str, str]) -> str:
-    """What an end says of its code to the others: one digest over names and digests."""
+    """Digest over the names and digests of an end's code, which it tells the others."""
     if not files:
         return "none"
     lines = "".join(f"{name} {sha}\n" for name, sha in sorted(files.items()))
