@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import vergence as vg
 from tests.conformance.test_methods import NAMES, TASK, build, run, trees
 from tests.engine.toys import dying_in, mostly_slow, table
 from tests.engine.turns import watch_turns
@@ -15,10 +16,11 @@ from vergence.core.messages import reply, seal
 from vergence.core.params import Params
 from vergence.data.synthetic.toy import Toy as People
 from vergence.engine.compatibility import InvalidCombination
+from vergence.engine.plan import Plan
 from vergence.engine.silos import Silos
 from vergence.errors import ConfigError
 from vergence.experiment.run import start
-from vergence.experiment.schema import check
+from vergence.experiment.schema import check, load
 from vergence.experiment.trained_run import read_run, verify
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
@@ -191,6 +193,14 @@ def test_a_finished_run_has_every_persons_model_and_scores(tmp_path):
     models = {person: saved.model(person).flat for person in SEVEN.clients}
     assert not torch.equal(models["p01"], models["p02"])
     assert verify(tmp_path / "run") == [(0, saved.fingerprint)]
+
+
+def test_labs_from_python_are_written_into_the_runs_config(tmp_path):
+    plan = Plan(rounds=2, workers=1, silos=LABS)
+    people = People(people=7)
+    made = vg.train(build("fedcpf"), TASK, people, plan=plan, out=tmp_path / "a", progress=False)
+    start(load(tmp_path / "a" / "config.toml"), tmp_path / "b")
+    assert vg.open_run(tmp_path / "b").fingerprint == made.fingerprint
 
 
 @pytest.mark.parametrize(
