@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 
 from tests.conformance.test_methods import build, run
 from tests.engine.test_silos import EXPERIMENT, LABS, SEVEN
@@ -23,6 +24,8 @@ from vergence.experiment.schema import check
 from vergence.methods.fedavg import FedAvg
 from vergence.privacy.config import Privacy, SecureAggregationConfig, UserLevelConfig
 from vergence.privacy.dp.accounting import gaussian_epsilon
+from vergence.reports.ethics.facts import facts
+from vergence.reports.explain import explain
 
 PERSON = UserLevelConfig(clip=0.5, noise=4.0)
 LAB = replace(PERSON, unit="lab")
@@ -185,3 +188,24 @@ def test_results_say_what_was_spent_on_a_person_and_on_a_lab(user, tmp_path):
 def test_promises_that_would_be_none_are_refused(user, silos, why, tmp_path):
     with pytest.raises(ConfigError, match=why):
         run(FedAvg(), tmp_path, SEVEN, silos=silos, privacy=Privacy(user=user))
+
+
+@UNITS
+def test_the_page_for_a_board_and_explain_say_whose_promise_is_whose(user, capsys):
+    given = {"clip": user.clip, "noise": user.noise, "unit": user.unit}
+    experiment = check({**EXPERIMENT, "privacy": {"user": given}})
+    explain(experiment, Console(width=400))
+    said = capsys.readouterr().out
+    for unit in ("person", "lab"):
+        assert f"per {unit}, seed and method" in said
+    assert "every lab's sum" in said
+    assert "every person's" not in said
+    plan = facts(experiment, "fedcpf", experiment.federation(), None)
+    person, lab = plan["budget"]["person"]["epsilon"], plan["budget"]["lab"]["epsilon"]
+    assert 0 < person < lab
+    assert dict(plan["sees"])["whoever runs the server"].startswith("of each lab, added up over")
+    assert f"another about each lab as a whole. Its worth: {plan['budget']['lab']['worth']}" in str(
+        plan["verdict"]
+    )
+    assert None not in plan["verdict"]
+    assert any("Inside a lab nothing hides a person" in line for line in plan["residual"])

@@ -80,6 +80,7 @@ def facts(
             "beside": sum(r.bytes or 0 for r in rows if not r.counted),
         },
         "ran": means.ran,
+        "device": means.device,
         "shared": method.pooled or downloads(method, task).shared,
         "counted": None if run is None else dict(run.results["bytes"]),
         "stays": stays(means),
@@ -163,7 +164,8 @@ def budget(means: PrivacyMeans, promised: list[Promise], run: Run | None) -> dic
             "accountant": block.get("accountant", "foretold"),
             "check": said.get("check"),
         }
-        useful = None if each.ratio is None else words.usefulness(each.ratio, each.people)
+        who = "labs" if each.unit == "lab" else "people"
+        useful = None if each.ratio is None else words.usefulness(each.ratio, each.people, who)
         found[each.unit] |= {"ratio": each.ratio, "useful": useful}
     return {**found, "beside": beside(means.method)} if found else {}
 
