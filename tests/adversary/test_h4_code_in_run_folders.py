@@ -665,7 +665,7 @@ class TestModules:
 class TestDeployments:
     """An operator's experiment is received, too."""
 
-    def test_init_makes_no_folders_for_code_that_nobody_could_run(self, tmp_path):
+    def test_init_copies_what_its_own_user_names_and_accepts_it_for_nobody(self, tmp_path):
         mark = code(tmp_path / "mine.py")
         file = write(tmp_path, toy(f'method = {{ name = "{tmp_path}/mine.py" }}'))
         said = vergence(
@@ -679,9 +679,17 @@ class TestDeployments:
             "--out",
             tmp_path / "made",
         )
+        assert said.code == 0
+        assert mark.exists()
+        mark.unlink()
+        for end in ("server", "clients/p00", "clients/p01", "clients/p02"):
+            folder = tmp_path / "made" / end
+            sha = digest(folder / "code" / "mine.py")
+            assert sha in said.out
+            verb = "serve" if end == "server" else "join"
+            refused = vergence("deploy", verb, folder)
+            refused.complains(2, str(folder / "code" / "mine.py"), f"--accept-code {sha}")
         assert not mark.exists()
-        assert not (tmp_path / "made").exists()
-        said.complains(2, "mine.py", "a deployment runs none")
 
     def test_an_end_does_not_run_what_its_operator_names(self, tmp_path):
         mark = code(tmp_path / "theirs.py")
@@ -693,7 +701,7 @@ class TestDeployments:
         except Exception as error:
             said = str(error)
         assert not mark.exists()
-        assert "a deployment runs none" in said
+        assert "a deployment runs none that its end has not accepted" in said
 
     def test_nor_a_module_that_is_installed_at_an_end(self, tmp_path, packages):
         packages.add("h4_deployed.methods")
@@ -710,7 +718,7 @@ class TestDeployments:
             "--out",
             tmp_path / "made",
         )
-        said.complains(2, "h4_deployed.methods", "a deployment runs none")
+        said.complains(2, "h4_deployed.methods", "a deployment copies files alone")
         with pytest.raises(ConfigError, match="a deployment runs none"):
             JoinedNode(tmp_path, ClientSide("p00", "127.0.0.1:18999", "run", "p00"))
         assert packages.ran() == []

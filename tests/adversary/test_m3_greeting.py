@@ -16,6 +16,7 @@ from vergence.core.federation import Federation
 from vergence.deployment import folder_setup, server_run
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.client_registry import (
+    SAME,
     ClientRegistry,
     RequestQueue,
     Timeouts,
@@ -57,7 +58,7 @@ NO_TEXT = {
     "empty": "",
     "unprintable": "c1\n\x1b[2J",
 }
-LIES = {"train": NO_COUNT, **dict.fromkeys(("config", "vergence code", "torch"), NO_TEXT)}
+LIES = {"train": NO_COUNT, **dict.fromkeys(SAME, NO_TEXT)}
 """Every field of a greeting, and the kinds of lie."""
 NO_TIME = {
     "negative": -1,

@@ -8,6 +8,7 @@ import pytest
 
 from vergence.deployment.client_registry import (
     LATER,
+    MENDS,
     ClientGone,
     ClientRegistry,
     RequestQueue,
@@ -18,7 +19,7 @@ from vergence.deployment.keys import genuine, make_node_key, signer
 from vergence.deployment.remote_clients import ClientLost, unframed
 from vergence.errors import PartialRun
 
-MINE = {"config": "c1", "vergence code": "v1", "torch": "t1"}
+MINE = {"config": "c1", "vergence code": "v1", "own code": "none", "torch": "t1"}
 
 
 class Node:
@@ -106,7 +107,7 @@ def test_a_difference_is_named(keys, what):
     node = Node("a", keys[0]["a"], {**MINE, what: "other"})
     registry, told = opened(Wire({1: node}), keys)
     reason = f"its {what} is other, the server's {MINE[what]}: use the same on both"
-    reason += " (experiment.toml of the server's folder)" * (what == "config")
+    reason += MENDS.get(what, "")
     assert not registry.connections
     assert told == [f"'a' refused: {reason}"]
     assert node.heard[-1] == ("refused", reason)

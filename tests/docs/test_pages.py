@@ -110,7 +110,11 @@ def test_the_option_tables_of_methods_are_true(name):
 @pytest.mark.parametrize(
     ("heading", "record", "without"),
     [
-        ("### run", Plan, ["presence", "delivery", "wire", "pruning", "privacy", "poison"]),
+        (
+            "### run",
+            Plan,
+            ["presence", "delivery", "wire", "pruning", "privacy", "poison", "silos"],
+        ),
         ("### presence", Participation, []),
         ("### local", LocalTraining, []),
     ],

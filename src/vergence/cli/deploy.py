@@ -8,13 +8,14 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from vergence.console import out
-from vergence.experiment.trust import deployed, under
+from vergence.experiment.trust import deployed, starting, under
 
 deploy = App(name="deploy", help="Run an experiment on many machines: a server and its clients.")
 Insecure = Annotated[bool, Parameter(negative="")]
 
 
 @deploy.command
+@starting
 def init(
     config: Path,
     *,
@@ -30,7 +31,8 @@ def init(
 
     Args:
         config: the experiment (TOML).
-        clients: the clients' names, with commas; a client has the data of the person of this name.
+        clients: the clients' names, with commas; a client has the data of the person of this name,
+            or, where the experiment has silos, is the lab of this name.
         address: HOST:PORT at which clients reach the server.
         out_: a new directory.
         main_server: one more folder, for split learning in three roles: a main server that alone
@@ -44,11 +46,16 @@ def init(
     from vergence.deployment.diagnostics import HERE
     from vergence.deployment.folder_setup import init as write
     from vergence.deployment.folders import ServerSide, settings
-    from vergence.experiment.schema import load
+    from vergence.deployment.own_code import refuse_modules
+    from vergence.experiment.packaged import locate
+    from vergence.experiment.schema import load, override, read
 
     names = [name.strip() for name in clients.split(",") if name.strip()]
-    with under(deployed()):
-        write(load(config, set_), names, address, out_, main_server, keys, listen)
+    table = read(locate(config))
+    for item in set_:
+        override(table, item)
+    refuse_modules(table)
+    write(load(config, set_), names, address, out_, main_server, keys, listen)
     out.print(
         (out_ / "README.txt").read_text(encoding="utf-8").rstrip(), soft_wrap=True, highlight=False
     )
@@ -103,16 +110,23 @@ def key(folder: Path) -> None:
 
 
 @deploy.command
-def serve(folder: Path, *, insecure: Insecure = False) -> None:
+def serve(
+    folder: Path,
+    *,
+    accept_code: list[str] = [],  # noqa: B006
+    insecure: Insecure = False,
+) -> None:
     """Run the server until the experiment is done; run again, it goes on where it stopped.
 
     Args:
         folder: DIR/server.
+        accept_code: the SHA-256 of a Python file that the deployment brings and that may run here;
+            may be given several times. Kept in the folder.
         insecure: no TLS and no node authentication; the results say so.
     """
     from vergence.deployment.launcher import serve as run
 
-    run(folder, out, insecure)
+    run(folder, out, insecure, accept_code)
 
 
 @deploy.command
@@ -121,6 +135,8 @@ def join(
     *,
     data: str | None = None,
     person: str | None = None,
+    people: str | None = None,
+    accept_code: list[str] = [],  # noqa: B006
     insecure: Insecure = False,
 ) -> None:
     """Run a client, an aggregator or a main server until the server says that all is done.
@@ -129,11 +145,16 @@ def join(
         folder: DIR/clients/NAME, DIR/aggregators/NAME, DIR/main, or a copy of it.
         data: this client's data, laid out as the experiment's data set; kept in the folder.
         person: whose data there is this client's; default its name. Kept in the folder.
+        people: of a lab, whose data there are its people's, with commas and in the order of the
+            experiment's silos, or `all` who are there; default: the names in silos. Kept in the
+            folder.
+        accept_code: the SHA-256 of a Python file that the deployment brings and that may run here;
+            may be given several times. Kept in the folder.
         insecure: no TLS and no node authentication; the server must be insecure, too.
     """
     from vergence.deployment.launcher import join as run
 
-    run(folder, out, insecure, data, person)
+    run(folder, out, insecure, data, person, people, accept_code)
 
 
 @deploy.command

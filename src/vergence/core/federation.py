@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, overload
 
+import torch
 from torch import Tensor
 
 from vergence.core import arrays
@@ -319,6 +320,16 @@ class Federation:
             for person, s in self.people.items()
         }
         return replace(self, people=people)
+
+
+def without_data(name: str, counts: Mapping[str, int]) -> Federation:
+    """Federation of clients whose data are not here: each with so many training samples."""
+    none = Samples({"absent": torch.empty(0, 0)})
+    people = {
+        client: Splits(Samples({"absent": torch.empty(count, 0)}), none, none)
+        for client, count in counts.items()
+    }
+    return Federation(name, people)
 
 
 def _between(sizes: Sequence[int]) -> str:

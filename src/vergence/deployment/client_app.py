@@ -11,7 +11,7 @@ from typing import Any
 from vergence.core.federation import Federation
 from vergence.core.method import Method
 from vergence.deployment.client_node import ClientNode
-from vergence.deployment.folders import ClientSide, tell
+from vergence.deployment.folders import EVERYBODY, ClientSide, tell
 from vergence.deployment.joined_node import JoinedNode
 from vergence.deployment.keys import BOX, SealedBox, known_keys, party_identity
 from vergence.deployment.teacher_quota import TeacherQuota
@@ -26,20 +26,43 @@ class AnsweringClient(JoinedNode):
     def __init__(self, folder: Path, side: ClientSide) -> None:
         super().__init__(folder, side)
         self.federation = self.own()
-        self.samples = len(self.federation.people[side.client].train)
+        self.samples = sum(len(splits.train) for splits in self.federation.people.values())
 
     def own(self) -> Federation:
-        """Read this client's data, under its name in the deployment."""
+        """Read the data of this client, or of a lab's people, under their names in the run."""
         whole = replace(self.experiment, proxy=None).federation()  # the server holds those
-        if self.side.person not in whole.people:
-            few = ", ".join(list(whole.clients)[:8])
-            raise DataError(
-                f"the data of '{whole.name}' hold nobody named '{self.side.person}' (there are: "
-                f"{few}); give --person, or the right --data"
-            )
+        names = self.names(whole)
+        for name in names.values():
+            if name not in whole.people:
+                few = ", ".join(list(whole.clients)[:8])
+                option = "--people" if self.experiment.plan.silos else "--person"
+                raise DataError(
+                    f"the data of '{whole.name}' hold nobody named '{name}' (there are: "
+                    f"{few}); give {option}, or the right --data"
+                )
         task = self.experiment.task(self.experiment.plan.seeds[0])
-        alone = prepared(self.experiment, task, whole.only((self.side.person,)))
-        return replace(alone, people={self.side.client: alone.people[self.side.person]})
+        ready = prepared(self.experiment, task, whole.only(tuple(names.values())))
+        return replace(ready, people={own: ready.people[name] for own, name in names.items()})
+
+    def names(self, whole: Federation) -> dict[str, str]:
+        """Name in the run -> name in the data, of everybody whose data are here.
+
+        Raises:
+            DataError: a lab has more or fewer people than the experiment says.
+        """
+        inside = self.experiment.plan.silos.labs.get(self.side.client)
+        if inside is None:
+            return {self.side.client: self.side.person}
+        people = self.side.people or inside
+        if people == (EVERYBODY,):
+            people = tuple(whole.clients)
+        if len(people) != len(inside) or len(set(people)) != len(people):
+            raise DataError(
+                f"lab '{self.side.client}' has {len(inside)} people in the experiment's silos "
+                f"({', '.join(inside)}), and --people names {len(people)}: name each of them once, "
+                "in that order"
+            )
+        return dict(zip(inside, people, strict=True))
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
         """Carry out a request, or one that the main server closed for this client alone."""

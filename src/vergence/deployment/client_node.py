@@ -331,7 +331,7 @@ class ClientNode:
         if kind == "evaluate":
             return vars(self.runner.carry_out(batch, 0, Sum()).results[0]), b""
         before = self.runner.kept(task)
-        taken = self.runner.worker.turn(task, before, batch)
+        taken = self.runner.turn(task, before, batch)
         result, sealed = self.runner.settle(task, batch, before, taken)
         if result.filed is not None and self.ledger is not None:
             self.ledger.record_state(result.filed.file, self._sum(request))

@@ -23,8 +23,13 @@ from vergence.deployment.protocol import framed, miscounted, unframed
 from vergence.deployment.remote_clients import ClientLost
 from vergence.errors import PartialRun
 
-SAME = ("config", "vergence code", "torch")
+SAME = ("config", "vergence code", "own code", "torch")
 """What a client must have as the server has it, or its bits differ."""
+MENDS = {
+    "config": " (experiment.toml of the server's folder)",
+    "own code": " (the files below `code` of the server's folder)",
+}
+"""Where what all ends must have is to be copied from."""
 GREETING = 60.0
 """Seconds a node has to say who it is."""
 ENOUGH = "it answered enough: "
@@ -288,7 +293,7 @@ class ClientRegistry:
             if not isinstance(said := facts.get(what), str):
                 return f"its {what} is {shown(said)}, where a text is wanted: {ANEW}"
             if said != self.mine[what]:
-                mend = " (experiment.toml of the server's folder)" if what == "config" else ""
+                mend = MENDS.get(what, "")
                 return (
                     f"its {what} is {plain(said)[:12]}, the server's "
                     f"{self.mine[what][:12]}: use the same on both{mend}"

@@ -110,7 +110,7 @@ def write_app(experiment: Experiment, clients: Sequence[str], out: Path) -> None
         StateError: the directory holds something.
     """
     fit_to_app(experiment)
-    names = tuple(clients) or experiment.federation().clients
+    names = tuple(clients) or experiment.plan.silos.clients(experiment.federation().clients)
     fit_to_deploy(experiment, names, main=False)
     if out.exists() and any(out.iterdir()):
         raise StateError(f"{out} is not empty; choose another --out")

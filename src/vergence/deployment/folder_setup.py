@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from vergence.deployment import folders
+from vergence.deployment import folders, own_code
 from vergence.deployment.diagnostics import listening, parted
 from vergence.deployment.folders import EXPERIMENT, MAIN, NODE, ClientSide, ServerSide
 from vergence.errors import ConfigError, StateError
@@ -89,7 +89,6 @@ def init(
     from vergence.core.files import saving
     from vergence.deployment.keys import PARTIES, make_certificates
     from vergence.deployment.launcher import check_flower
-    from vergence.results.write import write_toml
 
     check_flower()
     (host, _), listen = parted(address), listening(address, listen)
@@ -100,6 +99,7 @@ def init(
     if out.exists() and any(out.iterdir()):
         raise StateError(f"{out} is not empty; choose another --out")
     server, run = out / "server", secrets.token_hex(8)
+    (table, code), parties = own_code.portable(experiment), experiment.plan.privacy.aggregators
     with saving(out):
         server.mkdir(parents=True, mode=0o700)
         (server / "keys").mkdir(mode=0o700)
@@ -110,34 +110,55 @@ def init(
         ]
         adders = [
             EndFolder(out / AGGREGATORS / name, ClientSide(name, address, run, adds=True))
-            for name in experiment.plan.privacy.aggregators
+            for name in parties
         ]
         served = EndFolder(out / MAIN, ClientSide(MAIN, address, run, serves=True))
         for end in [*ends, *adders, *([served] if main else [])]:
             end.make(server, keys)
-            write_toml(end.folder / EXPERIMENT, experiment.table)
+            hand_out(end.folder, table, code)
         if experiment.plan.privacy.aggregation is not None:
             acquainted([*ends, *adders], "keys", clients, server)
         if adders:
-            acquainted([*ends, *adders], PARTIES, experiment.plan.privacy.aggregators, server)
+            acquainted([*ends, *adders], PARTIES, parties, server)
         if main:
             boxes(served, ends, keys)
         folders.write_settings(server, ServerSide(tuple(clients), address, run, listen, main=main))
-        write_toml(server / EXPERIMENT, experiment.table)
-        (out / "README.txt").write_text(
-            instructions(host, main, bool(adders), keys is None), encoding="utf-8", newline="\n"
-        )
+        hand_out(server, table, code)
+        said = instructions(host, main, bool(adders), keys is None, code)
+        (out / "README.txt").write_text(said, encoding="utf-8", newline="\n")
 
 
-def instructions(host: str, main: bool, aggregators: bool, made: bool) -> str:
-    """Text that says where each folder goes; `made`: the nodes' keys lie in the folders."""
+def hand_out(folder: Path, table: Mapping[str, Any], code: Mapping[str, bytes]) -> None:
+    """Write an experiment, and the code that it names, into a folder."""
+    from vergence.results.write import write_toml
+
+    write_toml(folder / EXPERIMENT, table)
+    own_code.copy(code, folder)
+
+
+def instructions(
+    host: str, main: bool, aggregators: bool, made: bool, code: Mapping[str, bytes]
+) -> str:
+    """Text on where each folder goes, and on its `code`; `made`: nodes' keys lie in the folders."""
     parts = [
         (README, README_OWN, True),
         (README_MAIN, README_OWN_MAIN, main),
         (README_ADDS, README_OWN_ADDS, aggregators),
     ]
     said = "".join(with_keys if made else own for with_keys, own, there in parts if there)
-    return said.format(host=host)
+    return said.format(host=host) + code_lines(code)
+
+
+def code_lines(files: Mapping[str, bytes]) -> str:
+    """Text on the Python code that every folder brings; "" where there is none."""
+    if not files:
+        return ""
+    lines = "".join(f"    {name}  {own_code.digest(text)}\n" for name, text in files.items())
+    return (
+        "Every folder brings Python code, which an end runs once its operator has accepted it:\n"
+        f"{lines}Tell everybody these digests by another way; an end adds --accept-code DIGEST\n"
+        "to its first `serve` or `join`.\n"
+    )
 
 
 @dataclass(frozen=True)
@@ -221,10 +242,13 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
     """
     from vergence.deployment.joined_node import deployable
     from vergence.engine.secure_sums import SERVER, sums_for
-    from vergence.experiment.schema import method_tables
-    from vergence.experiment.trust import python_files
 
-    aggregators = experiment.plan.privacy.aggregators
+    aggregators, labs = experiment.plan.privacy.aggregators, experiment.plan.silos.labs
+    if labs and set(clients) != set(labs):
+        raise ConfigError(
+            f"--clients must be the labs of the experiment's silos, {', '.join(labs)}; got "
+            f"{', '.join(clients)}"
+        )
     for client in (*clients, *aggregators):
         if not client.replace("_", "").replace("-", "").isalnum():
             raise ConfigError(f"a name must be letters, digits, _ and -; got '{client}'")
@@ -235,12 +259,6 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
             f"privacy.aggregation: '{min(same)}' would stand for two ends of this "
             "deployment; call a client or an aggregator otherwise"
         )
-    for table in method_tables(experiment.table):
-        if python_files(table["name"]):
-            raise ConfigError(
-                f"method '{table['name']}' is code of this machine; put it into "
-                "the package that all machines install"
-            )
     for method in deployable(experiment).methods.values():
         sums_for(experiment.plan, method, len(clients))
     if not main:

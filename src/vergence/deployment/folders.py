@@ -9,9 +9,9 @@ import json
 import os
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -54,6 +54,8 @@ NODE = "node"
 """The file of an end's private node key."""
 MAIN = "main"
 """The main server's name among clients, and its folder's."""
+EVERYBODY = "all"
+"""Stands for all people whose data a lab has."""
 SECRET = "log/secret"
 """What the processes of one folder know each other by, in a file of their own."""
 FOLDER, INSECURE = "VERGENCE_DEPLOY", "VERGENCE_DEPLOY_INSECURE"
@@ -68,7 +70,7 @@ class ServerSide:
     everywhere. `quorum` 0 means all clients. `answer_s` is how long an answer is waited for,
     `absent_s` a client that is not connected, `talk_s` the end of a client's part of a round of
     split learning. `run` names this deployment in all folders. With `main` there is a main server
-    beside this one.
+    beside this one. `accepted` is Python code that may run here, by name, with its SHA-256.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -81,17 +83,22 @@ class ServerSide:
     absent_s: float = 60.0
     talk_s: float = 3600.0
     main: bool = False
+    accepted: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ClientSide:
     """Settings in a client's folder: whose data it has (`person`), and where (`data`).
 
+    Of a lab `people` are those in its data, in the order in which `silos` names them; none: they
+    have those names there, too.
+
     It takes part in one `run` alone: books of what was given away and spent are a run's, and a
     server that named another would have every budget, and every sum, afresh. A main server's
     folder is as a client's without data; it `serves`. So is an aggregator's, which `adds`. A
     client with `main` beside its server shows data to the main server alone. A teacher answers
     questions about so many made-up samples in all, and in a minute; 0: about any number.
+    `accepted` is Python code that may run here, by name, with its SHA-256.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -105,6 +112,8 @@ class ClientSide:
     main: bool = False
     answers_in_all: int = 0
     answers_a_minute: int = 0
+    people: tuple[str, ...] = ()
+    accepted: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stays(self) -> bool:
@@ -160,8 +169,10 @@ def awaited(folder: Path, side: ServerSide) -> int:
     return min(side.quorum or there, there)
 
 
-def facts(table: dict[str, Any]) -> dict[str, str]:
+def facts(table: dict[str, Any], own_code: str = "none") -> dict[str, str]:
     """Facts equal on server and node: digests of config and code, and torch's version.
+
+    `own_code` is the digest of Python files that the deployment brings.
 
     Where data lie and who is there when are each end's own business.
     """
@@ -173,6 +184,7 @@ def facts(table: dict[str, Any]) -> dict[str, str]:
     return {
         "config": provenance.config_digest(shared),
         "vergence code": code_digest(),
+        "own code": own_code,
         "torch": provenance.version("torch"),
     }
 

@@ -15,6 +15,7 @@ from vergence.core.federation import Federation
 from vergence.core.files import make_folder
 from vergence.core.method import Method
 from vergence.core.randomness import RandomStream
+from vergence.deployment import own_code
 from vergence.deployment.client_registry import reply
 from vergence.deployment.folders import EXPERIMENT, NODE, ClientSide, facts, tell
 from vergence.deployment.keys import signer
@@ -92,7 +93,7 @@ def deployable(experiment: Experiment) -> Experiment:
                 )
             offered = method.offer(method.server(task), "")
             for verb in method.exposure:  # a client must know how long a row is
-                SecureSum(policy.among(0), FEWEST).form(method, verb, offered)
+                SecureSum(policy.among(0), FEWEST, most=plan.silos.most).form(method, verb, offered)
     return replace(experiment, plan=plan)
 
 
@@ -107,10 +108,11 @@ class JoinedNode:
         torch.set_num_threads(1)
         self.folder, self.side = folder, side
         sets = [] if side.data is None else [f"federation.root={json.dumps(side.data)}"]
-        with under(deployed()):
+        with under(deployed(folder, side.accepted)):
             self.experiment = self.fit(load(folder / EXPERIMENT, sets))
         self.sign = self.signer()
-        self.facts = facts(self.experiment.table)
+        own = own_code.told(self.experiment.files(self.experiment.table))
+        self.facts = facts(self.experiment.table, own)
 
     def signer(self) -> Callable[[bytes], str]:
         """Function that signs this node's answers."""
@@ -171,6 +173,7 @@ class JoinedNode:
             RandomStream("run", seed),
             Computation(plan.precision, wire=plan.wire, pruning=plan.pruning),
             client_hooks(plan, method, task, federation, state, self.tell_verdict),
+            plan.silos,
         )
         return ClientRunner(
             worker, ClientStateStore(state, seed, worker.records, lasting=True), self.sums(method)

@@ -7,7 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from vergence.deployment.folders import (
     ClientSide,
     ServerSide,
 )
+from vergence.deployment.own_code import accept
 from vergence.deployment.transport.flower_parts import check_flower
 from vergence.errors import PartialRun, StateError
 from vergence.system.local_sockets import LOCAL
@@ -119,15 +120,18 @@ def process_group(folder: Path, insecure: bool) -> Iterator[ProcessGroup]:
                 group.close()
 
 
-def serve(folder: Path, out: Console, insecure: bool = False) -> None:
+def serve(
+    folder: Path, out: Console, insecure: bool = False, accept_code: Sequence[str] = ()
+) -> None:
     """Run a server's folder to the end of its experiment.
 
     Raises:
+        UntrustedCode: the deployment brings Python code that nobody here has accepted.
         StateError: it is no server's folder, is running, or is finished.
         PartialRun: the run stopped before its end; what is done is kept.
     """
     check_flower()
-    side = folders.settings(folder, ServerSide)
+    side = accept(folder, folders.settings(folder, ServerSide), accept_code)
     _, port = parted(side.address)
     folders.idle(folder)
     host = listening(side.address, side.listen)
@@ -242,16 +246,19 @@ def join(
     insecure: bool = False,
     data: str | None = None,
     person: str | None = None,
+    people: str | None = None,
+    accept_code: Sequence[str] = (),
 ) -> None:
     """Run a client's folder until the server says that all is done.
 
     Raises:
+        UntrustedCode: the deployment brings Python code that nobody here has accepted.
         StateError: it is no client's folder, is running, cannot run on this system, or the server
             is not the expected one.
         DataError: the data are not there, or hold no such person.
     """
     check_flower()
-    side = client_settings(folder, data, person)
+    side = accept(folder, client_settings(folder, data, person, people), accept_code)
     if side.stays and not LOCAL:
         raise StateError(
             f"{folder} keeps work in memory between its tasks, which come over local sockets that "
@@ -285,12 +292,15 @@ def join(
             time.sleep(AGAIN)
 
 
-def client_settings(folder: Path, data: str | None, person: str | None) -> ClientSide:
+def client_settings(
+    folder: Path, data: str | None, person: str | None, people: str | None = None
+) -> ClientSide:
     """Settings of a client's folder, which keeps where its data lie and whose they are."""
     side = folders.settings(folder, ClientSide)
-    if data is not None or person is not None:
+    if (data, person, people) != (None, None, None):
         lies = str(Path(data).expanduser().resolve()) if data is not None else side.data
-        side = replace(side, data=lies, person=person or side.person)
+        inside = tuple(each.strip() for each in people.split(",")) if people else side.people
+        side = replace(side, data=lies, person=person or side.person, people=inside)
         folders.write_settings(folder, side)
     return side
 

@@ -14,11 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import torch
-
 from vergence.core.aggregation import Sum
-from vergence.core.data import Samples, Splits
-from vergence.core.federation import Federation
+from vergence.core.federation import Federation, without_data
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply
 from vergence.core.params import Params
@@ -266,7 +263,7 @@ class RemoteClients:
         if request.kind == "evaluate" or result.status != "ok":
             return result, None
         sealed = decode(body, known, sum(size({"": tree.flat}) for tree in offered.values()))
-        exposed = self.runner.worker.method.exposure[request.message.verb]
+        exposed = self.runner.worker.exposed(request.message.verb)
         reason = fault(sealed, request.message.round, offered, exposed)
         reason = reason or self.runner.worker.fault(sealed)
         up = {name: travelled(tree, known.get(name)) for name, tree in sealed.trees.items()}
@@ -394,12 +391,7 @@ def absent(name: str, counts: Mapping[str, int]) -> Federation:
     for client, count in counts.items():
         if wrong := miscounted(count):
             raise StateError(f"'{client}' is said to have {wrong}")
-    none = Samples({"absent": torch.empty(0, 0)})
-    people = {
-        client: Splits(Samples({"absent": torch.empty(count, 0)}), none, none)
-        for client, count in counts.items()
-    }
-    return Federation(name, people)
+    return without_data(name, counts)
 
 
 class RemoteSessions:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from vergence.core.federation import Federation
 from vergence.core.files import csv_of, growing, parse_json
 from vergence.core.serialization import plain
+from vergence.deployment import own_code
 from vergence.deployment.aggregator_node import AggregatorNode
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.client_registry import (
@@ -102,13 +103,16 @@ class ServerRun:
     def __init__(self, folder: Path, line: flower.GridTransport) -> None:
         self.folder, self.line = folder, line
         self.side = settings(folder, ServerSide)
-        with under(deployed()):
+        with under(deployed(folder, self.side.accepted)):
             self.experiment = self.fit(load(folder / EXPERIMENT))
         self.aggregators = self.experiment.plan.privacy.aggregators
         self.registry = ClientRegistry(
             line,
             self.side.clients,
-            facts(self.experiment.table),
+            facts(
+                self.experiment.table,
+                own_code.told(self.experiment.files(self.experiment.table)),
+            ),
             self.genuine,
             self.tell,
             Timeouts(self.side.answer_s, self.side.absent_s),

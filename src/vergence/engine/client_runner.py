@@ -7,8 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from vergence.core.aggregation import Sum
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply, SealedTree, support_mask
@@ -17,12 +15,14 @@ from vergence.core.params import Params
 from vergence.core.serialization import Packed
 from vergence.engine.channel import DIRECT, Channel
 from vergence.engine.client_executor import ClientExecutor, TurnResult
+from vergence.engine.lab_turns import LabTurns, own_state
 from vergence.engine.records import (
     QUARANTINED,
     ClientResult,
     ClientState,
     ClientTask,
     GroupResult,
+    LabState,
     TaskBatch,
 )
 from vergence.engine.secure_sums import SecureSum, redact
@@ -31,7 +31,7 @@ from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.state_journal import StateRef
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.release_log import FOLDER, secret_in
-from vergence.privacy.reply_checks import fault
+from vergence.privacy.reply_checks import fault, zeros_for
 from vergence.privacy.secure_aggregation.packing import RangeFault
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 from vergence.wire.size import travelled
@@ -52,17 +52,14 @@ class ClientRunner:
         channel: Channel = DIRECT,
     ) -> None:
         self.worker, self.store, self.sums, self.channel = worker, store, sums, channel
+        self.labs = LabTurns(worker, store)
         self.fresh: ClientState | None = None
 
     def carry_out(self, batch: TaskBatch, number: int, whole: Sum) -> GroupResult:
         """Do one group; `whole` is an empty sum to add the replies to."""
         tasks = batch.group(number)
         if batch.kind == "evaluate":
-            points = batch.points
-            return GroupResult(
-                [self.worker.evaluate(c.client, c.message, self.kept(c), points) for c in tasks],
-                whole,
-            )
+            return GroupResult([self._measured(task, batch.points) for task in tasks], whole)
         result = GroupResult([], whole)
         if batch.kind == "serve":
             for served in [[task] for task in tasks] if batch.alone else [tasks]:
@@ -90,7 +87,20 @@ class ClientRunner:
             return
         for task in tasks:
             before = self.kept(task)
-            yield task, before, self.worker.turn(task, before, batch)
+            yield task, before, self.turn(task, before, batch)
+
+    def turn(self, task: ClientTask, before: ClientState, batch: TaskBatch) -> TurnResult:
+        """Take the turn of a client, or of a lab and all people in it."""
+        taker = self.labs if task.client in self.worker.silos.labs else self.worker
+        return taker.turn(task, before, batch)
+
+    def _measured(self, task: ClientTask, points: Sequence[str]) -> ClientResult:
+        """Measure a person, or a lab as the mean over its people."""
+        kept, silos = self.kept(task), self.worker.silos
+        if task.client in silos.labs:
+            return self.labs.evaluate(task, kept, points)
+        own = own_state(kept, task.client) if silos else kept
+        return self.worker.evaluate(task.client, task.message, own, points)
 
     def kept(self, task: ClientTask) -> ClientState:
         """State that the client keeps; one that never took part starts fresh."""
@@ -162,6 +172,13 @@ class ClientRunner:
         packed = Packed(after)
         return None if task.file is None and self._as_new(packed) else packed
 
+    def _share(self, state: Any) -> float | None:
+        """Personal share of a client's entries, None where there is none."""
+        if isinstance(state, LabState):
+            return self.labs.share(state)
+        mask = self.worker.method.personal(state)
+        return None if mask is None else mask.fraction
+
     def settle(
         self, task: ClientTask, batch: TaskBatch, before: ClientState, taken: TurnResult
     ) -> tuple[ClientResult, SealedReply | None]:
@@ -169,7 +186,7 @@ class ClientRunner:
         result, sealed, after = taken
         if sealed is None:
             return result, None
-        exposed = self.worker.method.exposure[task.message.verb]
+        exposed = self.worker.exposed(task.message.verb)
         form = self.form(task.message, batch.held)
         status, row = "ok", sealed
         sent = {**batch.held, **task.message.trees}
@@ -196,8 +213,7 @@ class ClientRunner:
                     own = partial(self._secret_of_zeros, task)
                     row = self.sums.given(form, zeros, own)
                 reason, packed = None, Packed(before) if kept else None
-        mask = self.worker.method.personal(after.state)
-        share = None if mask is None or form else mask.fraction
+        share = None if form else self._share(after.state)
         filed = None
         if packed is not None:
             filed = self.store.write(task.client, batch.stamp, packed, share, task.spare)
@@ -213,17 +229,6 @@ class ClientRunner:
         if form is not None:
             return redact(result, form), None if reason else row
         return result, None if reason else self.channel.reply(row, before.told)
-
-
-def zeros_for(
-    sealed: SealedReply, sent: Mapping[str, Params], exposed: Exposure
-) -> SealedReply | None:
-    """Reply of zeros in the place of another, None where nobody knows how long it would be."""
-    like = {**{name: tree.total for name, tree in sealed.trees.items()}, **sent}
-    if not set(exposed.trees) <= set(like):
-        return None
-    trees = {name: like[name].like(torch.zeros_like(like[name].flat)) for name in exposed.trees}
-    return SealedReply(sealed.round, {name: SealedTree(t, 1.0) for name, t in trees.items()}, {})
 
 
 def unchanged(before: ClientState, after: ClientState) -> bool:

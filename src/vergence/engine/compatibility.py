@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
+from vergence.engine.silos import Silos
 from vergence.errors import ConfigError, nearest
 from vergence.privacy.config import Privacy
 from vergence.privacy.hooks import Protection
@@ -118,6 +119,42 @@ AMONG_SETTINGS = (
         "a cohort that is too small",
         "privacy.aggregation: presence.cohort = {plan.presence.cohort} is fewer than the {least} "
         "people a sum needs",
+    ),
+    Incompatibility(
+        "DP for labs",
+        "nobody in labs",
+        "privacy.user.unit = 'lab' hides labs, and no silos say who is in one; add silos, or leave "
+        "out unit",
+    ),
+    Incompatibility(
+        "people in labs",
+        "a lossy codec",
+        'silos: a lab adds up replies as they are, and wire.codec = "{codec}" is of single ones; '
+        "leave out wire",
+    ),
+    Incompatibility(
+        "people in labs",
+        "Ray, GPUs, stacks",
+        "silos: the people of a lab are trained one after the other, on this machine's CPUs; leave "
+        "out run.{together}",
+    ),
+    Incompatibility(
+        "people in labs",
+        "asynchronous delivery",
+        "silos: by '{delivery}' replies count by their age, one by one, and a lab's is a sum; use "
+        "all, quorum or deadline",
+    ),
+    Incompatibility(
+        "people in labs",
+        "a robust rule",
+        "silos: privacy.robust compares replies of single people, and those of labs are sums over "
+        "many or few; leave out one of them",
+    ),
+    Incompatibility(
+        "people in labs",
+        "poison",
+        "silos: poison.attack = '{attack}' replaces single people's replies, which a lab adds up; "
+        "poison training data instead (gaze_offset, noisy_data)",
     ),
     Incompatibility(
         "DP for people",
@@ -266,6 +303,19 @@ WITH_METHODS = (
         "several sums a round",
         "privacy.user.turns is one tree of noise for one sum a round, and {name} shows {sums}; "
         "leave out turns, or use another method",
+    ),
+    Incompatibility(
+        "people in labs",
+        "pooled data",
+        "silos: {name} collects everybody's data, and no lab would add anything up; leave out one "
+        "of them",
+    ),
+    Incompatibility(
+        "people in labs",
+        "single replies or samples on their way",
+        "silos: a lab sends the sum of its people's replies, and the server of '{module}' looks at "
+        "every single one to '{unbounded}'; take a method whose replies are averaged (fedavg, "
+        "fedprox, fedcpf, ...), or leave out silos",
     ),
     Incompatibility("DP-SGD", "training samples used in other ways", "{unprotected}"),
     Incompatibility(
@@ -445,6 +495,11 @@ class RunSettings(Protocol):
         """The updates of liars, where there are any."""
         ...
 
+    @property
+    def silos(self) -> Silos:
+        """The labs with many people inside."""
+        ...
+
 
 @dataclass(frozen=True)
 class CheckedSettings:
@@ -482,6 +537,17 @@ class CheckedSettings:
         return self.plan.privacy.least or 1
 
     @property
+    def together(self) -> str:
+        """The key of `run` that asks for clients trained together, or somewhere else."""
+        plan = self.plan
+        asked = {
+            "engine": plan.engine == "ray",
+            "device": plan.device not in ("auto", "cpu"),
+            "solver": plan.solver == "stacked",
+        }
+        return next((key for key, bad in asked.items() if bad), "")
+
+    @property
     def elsewhere(self) -> str:
         """The key of `run` that asks for what DP-SGD and service batch by batch do not do."""
         plan = self.plan
@@ -495,6 +561,9 @@ class CheckedSettings:
 
 
 SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
+    "people in labs": lambda s: s.plan.silos,
+    "nobody in labs": lambda s: not s.plan.silos,
+    "DP for labs": lambda s: s.plan.privacy.user and s.plan.privacy.user.unit == "lab",
     "secure sums": lambda s: s.plan.privacy.aggregation,
     "pads without DP for people": lambda s: (
         s.plan.privacy.aggregation is not None
@@ -536,6 +605,7 @@ SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
     "pruning while training": lambda s: s.plan.pruning.amount,
     "GPUs, other precisions": lambda s: s.elsewhere in ("device", "precision"),
     "GPUs, Ray, other precisions, stacks": lambda s: s.elsewhere,
+    "Ray, GPUs, stacks": lambda s: s.together,
     "bytes or Ray": lambda s: s.plan.engine != "simulator",
     "Ray": lambda s: s.plan.engine == "ray",
     "GPUs": lambda s: s.plan.device not in ("auto", "cpu"),

@@ -403,7 +403,9 @@ class ClientExchange:
         self, people: Sequence[str], server: Any, round: int, points: tuple[str, ...]
     ) -> dict[str, dict[str, Mapping[str, float]]]:
         """Measure people: point -> person -> metrics. Nobody's state changes."""
-        messages = self._messages(dict.fromkeys(people), "evaluate", server, round)
+        homes = {person: self.clients.silos.home(person) for person in people}
+        sent = self._messages(dict.fromkeys(homes.values()), "evaluate", server, round)
+        messages = {person: sent[home] for person, home in homes.items()}
         beside = self.method.beside(server)
         if beside:
             messages = {p: replace(m, trees={**m.trees, **beside}) for p, m in messages.items()}

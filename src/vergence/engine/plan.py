@@ -11,6 +11,7 @@ from vergence.core.options import NamedOptions, check_ranges
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.compatibility import agree
 from vergence.engine.participation import Participation, round_half_up
+from vergence.engine.silos import Silos
 from vergence.errors import ConfigError
 from vergence.privacy.config import Privacy, SecureAggregationConfig
 from vergence.privacy.poisoning.updates import Poison
@@ -37,6 +38,8 @@ class Plan(NamedOptions):
 
     `split_seeds` runs the experiment once for each of them, on another split of its data.
 
+    `silos` are labs: clients with many people inside.
+
     `points` adds P1 (after local training) and P2 (the server's model) to P0 (what a client
     predicts with after the round's download). `workers` 0 means one per core, under the engine
     "ray" one per CPU that Ray has; Ray's workers train on CPUs.
@@ -60,6 +63,7 @@ class Plan(NamedOptions):
     pruning: Gradual = Gradual(0.0)
     privacy: Privacy = Privacy()
     poison: Poison | None = None
+    silos: Silos = Silos()
 
     def __post_init__(self) -> None:
         check_ranges(self, "run")

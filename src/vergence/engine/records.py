@@ -31,14 +31,22 @@ class ClientTask:
     spare: str | None = None
 
 
+@tagged("Lab")
+@dataclass(frozen=True)
+class LabState:
+    """State of a lab: a method's state for each of its people who keeps anything."""
+
+    people: Mapping[str, Any] = field(default_factory=dict)
+
+
 @tagged("Kept")
 @dataclass(frozen=True)
 class ClientState:
     """State that a client keeps between turns.
 
-    `state` is the method's, None of a client that never took part; `told` holds, per tree, the
-    mask the server has from this client, and `owed` what a lossy codec has not yet sent. The last
-    two change only when a reply counted.
+    `state` is the method's, or a lab's, None of a client that never took part; `told` holds, per
+    tree, the mask the server has from this client, and `owed` what a lossy codec has not yet sent.
+    The last two change only when a reply counted.
     """
 
     state: Any = None
@@ -48,7 +56,8 @@ class ClientState:
     @property
     def empty(self) -> bool:
         """True if there is nothing to keep."""
-        return not (fields(self.state) or self.told or self.owed)
+        held = self.state.people if isinstance(self.state, LabState) else fields(self.state)
+        return not (held or self.told or self.owed)
 
 
 @dataclass(frozen=True)

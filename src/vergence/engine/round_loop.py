@@ -77,19 +77,19 @@ def run_rounds(
     compatibility_check.check(plan, method, task)
     plan.delivery.check()
     device = device_for(method, plan)
-    setup = RunSetup.of(method, task, federation, plan, folder)
+    setup = RunSetup.of(method, task, federation, plan, folder, here=pool_factory is None)
     sums = sums_for(plan, setup.method, len(setup.trained_on.clients))
     solving = setup.solver_choice(device)
     refuse_another(device, solving, folder)
     refuse_other_precision(precision_for(method, task, plan, device).name, solving, folder)
     if on_gpu := device.type != "cpu":
         setup = replace(setup, trained_on=resident(setup.trained_on, device))
-    hooks = server_hooks(plan, setup.method, task, setup.trained_on, folder.state)
+    hooks = server_hooks(plan, setup.method, task, setup.turns_on, folder.state)
     worker = setup.executor(device, solving, all_here=pool_factory is None)
     store = ClientStateStore(folder.state, task.seed, worker.records)
     runner, most = ClientRunner(worker, store, sums), 1 if on_gpu else len(federation.clients)
     if pool_factory is None:
-        pool, registry = worker_pool(runner, plan, most), ClientStateIndex(store)
+        pool, registry = worker_pool(runner, plan, most), ClientStateIndex(store, plan.silos)
     else:
         pool, registry = pool_factory(runner)
     exchange = setup.exchange(pool, registry, solving.chunk, sums, hooks)
@@ -103,7 +103,8 @@ def run_rounds(
 class RunSetup:
     """Parts of a run that are there before its workers begin.
 
-    `trained_on` are the sites that train: the clients, or a data centre with everybody's data.
+    `trained_on` are the sites that train: the clients, labs without their data, or a data centre
+    with everybody's.
     """
 
     method: Method
@@ -115,14 +116,29 @@ class RunSetup:
 
     @classmethod
     def of(
-        cls, method: Method, task: Task, federation: Federation, plan: Plan, folder: RunDirectory
+        cls,
+        method: Method,
+        task: Task,
+        federation: Federation,
+        plan: Plan,
+        folder: RunDirectory,
+        here: bool = True,
     ) -> RunSetup:
-        """Setup of a run; a data centre takes as many steps as all of its people."""
+        """Setup of a run; a data centre takes as many steps as all of its people.
+
+        Where data are not `here`, the federation's people are the clients that have them.
+        """
         if not method.pooled:
-            return cls(method, task, federation, federation, plan, folder)
+            sites = plan.silos.grouped(federation) if here else federation
+            return cls(method, task, federation, sites, plan, folder)
         pooled = federation.pooled()
         method = replace(method, local=for_everybody(method.local, len(federation.people)))
         return cls(method, task, federation, pooled, plan, folder)
+
+    @property
+    def turns_on(self) -> Federation:
+        """Data that turns see: those of the sites, or of the people in labs."""
+        return self.federation if self.plan.silos else self.trained_on
 
     @property
     def stream(self) -> RandomStream:
@@ -155,12 +171,13 @@ class RunSetup:
         return ClientExecutor(
             method,
             task,
-            LocalData(self.trained_on, self.federation, all_here),
+            LocalData(self.turns_on, self.federation, all_here),
             self.stream,
             Computation(
                 solving.precision, solving.solver == "stacked", device, codec, plan.pruning
             ),
-            client_hooks(plan, method, task, self.trained_on, self.folder.state, here=all_here),
+            client_hooks(plan, method, task, self.turns_on, self.folder.state, here=all_here),
+            plan.silos,
         )
 
     def exchange(

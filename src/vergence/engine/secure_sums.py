@@ -45,14 +45,16 @@ SERVER = "server"
 
 @dataclass(frozen=True)
 class SecureSum:
-    """Secure sums of a run's replies; `people` are all who may ever be in a sum.
+    """Secure sums of a run's replies; `people` are all clients who may ever be in a sum.
 
-    With a `level` every reply is bounded, and its client adds a share of the noise to its row.
+    `most` people are in one reply at most, those of a lab. With a `level` every reply is bounded,
+    and its client adds a share of the noise to its row.
     """
 
     policy: SecureAggregationConfig
     people: int
     level: UserLevel | None = None
+    most: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy", self.policy.among(self.people))
@@ -129,9 +131,10 @@ class SecureSum:
     def _ranges(self, method: Method, exposed: Exposure) -> ValueLimits:
         """Return the largest numbers; masks count 0 or 1 where a method weighs people equally."""
         if self.level is not None:
-            return ValueLimits(self.people, self.level.reach)
+            return ValueLimits(self.people, self.level.reach, self.most)
         alike = getattr(method, "weights", "equal") == "equal"
-        weight = 1.0 if exposed.weight == "mask" and alike else self.policy.weight
+        counts = exposed.weight == "mask" and alike  # a lab tells how many of its people share
+        weight = float(self.most) if counts else self.policy.weight
         total, bits = self.policy.range * weight, self.policy.entry_bits
         return ValueLimits(self.people, total, weight, self.policy.metric, bits)
 
@@ -348,11 +351,12 @@ def smallest(plan: Plan) -> SecureSum | None:
     if plan.privacy.aggregation is None:
         return None
     policy, user = plan.privacy.aggregation.among(0), plan.privacy.user
-    return SecureSum(policy, 2 * policy.threshold, None if user is None else user.level())
+    level = None if user is None else user.level(most=plan.silos.most)
+    return SecureSum(policy, 2 * policy.threshold, level, plan.silos.most)
 
 
 def sums_for(plan: Plan, method: Method, people: int) -> SecureSum | None:
-    """Secure sums by which the replies of so many people are summed; None: as they are.
+    """Secure sums by which the replies of so many clients are summed; None: as they are.
 
     Raises:
         ConfigError: they cannot be.
@@ -366,11 +370,12 @@ def sums_for(plan: Plan, method: Method, people: int) -> SecureSum | None:
             f"{policy.threshold}; ask more"
         )
     if (user := plan.privacy.user) is not None:
-        return SecureSum(policy, people, forecast(user, plan, method, people).level)
+        level = forecast(user, plan, method, people).level
+        return SecureSum(policy, people, level, plan.silos.most)
     if masked(method, plan.privacy) and people >= 1 << MOST_BITS:
         raise ConfigError(
             f"privacy.aggregation: {type(method).__name__} shares entries that differ, whose "
             f"counts stay hidden for up to {(1 << MOST_BITS) - 1} people; the federation has "
             f"{people}"
         )
-    return SecureSum(policy, people)
+    return SecureSum(policy, people, most=plan.silos.most)

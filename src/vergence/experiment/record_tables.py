@@ -26,7 +26,7 @@ TABLES = {
     "pruning": Gradual(0.0),
 }
 """The fields of a plan that have tables of their own, with what they are where nothing is said."""
-BESIDE = (*TABLES, "privacy", "poison")
+BESIDE = (*TABLES, "privacy", "poison", "silos")
 
 
 class NotWritable(Exception):
@@ -113,6 +113,8 @@ def plan_tables(plan: Plan) -> Table:
         found["privacy"] = privacy_table(plan.privacy)
     if plan.poison is not None:
         found["poison"] = {"attack": plan.poison.attack, **table_of(plan.poison)}
+    if plan.silos:
+        found["silos"] = {lab: list(people) for lab, people in plan.silos.labs.items()}
     return found
 
 

@@ -172,9 +172,11 @@ def one_split(experiment: Experiment, what: str) -> None:
 
 
 def _note_large_cohort(experiment: Experiment, loaded: Loaded) -> None:
-    cohort, people = experiment.plan.presence.cohort, len(loaded.raw.clients)
+    plan = experiment.plan
+    cohort, people = plan.presence.cohort, plan.silos.count(len(loaded.raw.clients))
     if isinstance(cohort, int) and cohort > people:
-        note(f"presence: cohort asks {cohort} of {people} people: everybody is asked")
+        who = "labs" if plan.silos else "people"
+        note(f"presence: cohort asks {cohort} of {people} {who}: everybody is asked")
 
 
 def check_vacant(out: Path) -> None:

@@ -2,7 +2,7 @@
 
 Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `proxy`,
 `few_data`, `noise`, `method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`,
-`privacy`, `poison`, `run`, `sweep`, `tuning`; `--set a.b=c` wins over all.
+`privacy`, `poison`, `silos`, `run`, `sweep`, `tuning`; `--set a.b=c` wins over all.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from vergence.engine import compatibility_check
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
+from vergence.engine.silos import Silos
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.errors import BuiltInPython, ConfigError, nearest
 from vergence.experiment.code_names import beside, default_label
@@ -69,6 +70,7 @@ KEYS = (
     "pruning",
     "privacy",
     "poison",
+    "silos",
     "run",
     "sweep",
     "tuning",
@@ -376,6 +378,7 @@ def build_plan(table: Table, home: Path | None = None) -> Plan:
         pruning=pruning,
         privacy=build_privacy(table.get("privacy", {})),
         poison=poison if isinstance(poison, Poison) else None,
+        silos=bind(Silos, {"labs": table.get("silos", {})}, "silos"),
     )
 
 

@@ -21,7 +21,7 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import digest, pack, quick_digest
 from vergence.core.task import Task
-from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
+from vergence.engine.client_executor import ClientExecutor, Computation, LocalData, records_of
 from vergence.engine.evaluation import scored
 from vergence.engine.protections.split_defense import defended_trainer
 from vergence.engine.records import ClientState
@@ -174,7 +174,8 @@ class TrainedRun:
 
     def asked(self, person: str) -> Message:
         """Message of a person's evaluation at the end."""
-        offered = self.method.predicting(self.server, person)
+        home = self.experiment.plan.silos.home(person)
+        offered = self.method.predicting(self.server, home)
         return Message("evaluate", offered, round=self.experiment.plan.rounds)
 
     def model(self, person: str, known: bool = True, train: Samples | None = None) -> Params:
@@ -316,10 +317,11 @@ def read_run(
         raise StateError(f"{folder}: seed {seed} is not finished (finished: {done})")
     task = experiment.task(seed)
     about = manifest["done"][str(seed)]
-    records = method.state_records(task)
+    records = records_of(method, task, experiment.plan.silos)
     rounds = experiment.plan.rounds
     final = load_progress(folder, about["files"], rounds, records, elsewhere=not clients)
-    index = ClientStateIndex(ClientStateStore(folder / "state", seed, records))
+    silos = experiment.plan.silos
+    index = ClientStateIndex(ClientStateStore(folder / "state", seed, records), silos)
     index.restore(final.filed)
     solving = SolverChoice(*manifest["solving"])
     return TrainedRun(

@@ -75,6 +75,9 @@ class Trust:
         never: why no code may run at all, whoever says so.
         ran: what ran already, by place; it is not read again, so a command has one text of each.
         received: the places that run folders' configs name, with what the run recorded of each.
+        accepted: of an end of a deployment, the files of its folder that may run all the same, each
+            with the SHA-256 that its operator accepted; their names start from `folder`.
+        folder: of the end.
     """
 
     started: bool = False
@@ -84,6 +87,8 @@ class Trust:
     never: str = ""
     ran: dict[str, Code] = field(default_factory=dict)
     received: dict[str, Recorded] = field(default_factory=dict)
+    accepted: Mapping[str, str] = field(default_factory=dict)
+    folder: Path = Path()
 
     def admit(self, name: str) -> tuple[Path, bytes]:
         """The file of code that may run, and its text, read before any of it runs.
@@ -93,6 +98,8 @@ class Trust:
             UntrustedCode: it may not run; the line says what would have, and how to allow it.
             StateError: it is not the file that the run was begun with.
         """
+        if name in self.accepted:
+            return self._admit_accepted(name)
         if self.never:
             raise UntrustedCode(f"{name} is Python code: {self.never}")
         if not (self.given or (self.started and name not in self.received)):
@@ -110,6 +117,19 @@ class Trust:
             if self.exact:
                 raise StateError(f"{said}; restore it")
             note(said)
+        return here, text
+
+    def _admit_accepted(self, name: str) -> tuple[Path, bytes]:
+        """The file of an end's folder, and its text, if it is the one that was accepted."""
+        here = self.folder / name
+        if not is_file(here):
+            raise ConfigError(missing(str(here)))
+        text = here.read_bytes()
+        if (sha := hashlib.sha256(text).hexdigest()) != self.accepted[name]:
+            raise StateError(
+                f"{here} is not the code that was accepted here: its SHA-256 is {sha}, accepted "
+                f"was {self.accepted[name]}; restore it, or read it and accept it"
+            )
         return here, text
 
     def file(self, name: str) -> Path | None:
@@ -172,14 +192,17 @@ def opening(trust_code: bool) -> Trust:
     return replace(trust, given=trust.given or trust_code, how=how)
 
 
-def deployed() -> Trust:
-    """Return the trust in a deployment's experiment, which its operator wrote: none, so far.
+def deployed(folder: Path = Path(), accepted: Mapping[str, str] | None = None) -> Trust:
+    """Return the trust in a deployment's experiment, which its operator wrote.
 
-    Before a client runs code that it was sent, it must have approved the SHA-256 of that code.
+    An end runs those files of its folder alone whose SHA-256 its own operator accepted.
     """
     return Trust(
-        never="a deployment runs none that its experiment names; simulate, or put it into "
-        "the installed package at every end"
+        never="a deployment runs none that its end has not accepted (`vergence deploy join` and "
+        "`serve` show it), and a Flower app none at all; or put it into the installed package at "
+        "every end",
+        accepted=accepted or {},
+        folder=folder,
     )
 
 

@@ -51,8 +51,9 @@ def validate(experiment: Experiment) -> Loaded:
     for label, method in experiment.methods.items():
         if method.pooled:
             raw.refuse_many(f"method '{label}', which pools everybody's data,")
-    plan.presence.check(raw.clients)
-    plan.delivery.suit(raw.clients)
+    plan.silos.check(raw.clients)
+    plan.presence.check(plan.silos.clients(raw.clients))
+    plan.delivery.suit(plan.silos.clients(raw.clients))
     refuse_uncounted(experiment, raw)
     starting_model.refuse_other_split(
         experiment.model.start, raw.name, raw.clients, experiment.dataset

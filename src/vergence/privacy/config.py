@@ -120,6 +120,9 @@ class SecureAggregationConfig:
 class UserLevelConfig(Budget):
     """One person's whole update, bounded, and noise on every sum; see `UserLevel`.
 
+    Where people are in labs (`silos`), a lab sends the sum of its people's bounded updates, and one
+    noise hides a person and a whole lab, by different epsilons: `unit` says whose is asked for.
+
     Args:
         clip: L2 norm over all trees that one person's update may have.
         epsilon: budget of a run (of one seed and method); the noise follows from it.
@@ -130,9 +133,12 @@ class UserLevelConfig(Budget):
         turns: rounds that one person may be in, at most; given, the noise follows a tree over
             rounds (DP-FTRL), and nothing is assumed about who comes when.
         restart: rounds of such a tree, after which another begins; 0: one tree for all.
+        unit: whom `epsilon`, `noise` and `clip` are about. `lab`: each lab counts once, with the
+            mean of its people's bounded updates, which is no longer than `clip`.
     """
 
     where = "privacy.user"
+    unit: Literal["person", "lab"] = "person"
     bits: Annotated[int, Interval(ge=4, le=40)] = 16
     turns: Annotated[int, Ge(1)] | None = None
     restart: Annotated[int, Ge(0)] = 0
@@ -146,18 +152,25 @@ class UserLevelConfig(Budget):
         """Largest sum of squares of one person in a tree of so many rounds; see `tree.squared`."""
         return squared(rounds, min(self.turns or 0, rounds), self.restart)
 
-    def level(self, noise: float = 0.0, shares: int = 1) -> UserLevel:
-        """Bound and noise that hide a person."""
-        return UserLevel(self.clip, noise, self.bits, shares)
+    def level(self, noise: float = 0.0, shares: int = 1, most: int = 1) -> UserLevel:
+        """Bound and noise that hide a person, or a lab; in one reply are `most` people at most."""
+        people = most if self.unit == "person" else 1
+        return UserLevel(self.clip, noise, self.bits, shares, people)
 
-    def leaving(self, answer: Reply) -> Reply:
-        """Reply whose trees are bounded together; metrics, which nothing hides, stay at home."""
-        return replace(self.level().bounded(answer), metrics={})
+    def leaving(self, answer: Reply, inside: int = 1) -> Reply:
+        """Reply whose trees are bounded together; metrics, which nothing hides, stay at home.
 
-    def fault(self, sealed: SealedReply) -> str | None:
-        """Reason not to count a reply from elsewhere: it is longer than the bound."""
-        if self.level().unbounded({name: tree.total for name, tree in sealed.trees.items()}):
-            return f"bound: it is longer than privacy.user.clip = {self.clip:g}, or off grid"
+        It is of one of so many people `inside` a lab.
+        """
+        among = inside if self.unit == "lab" else 1
+        return replace(self.level().bounded(answer, among), metrics={})
+
+    def fault(self, sealed: SealedReply, most: int = 1) -> str | None:
+        """Reason not to count a reply of `most` people at most: it is longer than the bound."""
+        level = self.level(most=most)
+        if level.unbounded({name: tree.total for name, tree in sealed.trees.items()}):
+            each = f" for each of {level.people} people" if level.people > 1 else ""
+            return f"bound: it is longer than privacy.user.clip = {self.clip:g}{each}, or off grid"
         return None
 
 

@@ -221,7 +221,7 @@ class Guarantee(NamedTuple):
         people: how many are hidden among; 0: unknown.
     """
 
-    unit: Literal["person", "sample"]
+    unit: Literal["person", "lab", "sample"]
     epsilon: float
     delta: float
     neighbours: str

@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Mapping
 
+import torch
+
 from vergence.core.masks import Mask
 from vergence.core.messages import SealedReply, SealedTree, support
 from vergence.core.method import Exposure
@@ -69,3 +71,14 @@ def declared(tree: SealedTree, exposed: Exposure) -> bool:
     if isinstance(tree.weight, float) or exposed.weight == "per entry":
         return True
     return exposed.weight == "mask" and support(tree)[1] is not None
+
+
+def zeros_for(
+    sealed: SealedReply, sent: Mapping[str, Params], exposed: Exposure
+) -> SealedReply | None:
+    """Reply of zeros in the place of another, None where nobody knows how long it would be."""
+    like = {**{name: tree.total for name, tree in sealed.trees.items()}, **sent}
+    if not set(exposed.trees) <= set(like):
+        return None
+    trees = {name: like[name].like(torch.zeros_like(like[name].flat)) for name in exposed.trees}
+    return SealedReply(sealed.round, {name: SealedTree(t, 1.0) for name, t in trees.items()}, {})

@@ -45,7 +45,7 @@ def explain(experiment: Experiment, console: Console) -> None:
         refuse_uncounted(experiment, people)
     data = people or samples(experiment)
     if (known := counted(experiment, data)) is not None:
-        plan = plan.known(len(known.clients))
+        plan = plan.known(plan.silos.count(len(known.clients)))
     privacy = plan.privacy
     if experiment.few_data:
         console.print(f"few data: {experiment.few_data.sentence()}", markup=False, soft_wrap=True)
@@ -84,7 +84,7 @@ def explain(experiment: Experiment, console: Console) -> None:
         if experiment.poison is not None and experiment.poison.share:
             text = f"  POISONED on purpose: {poisoned(experiment)}"
             console.print(text, highlight=False, markup=False)
-        console.print(learns(method, task, privacy, said))
+        console.print(learns(method, task, privacy, said, bool(plan.silos)))
         console.print(crossing(carried(plan, method, task, data)))
 
 
@@ -217,7 +217,9 @@ def megabytes(params: Params) -> str:
     return f"{params.flat.numel() * params.flat.element_size() / 1e6:.2f} MB"
 
 
-def learns(method: Method, task: Task, privacy: Privacy, said: Sequence[Statement]) -> Table:
+def learns(
+    method: Method, task: Task, privacy: Privacy, said: Sequence[Statement], labs: bool = False
+) -> Table:
     """Return the table of parties and what each sees in a round, with what protects people."""
     table = Table("who", "learns")
     if method.pooled:
@@ -239,7 +241,8 @@ def learns(method: Method, task: Task, privacy: Privacy, said: Sequence[Statemen
         table.add_row(who, text)
     table.add_row("another client", others(method, task))
     plain = any(e.trees for e in method.exposure.values())
-    seen = "every single update: aggregation here is plain, not secure" if plain else "metrics"
+    single = "every lab's sum of updates" if labs else "every single update"
+    seen = f"{single}: aggregation here is plain, not secure" if plain else "metrics"
     seen = f"{seen}; sizes and times of messages"
     if not privacy.least:
         table.add_row("who runs or taps the server", seen)

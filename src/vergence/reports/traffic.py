@@ -114,6 +114,7 @@ class _Turn:
             self.known |= _batchwise(method, task, federation, load)
         self.sums, self.parties = smallest(plan), bool(plan.privacy.aggregators)
         said = statements(plan, method, task)
+        self.whose = "every lab's sum" if plan.silos else "every person's"
         self.protected = "; ".join(each.text for each in said if each.part == "update")
 
     def rows(self) -> Iterator[TurnTraffic]:
@@ -151,7 +152,8 @@ class _Turn:
             f"{', '.join(inside)}: as numbers that tell nothing alone",
             True,
             known,
-            f"the sum of {self.sums.policy.threshold} people or more",
+            f"the sum of {self.sums.policy.threshold} {'labs' if self.plan.silos else 'people'} or "
+            "more",
             "nothing",
             "random numbers, unless all of them collude" if self.parties else "",
         )
@@ -159,7 +161,7 @@ class _Turn:
     def open(self, verb: str, exposed: Exposure) -> Iterator[TurnTraffic]:
         """Yield the contents of a reply where nobody hides them."""
         privacy = self.plan.privacy
-        seen = "every person's" if exposed.trees else ""
+        seen = self.whose if exposed.trees else ""
         if exposed.reveal == "aggregate" and exposed.trees:
             seen += ", though its method needs the sum alone" if not privacy.judged else ""
         for name in exposed.trees:
@@ -183,7 +185,7 @@ class _Turn:
                 "which entries the person shares, when that changed",
                 True,
                 n,
-                "every person's",
+                self.whose,
                 "nothing",
                 "",
                 most=True,
@@ -197,7 +199,7 @@ class _Turn:
                 f"numbers: {', '.join(told)}",
                 True,
                 NUMBER * len(told),
-                "every person's",
+                self.whose,
                 "nothing",
                 "",
                 counted=False,

@@ -22,7 +22,7 @@ class SecureSumProtection(BuiltInProtection):
 
     def check(self, run: ProtectedRun) -> None:
         """Refuse sums of too few people."""
-        sums_for(self.plan, run.method, len(run.federation.clients))
+        sums_for(self.plan, run.method, self.plan.silos.count(len(run.federation.clients)))
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
         """Rows and sentences on sums, on collusion, and on the cost of a dropout."""
@@ -55,7 +55,8 @@ class SecureSumProtection(BuiltInProtection):
 
     def _rows(self, run: ProtectedRun) -> list[Statement]:
         """Rows on who learns what of sums, who must collude for more, and what a dropout costs."""
-        privacy, policy, people = self.plan.privacy, self.policy, len(run.federation.clients)
+        privacy, policy = self.plan.privacy, self.policy
+        people = self.plan.silos.count(len(run.federation.clients))
         method, least = run.method, privacy.least
         pads = policy.name == "pairwise"
         shown = [tree for e in method.exposure.values() if e.reveal == "each" for tree in e.trees]

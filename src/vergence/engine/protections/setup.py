@@ -12,6 +12,7 @@ from vergence.core.task import Task
 from vergence.engine.plan import Plan
 from vergence.engine.protections.built_in import BuiltInProtection
 from vergence.engine.protections.dp_sgd import DpSgdProtection
+from vergence.engine.protections.labs import LabsProtection
 from vergence.engine.protections.output_range import OutputRangeProtection
 from vergence.engine.protections.private_masks import MaskProtection
 from vergence.engine.protections.robust_aggregation import RobustProtection
@@ -38,7 +39,8 @@ def protections(plan: Plan) -> tuple[Protection, ...]:
     """Protections that a plan asks for; hooks are asked in this order, outermost first."""
     policies = {key: getattr(plan.privacy, key) for key in BUILT_IN}
     named = [BUILT_IN[key](plan, it) for key, it in policies.items() if it is not None]
-    return (*named, *plan.privacy.own, RobustProtection(plan, plan.privacy.robust))
+    labs = [LabsProtection(plan)] if plan.silos else []
+    return (*named, *labs, *plan.privacy.own, RobustProtection(plan, plan.privacy.robust))
 
 
 def client_hooks(

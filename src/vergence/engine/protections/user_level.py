@@ -17,6 +17,7 @@ from vergence.core.params import Params
 from vergence.core.serialization import digest
 from vergence.engine.plan import Plan
 from vergence.engine.protections.built_in import BudgetedProtection, Spending
+from vergence.engine.silos import NO_LABS, Silos
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.config import UserLevelConfig
 from vergence.privacy.dp.accounting import Charge, Ledger, checked
@@ -34,6 +35,7 @@ from vergence.privacy.hooks import (
 from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, account, secret_in
 
 PERSON = "the same people asked, one of them contributing nothing"
+LAB = "the same labs asked, one of them contributing nothing"
 TREE = "tree"
 """In books and purposes of secrets: noise that follows a tree over rounds."""
 TAIL = 6.0
@@ -52,6 +54,9 @@ class PrivacyForecast:
         sums: how many are shown in a round.
         rounds: of the run.
         squared: what one person adds to a tree of noise, at most; 0: noise is new every round.
+        each: units in a reply, on average: the people of a lab where people are hidden, else 1.
+        beside: of people in labs, the noise as it hides the other of the two, as a multiple of
+            `noise`; 0: nobody is in a lab.
     """
 
     level: UserLevel
@@ -60,6 +65,8 @@ class PrivacyForecast:
     sums: int
     rounds: int
     squared: int = 0
+    each: float = 1.0
+    beside: float = 0.0
 
     @property
     def noise(self) -> float:
@@ -68,43 +75,68 @@ class PrivacyForecast:
 
     def epsilon(self, delta: float) -> float:
         """Epsilon that the whole run spends."""
+        return self._spent(delta, 1.0, self.rate)
+
+    def epsilon_beside(self, delta: float) -> float:
+        """Epsilon that it spends of the other unit, a lab or a person in one.
+
+        The draw of a lab is no claim for a person: it brings the rest of the lab, too.
+        """
+        return self._spent(delta, self.beside, 1.0)
+
+    def _spent(self, delta: float, times: float, rate: float) -> float:
         if not self.sums:
             return 0.0
-        charge = Charge(self.noise / math.sqrt(self.sums), self.rate, self.rounds)
+        charge = Charge(self.noise * times / math.sqrt(self.sums), rate, self.rounds)
         if self.squared:
-            charge = Charge(self.noise / math.sqrt(self.squared))
+            charge = Charge(self.noise * times / math.sqrt(self.squared))
         return Ledger((charge,)).epsilon(delta)
 
 
-def forecast(user: UserLevelConfig, plan: Plan, method: Method, people: int) -> PrivacyForecast:
-    """Forecast of a run.
+def beside_of(user: UserLevelConfig, silos: Silos) -> float:
+    """Noise as it hides the other of person and lab, as a multiple of what hides the unit asked.
+
+    A lab adds k people's bounded updates, so its sum moves k times as far as one person does; the
+    mean that hides a lab moves 1 / k as far by one of its k people. The worst lab counts.
+    """
+    if not silos:
+        return 0.0
+    return 1 / silos.most if user.unit == "person" else float(silos.fewest)
+
+
+def forecast(user: UserLevelConfig, plan: Plan, method: Method, clients: int) -> PrivacyForecast:
+    """Forecast of a run with so many clients, which are people or labs.
 
     Where a share of the people is asked and nobody is ever away, each is drawn by chance from the
     run's secret. Where people come and go as they like nothing is claimed for the draw, nor where
-    sums are secure: the server, from whom they hide people too, knows who is drawn.
+    sums are secure: the server, from whom they hide people too, knows who is drawn. Nor is it for a
+    person in a lab, who is drawn with the others in it.
 
     Raises:
         ConfigError: so many people, or so many rounds, cannot be protected so; says why.
     """
-    presence = plan.presence
-    share = presence.cohort if isinstance(presence.cohort, float) else presence.cohort / people
+    presence, silos = plan.presence, plan.silos
+    inside = bool(silos) and user.unit == "person"
+    units = len(silos.lab_of) if inside else clients
+    share = presence.cohort if isinstance(presence.cohort, float) else presence.cohort / clients
     steady = not (presence.trace or presence.rhythm or presence.gone)
-    secure = plan.secrecy(people)
-    rate = min(share, 1.0) if steady and secure is None else 1.0
-    expected = min(share, 1.0) * people
+    secure = plan.secrecy(clients)
+    rate = min(share, 1.0) if steady and secure is None and not inside else 1.0
+    expected = min(share, 1.0) * units
     sums = sum(1 for exposed in method.exposure.values() if exposed.trees)
     if user.turns is None:
         noise, grown = math.sqrt(sums) * user.multiplier(rate, plan.rounds), 0
     else:
         rate, grown = 1.0, user.squared(plan.rounds)
         noise = math.sqrt(grown) * user.multiplier(1.0, 1) if user.noise is None else user.noise
-    level = user.level(noise, 1 if secure is None else secure.threshold)
-    found = PrivacyForecast(level, rate, expected, sums, plan.rounds, grown)
+    level = user.level(noise, 1 if secure is None else secure.threshold, silos.most)
+    each, beside = units / clients, beside_of(user, silos)
+    found = PrivacyForecast(level, rate, expected, sums, plan.rounds, grown, each, beside)
     most = math.ceil(expected + (TAIL * math.sqrt(expected) if rate < 1 else 0))
-    level.fits(min(most, people) if secure is None else 1)
+    level.fits(min(most, units) if secure is None else level.people)
     if sums:
         level.check_shares()
-    user.refuse_delta(people, "people")
+    user.refuse_delta(units, "labs" if user.unit == "lab" else "people")
     spent = found.epsilon(user.delta)
     user.refuse(spent, f"noise {noise:g} over {plan.rounds} rounds")
     if user.epsilon is not None and not spent <= user.epsilon:
@@ -125,10 +157,16 @@ class UserLevelMechanism(ServerHooks):
     hides_cohort = True
 
     def __init__(
-        self, user: UserLevelConfig, plan: Plan, method: Method, people: int, state: Path, seed: int
+        self,
+        user: UserLevelConfig,
+        plan: Plan,
+        method: Method,
+        clients: int,
+        state: Path,
+        seed: int,
     ) -> None:
         self.user, self.seed = user, seed
-        self.forecast = forecast(user, plan, method, people)
+        self.forecast = forecast(user, plan, method, clients)
         self.secret = secret_in(state / FOLDER).child("user", seed)
         self.book = ReleaseLog(state / FOLDER / sums_of(seed))
         self._turns: Counter[str] = Counter()
@@ -182,7 +220,9 @@ class UserLevelMechanism(ServerHooks):
             StateError: that would spend more than the budget.
         """
         drawn = phase.isdigit() and self.draws
-        rate, expected = (self.forecast.rate, self.forecast.expected) if drawn else (1.0, asked)
+        rate, expected = 1.0, asked * self.forecast.each
+        if drawn:
+            rate, expected = self.forecast.rate, self.forecast.expected
         expected = max(expected, 1)
         if not whole.totals:
             return replace(whole, count=round(expected), metrics={})
@@ -252,19 +292,21 @@ class UserLevelHooks(ClientHooks):
         user: the bound.
         covered: a file on this machine: the turns whose replies were replaced by zeros, and why.
         tell: is given a line on each of them, for this machine's operator alone.
+        silos: the labs that people are in.
     """
 
     user: UserLevelConfig
     covered: Path | None = None
     tell: Callable[[str], None] = lambda _: None
+    silos: Silos = NO_LABS
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
         """Reply as a person's bound allows it."""
-        return self.user.leaving(reply)
+        return self.user.leaving(reply, self.silos.inside(turn.site.id))
 
     def fault(self, sealed: SealedReply) -> str | None:
         """Reason not to count a reply that is longer than the bound."""
-        return self.user.fault(sealed)
+        return self.user.fault(sealed, self.silos.most)
 
     def covers(self, client: str, round: int, why: str) -> bool:
         """True: whether a training overflows may tell of data, with no noise, at no charge."""
@@ -279,36 +321,46 @@ class UserLevelHooks(ClientHooks):
         return True
 
 
-def against(shares: int) -> str:
-    """Text on whom people are hidden from, by noise in so many shares."""
+def against(shares: int, labs: bool = False) -> str:
+    """Text on whom people are hidden from, by noise in so many shares of theirs, or of `labs`."""
+    own = ", nor against the lab that somebody is in" if labs else ""
     if shares == 1:
-        return "whoever sees the models, not against the server, which adds up before the noise"
-    return (
-        f"whoever sees the models, and the server while at least {shares} people in every sum "
-        "keep their part of the noise to themselves"
-    )
+        return (
+            f"whoever sees the models, not against the server, which adds up before the noise{own}"
+        )
+    who = "labs" if labs else "people"
+    kept = f"while at least {shares} {who} in every sum keep their part of the noise to themselves"
+    return f"whoever sees the models, and the server {kept}{own.replace('nor', 'not')}"
 
 
 class UserLevelProtection(BudgetedProtection):
     """A bound on every person's update, and noise on every sum."""
 
     policy: UserLevelConfig
-    unit = "person"
+
+    @property
+    def unit(self) -> str:  # type: ignore[override]
+        """Unit of data whose budget is kept."""
+        return self.policy.unit
+
+    def clients(self, run: ProtectedRun) -> int:
+        """Number of replies to a request at most: of people, or of labs."""
+        return self.plan.silos.count(len(run.federation.clients))
 
     def client(self, run: ProtectedRun) -> UserLevelHooks:
         """Hooks that bound updates."""
         covered = run.state / FOLDER / covered_in(run.task.seed)
-        return UserLevelHooks(self.policy, covered, run.tell)
+        return UserLevelHooks(self.policy, covered, run.tell, self.plan.silos)
 
     def server(self, run: ProtectedRun) -> UserLevelMechanism:
         """Hooks that draw people, and add noise."""
-        people, seed = len(run.federation.clients), run.task.seed
-        return UserLevelMechanism(self.policy, self.plan, run.method, people, run.state, seed)
+        clients, seed = self.clients(run), run.task.seed
+        return UserLevelMechanism(self.policy, self.plan, run.method, clients, run.state, seed)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
         """Noise of a run, and the epsilon that it will spend."""
-        user, plan, people = self.policy, self.plan, len(run.federation.clients)
-        seen = forecast(user, plan, run.method, people)
+        user, plan = self.policy, self.plan
+        seen = forecast(user, plan, run.method, self.clients(run))
         where = "the sum of each round"
         drawn = f"each drawn with chance {seen.rate:g}" if seen.rate < 1 else "whoever is there"
         if user.turns is not None:
@@ -319,33 +371,67 @@ class UserLevelProtection(BudgetedProtection):
                 f"in {user.turns} rounds at most"
             )
         spent, shares, most = seen.epsilon(user.delta), seen.level.shares, max(seen.expected, 1)
-        more = max(most / shares, 1.0) if shares > 1 else 1.0
+        more = max(most / seen.each / shares, 1.0) if shares > 1 else 1.0
         offered = run.method.offer(run.method.server(run.task), "")
         ratio = seen.noise * math.sqrt(sum(t.layout.n for t in offered.values()) * more) / most
-        found = Guarantee("person", spent, user.delta, PERSON, against(shares), ratio, people)
+        labs, people = bool(plan.silos), self._units(run)
+        whom = against(shares, labs)
+        neighbours = LAB if user.unit == "lab" else PERSON
+        found = Guarantee(user.unit, spent, user.delta, neighbours, whom, ratio, people)
         if not seen.sums:
             text = "people: nothing of them is sent but metrics, which are left out"
             return [Promise(text, guarantee=found)]
         noise = seen.noise * user.clip * more**0.5
         least = "at least " if shares > 1 else ""
+        counts = "and counts once"
+        if user.unit == "lab":
+            counts = "and divided by the people in the lab, which counts once"
         return [
             Promise(
-                f"people: every update is cut to {user.clip:g} and counts once, without metrics or "
+                f"people: every update is cut to {user.clip:g} {counts}, without metrics or "
                 f"weights; {where} gets noise of {least}{seen.noise:.4g} x {user.clip:g} "
                 f"({drawn}, mean over {seen.expected:g}: {noise / most:.3g} in every entry); after "
-                f"{plan.rounds} rounds epsilon {spent:.3g} at delta {user.delta:g} per person, "
-                f"seed and method, against {against(shares)}",
+                f"{plan.rounds} rounds epsilon {spent:.3g} at delta {user.delta:g} per "
+                f"{user.unit}, seed and method, against {whom}",
                 guarantee=found,
-            )
+            ),
+            *([self._beside(seen, whom)] if labs else []),
         ]
+
+    def _units(self, run: ProtectedRun) -> int:
+        """Number of people, or of labs, that one is hidden among."""
+        inside = self.plan.silos.lab_of if self.policy.unit == "person" else ()
+        return len(inside) or self.clients(run)
+
+    def _beside(self, seen: PrivacyForecast, whom: str) -> Promise:
+        """The promise that the same noise makes of a lab, or of a person in one."""
+        user, silos = self.policy, self.plan.silos
+        spent = seen.epsilon_beside(user.delta)
+        other, text = "person", f"a person in a lab of {silos.fewest} or more moves its mean by"
+        reach, neighbours = user.clip / silos.fewest, PERSON
+        if user.unit == "person":
+            other, text = "lab", f"a whole lab, of up to {silos.most} people, moves a sum by"
+            reach, neighbours = user.clip * silos.most, LAB
+        return Promise(
+            f"{text} {reach:.3g}, under the same noise: epsilon {spent:.3g} at delta "
+            f"{user.delta:g} per {other}, seed and method, against {whom}",
+            guarantee=Guarantee(other, spent, user.delta, neighbours, whom),
+        )
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
         """Bound on an update that crosses, and trust in the noise."""
         trusted = "The server is trusted with each person's update, and not to keep it."
         trusted += " It adds the noise, and is trusted to do so."
         if least := self.plan.privacy.least:
-            trusted = f"At least {least} people in every sum keep their part of the noise to"
+            who = "labs" if self.plan.silos else "people"
+            trusted = f"At least {least} {who} in every sum keep their part of the noise to"
             trusted += " themselves."
+        elif self.plan.silos:
+            trusted = "The server is trusted with each lab's sum, and not to keep it. It adds the"
+            trusted += " noise, and is trusted to do so."
+        if self.plan.silos:
+            trusted += " Each lab cuts its people's updates as the plan says: one that does not"
+            trusted += " hides its own people less, and nobody else's."
         return [
             Statement("update", f"cut to length {self.policy.clip:g}, noise comes later"),
             Statement("server", trusted),
@@ -353,19 +439,28 @@ class UserLevelProtection(BudgetedProtection):
 
     def spent(self, run: ProtectedRun) -> Mapping[str, Any]:
         """Budget of people that a run spent, by the logs of its sums."""
-        user = self.policy
+        user, silos = self.policy, self.plan.silos
         books = [ReleaseLog(run.state / FOLDER / sums_of(seed)) for seed in self.plan.seeds]
-        entries = [e._replace(draw=f"{n} {e.draw}") for n, b in enumerate(books) for e in b.entries]
+        entries = [book.entries for book in books]
+        found = {user.unit: self._account(user.unit, entries)}
+        if silos:
+            other, times = "lab" if user.unit == "person" else "person", beside_of(user, silos)
+            hidden = [[e._replace(noise=e.noise * times, rate=1.0) for e in b] for b in entries]
+            found[other] = {**self._account(other, hidden), "allowed": None}
+        return found
+
+    def _account(self, unit: str, books: Sequence[list[Release]]) -> dict[str, Any]:
+        """Block of results.json on a unit, by the releases of every seed."""
+        user = self.policy
+        every = [e._replace(draw=f"{n} {e.draw}") for n, book in enumerate(books) for e in book]
         return {
-            "person": {
-                "neighbours": PERSON,
-                "against": against(self.plan.privacy.least or 1),
-                "clip": user.clip,
-                "delta": user.delta,
-                "allowed": user.epsilon,
-                **checked([book.ledger for book in books], user.delta),
-                "seeds_together": account(entries).epsilon(user.delta),
-            }
+            "neighbours": LAB if unit == "lab" else PERSON,
+            "against": against(self.plan.privacy.least or 1, bool(self.plan.silos)),
+            "clip": user.clip,
+            "delta": user.delta,
+            "allowed": user.epsilon,
+            **checked([account(book) for book in books], user.delta),
+            "seeds_together": account(every).epsilon(user.delta),
         }
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:

@@ -12,7 +12,8 @@ from vergence import profiling
 from vergence.core import files as disk
 from vergence.core.files import part_of, saving
 from vergence.core.serialization import Packed, digest, quick_digest, unpack_file
-from vergence.engine.records import ClientState
+from vergence.engine.records import ClientState, LabState
+from vergence.engine.silos import NO_LABS, Silos
 from vergence.engine.storage.checkpoint import MEND, alike, fits
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import StateError
@@ -57,10 +58,18 @@ class ClientStateStore:
         Raises:
             StateError: it is not.
         """
-        sound = fits(kept, ClientState) and fits(kept.state, self.records[-1])
-        if not sound or not alike(kept.state, fresh):
+        if not (fits(kept, ClientState) and self._of_this_run(kept.state, fresh)):
             raise StateError(f"{where} holds no client's state of this run; {MEND}")
         return kept
+
+    def _of_this_run(self, state: Any, fresh: Any) -> bool:
+        """True if a state is what clients of this run keep: a method's, or a lab of them."""
+        if LabState not in self.records:
+            return fits(state, self.records[-1]) and alike(state, fresh)
+        person = self.records[self.records.index(LabState) - 1]
+        return fits(state, LabState) and all(
+            fits(own, person) and alike(own, fresh) for own in state.people.values()
+        )
 
     def write(
         self, client: str, stamp: str, packed: Packed, share: float | None, spare: str | None = None
@@ -83,32 +92,42 @@ class ClientStateStore:
 class ClientStateIndex(Mapping[str, Any]):
     """Clients that took part, and where each state lies; a state is read when it is asked for.
 
+    Of a lab the people inside are the keys, and their states the values.
+
     A turn leaves its new state beside the old one. Here is decided which of them is the client's:
     the new one once its reply counted, the checkpoint's after a restart.
     """
 
-    def __init__(self, store: ClientStateStore) -> None:
-        self.store = store
+    def __init__(self, store: ClientStateStore, silos: Silos = NO_LABS) -> None:
+        self.store, self.silos = store, silos
         self.filed: dict[str, StateRef] = {}
         self.changed: dict[str, StateRef] = {}
         self.passed: list[str] = []
         self.spares: list[str] = []
 
     def __getitem__(self, client: str) -> Any:
-        return self.store.read(self.filed[client].file).state
+        home = self.silos.home(client)
+        state = self.store.read(self.filed[home].file).state
+        return state if home == client else state.people[client]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.filed)
+        if not self.silos:
+            return iter(self.filed)
+        return (
+            person
+            for lab in self.filed
+            for person in self.store.read(self.filed[lab].file).state.people
+        )
 
     def __len__(self) -> int:
-        return len(self.filed)
+        return len(self.filed) if not self.silos else sum(1 for _ in self)
 
     def __contains__(self, client: object) -> bool:
-        return client in self.filed
+        return client in self.filed if not self.silos else any(client == each for each in self)
 
     def file(self, client: str) -> str | None:
-        """Return the file of a client's state, None if it never took part."""
-        entry = self.filed.get(client)
+        """Return the file of a client's state, or of a person's lab; None: never took part."""
+        entry = self.filed.get(self.silos.home(client))
         return entry.file if entry else None
 
     def commit(self, client: str, entry: StateRef) -> None:

@@ -21,6 +21,7 @@ BESIDE = (
 )
 UNITS = {
     "person": "person",
+    "lab": "lab",
     "sample": "sample",
     "mask": "person",
     "picture": "picture",
@@ -78,7 +79,7 @@ def beside(method: Method) -> str:
 
 def spent(plan: Plan, run: ProtectedRun) -> dict[str, Any] | None:
     """Return the block `privacy` of results.json from the logs in a run's folder of states."""
-    plan, found = plan.known(len(run.federation.clients)), dict[str, Any]()
+    plan, found = plan.known(plan.silos.count(len(run.federation.clients))), dict[str, Any]()
     refuse_missing(run.state / FOLDER)
     for each in protections(plan):
         told = dict(each.spent(run))

@@ -50,12 +50,14 @@ class UserLevel:
             float32.
         shares: how many clients must draw noise so that all of it is there, of those who answer;
             1: whoever adds up draws it.
+        people: whose updates one reply adds up at most, each bounded: of a lab.
     """
 
     clip: Annotated[float, Gt(0)]
     noise: Annotated[float, Ge(0)]
     bits: Annotated[int, Interval(ge=4, le=40)] = 16
     shares: Annotated[int, Ge(1)] = 1
+    people: Annotated[int, Ge(1)] = 1
 
     def __post_init__(self) -> None:
         check_ranges(self, "user_level")
@@ -68,24 +70,25 @@ class UserLevel:
     @property
     def reach(self) -> float:
         """Size that an entry with its noise never reaches: 16 standard deviations further out."""
-        return self.clip * (1 + 16 * self.noise)
+        return self.clip * (self.people + 16 * self.noise)
 
     @property
     def variance(self) -> Fraction:
         """Variance of the noise on the sum, in steps squared."""
         return (Fraction(self.noise) * Fraction(self.clip) / Fraction(self.step)) ** 2
 
-    def bounded(self, answer: Reply) -> Reply:
-        """Return a reply of norm at most `clip`, on the grid, that counts once in every tree.
+    def bounded(self, answer: Reply, among: int = 1) -> Reply:
+        """Return a reply of norm at most `clip / among`, on the grid; it counts once in every tree.
 
-        Entries of weight 0 stay erased; which they are does not travel.
+        Entries of weight 0 stay erased; which they are does not travel. Replies of so many people
+        that are bounded `among` them add up to one of norm at most `clip`.
         """
         kept = {
             name: counted(answer.weight_of(name), update.layout).keep(update)
             for name, update in answer.trees.items()
         }
         norm = math.sqrt(sum(float(u.flat.double().square().sum()) for u in kept.values()))
-        factor = 1.0 if norm <= self.clip else self.clip / norm * (1 - 1e-9)
+        factor = (1.0 if norm <= self.clip else self.clip / norm * (1 - 1e-9)) / among
         trees = {
             n: u.like(self._on_grid(u.flat.double() * factor).to(u.flat)) for n, u in kept.items()
         }
@@ -163,11 +166,12 @@ class UserLevel:
         return Aggregate(dict(totals), weights, round(expected), {})
 
     def unbounded(self, trees: Mapping[str, Params]) -> bool:
-        """True if a remote reply is longer than `clip`, or not on the grid."""
+        """True if a remote reply is longer than `clip` for each of its people, or off the grid."""
         flats = [tree.flat.double() for tree in trees.values()]
         norm = math.sqrt(sum(float(flat.square().sum()) for flat in flats))
         steps = [flat / self.step for flat in flats]
-        return norm > self.clip or not all(torch.equal(s, s.round()) for s in steps)
+        longest = self.people * self.clip
+        return norm > longest or not all(torch.equal(s, s.round()) for s in steps)
 
     def fits(self, people: int, kind: torch.dtype = torch.float32) -> None:
         """Check that sums of so many people are exact.

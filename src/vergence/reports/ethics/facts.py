@@ -80,6 +80,7 @@ def facts(
             "beside": sum(r.bytes or 0 for r in rows if not r.counted),
         },
         "ran": means.ran,
+        "device": means.device,
         "shared": method.pooled or downloads(method, task).shared,
         "counted": None if run is None else dict(run.results["bytes"]),
         "stays": stays(means),
@@ -144,7 +145,11 @@ def budget(means: PrivacyMeans, promised: list[Promise], run: Run | None) -> dic
     """Privacy promises about people and samples, by unit; empty where there are none."""
     block, found = {} if run is None else run.results.get("privacy", {}), dict[str, Any]()
     sample = means.subject.sample
-    about = {"person": "a certain person took part", "sample": f"a certain {sample} was used"}
+    about = {
+        "person": "a certain person took part",
+        "lab": "a certain lab took part",
+        "sample": f"a certain {sample} was used",
+    }
     for each in (each.guarantee for each in promised if each.guarantee is not None):
         said = block.get(each.unit, {})
         spent = said.get("seeds_together", said.get("epsilon", each.epsilon))
@@ -159,7 +164,8 @@ def budget(means: PrivacyMeans, promised: list[Promise], run: Run | None) -> dic
             "accountant": block.get("accountant", "foretold"),
             "check": said.get("check"),
         }
-        useful = None if each.ratio is None else words.usefulness(each.ratio, each.people)
+        who = "labs" if each.unit == "lab" else "people"
+        useful = None if each.ratio is None else words.usefulness(each.ratio, each.people, who)
         found[each.unit] |= {"ratio": each.ratio, "useful": useful}
     return {**found, "beside": beside(means.method)} if found else {}
 

@@ -97,13 +97,14 @@ def _server(means: PrivacyMeans) -> str:
     single = _singly(means)
     if means.least:
         hidden = [e for e in means.method.exposure.values() if e.reveal != "each"]
-        many = f"{means.least} people or more"
+        many = f"{means.least} {'labs' if means.plan.silos else 'people'} or more"
         learned = f"the sum of what {many} learned{_parts(means, hidden)}"
         told = [learned] if _of_kind(means, hidden, UPDATES) else []
         told += [f"the sum over {many} of {raw}" for raw in _raw(means, hidden)]
         seen = f"who took part, and {'; '.join(told)}"
         return f"{seen}; and of every single person: {'; '.join(single)}" if single else seen
-    return f"each person's {'; '.join(single)}"
+    whose = "of each lab, added up over its people:" if means.plan.silos else "each person's"
+    return f"{whose} {'; '.join(single)}"
 
 
 def _singly(means: PrivacyMeans) -> list[str]:

@@ -99,6 +99,11 @@ class PrivacyMeans:
         return any(e.trees for e in self.method.exposure.values())
 
     @property
+    def device(self) -> str:
+        """Place where a person's recordings lie in a deployment."""
+        return "the machine of each person's lab" if self.plan.silos else "each person's device"
+
+    @property
     def parties(self) -> str:
         """The aggregators' names."""
         return ", ".join(self.plan.privacy.aggregators)
@@ -145,19 +150,19 @@ def tier(epsilon: float) -> str:
     return "some, far from strong" if epsilon <= SOME else "none to speak of"
 
 
-def usefulness(ratio: float, people: int) -> str:
+def usefulness(ratio: float, people: int, who: str = "people") -> str:
     """Text on whether so much noise leaves anything to learn; `ratio` as of `FITS`."""
     said = (
         f"The noise in the average of a round is {ratio:,.2g} times as strong as the most that "
-        f"all {people} people together may say."
+        f"all {people} {who} together may say."
     )
     if ratio <= FITS:
         return f"{said} Learning remains possible."
     if ratio <= DROWNS:
         return f"{said} It is doubtful that much can be learned; look at the measured error."
     return (
-        f"{said} At this number of people that makes the model useless; it would take many more "
-        "people, or far fewer numbers to learn."
+        f"{said} At this number of {who} that makes the model useless; it would take many more "
+        f"{who}, or far fewer numbers to learn."
     )
 
 
@@ -193,7 +198,7 @@ def verdict(
             "Nothing in this plan hides anybody from whoever works there.",
             *([f"{WHERE[means.ran]}."] if means.ran in WHERE else []),
         ]
-    told = [_where(means.ran)]
+    told = [_where(means)]
     if not means.sends:
         return [*told, "What is learned from them stays there too; only measurements leave."]
     if "smashed" in means.kinds:
@@ -232,12 +237,12 @@ def verdict(
     return [*told, *_promise(budget, means.subject.sample)]
 
 
-def _where(ran: Ran) -> str:
-    """The place of recordings: people's devices in a deployment alone."""
-    if ran == "devices":
-        return "Recordings stay on each person's device."
+def _where(means: PrivacyMeans) -> str:
+    """The place of recordings: people's devices, or labs, in a deployment alone."""
+    if means.ran == "devices":
+        return f"Recordings stay on {means.device}."
     return (
-        f"{WHERE[ran]}. In a deployment recordings stay on each person's device; the rest of this "
+        f"{WHERE[means.ran]}. In a deployment recordings stay on {means.device}; the rest of this "
         "page is about such a deployment."
     )
 
@@ -246,7 +251,15 @@ def _promise(budget: Mapping[str, Any], sample: str) -> list[str]:
     if "person" in budget:
         part = budget["person"]
         worth = f"Its worth: {part['worth']} (epsilon {part['epsilon']:.3g})."
-        return [f"There is a promise about each person. {worth}", part["useful"]]
+        useful = part["useful"] or budget.get("lab", {}).get("useful")
+        told = [f"There is a promise about each person. {worth}", *([useful] if useful else [])]
+        if "lab" in budget:
+            lab = budget["lab"]
+            told.append(
+                f"There is another about each lab as a whole. Its worth: {lab['worth']} (epsilon "
+                f"{lab['epsilon']:.3g})."
+            )
+        return told
     if "sample" in budget:
         return [
             f"There is a promise about single {sample}s. There is none about people: many "

@@ -1,0 +1,146 @@
+"""Python files of somebody's own in a deployment: copied into its folders, and run once accepted.
+
+Whoever makes a deployment runs them anyway. Every other end is shown the path and the SHA-256 of
+each, accepts these very bytes by an act of its own, and runs them and no others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from vergence.core.files import make_folder, write_whole
+from vergence.deployment.folders import EXPERIMENT, ClientSide, ServerSide, write_settings
+from vergence.errors import ConfigError, UntrustedCode
+from vergence.experiment.code_names import SUFFIX, parse
+from vergence.experiment.trust import python_files
+
+if TYPE_CHECKING:
+    from vergence.experiment.schema import Experiment
+
+Side = TypeVar("Side", ClientSide, ServerSide)
+FOLDER = "code"
+"""Where the files lie in every end's folder."""
+
+
+def refuse_modules(table: Mapping[str, Any]) -> None:
+    """Refuse code that is no file of its own, before any of it runs.
+
+    Raises:
+        ConfigError: names a module, and says what to do.
+    """
+    for name in python_files(table):
+        if not name.endswith(SUFFIX):
+            raise ConfigError(
+                f"'{name}' is a module of this machine, and a deployment copies files alone: name "
+                "its file (path/to/it.py), or put it into the package that all ends install"
+            )
+
+
+def portable(experiment: Experiment) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Table of an experiment as its ends read it, and the Python files that it names there.
+
+    Raises:
+        ConfigError: it names code that is no file.
+    """
+    refuse_modules(experiment.table)
+    moved: dict[str, str] = {}
+    files: dict[str, bytes] = {}
+    for place in python_files(experiment.table):
+        name = f"{FOLDER}/{Path(place).name}"
+        if name in files:
+            sha = hashlib.sha256(place.encode()).hexdigest()[:8]
+            name = f"{FOLDER}/{Path(place).stem}_{sha}{SUFFIX}"
+        moved[place], files[name] = name, experiment.code[place].text
+    return _renamed(experiment.table, moved), files
+
+
+def _renamed(value: Any, moved: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _renamed(part, moved) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_renamed(part, moved) for part in value]
+    code = parse(value) if isinstance(value, str) else None
+    if code is None or code.place not in moved:
+        return value
+    return f"{moved[code.place]}{value.removeprefix(code.place)}"
+
+
+def copy(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write the files into an end's folder."""
+    for name, text in files.items():
+        make_folder(folder / FOLDER)
+        write_whole(folder / name, text)
+
+
+def digest(text: bytes) -> str:
+    """SHA-256 of a file, by which it is accepted."""
+    return hashlib.sha256(text).hexdigest()
+
+
+def brought(folder: Path) -> dict[str, str]:
+    """Name and SHA-256 of every Python file that an end's experiment names, found without running.
+
+    Raises:
+        ConfigError: the experiment is no TOML, or names code that is not in the folder.
+    """
+    try:
+        table = tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder / EXPERIMENT} cannot be read: {error}") from None
+    refuse_modules(table)
+    found = {}
+    for name in python_files(table):
+        file = folder / name
+        if Path(name).parent != Path(FOLDER) or not file.is_file():
+            raise ConfigError(
+                f"{folder / EXPERIMENT} names {name}, and its code lies in {folder / FOLDER} "
+                "alone: `vergence deploy init` puts it there"
+            )
+        found[name] = digest(file.read_bytes())
+    return found
+
+
+def accept(folder: Path, side: Side, given: Sequence[str]) -> Side:
+    """Settings of an end with what its operator accepts by these digests, which they keep.
+
+    Raises:
+        UntrustedCode: a file was not accepted, or is another one now; shows path and SHA-256 of
+            each.
+        ConfigError: a digest is of no file that is here.
+    """
+    here = brought(folder)
+    for sha in given:
+        if sha not in here.values():
+            raise ConfigError(
+                f"--accept-code {sha[:64]}: no file of {folder / FOLDER} has this SHA-256; there "
+                f"are: {_shown(folder, here) or 'none'}"
+            )
+    accepted = {name: sha for name, sha in here.items() if sha in given}
+    known = {name: sha for name, sha in side.accepted.items() if here.get(name) == sha}
+    if {**known, **accepted} != dict(side.accepted):
+        side = replace(side, accepted={**known, **accepted})
+        write_settings(folder, side)
+    if missing := {name: sha for name, sha in here.items() if name not in side.accepted}:
+        how = " ".join(f"--accept-code {sha}" for sha in missing.values())
+        raise UntrustedCode(
+            f"this deployment brings Python code that would run here: {_shown(folder, missing)}; "
+            f"read it, ask whoever sent it for the same digest, and start again with {how}"
+        )
+    return side
+
+
+def _shown(folder: Path, files: Mapping[str, str]) -> str:
+    return ", ".join(f"{folder / name} (SHA-256 {sha})" for name, sha in files.items())
+
+
+def told(files: Mapping[str, str]) -> str:
+    """Digest over the names and digests of an end's code, which it tells the others."""
+    if not files:
+        return "none"
+    lines = "".join(f"{name} {sha}\n" for name, sha in sorted(files.items()))
+    return digest(lines.encode())

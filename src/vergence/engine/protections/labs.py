@@ -1,0 +1,68 @@
+"""Labs in a run, for reports: who sees what of the people inside, and whom that counts on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vergence.engine.plan import Plan
+from vergence.privacy.hooks import ProtectedRun, Protection, Statement
+
+
+@dataclass(frozen=True)
+class LabsProtection(Protection):
+    """Sums that labs make of their people's replies: whoever runs the server sees no single one.
+
+    Attributes:
+        plan: of the run.
+    """
+
+    plan: Plan
+    forecasts: ClassVar[bool] = False
+
+    def statements(self, run: ProtectedRun) -> Sequence[Statement]:
+        """Sentences on a lab, which sees its people one by one, and a server, which does not."""
+        labs, privacy = self.plan.silos.labs, self.plan.privacy
+        few = min(map(len, labs.values()))
+        alone = [lab for lab, people in labs.items() if len(people) == 1]
+        seen = "nothing of single labs" if privacy.least else "each lab's sum"
+        told = [
+            Statement(
+                "closing table",
+                "its own people's data, states and replies, one by one; of other labs what any "
+                "client gets",
+                "a lab",
+            ),
+            Statement(
+                "closing table",
+                f"of people {seen}, over {few} people or more; of tests each lab's means",
+                "server, over labs",
+            ),
+            Statement(
+                "server",
+                "Each lab is trusted with its own people's recordings and with what each of them "
+                "learned. It adds that up before anything leaves.",
+            ),
+            Statement(
+                "residual",
+                "Inside a lab nothing hides a person from whoever runs it, with any noise: that is "
+                "added to sums over people.",
+            ),
+        ]
+        if not privacy.bounded:
+            told.append(
+                Statement(
+                    "residual",
+                    "A lab that lies can send any sum in its people's name, or the one person's "
+                    "that it likes: nobody else can tell.",
+                )
+            )
+        if alone and not privacy.least:
+            told.append(
+                Statement(
+                    "residual",
+                    f"The only person of a lab ({', '.join(alone)}): the lab's sum is theirs.",
+                )
+            )
+        return told

@@ -1,0 +1,81 @@
+"""Three labs of five people each as processes on this machine, over TLS with node keys."""
+
+import json
+import math
+from importlib.util import find_spec
+
+import pytest
+
+from tests.deploy.deployment import TABLE, deployed, simulated
+from vergence.deployment.folder_setup import init
+from vergence.errors import ConfigError
+from vergence.experiment.schema import check
+from vergence.privacy.dp.accounting import gaussian_epsilon
+
+pytestmark = pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'")
+LABS = {
+    "labA": ["p00", "p01", "p02", "p03", "p04"],
+    "labB": ["p05", "p06", "p07", "p08", "p09"],
+    "labC": ["p10", "p11", "p12", "p13", "p14"],
+}
+SILOS = {
+    **TABLE,
+    "federation": {**TABLE["federation"], "people": 15, "samples": 40},
+    "silos": LABS,
+}
+
+
+def ran(table, tmp_path):
+    """Deploy an experiment among the labs; return its fingerprints, and those of the simulator."""
+    with deployed(tmp_path, table, clients=tuple(LABS)) as made:
+        served = made.serve()
+        joined = [made.join(name) for name in LABS]
+        here = simulated(table, tmp_path / "here")
+        assert served.wait(500) == 0, made.events()
+        assert [process.wait(30) for process in joined] == [0, 0, 0]
+        assert not made.leftovers()
+        return made.fingerprints(), here
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_labs_over_flower_give_the_simulators_fingerprints(tmp_path):
+    there, here = ran(SILOS, tmp_path)
+    assert there == here
+    assert set(here) == {"fedavg", "fedcpf"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_secure_sums_over_labs_give_the_simulators_fingerprints(tmp_path):
+    table = {**SILOS, "methods": ["fedavg"], "privacy": {"aggregation": "secure"}}
+    there, here = ran(table, tmp_path)
+    assert there == here
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_noise_in_the_labs_shares_over_flower_tells_both_epsilons(tmp_path):
+    """Secrets of noise lie with the labs, so no bits are compared; a lab's people have other names.
+
+    Two rounds, noise 4 x clip: mu = sqrt(2) / 4 of a lab, a fifth of it of a person.
+    """
+    user = {"clip": 1.0, "noise": 4.0, "unit": "lab"}
+    table = {**SILOS, "methods": ["fedavg"], "privacy": {"aggregation": "secure", "user": user}}
+    with deployed(tmp_path, table, clients=tuple(LABS)) as made:
+        served = made.serve()
+        joined = [made.join(name) for name in ("labA", "labB")]
+        others = ",".join(LABS["labA"])  # of these data, as if labC called its people so
+        joined.append(made.run("join", made.client("labC"), "--people", others))
+        assert served.wait(500) == 0, made.events()
+        assert [process.wait(30) for process in joined] == [0, 0, 0]
+        assert {row["status"] for row in made.table("turns.csv")} == {"ok"}
+        (file,) = (made.server / "run").rglob("fedavg/results.json")
+        told = json.loads(file.read_text())["privacy"]
+    for unit, mu in {"lab": math.sqrt(2) / 4, "person": math.sqrt(2) / 20}.items():
+        assert told[unit]["epsilon"] == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-3)
+
+
+def test_clients_that_are_no_labs_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="must be the labs of the experiment's silos, labA, labB"):
+        init(check(SILOS), ["labA", "p05"], "127.0.0.1:9", tmp_path / "out")

@@ -1,0 +1,139 @@
+"""Python files of one's own: copied by `init`, shown, accepted by digest, refused otherwise."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.deployment import TABLE, deployed, simulated
+from tests.deploy.test_labs import LABS, SILOS
+from vergence.deployment import folder_setup, launcher, own_code
+from vergence.deployment.client_app import AnsweringClient
+from vergence.deployment.client_registry import SAME, ClientRegistry
+from vergence.deployment.folders import ClientSide, ServerSide, settings
+from vergence.errors import ConfigError, StateError, UntrustedCode
+from vergence.experiment.schema import load
+from vergence.experiment.trust import Trust, under
+
+METHOD = """
+from vergence.methods.fedavg import FedAvg
+
+class Halved(FedAvg):
+    "McMahan et al. 2017."
+"""
+READER = """
+from dataclasses import dataclass
+from vergence.data.synthetic.toy import Toy as People
+
+@dataclass(frozen=True)
+class Mine(People):
+    "Toy people of a file."
+"""
+TOY = """
+task       = { name = "toy" }
+model      = { name = "linear", inputs = 4 }
+federation = { name = "people.py", people = 3, inputs = 4 }
+method     = { name = "halved.py" }
+local      = { epochs = 1, batch = 8, lr = 0.05 }
+"""
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """Folders of a deployment whose method and reader are files."""
+    monkeypatch.setattr(launcher, "check_flower", lambda: None)
+    (tmp_path / "halved.py").write_text(METHOD)
+    (tmp_path / "people.py").write_text(READER)
+    (tmp_path / "exp.toml").write_text(TOY)
+    experiment = load(tmp_path / "exp.toml", trust_code=True)
+    folder_setup.init(experiment, ["p00", "p01"], "127.0.0.1:9", tmp_path / "out")
+    return tmp_path / "out"
+
+
+def digests(folder: Path) -> list[str]:
+    return [own_code.digest(file.read_bytes()) for file in sorted((folder / "code").iterdir())]
+
+
+def test_every_end_gets_the_files_and_has_accepted_none(made):
+    for folder in (made / "server", made / "clients" / "p00", made / "clients" / "p01"):
+        assert sorted(file.name for file in (folder / "code").iterdir()) == [
+            "halved.py",
+            "people.py",
+        ]
+        assert 'name = "code/halved.py"' in (folder / "experiment.toml").read_text()
+        kind = ServerSide if folder.name == "server" else ClientSide
+        assert settings(folder, kind).accepted == {}
+    told = (made / "README.txt").read_text()
+    assert all(sha in told for sha in digests(made / "server"))
+
+
+def test_what_is_accepted_is_shown_first_kept_and_these_bytes_alone(made):
+    folder = made / "clients" / "p00"
+    side = settings(folder, ClientSide)
+    with pytest.raises(UntrustedCode) as refused:
+        own_code.accept(folder, side, [])
+    for name, sha in zip(("halved.py", "people.py"), digests(folder), strict=True):
+        assert f"{folder / 'code' / name} (SHA-256 {sha})" in str(refused.value)
+    with pytest.raises(UntrustedCode, match=r"code/people\.py"):
+        own_code.accept(folder, side, digests(folder)[:1])
+    side = own_code.accept(folder, settings(folder, ClientSide), digests(folder)[1:])
+    assert side == settings(folder, ClientSide) == own_code.accept(folder, side, [])
+    node = AnsweringClient(folder, side)
+    assert type(node.experiment.methods["halved"]).__name__ == "Halved"
+    (folder / "code" / "halved.py").write_text(METHOD + "# another\n")
+    with pytest.raises(StateError, match="is not the code that was accepted here"):
+        AnsweringClient(folder, side)
+    with pytest.raises(UntrustedCode, match=r"code/halved\.py"):
+        own_code.accept(folder, side, [])
+    with pytest.raises(ConfigError, match=r"no file of .* has this SHA-256"):
+        own_code.accept(folder, side, ["00" * 32])
+
+
+def test_code_that_lies_elsewhere_is_no_code_of_the_folder(made):
+    folder = made / "clients" / "p00"
+    text = (folder / "experiment.toml").read_text()
+    (folder / "experiment.toml").write_text(text.replace("code/halved.py", "../../../halved.py"))
+    with pytest.raises(ConfigError, match="its code lies in"):
+        own_code.accept(folder, settings(folder, ClientSide), digests(folder))
+
+
+def test_an_end_with_other_code_is_refused_and_the_line_says_so(made):
+    """An operator may read, change and accept a file; the server then takes no part of theirs."""
+    folder = made / "clients" / "p00"
+    (folder / "code" / "halved.py").write_text(METHOD + "# another\n")
+    side = own_code.accept(folder, settings(folder, ClientSide), digests(folder))
+    theirs = AnsweringClient(folder, side)
+    other = made / "clients" / "p01"
+    side = own_code.accept(other, settings(other, ClientSide), digests(other))
+    mine = AnsweringClient(other, side)
+    assert theirs.facts["own code"] != mine.facts["own code"]
+    assert "own code" in SAME
+    registry = ClientRegistry.__new__(ClientRegistry)
+    registry.mine = mine.facts
+    said = registry.unfit("p00", {**theirs.facts, "train": 1}, 1)
+    assert said.startswith(f"its own code is {theirs.facts['own code'][:12]}, the server's")
+    assert "below `code` of the server's folder" in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(find_spec("flwr") is None, reason="needs Flower: extra 'deploy'")
+def test_own_code_over_flower_gives_the_simulators_fingerprint(tmp_path):
+    """A method of a file, in labs; nobody accepted it at first, and nothing began."""
+    (tmp_path / "halved.py").write_text(METHOD)
+    table = {**SILOS, "methods": [{"name": str(tmp_path / "halved.py")}], "silos": LABS}
+    assert TABLE["run"]["rounds"] == 2
+    with deployed(tmp_path, table, clients=tuple(LABS)) as made:
+        assert made.run("join", made.client("labA")).wait(120) != 0
+        assert "--accept-code" in made.said()
+        (sha,) = digests(made.server)
+        served = made.run("serve", made.server, "--accept-code", sha)
+        joined = [made.run("join", made.client(lab), "--accept-code", sha) for lab in LABS]
+        with under(Trust(started=True)):
+            here = simulated(table, tmp_path / "here")
+        assert served.wait(500) == 0, made.events()
+        assert [process.wait(30) for process in joined] == [0, 0, 0]
+        assert made.fingerprints() == here
+        (file,) = (made.server / "run").rglob("provenance.json")
+        assert sha in json.loads(file.read_text())["code"]["files"].values()
