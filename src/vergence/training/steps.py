@@ -71,7 +71,8 @@ class Trainer:
             mean = self.task.loss(self.task.forward(self.module, batch), batch)
             mean.backward()
             gradients = take_gradients(self.parameters) if tensors else []
-            clip_(gradients, ask.local.clip)
+            if tensors:
+                clip_(gradients, ask.local.clip)
             pull, loss = None if given is None else given.grad, float(mean.detach())
         if tensors:
             buffers = [self._views(name, slot.flat) for name, slot in state.slots.items()]
